@@ -1,0 +1,70 @@
+# Everything here works on a fresh clone: what a target needs is installed into .venv first.
+# PYTHON chooses the interpreter of a new .venv (`make clean` drops an old one), ARGS is passed on.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+CORE := $(VENV)/.installed-core
+DEV := $(VENV)/.installed-dev
+PACKAGING := pyproject.toml accelmetrics/_version.py
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help dump test test-gpu bench lint generate format clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+# Standard output holds the document and nothing else: whatever installs talks to standard error.
+# (`make -C DIR` announces the directory on standard output by itself; `make -s -C DIR dump` does not.)
+dump: $(CORE) ## Print this machine's metrics as one JSON document
+	@$(BIN)/accelmetrics dump --json $(ARGS)
+
+test: $(DEV) ## Run the tests, e.g. make test ARGS="-k nvidia -x"
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-gpu: $(DEV) ## Run the tests that need a real accelerator
+	@$(BIN)/python -m pytest -m gpu tests/hardware $(ARGS)
+
+bench: $(DEV) ## Run the comparison with peers
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+lint: $(DEV) ## Check style, types, layering and house rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
+	$(BIN)/python scripts/check_house.py
+
+generate: $(DEV) ## Rewrite the files derived from the metric catalogue
+	@$(BIN)/python -m scripts.generate $(ARGS)
+
+format: $(DEV) ## Apply the formatter and the safe fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## Remove .venv, caches and build outputs
+	rm -rf $(VENV) .cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A .venv without a working pip (an interrupted creation, a removed interpreter) is made anew.
+# Editable installs from pyproject.toml need pip 21.3; early releases of Python 3.10 bundle an older one.
+define prepare_venv
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) >&2
+	@$(BIN)/python -m pip install --quiet 'pip>=21.3' >&2
+endef
+
+$(CORE): $(PACKAGING)
+	$(prepare_venv)
+	@$(BIN)/python -m pip install --quiet --editable . >&2
+	@touch $@
+
+$(DEV): $(PACKAGING)
+	$(prepare_venv)
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]' >&2
+	@touch $(CORE) $@

@@ -1,0 +1,86 @@
+"""Reads every accelerator on a machine, whoever made it, and gives the numbers out in one shape.
+
+>>> import accelmetrics
+>>> snapshot = accelmetrics.sample()
+>>> snapshot.metrics["gpu.0.powerWatts"]        # doctest: +SKIP
+300.0
+
+Importing this package loads nothing but itself: names load their module when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from accelmetrics._version import __version__
+
+if TYPE_CHECKING:
+    from accelmetrics.sampling.sampler import Sampler, sample
+    from accelmetrics.schemas.errors import (
+        AccelMetricsError,
+        DocumentError,
+        DriverGoneError,
+        InvalidOptionError,
+        MissingDependencyError,
+        SourceError,
+        UnknownNameError,
+    )
+    from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
+    from accelmetrics.schemas.reasons import Reason, Unavailable
+    from accelmetrics.schemas.snapshot import Device, Snapshot
+
+__all__ = [
+    "AccelMetricsError",
+    "BackendStatus",
+    "Device",
+    "DeviceIdentity",
+    "DeviceProcess",
+    "DocumentError",
+    "DriverGoneError",
+    "InvalidOptionError",
+    "MissingDependencyError",
+    "Reason",
+    "Sampler",
+    "Snapshot",
+    "SourceError",
+    "Unavailable",
+    "UnknownNameError",
+    "__version__",
+    "sample",
+]
+
+_HOMES = {
+    "AccelMetricsError": "schemas.errors",
+    "BackendStatus": "schemas.identity",
+    "Device": "schemas.snapshot",
+    "DeviceIdentity": "schemas.identity",
+    "DeviceProcess": "schemas.identity",
+    "DocumentError": "schemas.errors",
+    "DriverGoneError": "schemas.errors",
+    "InvalidOptionError": "schemas.errors",
+    "MissingDependencyError": "schemas.errors",
+    "Reason": "schemas.reasons",
+    "Sampler": "sampling.sampler",
+    "Snapshot": "schemas.snapshot",
+    "SourceError": "schemas.errors",
+    "Unavailable": "schemas.reasons",
+    "UnknownNameError": "schemas.errors",
+    "sample": "sampling.sampler",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name's module on first use (PEP 562)."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted(__all__)

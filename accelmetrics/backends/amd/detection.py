@@ -1,0 +1,54 @@
+"""Whether AMD GPUs are on this machine: by PCI ids and what the kernel driver shows, never by a tool's name.
+
+``rocm-smi`` is the name of another vendor's tool as well, and a tool without a card is no card.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from accelmetrics.backends.amd import sysfs
+from accelmetrics.backends.contract import Detection
+
+LOAD_DRIVER = "load the kernel driver: sudo modprobe amdgpu (if that fails, dmesg says why)"
+PASS_DEVICES = "in a container, start it with --device=/dev/kfd --device=/dev/dri"
+FOREIGN = {"radeon": "an old card that ROCm does not know", "vfio-pci": "passed through to a virtual machine"}
+"""Drivers under which a card is none of ours, and what that means."""
+
+
+def detect() -> Detection:
+    """Look at the PCI bus, then at what the driver shows."""
+    addresses = sysfs.gpus()
+    drivers = {address: sysfs.driver_of(address) for address in addresses}
+    usable = [address for address in addresses if drivers[address] not in FOREIGN]
+    if usable:
+        return _on_bus(usable, [drivers[address] for address in usable])
+    nodes = sysfs.compute_nodes()
+    if nodes:
+        return Detection(True, f"{_count(nodes)} in the compute driver's topology, none visible on the PCI bus", nodes, _missing_nodes())
+    if addresses:
+        return Detection(False, f"no AMD GPU for compute: {_foreign(list(drivers.values()))}")
+    loaded = "; amdgpu is loaded without one" if sysfs.driver_loaded() else ""
+    return Detection(False, f"no display or accelerator device of AMD (0x1002) on the PCI bus{loaded}")
+
+
+def _on_bus(addresses: list[str], drivers: list[str]) -> Detection:
+    found = f"{_count(len(addresses))} on the PCI bus ({', '.join(addresses)})"
+    if not sysfs.driver_loaded() and "amdgpu" not in drivers:
+        return Detection(True, f"{found}, but the kernel driver amdgpu is not loaded", len(addresses), LOAD_DRIVER)
+    unbound = [address for address, driver in zip(addresses, drivers, strict=True) if driver != sysfs.DRIVER]
+    words = f"{found}, amdgpu loaded" + (f", not driven by it: {', '.join(unbound)}" if unbound and len(unbound) < len(addresses) else "")
+    advice = _missing_nodes()
+    return Detection(True, f"{words}, no /dev/kfd and no /dev/dri" if advice else words, len(addresses), advice)
+
+
+def _missing_nodes() -> str:
+    return "" if sysfs.exists("/dev/kfd") or sysfs.exists("/dev/dri") else PASS_DEVICES
+
+
+def _foreign(drivers: list[str]) -> str:
+    return ", ".join(f"{count} bound to {driver} ({FOREIGN[driver]})" for driver, count in Counter(drivers).items())
+
+
+def _count(number: int) -> str:
+    return "1 AMD GPU" if number == 1 else f"{number} AMD GPUs"

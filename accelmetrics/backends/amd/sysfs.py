@@ -1,0 +1,71 @@
+"""What the kernel knows about AMD's GPUs without asking them anything: who is there, who drives them, what is integrated."""
+
+from __future__ import annotations
+
+import re
+
+from accelmetrics.backends.sysroot import list_directory, pci_devices, read_text, system_path
+
+VENDOR = "0x1002"
+KFD_VENDOR = "4098"
+CLASSES = ("0x03", "0x12")
+"""Displays and processing accelerators: not the audio functions and bridges that carry the same vendor id."""
+DRIVER = "amdgpu"
+KFD_NODES = "/sys/class/kfd/kfd/topology/nodes"
+INTEGRATED_FORMAT = 2
+"""``gpu_metrics`` has format 1 for cards and 2 or later for processors with a GPU in them."""
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+
+
+def gpus() -> list[str]:
+    """PCI addresses of AMD's GPUs, whoever drives them."""
+    return pci_devices(VENDOR, CLASSES)
+
+
+def driver_of(address: str) -> str:
+    """The kernel driver that a PCI device is bound to; empty when it is bound to none."""
+    try:
+        return system_path(f"/sys/bus/pci/devices/{address}/driver").readlink().name
+    except OSError:
+        return ""
+
+
+def driver_loaded() -> bool:
+    """Whether amdgpu is there, as a module or built in."""
+    return exists(f"/sys/module/{DRIVER}") or exists(f"/sys/bus/pci/drivers/{DRIVER}")
+
+
+def compute_nodes() -> int:
+    """AMD's GPUs in the topology of the compute driver: visible where the PCI bus is hidden."""
+    return sum(_is_gpu_node(read_text(f"{KFD_NODES}/{node}/properties") or "") for node in list_directory(KFD_NODES))
+
+
+def _is_gpu_node(properties: str) -> bool:
+    found = dict(line.split(None, 1) for line in properties.splitlines() if len(line.split()) == 2)
+    return found.get("vendor_id") == KFD_VENDOR and found.get("simd_count", "0") != "0"
+
+
+def exists(path: str) -> bool:
+    """Whether a system path is there."""
+    return system_path(path).exists()
+
+
+def is_integrated(address: str) -> bool | None:
+    """Whether the GPU at a PCI address is part of a processor; None where the kernel does not say."""
+    normalized = address.lower()
+    if _ADDRESS.fullmatch(normalized) is None:
+        return None
+    try:
+        with system_path(f"/sys/bus/pci/devices/{normalized}/gpu_metrics").open("rb") as metrics:
+            header = metrics.read(4)
+    except OSError:
+        return None
+    return header[2] >= INTEGRATED_FORMAT if len(header) == 4 else None
+
+
+def numa_node(address: str) -> int | None:
+    """NUMA node of the slot, None where there is one node only or it is unknown."""
+    normalized = address.lower()
+    printed = read_text(f"/sys/bus/pci/devices/{normalized}/numa_node") if _ADDRESS.fullmatch(normalized) else None
+    return int(printed) if printed and printed.isdecimal() else None

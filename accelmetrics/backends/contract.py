@@ -1,0 +1,184 @@
+"""The contract between a source of numbers and the sampler.
+
+Three objects, from cheap to busy::
+
+    Backend ──detect()──▶ Detection        is it here? no driver is touched; under 5 ms
+       │
+       └──open()──▶ Driver                 may be slow, may fail; owns the library, the handles and what is fixed
+                      │
+                      └──reader(options)──▶ Reader     one consumer's view; owns what that consumer's rates are taken from
+                                              │
+                                              └──read(unit, steps)──▶ Reading     plain values, reasons, no key numbers
+
+A *unit* is what can be read on its own, so that one hung unit costs only itself: a device, or the whole host. Units are
+numbered from 0 as ``Driver.devices`` lists them; a driver without devices (the host) has exactly one unit.
+
+Who calls what, and from where: ``detect`` on the sampler's thread; everything else on a *lane*, a daemon thread that the
+sampler may abandon in the middle of a call that does not return. A unit is never read by two lanes at once, and two
+readers of one driver never read the same unit at once, so per-unit buffers need no locks; state shared between units does.
+
+A reader reports progress by appending to ``steps`` after every call into the driver (anything may be appended, the list's
+length is what is looked at): that tells a driver that is slow everywhere from one call that hangs.
+
+Errors: ``open`` raises :class:`~accelmetrics.schemas.errors.SourceError` with a reason and advice. ``read`` puts a reason
+on each value that it could not get; it raises ``SourceError`` when the whole unit cannot be read and ``DriverGoneError``
+when the driver must be opened again. Anything else that escapes is caught by the one guard and becomes ``driver_error``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
+from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.reasons import Unavailable
+
+Number = int | float
+NO_REASONS: Mapping[str, Unavailable] = MappingProxyType({})
+
+
+class Detection(NamedTuple):
+    """What a look at hard facts (PCI ids, device nodes, a library that loads) found.
+
+    Attributes:
+        present: Whether opening is worth the attempt.
+        evidence: What was found or missed, in words, for ``doctor``.
+        devices: How many device numbers to reserve, 0 when that cannot be told without the driver.
+        advice: What to do if the user expected this vendor's devices here; empty when nothing is wrong.
+    """
+
+    present: bool
+    evidence: str
+    devices: int = 0
+    advice: str = ""
+
+
+class ReadOptions(NamedTuple):
+    """What one consumer wants of every source. Hashable: equal options may share a reader.
+
+    Attributes:
+        pid: The watched process.
+        children: Whether its descendants are watched with it.
+        disk_paths: Mount points whose usage is reported.
+    """
+
+    pid: int
+    children: bool = False
+    disk_paths: tuple[str, ...] = ("/",)
+
+
+class Block:
+    """Values that are read together: names and values in the same order.
+
+    The same ``names`` tuple (the same object) at every reading, and the same block object while nothing in it was read
+    anew, let the sampler reuse what it built for the last one. Both are optimisations, not duties.
+
+    Attributes:
+        names: Metric names as the catalogue's rows give them (``powerWatts``), or whole keys from the host.
+        values: Finite ints and floats, one per name.
+        process: Whether the names belong below ``{kind}.process.{i}.`` rather than ``{kind}.{i}.``.
+    """
+
+    __slots__ = ("names", "process", "values")
+
+    def __init__(self, names: tuple[str, ...], values: Sequence[Number], process: bool = False) -> None:
+        self.names = names
+        self.values = values
+        self.process = process
+
+
+class Reading:
+    """What one read of one unit gave.
+
+    Attributes:
+        blocks: The values.
+        unavailable: By name, why a value is missing. Return the same mapping object while nothing in it changed.
+        processes: The processes that use the device, None where the source cannot say.
+        read_at: When the source itself took the numbers, on the monotonic clock; None for "now".
+    """
+
+    __slots__ = ("blocks", "processes", "read_at", "unavailable")
+
+    def __init__(
+        self,
+        blocks: Sequence[Block] = (),
+        unavailable: Mapping[str, Unavailable] = NO_REASONS,
+        processes: tuple[DeviceProcess, ...] | None = None,
+        read_at: float | None = None,
+    ) -> None:
+        self.blocks = blocks
+        self.unavailable = unavailable
+        self.processes = processes
+        self.read_at = read_at
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, Number], unavailable: Mapping[str, Unavailable] = NO_REASONS, **rest: Any) -> Reading:
+        """Build a reading from one plain dict: the form to start with when writing a backend."""
+        return cls((Block(tuple(metrics), tuple(metrics.values())),), unavailable, **rest)
+
+
+class Reader(Protocol):
+    """One consumer's view of an open driver."""
+
+    def read(self, unit: int, steps: list[Any]) -> Reading:
+        """Read one unit now. See the module's docstring for progress and errors."""
+        ...
+
+
+class Driver(Protocol):
+    """An open source."""
+
+    @property
+    def source(self) -> str:
+        """What is read, in one word, for ``doctor`` and ``backends[].source``: ``nvml``, ``rocm-smi``, ``proc``."""
+        ...
+
+    @property
+    def devices(self) -> Sequence[DeviceIdentity]:
+        """The devices in the vendor's order; empty for the host. A device that failed at enumeration keeps its place."""
+        ...
+
+    def reader(self, options: ReadOptions) -> Reader:
+        """A new consumer's view. Cheap: must not call into the driver."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back. Not called at interpreter exit, nor while a call into the driver is stuck."""
+        ...
+
+
+class Backend(Protocol):
+    """A source of numbers that may or may not be on this machine. The first three may be plain class attributes."""
+
+    @property
+    def name(self) -> str:
+        """The name users select it by."""
+        ...
+
+    @property
+    def kind(self) -> DeviceKind | None:
+        """The first word of its devices' keys; None for the host."""
+        ...
+
+    @property
+    def interval(self) -> float:
+        """0 for a source that is read when asked.
+
+        Otherwise it is read in the background, at most every so many seconds, and its latest reading is served with its
+        age (a command that takes seconds, a child that prints at its own pace).
+        """
+        ...
+
+    def detect(self) -> Detection:
+        """Look for the vendor's hardware without touching a driver or starting a process. Must not raise."""
+        ...
+
+    def open(self) -> Driver:
+        """Open the source, or raise ``SourceError`` saying why not and what to do about it."""
+        ...
+
+    def own_metrics(self) -> Iterable[Metric]:
+        """Catalogue rows that only this backend knows: empty for built-in ones, whose rows stand in the catalogue."""
+        ...

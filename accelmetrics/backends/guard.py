@@ -1,0 +1,56 @@
+"""The one place that catches whatever foreign code throws: vendor calls, plug-ins, exporters, callbacks.
+
+Everything else in the package catches only what it can name. A failure is turned into a reason, with the duration of the
+call beside it, and never travels on into the program that is being watched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Generic, ParamSpec, TypeVar
+
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Outcome(Generic[T]):
+    """What a guarded call came to.
+
+    Attributes:
+        value: What it returned, None when it failed.
+        failure: Why it failed, None when it did not.
+        error: The exception itself, for callers that tell kinds apart.
+        seconds: How long it took.
+    """
+
+    __slots__ = ("error", "failure", "seconds", "value")
+
+    def __init__(self, value: T | None, failure: Unavailable | None, error: BaseException | None, seconds: float) -> None:
+        self.value = value
+        self.failure = failure
+        self.error = error
+        self.seconds = seconds
+
+
+def guarded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
+    """Call foreign code; whatever it throws becomes a reason."""
+    started = time.perf_counter()
+    try:
+        value = call(*args, **kwargs)
+    except SourceError as error:
+        return Outcome(None, error.unavailable, error, time.perf_counter() - started)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the package's one broad except: foreign code may throw anything
+        return Outcome(None, describe(error), error, time.perf_counter() - started)
+    return Outcome(value, None, None, time.perf_counter() - started)
+
+
+def describe(error: BaseException) -> Unavailable:
+    """An unexpected exception as a reason: its type and words."""
+    if isinstance(error, PermissionError):
+        return Unavailable(Reason.NO_PERMISSION, str(error))
+    words = str(error)
+    return Unavailable(Reason.DRIVER_ERROR, f"{type(error).__name__}: {words}" if words else type(error).__name__)

@@ -1,0 +1,104 @@
+"""A part gives the keys that come from one source: a file of ``/proc``, or what psutil has in its place.
+
+The reader runs its parts in order and shares with each what earlier ones found, so that the memory limit of the cgroup is the
+denominator of the process's share, and one failing part costs its own keys only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from accelmetrics.backends.contract import NO_REASONS, Block, Number
+from accelmetrics.schemas.reasons import Unavailable
+
+T = TypeVar("T")
+Clock = Callable[[], float]
+"""Monotonic seconds."""
+
+
+class Source(Generic[T]):
+    """Where a part gets its numbers.
+
+    Attributes:
+        what: What is read, in words.
+        read: Reads it. Raises ``OSError`` when it cannot be had and ``ValueError`` when it makes no sense.
+    """
+
+    __slots__ = ("read", "what")
+
+    def __init__(self, what: str, read: Callable[[], T]) -> None:
+        self.what = what
+        self.read = read
+
+
+class Moment:
+    """One reading in progress.
+
+    Attributes:
+        clock: The clock, for parts that take differences: they stamp them where they read, as reads may wait.
+        now: When the reading began, by that clock.
+        steps: Where progress is reported, after each part and within those that may read many files.
+        online: Numbers of the CPUs that are on, empty when unknown.
+        memory_total: The host's memory in bytes, None when unknown.
+        memory_limit: The tightest cgroup limit in bytes that is below the host's memory, None without one.
+        cpu_quota: The tightest cgroup quota in CPUs, None without one.
+        values: Values of the part that is running, by key.
+        reasons: Its missing keys.
+    """
+
+    __slots__ = ("clock", "cpu_quota", "memory_limit", "memory_total", "now", "online", "reasons", "steps", "values")
+
+    def __init__(self, clock: Clock, steps: list[Any]) -> None:
+        self.clock = clock
+        self.now = clock()
+        self.steps = steps
+        self.online: tuple[int, ...] = ()
+        self.memory_total: int | None = None
+        self.memory_limit: int | None = None
+        self.cpu_quota: float | None = None
+        self.values: dict[str, Number] = {}
+        self.reasons: dict[str, Unavailable] = {}
+
+    def put(self, name: str, value: Number | Unavailable) -> None:
+        """Note a key's value, or why it has none."""
+        if isinstance(value, Unavailable):
+            self.reasons[name] = value
+        else:
+            self.values[name] = value
+
+    def miss(self, names: Iterable[str], why: Unavailable) -> None:
+        """Note the same reason for several keys."""
+        for name in names:
+            self.reasons[name] = why
+
+
+class Part(Protocol):
+    """One group of keys."""
+
+    def read(self, moment: Moment) -> None:
+        """Put each of the part's keys into ``moment.values`` or ``moment.reasons``."""
+        ...
+
+
+class Sheet:
+    """Runs one part and turns its keys into a block, with the same tuple and mapping as last time while they are equal."""
+
+    __slots__ = ("_names", "_part", "reasons")
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self._names: tuple[str, ...] = ()
+        self.reasons: Mapping[str, Unavailable] = NO_REASONS
+
+    def read(self, moment: Moment) -> Block:
+        """Run the part; its reasons are in ``reasons`` afterwards."""
+        moment.values = {}
+        moment.reasons = {}
+        self._part.read(moment)
+        names = tuple(moment.values)
+        if names != self._names:
+            self._names = names
+        if moment.reasons != self.reasons:
+            self.reasons = moment.reasons
+        return Block(self._names, tuple(moment.values.values()))

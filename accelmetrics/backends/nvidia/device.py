@@ -1,0 +1,74 @@
+"""One open device: everything about it that its consumers share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from accelmetrics.backends.contract import Block
+from accelmetrics.backends.nvidia.calls import EVERY_SECOND, EVERY_TEN_SECONDS, GPM_SUPPORT, MEMORY, ONCE
+from accelmetrics.backends.nvidia.fast import Fast, PowerLimit
+from accelmetrics.backends.nvidia.gpm import Gpm
+from accelmetrics.backends.nvidia.library import Library
+from accelmetrics.backends.nvidia.memory import DeviceMemory
+from accelmetrics.backends.nvidia.paced import Group
+from accelmetrics.backends.nvidia.processes import ProcessTable
+from accelmetrics.schemas.reasons import Unavailable
+
+_LIMIT = "enforcedPowerLimitWatts"
+
+
+class Device:
+    """A device's bound calls and the values of the slow paces. Only ever read by one lane at a time.
+
+    Attributes:
+        memory: What the device's memory is.
+        fast: What is read at every reading.
+        table: The processes on it.
+        gpm: Its GPM calls.
+        blocks: The values of the slow paces.
+        due: When ``refresh`` is wanted next.
+        limit: The enforced power limit in watts, if it is known.
+        unavailable: Why others of them are missing; the same object while nothing changed.
+    """
+
+    def __init__(self, library: Library, handle: Any, memory: DeviceMemory) -> None:
+        self.memory = memory
+        self.fast = Fast(library, handle, skip=(MEMORY,) if memory.unified else ())
+        self.table = ProcessTable(library, handle)
+        self.gpm = Gpm(library, handle)
+        self.blocks: tuple[Block, ...] = ()
+        self.unavailable: Mapping[str, Unavailable] = {}
+        self._second = Group(library, handle, EVERY_SECOND, 1.0)
+        self._ten = Group(library, handle, EVERY_TEN_SECONDS, 10.0)
+        self._once = Group(library, handle, ONCE, math.inf)
+        self._gpm_support = Group(library, handle, (GPM_SUPPORT,), math.inf)
+        self.due = -math.inf
+        self.limit: float | None = None
+
+    def refresh(self, now: float, steps: list[Any]) -> None:
+        """Read the slow values that are due: to be called from ``due`` on."""
+        groups = (self._once, self._gpm_support, self._ten, self._second)
+        changed = [group.read(now, steps) for group in groups]
+        self.table.read(now, steps)
+        self.due = min(self.table.due, *(group.due for group in groups))
+        if any(changed):
+            self._put_together()
+
+    def _put_together(self) -> None:
+        groups = (self._second, self._ten, self._once)
+        self.blocks = tuple(group.block for group in groups if group.block.names)
+        merged = {name: reason for group in groups for name, reason in group.unavailable.items()}
+        if merged != self.unavailable:
+            self.unavailable = merged
+        limit = self._ten.get(_LIMIT)
+        missing = limit if isinstance(limit, Unavailable) else None
+        self.limit = None if isinstance(limit, Unavailable) else limit
+        self.fast.set_limit(PowerLimit(self.limit or 1.0, missing))
+
+    @property
+    def gpm_support(self) -> bool | Unavailable:
+        """Whether the device has GPM, or why that is not known yet."""
+        support = self._gpm_support.get("gpm")
+        return support if isinstance(support, Unavailable) else bool(support)

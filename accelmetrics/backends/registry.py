@@ -1,0 +1,140 @@
+"""Which backends there are: the built-in ones and those that other packages register.
+
+A third-party package registers one object (or a callable without arguments that makes it) under the entry-point group
+``accelmetrics.backends``; the built-in ones are registered there too. Their import is cheap by contract, and a plug-in
+whose import fails is reported as a backend that cannot be opened: it costs nobody else anything.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from accelmetrics.backends.contract import Backend, Detection, Driver
+from accelmetrics.backends.guard import guarded
+from accelmetrics.schemas.errors import InvalidOptionError, SourceError, UnknownNameError
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from accelmetrics.schemas.identity import DeviceKind
+    from accelmetrics.schemas.metric import Metric
+
+GROUP = "accelmetrics.backends"
+
+BUILT_IN = {
+    "nvidia": "accelmetrics.backends.nvidia:backend",
+    "amd": "accelmetrics.backends.amd:backend",
+    "host": "accelmetrics.backends.host:backend",
+}
+"""In the order in which device numbers are given out; third-party backends follow by name. Kept here so that naming a
+built-in backend does not pay for a scan of every installed package; a test holds it equal to the entry points."""
+
+
+class BrokenBackend:
+    """Stands in for a plug-in that could not be loaded, so that it is reported like any source that does not open."""
+
+    kind: DeviceKind | None = None
+    interval = 0.0
+
+    def __init__(self, name: str, target: str, failure: Unavailable) -> None:
+        self.name = name
+        self._message = f"the plug-in {target} could not be loaded: {failure.detail}"
+
+    def detect(self) -> Detection:
+        """Present, so that the failure is shown."""
+        return Detection(True, self._message, advice="fix or uninstall the package that registers it")
+
+    def open(self) -> Driver:
+        """Always fails, with the words of the import."""
+        self._fail()
+
+    def own_metrics(self) -> Iterable[Metric]:
+        """None are known."""
+        return ()
+
+    def _fail(self) -> NoReturn:
+        raise SourceError(
+            Reason.DRIVER_UNAVAILABLE, self._message, backend=self.name, advice="fix or uninstall the package that registers it"
+        )
+
+
+@lru_cache(maxsize=1)
+def _plug_ins() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points
+
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    return {name: found[name] for name in sorted(found) if name not in BUILT_IN}
+
+
+def names() -> tuple[str, ...]:
+    """All backends by name, in numbering order."""
+    return (*(name for name in BUILT_IN if name != "host"), *_plug_ins(), "host")
+
+
+def load(name: str) -> Backend:
+    """The backend registered under a name; a :class:`BrokenBackend` when its import fails.
+
+    Raises:
+        UnknownNameError: Nothing is registered under that name.
+    """
+    target = BUILT_IN.get(name)
+    if target is not None:
+        return _checked(name, target, lambda: _resolve(target))
+    point = _plug_ins().get(name)
+    if point is None:
+        raise UnknownNameError("backend", name, names())
+    return _checked(name, point.value, point.load)
+
+
+def select(selection: Sequence[str | Backend] | None) -> tuple[Backend, ...]:
+    """The backends that a user asked for, in numbering order; all when nothing was asked for.
+
+    Raises:
+        UnknownNameError: A name that is not registered.
+        InvalidOptionError: The same backend twice, or nothing at all.
+    """
+    if isinstance(selection, str):
+        raise InvalidOptionError(f"backends takes a list of names, not the string {selection!r}: write [{selection!r}]")
+    if selection is None:
+        return tuple(load(name) for name in names())
+    chosen = [load(item) if isinstance(item, str) else item for item in selection]
+    if not chosen:
+        raise InvalidOptionError(f"backends is empty. Known: {', '.join(names())}")
+    listed = [backend.name for backend in chosen]
+    twice = {name for name in listed if listed.count(name) > 1}
+    if twice:
+        raise InvalidOptionError(f"backends names {', '.join(sorted(twice))} more than once")
+    return tuple(sorted(chosen, key=_place))
+
+
+def _place(backend: Backend) -> tuple[int, str]:
+    order = [name for name in BUILT_IN if name != "host"]
+    if backend.name == "host":
+        return len(order) + 1, ""
+    return (order.index(backend.name), "") if backend.name in order else (len(order), backend.name)
+
+
+def _resolve(target: str) -> object:
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _checked(name: str, target: str, loader: object) -> Backend:
+    outcome = guarded(_instance, loader)
+    if outcome.failure is not None or outcome.value is None:
+        return BrokenBackend(name, target, outcome.failure or Unavailable(Reason.DRIVER_ERROR, "it is None"))
+    return outcome.value
+
+
+def _instance(loader: object) -> Backend:
+    loaded = loader() if callable(loader) else loader
+    if isinstance(loaded, type) or (callable(loaded) and not hasattr(loaded, "detect")):
+        loaded = loaded()
+    missing = [part for part in ("name", "kind", "interval", "detect", "open", "own_metrics") if not hasattr(loaded, part)]
+    if missing:
+        raise TypeError(f"it is no backend: it lacks {', '.join(missing)}")
+    return cast(Backend, loaded)

@@ -1,0 +1,196 @@
+"""``accelmetrics dump``: one reading as one document, or a document a line for as long as wanted."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from accelmetrics.cli import parsing
+from accelmetrics.cli.parsing import UsageError
+from accelmetrics.schemas.reasons import Reason
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Iterator
+
+    from accelmetrics.cli.formats import Format
+    from accelmetrics.cli.output import Sink, Stdout
+    from accelmetrics.sampling.sampler import Sampler
+    from accelmetrics.schemas.snapshot import Snapshot
+
+FORMATS = ("table", "json", "jsonl", "csv")
+DEFAULT_SETTLE = 0.2
+DEFAULT_INTERVAL = 1.0
+
+EXAMPLES = """\
+  accelmetrics dump                                     a table, on a terminal
+  accelmetrics dump --json | jq .metrics                one JSON document
+  accelmetrics dump --flat --gpus 0,2-3                 the flat dict of some devices
+  accelmetrics dump --interval 5 --output run.jsonl     a document a line, every five seconds, until Ctrl-C
+  accelmetrics dump --format csv --interval 1 --count 60 --output minute.csv
+  accelmetrics dump --backends host --pid 4711 --children
+
+formats:
+  table   for people
+  json    one document; with --interval, or --count above 1, a document a line
+  jsonl   a document a line
+  csv     a header and a row a reading: timestamp, hostname, a column for each key; empty where a value is missing.
+          Columns are those of the first reading, or of the file that is added to; `accelmetrics metrics` has the units
+Without --format it is a table on a terminal, and JSON elsewhere.
+
+Exit status: 0 also when some source could not be read (the document says which, `accelmetrics doctor` why);
+1 when nothing could be written; 2 for arguments that cannot be used; 130 after Ctrl-C; 141 when the reader has gone."""
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument
+    add("--format", choices=FORMATS, help="how to print it")
+    add("--json", action="store_true", help="short for --format json")
+    add("--flat", action="store_true", help="print the flat dict of metrics alone (json and jsonl)")
+    add("--interval", type=parsing.pause, metavar="S", help="seconds from one reading to the next, without end unless --count is given")
+    add("--count", type=parsing.count, metavar="N", help=f"how many readings (without --interval: one every {DEFAULT_INTERVAL:g} s)")
+    add("--gpus", type=parsing.devices, metavar="LIST", help="devices, by number, range, key or UUID: 0,2-3")
+    add("--backends", type=parsing.backends, metavar="LIST", help="sources, by name: nvidia,host; one named here is opened in any case")
+    add("--pid", type=parsing.process_id, metavar="PID", help="the process to watch (default: this one)")
+    add("--children", action="store_true", help="watch its descendants with it")
+    add("--disk-path", type=parsing.path, action="append", metavar="PATH", help="a mount point to report, again for more (default: /)")
+    add("--timeout", type=parsing.pause, metavar="S", help="seconds to wait for an answer, and for sources to open (default: 1, and 10)")
+    add("--settle", type=parsing.span, metavar="S", help=SETTLE_HELP)
+    add("--isolation", choices=("thread", "process"), default="thread", help="where drivers are called: here, or in a child process")
+    add("--output", type=parsing.path, metavar="FILE", help="write there: one document replaces FILE whole, a stream adds lines to it")
+
+
+SETTLE_HELP = f"seconds to a second reading, which a single dump takes where rates need one (default: {DEFAULT_SETTLE:g}; 0: none)"
+
+
+class Plan(NamedTuple):
+    """What the options come to.
+
+    Attributes:
+        format: How to print.
+        flat: Whether the flat dict alone is wanted.
+        repeated: Whether it is a stream.
+        interval: Seconds from one reading to the next.
+        count: How many readings; None without end.
+        settle: Seconds to the second reading of a single dump, 0 for none.
+        output: Where to; empty for standard output.
+    """
+
+    format: str
+    flat: bool
+    repeated: bool
+    interval: float
+    count: int | None
+    settle: float
+    output: str
+
+
+def plan(options: Namespace, terminal: bool) -> Plan:
+    """Put the options together.
+
+    Raises:
+        UsageError: Some of them exclude each other.
+    """
+    repeated = options.interval is not None or (options.count or 1) > 1
+    if options.json and options.format not in (None, "json"):
+        raise UsageError(f"--json is short for --format json and excludes --format {options.format}: give one of them")
+    if options.flat and options.format in ("table", "csv"):
+        raise UsageError(f"--flat excludes --format {options.format}: it goes with json and jsonl")
+    if repeated and options.settle is not None:
+        raise UsageError("--settle is for a single dump, and excludes --interval and --count above 1: a stream's second reading has the rates")
+    output = "" if options.output in (None, "-") else options.output
+    return Plan(
+        "json" if options.json else options.format or _default_format(repeated, options.flat, terminal and not output),
+        options.flat,
+        repeated,
+        options.interval or DEFAULT_INTERVAL,
+        None if options.interval and options.count is None else options.count or 1,
+        DEFAULT_SETTLE if options.settle is None else options.settle,
+        output,
+    )
+
+
+def _default_format(repeated: bool, flat: bool, terminal: bool) -> str:
+    if repeated:
+        return "jsonl"
+    return "table" if terminal and not flat else "json"
+
+
+def run(options: Namespace, out: Stdout) -> int:
+    """Read and print."""
+    agreed = plan(options, out.terminal)
+    with _sampler(options) as sampler:
+        if agreed.output:
+            _to_file(sampler, agreed, out.width)
+        else:
+            _print(sampler, agreed, out, _format(agreed, out.width, out.terminal))
+    return 0
+
+
+def _sampler(options: Namespace) -> Sampler:
+    from accelmetrics.sampling.sampler import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Sampler
+
+    return Sampler(
+        options.backends,
+        gpus=options.gpus,
+        pid=options.pid,
+        children=options.children,
+        disk_paths=options.disk_path or ("/",),
+        timeout=options.timeout or DEFAULT_TIMEOUT,
+        open_timeout=options.timeout or DEFAULT_OPEN_TIMEOUT,
+        isolation=options.isolation,
+    )
+
+
+def _format(agreed: Plan, width: int, terminal: bool) -> Format:
+    from accelmetrics.cli import formats
+
+    if agreed.format == "csv":
+        from accelmetrics.cli.spreadsheet import Csv
+
+        return Csv(agreed.repeated, agreed.output)
+    if agreed.format == "table":
+        return formats.Table(width)
+    return formats.Json(agreed.flat, 2 if terminal and agreed.format == "json" and not agreed.repeated else None)
+
+
+def _to_file(sampler: Sampler, agreed: Plan, width: int) -> None:
+    from accelmetrics.cli.files import GrowingFile, WholeFile, special
+
+    form = _format(agreed, width, False)
+    sink = GrowingFile(agreed.output) if agreed.repeated or special(agreed.output) else WholeFile(agreed.output)
+    try:
+        _print(sampler, agreed, sink, form)
+    finally:
+        sink.close()
+
+
+def _print(sampler: Sampler, agreed: Plan, sink: Sink, form: Format) -> None:
+    if not agreed.repeated:
+        sink.write(form.render(settled(sampler, agreed.settle)))
+        return
+    for snapshot in readings(sampler, agreed.interval, agreed.count):
+        sink.write(form.render(snapshot))
+
+
+def settled(sampler: Sampler, settle: float) -> Snapshot:
+    """A reading; where some key needs an interval, a second one so many seconds later."""
+    snapshot = sampler.sample()
+    if settle and any(why.reason == Reason.NEEDS_INTERVAL for why in snapshot.unavailable.values()):
+        time.sleep(settle)
+        snapshot = sampler.sample()
+    return snapshot
+
+
+def readings(sampler: Sampler, interval: float, number: int | None) -> Iterator[Snapshot]:
+    """Readings on an absolute schedule: what one takes does not put the next off, and ticks that are missed are left out."""
+    start = time.monotonic()
+    taken = 0
+    while True:
+        yield sampler.sample()
+        taken += 1
+        if taken == number:
+            return
+        passed = time.monotonic() - start
+        time.sleep(start + (int(passed / interval) + 1) * interval - time.monotonic())

@@ -1,0 +1,86 @@
+"""The other side of ``isolation="process"``: reads the devices in a process that may hang, crash or be killed.
+
+It lives exactly as long as its parent keeps the line open, and leaves with ``os._exit``: no driver is shut down on the way
+out, and no stuck call is waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from accelmetrics.backends.contract import Backend
+from accelmetrics.backends.registry import select
+from accelmetrics.sampling.engine import Statistics, ThreadEngine
+from accelmetrics.sampling.options import Options
+from accelmetrics.sampling.session import SHARED
+from accelmetrics.sampling.wire import Wire
+from accelmetrics.schemas.errors import UnknownNameError
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.snapshot import Snapshot
+
+
+class Order(NamedTuple):
+    """What a child is told when it starts.
+
+    Attributes:
+        backends: Names of registered backends, or pickled ones.
+        forced: Which of them are opened whatever detection says.
+        options: What to read; the watched process is named.
+        seen: The numbering that users have seen so far.
+    """
+
+    backends: tuple[str | Backend, ...]
+    forced: frozenset[str]
+    options: Options
+    seen: Sequence[tuple[str, int, DeviceIdentity]]
+
+
+class Answer(NamedTuple):
+    """What a child answers.
+
+    Attributes:
+        ticket: The number of the request.
+        snapshot: The snapshot, None when the request was refused.
+        statistics: What the child has counted.
+        seen: The numbering, when it changed.
+        error: Why the request was refused.
+    """
+
+    ticket: int
+    snapshot: Snapshot | None
+    statistics: Statistics
+    seen: Sequence[tuple[str, int, DeviceIdentity]] | None
+    error: UnknownNameError | None
+
+
+def main(descriptor: int) -> None:
+    """Serve readings on the line until the parent hangs up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(2, 1)  # vendor libraries print: not on the program's standard output
+    wire = Wire(socket.socket(fileno=descriptor))
+    try:
+        _serve(wire)
+    except (EOFError, OSError):
+        pass
+    finally:
+        os._exit(0)
+
+
+def _serve(wire: Wire) -> None:
+    order: Order = wire.receive(None)
+    engine = ThreadEngine(SHARED, select(order.backends), order.forced, order.options, order.seen)
+    told: object = None
+    while True:
+        ticket = wire.receive(None)
+        try:
+            snapshot = engine.take()
+        except UnknownNameError as error:
+            wire.send(Answer(ticket, None, engine.statistics, None, error))
+            continue
+        seen = engine.numbering()
+        wire.send(Answer(ticket, snapshot, engine.statistics, None if seen == told else seen, None))
+        told = seen

@@ -1,0 +1,176 @@
+"""One consumer's readings of one open source: what it asked for, what has come back, what is still in the air."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from accelmetrics.backends.contract import Reader, Reading
+from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.sampling.lanes import Flight, Lane
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+if TYPE_CHECKING:
+    from accelmetrics.sampling.source import Source
+
+GONE = Unavailable(Reason.DRIVER_UNAVAILABLE, "the driver was closed before this was read")
+
+
+class Result:
+    """One unit's last answer.
+
+    Attributes:
+        outcome: The reading, or why there is none.
+        read_at: When the source took it, on the sampler's clock.
+    """
+
+    __slots__ = ("outcome", "read_at")
+
+    def __init__(self, outcome: Outcome[Reading], read_at: float) -> None:
+        self.outcome = outcome
+        self.read_at = read_at
+
+
+class Cursor:
+    """Where one consumer stands in one source.
+
+    Made anew when the driver is opened again, since the reader, and with it what rates are taken from, belongs to one
+    driver. Lanes write to it and the consumer's thread waits on it; every shared step is a single operation on a
+    built-in container, so neither side holds a lock while the other works.
+
+    Attributes:
+        units: The units this consumer reads.
+        results: By unit, the last answer.
+        asked_at: When the current reading was asked for, on the sampler's clock.
+        served_at: When the consumer last looked, on the sampler's clock.
+        spent: Seconds that the lanes worked on the current reading, added up over its units.
+        blocked: Units stuck in a call that nobody waits for any more.
+    """
+
+    def __init__(self, source: Source, reader: Reader, generation: int, units: Sequence[int]) -> None:
+        self.source = source
+        self.reader = reader
+        self.generation = generation
+        self.units = tuple(units)
+        self.results: dict[int, Result] = {}
+        self.asked_at = 0.0
+        self.served_at = 0.0
+        self.spent = 0.0
+        self.blocked: set[int] = set()
+        self._pending: deque[int] = deque()
+        self._wanted: set[int] = set()
+        self._done = threading.Lock()
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything asked for has come back, or is beyond waiting for."""
+        return not self._wanted
+
+    def ask(self, now: float) -> None:
+        """Note that every unit is to be read; those in the air from the last time are joined, not read again."""
+        self.asked_at = now
+        self.spent = 0.0
+        self._done = threading.Lock()
+        self._done.acquire()  # released by the lane that brings the last unit home
+        missing = self._not_in_the_air() if self.source.crew.flights or self._wanted else self.units
+        self._wanted.update(missing)
+        self._pending.extend(missing)
+
+    def send(self, now: float, lanes: int) -> None:
+        """Ask, and hand the work to so many lanes."""
+        crew = self.source.crew
+        crew.staff(lanes)
+        self.ask(now)
+        for _ in range(min(lanes, len(self._pending))):
+            crew.queue.put(self.work)
+
+    def _not_in_the_air(self) -> Sequence[int]:
+        flights = self.source.crew.flights
+        missing = []
+        for unit in self.units:
+            flight = flights.get(unit)
+            if flight is not None and flight.abandoned:
+                self._wanted.discard(unit)
+                self.blocked.add(unit)
+            elif unit not in self._wanted:
+                missing.append(unit)
+        return missing
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the last unit, at most so long; whether it has come."""
+        if not self._wanted:
+            return True
+        return self._done.acquire(timeout=seconds) or not self._wanted
+
+    def watch(self, seconds: float, patience: float) -> bool:
+        """Note that so much time has passed without the last unit, and disown lanes that stood still for too long.
+
+        Returns:
+            Whether anything is still worth waiting for.
+        """
+        crew = self.source.crew
+        for unit, flight in list(crew.flights.items()):
+            if not flight.abandoned and flight.stood_still(seconds) >= patience:
+                crew.disown(flight)
+            if flight.abandoned:
+                self._block(unit)
+        return bool(self._wanted) and crew.live > 0
+
+    def _block(self, unit: int) -> None:
+        if unit in self._wanted:
+            self.blocked.add(unit)
+            self._wanted.discard(unit)
+
+    def work(self, lane: Lane) -> None:
+        """Read pending units, on a lane, until there are none or the lane is disowned."""
+        flights = self.source.crew.flights
+        read = self.reader.read
+        while not lane.disowned:
+            try:
+                unit = self._pending.popleft()
+            except IndexError:
+                return
+            flight = Flight(unit, self, lane)
+            other = flights.setdefault(unit, flight)
+            if other is not flight:
+                self._follow(other, unit)
+            elif self.source.generation != self.generation or self.source.driver is None:
+                self._land(flight, Outcome(None, self.source.failure or GONE, None, 0.0))
+            else:
+                self._land(flight, guarded(read, unit, flight.steps))
+
+    def _follow(self, other: Flight, unit: int) -> None:
+        """Another reading of this unit is in the air: take its answer if it is ours, read again after it if not."""
+        crew = self.source.crew
+        with crew.lock:
+            if crew.flights.get(unit) is other:
+                if other.cursor is not self:
+                    other.followers.append(self)
+                return
+        self._pending.append(unit)
+
+    def _land(self, flight: Flight, outcome: Outcome[Reading]) -> None:
+        unit = flight.unit
+        reading = outcome.value
+        read_at = reading.read_at if reading is not None and reading.read_at is not None else self.source.clock.monotonic()
+        self.results[unit] = Result(outcome, read_at)
+        self.spent += outcome.seconds
+        for follower in self.source.crew.landed(flight):
+            follower._pending.append(unit)
+            self.source.crew.queue.put(follower.work)
+        if outcome.error is not None:
+            self.source.failed_in(self, outcome.error)
+        if self.source.retired:
+            self.source.bury()
+        self.blocked.discard(unit)
+        self._wanted.discard(unit)
+        if not self._wanted:
+            self._wake()
+
+    def _wake(self) -> None:
+        try:
+            self._done.release()
+        except RuntimeError:  # two lanes brought the last two units home at once
+            return

@@ -1,0 +1,240 @@
+"""One reading of everything within a deadline: ask all sources side by side, wait, take what has come.
+
+The wait is made of short slices. After each the lanes that are still at work are looked at: one that makes no more steps
+is stuck in a call, and is disowned so that another can go on with the rest. Only time during which this thread itself got
+to run on time counts towards the deadline and towards anybody's patience: a slice that took far longer than asked for
+says that the interpreter was busy elsewhere, not that a driver hangs. Such a reading is late, and counted as that.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from operator import is_
+from typing import NamedTuple
+
+from accelmetrics.backends.contract import Backend, Number
+from accelmetrics.sampling.cursor import Cursor
+from accelmetrics.sampling.inventory import Inventory
+from accelmetrics.sampling.options import Options
+from accelmetrics.sampling.post import Post
+from accelmetrics.sampling.selection import Selection
+from accelmetrics.sampling.session import Session
+from accelmetrics.sampling.source import Source
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.reasons import Unavailable
+from accelmetrics.schemas.snapshot import Place, Snapshot
+
+SLICES = 40
+"""Into how many slices a wait is divided."""
+LONGEST_SLICE = 0.025
+"""Seconds: a take-over is decided at the end of one."""
+FIRST_PATIENCE, LATER_PATIENCE = 0.6, 0.15
+"""Shares of the deadline: how long a flight may stand still before its lane is disowned, the first time and after that."""
+STARVED = 0.1
+"""Share of a wait by which slices overran, above which the interpreter counts as busy elsewhere."""
+LONGEST_LATENESS = 3.0
+"""A wait ends after so many deadlines, however busy the interpreter is."""
+
+
+class Statistics(NamedTuple):
+    """What a sampler has counted since it was made.
+
+    Attributes:
+        readings: Snapshots taken.
+        timed_out: Snapshots in which some vendor call gave no answer.
+        late: Snapshots that took longer than the deadline, or went without some values, since the interpreter was busy.
+    """
+
+    readings: int = 0
+    timed_out: int = 0
+    late: int = 0
+
+
+class _Wait(NamedTuple):
+    """How a wait went: whether the interpreter was busy elsewhere, and whether the deadline passed."""
+
+    starved: bool
+    overdue: bool
+
+
+class ThreadEngine:
+    """Takes snapshots in this process.
+
+    Args:
+        session: Whose sources to use.
+        backends: Which backends, in numbering order.
+        forced: Names of those that are opened whatever detection says.
+        options: What to read, and how long to wait.
+        seen: Device numbers that users know already, from an earlier process.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        backends: Sequence[Backend],
+        forced: frozenset[str],
+        options: Options,
+        seen: Sequence[tuple[str, int, DeviceIdentity]] = (),
+    ) -> None:
+        self.statistics = Statistics()
+        self._session = session
+        self._backends = tuple(backends)
+        self._forced = forced
+        self._options = options
+        self._selection = Selection(options.gpus)
+        self._seen = seen
+        self._hostname = socket.gethostname()
+        self._lock = threading.Lock()
+        self._epoch = -1
+        self._sources: list[Source] = []
+        self._posts: list[Post] = []
+        self._first = True
+        self._places: tuple[Place, ...] = ()
+        self._parts: list[Mapping[str, Unavailable]] = []
+        self._unavailable: Mapping[str, Unavailable] = {}
+        self._inventory = Inventory()
+        session.consumers.add(self)
+
+    def take(self) -> Snapshot:
+        """One snapshot. Safe from any thread; a second caller waits for its turn within its own deadline."""
+        self._session.check()
+        with self._lock:
+            self._settle_in()
+            first, self._first = self._first, False
+            return self._read(self._open(first))
+
+    def close(self) -> None:
+        """Give the sources back."""
+        with self._lock:
+            sources, self._sources, self._posts = self._sources, [], []
+            self._epoch = -1
+            self._first = True
+        self._session.release(sources)
+
+    def sources(self) -> list[Source]:
+        """The sources, for ``doctor``."""
+        self._session.check()
+        with self._lock:
+            self._settle_in()
+            return list(self._sources)
+
+    def numbering(self) -> list[tuple[str, int, DeviceIdentity]]:
+        """The device numbers given out so far, for another process to go on from."""
+        return self._inventory.export()
+
+    def after_fork(self) -> None:
+        """Replace the lock, which another thread may have held when the process forked."""
+        self._lock = threading.Lock()
+
+    def _settle_in(self) -> None:
+        """Take the session's sources: at first, and again in the child of a fork."""
+        if self._epoch == self._session.epoch:
+            return
+        self._sources, inventory = self._session.acquire(self._backends)
+        inventory.restore(self._seen)
+        self._epoch = self._session.epoch
+        self._posts = [
+            Post(source, inventory, self._options, self._selection, source.backend.name in self._forced) for source in self._sources
+        ]
+        self._inventory = inventory
+        self._first = True
+
+    def _open(self, first: bool) -> float:
+        """Begin to open what is due, and wait: long the first time, within the deadline after that.
+
+        Returns:
+            Until when sources with a pace of their own may be waited for, on the machine's monotonic clock.
+        """
+        begun = [post.source for post in self._posts if post.source.ensure_open(post.forced)]
+        if not first and not begun:
+            return 0.0
+        if first:
+            begun = self._sources
+        until = time.monotonic() + (self._options.open_timeout if first else self._options.timeout)
+        for source in begun:
+            source.settled.wait(max(0.0, until - time.monotonic()))
+        if first:
+            self._reserve()
+            for post in self._posts:
+                post.prepare()
+            self._check_selection()
+        return until
+
+    def _reserve(self) -> None:
+        """Set places aside, once it is known who has opened: by what each lists, and by what was detected of those still out."""
+        for source in self._sources:
+            kind = source.backend.kind
+            if kind is not None and (source.detection.present or source.devices):
+                self._inventory.reserve(source.backend.name, kind, max(source.detection.devices, len(source.devices)))
+
+    def _check_selection(self) -> None:
+        if any(source.state in {"opening", "failed"} for source in self._sources):
+            return
+        known = [
+            Place(f"{identity.kind}.{number}", number, None, identity)
+            for source in self._sources
+            for number, identity in sorted(self._inventory.known(source.backend.name).items())
+        ]
+        self._selection.check(known)
+
+    def _read(self, until: float) -> Snapshot:
+        clock = self._session.clock
+        stamp = clock.time_ns()
+        now = clock.monotonic()
+        asked = [post for post in self._posts if post.ask(now)]
+        cursors = [post.cursor for post in asked if post.cursor is not None]
+        wait = self._wait(cursors)
+        for cursor in cursors:
+            if cursor.source.paced and until:
+                cursor.wait(max(0.0, until - time.monotonic()))
+        return self._assemble(stamp, wait)
+
+    def _wait(self, cursors: Sequence[Cursor]) -> _Wait:
+        budget = self._options.timeout
+        waiting = [cursor for cursor in cursors if not cursor.finished and cursor.source.crew.live]
+        if not waiting:
+            return _Wait(False, False)
+        piece = min(LONGEST_SLICE, budget / SLICES)
+        started = before = time.perf_counter()
+        ran = overrun = 0.0
+        disowned = False
+        while waiting:
+            waiting[0].wait(min(piece, budget - ran))
+            waiting = [cursor for cursor in waiting if not cursor.finished]
+            after = time.perf_counter()
+            elapsed, before = after - before, after
+            overrun += max(0.0, elapsed - piece)
+            ran += min(elapsed, 2.0 * piece)
+            if not waiting or ran >= budget or after - started > LONGEST_LATENESS * budget:
+                break
+            patience = budget * (LATER_PATIENCE if disowned else FIRST_PATIENCE)
+            hopeful = [cursor for cursor in waiting if cursor.source.paced or cursor.watch(min(elapsed, 2.0 * piece), patience)]
+            disowned = disowned or any(cursor.blocked for cursor in waiting)
+            waiting = hopeful
+        total = before - started
+        return _Wait(overrun > STARVED * total, total > budget or bool(waiting))
+
+    def _assemble(self, stamp: int, wait: _Wait) -> Snapshot:
+        metrics: dict[str, Number] = {}
+        parts: list[Mapping[str, Unavailable]] = []
+        late = wait.starved and wait.overdue
+        backends = [post.collect(metrics, parts, late) for post in self._posts]
+        processes = {key: listed for post in self._posts for key, listed in post.processes().items()}
+        places = tuple(place for post in self._posts for place in post.places)
+        if places != self._places:
+            self._places = places
+        readings, timed_out, lates = self.statistics
+        self.statistics = Statistics(readings + 1, timed_out + any(post.timed_out for post in self._posts), lates + late)
+        return Snapshot(stamp, self._hostname, metrics, self._places, self._merge(parts), tuple(backends), processes)
+
+    def _merge(self, parts: list[Mapping[str, Unavailable]]) -> Mapping[str, Unavailable]:
+        """All reasons in one mapping: the same one as last time when none of its parts changed."""
+        known = self._parts
+        if len(parts) == len(known) and all(map(is_, parts, known)):
+            return self._unavailable
+        self._parts = parts
+        self._unavailable = {key: why for part in parts for key, why in part.items()}
+        return self._unavailable

@@ -1,0 +1,195 @@
+"""The deadline boundary: daemon threads that make the vendor calls, so that no caller ever waits in one.
+
+A *lane* takes tasks from its source's queue. What it is doing inside the driver is a *flight*: one unit, one reader, and
+the steps it has reported. When a flight stops making steps, the caller who is waiting disowns the lane and a fresh one
+takes over the rest of the work; the disowned lane keeps its flight, hence the unit, until the call returns. So a unit is
+never read by two lanes, a stuck call is never repeated, and the number of threads is bounded.
+
+Lanes are daemon threads, made and forgotten here: an executor would join them at interpreter exit, and so wait for a hung
+driver.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from accelmetrics.sampling.cursor import Cursor
+
+MAX_LANES = 4
+"""Lanes that work side by side on one slow source."""
+MAX_FRUITLESS = 3
+"""Take-overs in a row after which a driver counts as hung as a whole: nothing was read in between."""
+MAX_STUCK = 16
+"""Threads that one source may have stuck in calls."""
+
+Task = Callable[["Lane"], None]
+
+
+class Flight:
+    """One unit being read: whom for, since when, and how many calls into the driver have returned.
+
+    Attributes:
+        unit: The unit's number, -1 while the driver is being opened.
+        cursor: Whose reading it is; None while the driver is being opened.
+        steps: What the reader appends to after every call; its length is the progress.
+        seen: The progress when it was last looked at.
+        looked_at: When that was.
+        idle: For how long it has stood there, in seconds during which the looker ran on time.
+        followers: Other cursors that wait for the unit.
+        abandoned: The lane was disowned: nobody waits for this flight any more.
+    """
+
+    __slots__ = ("abandoned", "cursor", "followers", "idle", "lane", "looked_at", "seen", "steps", "unit")
+
+    def __init__(self, unit: int, cursor: Cursor | None, lane: Lane) -> None:
+        self.unit = unit
+        self.cursor = cursor
+        self.lane = lane
+        self.steps: list[Any] = []
+        self.seen = 0
+        self.looked_at = 0.0
+        self.idle = 0.0
+        self.followers: list[Cursor] = []
+        self.abandoned = False
+
+    def stood_still(self, seconds: float) -> float:
+        """Note that so much time has passed, and say for how long no call has returned. Two who look do not count twice."""
+        now = time.perf_counter()
+        seconds, self.looked_at = min(seconds, now - self.looked_at), now
+        progress = len(self.steps)
+        if progress != self.seen:
+            self.seen = progress
+            self.idle = 0.0
+        else:
+            self.idle += seconds
+        return self.idle
+
+
+class Lane(threading.Thread):
+    """One worker thread of a source."""
+
+    def __init__(self, crew: Crew, number: int) -> None:
+        super().__init__(name=f"accelmetrics-{crew.name}-{number}", daemon=True)
+        self.crew = crew
+        self.disowned = False
+
+    def run(self) -> None:
+        """Work until told to stop, or until disowned and no longer needed."""
+        crew = self.crew
+        while True:
+            try:
+                task = crew.queue.get(timeout=crew.delay())
+            except Empty:
+                task = crew.on_idle
+            if task is None:
+                return
+            task(self)
+            if self.disowned and not crew.take_back(self):
+                return
+
+
+class Crew:
+    """The lanes of one source and the queue they work from.
+
+    Args:
+        name: The source's name, for thread names.
+        on_idle: A task to run when nothing was asked for within ``delay()`` seconds (sources with a pace of their own).
+        delay: How long a lane waits for a task before it runs ``on_idle``; None for ever.
+    """
+
+    def __init__(self, name: str, on_idle: Task | None = None, delay: Callable[[], float | None] | None = None) -> None:
+        self.name = name
+        self.queue: SimpleQueue[Task | None] = SimpleQueue()
+        self.on_idle = on_idle
+        self.delay: Callable[[], float | None] = delay or (lambda: None)
+        self.flights: dict[int, Flight] = {}
+        self.lock = threading.Lock()
+        self._live: set[Lane] = set()
+        self._stuck: set[Lane] = set()
+        self._fruitless = 0
+        self._count = 0
+        self._closed = False
+
+    @property
+    def live(self) -> int:
+        """Lanes that take tasks."""
+        return len(self._live)
+
+    @property
+    def stuck(self) -> int:
+        """Lanes that were disowned in the middle of a call and have not come back."""
+        return len(self._stuck)
+
+    def staff(self, wanted: int) -> None:
+        """Have at least one lane, and up to ``wanted``; send home those beyond it."""
+        with self.lock:
+            if self._fruitless >= MAX_FRUITLESS:
+                return
+            while len(self._live) < wanted:
+                self._hire()
+            surplus = len(self._live) - wanted
+        for _ in range(surplus):
+            self.queue.put(self._leave)
+
+    def _hire(self) -> None:
+        self._count += 1
+        lane = Lane(self, self._count)
+        self._live.add(lane)
+        lane.start()
+
+    def _leave(self, lane: Lane) -> None:
+        with self.lock:
+            if len(self._live) > 1:
+                self._live.discard(lane)
+                lane.disowned = True
+
+    def disown(self, flight: Flight) -> bool:
+        """Give up on a lane that is stuck in a call, and let a fresh one take over; False when no more are hired."""
+        with self.lock:
+            lane = flight.lane
+            if flight.abandoned or self.flights.get(flight.unit) is not flight:
+                return False
+            flight.abandoned = True
+            lane.disowned = True
+            self._live.discard(lane)
+            self._stuck.add(lane)
+            self._fruitless += 1
+            if self._fruitless >= MAX_FRUITLESS or len(self._stuck) >= MAX_STUCK:
+                return False
+            if not self._live:
+                self._hire()
+        if flight.cursor is not None:
+            self.queue.put(flight.cursor.work)
+        return True
+
+    def landed(self, flight: Flight) -> list[Cursor]:
+        """A flight came back: free its unit and say who else waits for it."""
+        with self.lock:
+            if self.flights.get(flight.unit) is flight:
+                del self.flights[flight.unit]
+            self._fruitless = 0
+            return flight.followers
+
+    def take_back(self, lane: Lane) -> bool:
+        """A disowned lane has finished its call: keep it if there is no other, else let it end."""
+        with self.lock:
+            self._stuck.discard(lane)
+            if self._live or self._closed:
+                return False
+            lane.disowned = False
+            self._live.add(lane)
+            return True
+
+    def dismiss(self) -> None:
+        """End every lane: one that is stuck ends when its call returns."""
+        with self.lock:
+            self._closed = True
+            count = len(self._live)
+            self._live.clear()
+        for _ in range(count):
+            self.queue.put(None)

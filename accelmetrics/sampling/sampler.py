@@ -1,0 +1,163 @@
+"""The sampling API: ``Sampler`` for those who keep one, ``sample()`` for everybody else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol
+
+from accelmetrics.backends.clock import Clock
+from accelmetrics.backends.contract import Backend
+from accelmetrics.backends.registry import select
+from accelmetrics.sampling.engine import Statistics, ThreadEngine
+from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Options, checked
+from accelmetrics.sampling.session import SHARED, Session
+from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.snapshot import Snapshot
+
+
+class Engine(Protocol):
+    """What takes the snapshots: in this process, or in a child."""
+
+    @property
+    def statistics(self) -> Statistics:
+        """What was counted."""
+        ...
+
+    def take(self) -> Snapshot:
+        """One snapshot, within the deadline."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back."""
+        ...
+
+
+class Sampler:
+    """Reads the selected backends, each time it is asked, within a deadline.
+
+    Opening is lazy: the first :meth:`sample` detects and opens. Samplers in one process share drivers and device numbers,
+    and each has its own intervals: one never shortens the other's rates. Safe from any thread; works on in a forked child.
+
+    Args:
+        backends: Names, or backend objects, to read; all that are registered when left out. One named here is opened
+            whatever detection says.
+        gpus: Devices to report, by number (``0`` is ``gpu.0``), key or UUID; all when left out.
+        pid: The process watched by ``cpu``, ``proc.…`` and ``gpu.process.…``; this one when left out.
+        children: Whether its descendants are watched with it.
+        disk_paths: Mount points whose usage is reported.
+        timeout: Seconds within which :meth:`sample` answers. A source that has not answered is ``timed_out``.
+        open_timeout: Seconds that the first :meth:`sample` waits for sources that are still opening.
+        isolation: ``"thread"`` reads in this process; ``"process"`` in a child, for drivers that may hang beyond
+            repair, libraries that may call ``exit``, and interpreters that are busy.
+        clock: Where intervals and timestamps come from; only tests give one.
+
+    Raises:
+        InvalidOptionError: An option that cannot be used.
+        UnknownNameError: A backend that does not exist.
+    """
+
+    def __init__(  # noqa: PLR0913 - every option is a keyword with a default
+        self,
+        backends: Sequence[str | Backend] | None = None,
+        *,
+        gpus: Sequence[Choice] | None = None,
+        pid: int | None = None,
+        children: bool = False,
+        disk_paths: Sequence[str] = ("/",),
+        timeout: float = DEFAULT_TIMEOUT,
+        open_timeout: float = DEFAULT_OPEN_TIMEOUT,
+        isolation: Isolation = "thread",
+        clock: Clock | None = None,
+    ) -> None:
+        options = checked(gpus=gpus, pid=pid, children=children, disk_paths=disk_paths, timeout=timeout, open_timeout=open_timeout)
+        self._engine = _engine(backends, options, isolation, clock)
+        self._validate = os.environ.get("ACCELMETRICS_VALIDATE") == "1"
+
+    def sample(self) -> Snapshot:
+        """Read everything once.
+
+        Returns:
+            A snapshot, within the deadline, whatever a driver does: what could not be read is in ``unavailable``.
+
+        Raises:
+            UnknownNameError: ``gpus`` names a device that is not there; found out at the first reading.
+            DocumentError: Only with ``ACCELMETRICS_VALIDATE=1`` in the environment, which has every snapshot checked
+                against the schema: some backend broke it.
+        """
+        snapshot = self._engine.take()
+        if self._validate:
+            from accelmetrics.schemas.validation import validate
+
+            validate(snapshot)
+        return snapshot
+
+    @property
+    def statistics(self) -> Statistics:
+        """How many snapshots were taken, and how many of them were timed out or late."""
+        return self._engine.statistics
+
+    def close(self) -> None:
+        """Close what no other sampler uses. The sampler may be used again: it opens anew."""
+        self._engine.close()
+
+    def __enter__(self) -> Sampler:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _engine(backends: Sequence[str | Backend] | None, options: Options, isolation: str, clock: Clock | None) -> Engine:
+    chosen = select(backends)
+    forced = frozenset(backend.name for backend in chosen) if backends is not None else frozenset()
+    if isolation == "thread":
+        return ThreadEngine(SHARED if clock is None else Session(clock), chosen, forced, options)
+    if isolation == "process":
+        from accelmetrics.sampling.isolation import ProcessEngine
+
+        return ProcessEngine(chosen, forced, options)
+    raise InvalidOptionError(f"isolation is {isolation!r}: it must be 'thread' or 'process'")
+
+
+# Filled by single operations on the dict, so that there is no lock for a fork to copy in its locked state.
+_shared: dict[object, Sampler] = {}
+
+
+def sample(
+    backends: Sequence[str | Backend] | None = None,
+    *,
+    gpus: Sequence[Choice] | None = None,
+    pid: int | None = None,
+    children: bool = False,
+    disk_paths: Sequence[str] = ("/",),
+    timeout: float = DEFAULT_TIMEOUT,
+    open_timeout: float = DEFAULT_OPEN_TIMEOUT,
+    isolation: Isolation = "thread",
+) -> Snapshot:
+    """Read everything once. The options are those of :class:`Sampler`; calls with equal ones share one sampler."""
+    key = (
+        None if backends is None else tuple(backends),
+        None if gpus is None else tuple(gpus),
+        pid,
+        children,
+        tuple(disk_paths),
+        timeout,
+        open_timeout,
+        isolation,
+    )
+    sampler = _shared.get(key)
+    if sampler is None:
+        made = Sampler(
+            backends,
+            gpus=gpus,
+            pid=pid,
+            children=children,
+            disk_paths=disk_paths,
+            timeout=timeout,
+            open_timeout=open_timeout,
+            isolation=isolation,
+        )
+        sampler = _shared.setdefault(key, made)
+    return sampler.sample()

@@ -1,0 +1,121 @@
+"""What one process has of every source, shared by all its samplers: drivers, lanes and the numbering of devices.
+
+A fork copies a process without its threads, and with whatever locks they held. So in the child everything here is made
+anew, except the numbering, which is what users saw. Forks made from C bypass Python's hooks: the process id is compared
+at every reading too.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+from weakref import WeakSet
+
+from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
+from accelmetrics.backends.contract import Backend
+from accelmetrics.sampling.inventory import Inventory
+from accelmetrics.sampling.source import Source
+
+
+class Consumer(Protocol):
+    """A sampler's engine, as the session sees it."""
+
+    def after_fork(self) -> None:
+        """Replace locks that another thread may have held when the process forked."""
+        ...
+
+
+class Session:
+    """The sources of one process.
+
+    Attributes:
+        clock: What intervals and timestamps are taken from.
+        epoch: Raised when everything was made anew, after a fork.
+        consumers: Who must replace locks of their own then.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.clock = clock
+        self.epoch = 0
+        self.consumers: WeakSet[Consumer] = WeakSet()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._sources: dict[object, Source] = {}
+        self._users: dict[Source, int] = {}
+        self._inventories: dict[tuple[object, ...], Inventory] = {}
+        _SESSIONS.add(self)
+
+    def acquire(self, backends: Sequence[Backend]) -> tuple[list[Source], Inventory]:
+        """The sources of some backends, and the numbering that goes with just this selection."""
+        with self._lock:
+            identities = tuple(map(_identity, backends))
+            sources = [self._source(identity, backend) for identity, backend in zip(identities, backends, strict=True)]
+            for source in sources:
+                self._users[source] = self._users.get(source, 0) + 1
+            return sources, self._inventories.setdefault(identities, Inventory())
+
+    def release(self, sources: Sequence[Source]) -> None:
+        """A sampler has gone: close what nobody else uses. What was made before a fork is left to the parent."""
+        with self._lock:
+            idle = [source for source in sources if self._used_once_less(source)]
+            self._sources = {identity: source for identity, source in self._sources.items() if source not in idle}
+        for source in idle:
+            source.close()
+
+    def check(self) -> int:
+        """Make everything anew if this is no longer the process it was made in.
+
+        Returns:
+            The epoch: a sampler that knows an older one must acquire its sources again.
+        """
+        if os.getpid() != self._pid:
+            self.after_fork()
+        return self.epoch
+
+    def after_fork(self) -> None:
+        """Forget drivers, lanes and locks; keep the numbering."""
+        self._pid = os.getpid()
+        self.epoch += 1
+        self._lock = threading.Lock()
+        self._sources = {}
+        self._users = {}
+        for inventory in self._inventories.values():
+            inventory.renew_lock()
+        for consumer in list(self.consumers):
+            consumer.after_fork()
+
+    def _source(self, identity: object, backend: Backend) -> Source:
+        if identity not in self._sources:
+            self._sources[identity] = Source(backend, self.clock)
+        return self._sources[identity]
+
+    def _used_once_less(self, source: Source) -> bool:
+        if source not in self._users:
+            return False
+        self._users[source] -= 1
+        if self._users[source]:
+            return False
+        del self._users[source]
+        return True
+
+
+_SESSIONS: WeakSet[Session] = WeakSet()
+
+
+def _renew_all() -> None:
+    for session in list(_SESSIONS):
+        session.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)
+
+SHARED = Session()
+"""The session that samplers use unless they are given a clock of their own."""
+
+
+def _identity(backend: Backend) -> object:
+    """Registered backends are one object each; those made by hand are told apart by it."""
+    return id(backend), backend.name

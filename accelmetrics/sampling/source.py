@@ -1,0 +1,220 @@
+"""One backend within this process: found, opened, read, lost and opened again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Literal
+from weakref import WeakSet
+
+from accelmetrics.backends.clock import Clock
+from accelmetrics.backends.contract import Backend, Detection, Driver, ReadOptions
+from accelmetrics.backends.guard import guarded
+from accelmetrics.sampling.cursor import Cursor
+from accelmetrics.sampling.lanes import MAX_LANES, Crew, Flight, Lane
+from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+State = Literal["new", "absent", "opening", "open", "failed"]
+
+SLOW_READING = 0.002
+"""Seconds of work per reading above which more lanes than one share it."""
+FIRST_RETRY, LAST_RETRY = 1.0, 60.0
+"""Back-off between attempts to open a source that failed, in seconds: doubled from the first to the last."""
+INTEREST = 60.0
+"""A source with a pace of its own goes on for so many seconds after it was last asked for."""
+IDLE_PAUSE = 0.05
+"""The shortest wait before a source with a pace of its own is looked at again, in seconds."""
+OPENING = -1
+"""The unit number under which the flight that opens the driver is kept."""
+
+
+class Source:
+    """A backend, its driver while that is open, and the lanes that call it.
+
+    Attributes:
+        state: ``new``, ``absent`` (detection found nothing), ``opening``, ``open``, ``failed``.
+        detection: What detection found.
+        driver: The open driver.
+        devices: The devices of the last open driver; kept when it goes away.
+        generation: How often a driver was opened.
+        failure: Why the source is not open, in words and as a reason.
+        advice: What to do about it.
+        open_seconds: How long the last attempt to open took.
+        settled: Set while no attempt to open is in progress.
+        busy_seconds: How much work the last whole reading was, added up over its units.
+        retired: Drivers that went away and are closed as soon as no call into them is in progress.
+    """
+
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self.backend = backend
+        self.clock = clock
+        self.crew = Crew(backend.name, self._read_at_own_pace, self._until_due)
+        self.state: State = "new"
+        self.detection = Detection(False, "not looked for yet")
+        self.driver: Driver | None = None
+        self.devices: tuple[DeviceIdentity, ...] = ()
+        self.generation = 0
+        self.failure: Unavailable | None = None
+        self.advice = ""
+        self.open_seconds: float | None = None
+        self.opening_since = 0.0
+        self.settled = threading.Event()
+        self.settled.set()
+        self.busy_seconds = 0.0
+        self.cursors: WeakSet[Cursor] = WeakSet()
+        self.retired: list[Driver] = []
+        self._lock = threading.Lock()
+        self._attempts = 0
+        self._retry_at = 0.0
+
+    @property
+    def paced(self) -> bool:
+        """Whether it is read in the background at an interval of its own."""
+        return self.backend.interval > 0
+
+    @property
+    def lanes(self) -> int:
+        """How many lanes the next reading should have, from how much work the last one was."""
+        if self.busy_seconds <= SLOW_READING or self.paced:
+            return 1
+        return min(MAX_LANES, 1 + int(self.busy_seconds / SLOW_READING), max(1, len(self.devices)))
+
+    def detect(self) -> Detection:
+        """Look for the hardware, once; the answer reserves device numbers."""
+        if self.state == "new":
+            outcome = guarded(self.backend.detect)
+            self.detection = outcome.value or Detection(True, outcome.failure.detail if outcome.failure else "detection gave nothing")
+        return self.detection
+
+    def ensure_open(self, forced: bool) -> bool:
+        """Begin to open the source if that is due.
+
+        Args:
+            forced: Open it whatever detection says: it was asked for by name.
+
+        Returns:
+            Whether an attempt was begun now.
+        """
+        if self.state in {"open", "opening"}:
+            return False
+        with self._lock:
+            now = self.clock.monotonic()
+            if self.state in {"open", "opening"} or (
+                self.state != "new" and now < self._retry_at and not (forced and self.state == "absent")
+            ):
+                return False
+            if self.state == "absent":
+                self.state = "new"
+            if not self.detect().present and not forced:
+                self.state, self._retry_at = "absent", now + LAST_RETRY
+                self.failure = Unavailable(Reason.DRIVER_UNAVAILABLE, self.detection.evidence)
+                self.advice = self.detection.advice
+                return False
+            self.state = "opening"
+            self.opening_since = time.monotonic()
+            self.settled.clear()
+        self.crew.staff(1)
+        self.crew.queue.put(self._open)
+        return True
+
+    def _open(self, lane: Lane) -> None:
+        flight = Flight(OPENING, None, lane)
+        self.crew.flights[OPENING] = flight
+        outcome = guarded(self._open_and_list)
+        self.crew.landed(flight)
+        self.open_seconds = outcome.seconds
+        with self._lock:
+            if outcome.value is not None:
+                self.driver, self.devices = outcome.value
+                self.generation += 1
+                self.state, self.failure, self.advice, self._attempts = "open", None, "", 0
+            else:
+                self._fail(outcome.failure, outcome.error)
+        self.settled.set()
+
+    def _open_and_list(self) -> tuple[Driver, tuple[DeviceIdentity, ...]]:
+        driver = self.backend.open()
+        return driver, tuple(driver.devices)
+
+    def _fail(self, failure: Unavailable | None, error: BaseException | None) -> None:
+        self.state = "failed"
+        self.failure = failure
+        self.advice = error.advice if isinstance(error, AccelMetricsError) else ""
+        self._retry_at = self.clock.monotonic() + min(LAST_RETRY, FIRST_RETRY * 2.0**self._attempts)
+        self._attempts = min(self._attempts + 1, 10)
+
+    def failed_in(self, cursor: Cursor, error: BaseException) -> None:
+        """A reading threw: when the driver went away under it, close it and have it opened again later."""
+        if not isinstance(error, DriverGoneError):
+            return
+        with self._lock:
+            if self.state != "open" or cursor.generation != self.generation:
+                return
+            self._retire()
+            self._fail(error.unavailable, error)
+
+    def _retire(self) -> None:
+        if self.driver is not None:
+            self.retired.append(self.driver)
+        self.driver = None
+
+    def bury(self) -> None:
+        """Close what was retired, unless a call is in progress: the lane that ends it comes by here too."""
+        if self.crew.flights:
+            return
+        while self.retired:
+            try:
+                driver = self.retired.pop()
+            except IndexError:  # another lane was quicker
+                return
+            guarded(driver.close)
+
+    def new_cursor(self, options: ReadOptions, units: Sequence[int] | None) -> Cursor | None:
+        """A consumer's place in the open driver; None when it is not open (any more).
+
+        Args:
+            options: What the consumer wants.
+            units: The units to read; None for all.
+        """
+        with self._lock:
+            driver, generation = self.driver, self.generation
+        if driver is None:
+            return None
+        outcome = guarded(driver.reader, options)
+        if outcome.value is None:
+            with self._lock:
+                self._fail(outcome.failure, outcome.error)
+            return None
+        everything = range(len(self.devices)) if self.backend.kind is not None else range(1)
+        cursor = Cursor(self, outcome.value, generation, everything if units is None else units)
+        self.cursors.add(cursor)
+        return cursor
+
+    def close(self) -> None:
+        """Close the driver and end the lanes, unless a call is stuck: then the driver is left as it is."""
+        with self._lock:
+            self._retire()
+            self.state, self._attempts, self._retry_at = "new", 0, 0.0
+        self.bury()
+        self.crew.dismiss()
+
+    def _until_due(self) -> float | None:
+        """How long a lane may wait before the next reading of a source with a pace of its own."""
+        if not self.paced or self.state != "open":
+            return None
+        now = self.clock.monotonic()
+        due = [cursor.asked_at for cursor in self._wanting(now)]
+        return max(IDLE_PAUSE, min(due) + self.backend.interval - now) if due else None
+
+    def _wanting(self, now: float) -> list[Cursor]:
+        return [c for c in list(self.cursors) if c.generation == self.generation and now - c.served_at < INTEREST]
+
+    def _read_at_own_pace(self, lane: Lane) -> None:
+        now = self.clock.monotonic()
+        for cursor in self._wanting(now):
+            if now - cursor.asked_at >= self.backend.interval and cursor.finished:
+                cursor.ask(now)
+                cursor.work(lane)

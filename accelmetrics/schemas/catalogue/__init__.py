@@ -1,0 +1,158 @@
+"""The catalogue: every metric that the built-in backends know, one row each.
+
+The tables are plain data. What is looked up in them is built on the first look-up, so that importing this costs next to
+nothing.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+from accelmetrics.schemas.catalogue import gpu, gpu_links, gpu_process, gpu_profiling, host
+from accelmetrics.schemas.metric import DEVICE_KINDS, Metric
+
+__all__ = ["CATALOGUE", "SECTIONS", "Section", "Sighting", "expected_names", "find", "match", "resolve", "rows_for"]
+
+
+class Section(NamedTuple):
+    """A part of the catalogue, as it is printed.
+
+    Attributes:
+        family: What the rows are about: ``GPU``, ``Host``.
+        title: The section's heading.
+        rows: Its metrics.
+    """
+
+    family: str
+    title: str
+    rows: tuple[Metric, ...]
+
+
+SECTIONS: tuple[Section, ...] = (
+    Section("GPU", "Activity", gpu.ACTIVITY),
+    Section("GPU", "Memory", gpu.MEMORY),
+    Section("GPU", "Temperature", gpu.TEMPERATURE),
+    Section("GPU", "Power", gpu.POWER),
+    Section("GPU", "Clocks", gpu.CLOCKS),
+    Section("GPU", "Throttling", gpu.THROTTLING),
+    Section("GPU", "Memory errors", gpu_links.ERRORS),
+    Section("GPU", "PCIe", gpu_links.PCIE),
+    Section("GPU", "NVLink", gpu_links.NVLINK),
+    Section("GPU", "Profiling", gpu_profiling.PROFILING),
+    Section("GPU", "The watched process on a GPU", gpu_process.PROCESS),
+    Section("Host", "The watched process", host.PROCESS),
+    Section("Host", "Processor", host.PROCESSOR),
+    Section("Host", "Memory", host.MEMORY),
+    Section("Host", "Disks", host.DISKS),
+    Section("Host", "Network", host.NETWORK),
+)
+CATALOGUE: tuple[Metric, ...] = tuple(row for section in SECTIONS for row in section.rows)
+
+
+class Sighting(NamedTuple):
+    """A concrete key, recognised.
+
+    Attributes:
+        row: The metric.
+        instance: What stands at the placeholder: ``3`` in ``gpu.3.temp``, ``/`` in ``disk./.usageGB``; empty without one.
+        alias: Whether the key is another spelling of the row's own.
+    """
+
+    row: Metric
+    instance: str
+    alias: bool
+
+
+class _Index(NamedTuple):
+    plain: dict[str, tuple[Metric, bool]]
+    by_device_part: dict[str, dict[str, tuple[Metric, bool]]]
+    templates: list[tuple[str, str, bool, Metric, bool]]
+
+
+@cache
+def _index() -> _Index:
+    index = _Index({}, {}, [])
+    for row in CATALOGUE:
+        for spelling in (row.key, *row.aliases):
+            _enter(index, row, spelling, spelling != row.key)
+    return index
+
+
+def _enter(index: _Index, row: Metric, spelling: str, alias: bool) -> None:
+    if row.device_part:
+        head, _, name = spelling.partition(".{i}.")
+        index.by_device_part.setdefault(head, {})[name] = (row, alias)
+    elif "{" in spelling:
+        prefix, _, rest = spelling.partition("{")
+        placeholder, _, suffix = rest.partition("}")
+        index.templates.append((prefix, suffix, placeholder == "i", row, alias))
+    else:
+        index.plain[spelling] = (row, alias)
+
+
+@cache
+def rows_for(backend: str) -> tuple[Metric, ...]:
+    """The rows that name a backend as a source, in the catalogue's order."""
+    return tuple(row for row in CATALOGUE if backend in row.sources)
+
+
+@cache
+def expected_names(backend: str) -> tuple[str, ...]:
+    """The names that a backend owes at every reading of every device: each has a value or a reason.
+
+    Aliases' names are among them. Left out are the keys of instances that may not exist (a process on the device) and the
+    host's keys per disk, mount point and CPU.
+    """
+    owed = (row for row in rows_for(backend) if not row.conditional and not row.templated)
+    return tuple(name for row in owed for name in row.names)
+
+
+def resolve(key: str) -> Sighting | None:
+    """Recognise a concrete key (``gpu.3.powerWatts``) or a template, under any of its spellings; None when it is unknown."""
+    index = _index()
+    if plain := index.plain.get(key):
+        return Sighting(plain[0], "", plain[1])
+    return _resolve_device(index, key) or _resolve_template(index, key)
+
+
+def _resolve_device(index: _Index, key: str) -> Sighting | None:
+    kind, _, rest = key.partition(".")
+    if kind not in DEVICE_KINDS:
+        return None
+    number, _, name = rest.partition(".")
+    if number == "process":
+        kind = f"{kind}.process"
+        number, _, name = name.partition(".")
+    found = index.by_device_part.get(kind, {}).get(name)
+    return Sighting(found[0], number, found[1]) if found and _is_number(number) else None
+
+
+def _resolve_template(index: _Index, key: str) -> Sighting | None:
+    for prefix, suffix, numbered, row, alias in index.templates:
+        instance = key[len(prefix) : -len(suffix)]
+        if instance and key == f"{prefix}{instance}{suffix}" and (not numbered or _is_number(instance)):
+            return Sighting(row, instance, alias)
+    return None
+
+
+def _is_number(text: str) -> bool:
+    return (text.isascii() and text.isdecimal()) or text == "{i}"
+
+
+def match(key: str) -> Metric | None:
+    """The row of a concrete key or template, under any of its spellings; None when the catalogue does not have it."""
+    sighting = resolve(key)
+    return sighting.row if sighting else None
+
+
+def find(key: str) -> Metric:
+    """As :func:`match`.
+
+    Raises:
+        UnknownNameError: The catalogue does not have the key; the message suggests the nearest.
+    """
+    row = match(key)
+    if row is None:
+        from accelmetrics.schemas.errors import UnknownNameError
+
+        raise UnknownNameError("metric", key, (row.key for row in CATALOGUE))
+    return row

@@ -1,0 +1,180 @@
+"""GPUs: memory errors, and the links that carry data to and from the device."""
+
+from __future__ import annotations
+
+from accelmetrics.schemas.metric import Metric
+
+
+def _errors(name: str, severity: str, scope: str, meaning: str, sources: dict[str, str], aliases: tuple[str, ...] = ()) -> Metric:
+    return Metric(
+        f"gpu.{{i}}.{name}",
+        "1",
+        "counter",
+        meaning,
+        sources,
+        aliases,
+        integer=True,
+        prometheus=f'accel_ecc_errors_total{{severity="{severity}",scope="{scope}"}}',
+        otel=f'hw.errors{{hw.type="gpu",error.type="{severity}",scope="{scope}"}}',
+    )
+
+
+def _ecc_call(severity: str, scope: str) -> str:
+    return f"nvmlDeviceGetMemoryErrorCounter(NVML_MEMORY_ERROR_TYPE_{severity}, NVML_{scope}_ECC, NVML_MEMORY_LOCATION_DEVICE_MEMORY), 10 s"
+
+
+def _remapped(name: str, severity: str, field: str, meaning: str) -> Metric:
+    return Metric(
+        f"gpu.{{i}}.{name}",
+        "1",
+        "counter",
+        meaning,
+        {"nvidia": f"{field}, 10 s"},
+        integer=True,
+        prometheus=f'accel_remapped_rows_total{{severity="{severity}"}}',
+        otel=f'accel.memory.remapped_rows{{severity="{severity}"}}',
+    )
+
+
+ERRORS = (
+    _errors(
+        "correctedMemoryErrors",
+        "corrected",
+        "volatile",
+        "Memory errors that were corrected since the driver was loaded.",
+        {"nvidia": _ecc_call("CORRECTED", "VOLATILE"), "amd": "RAS counts, which rocm-smi leaves out of its JSON: always missing"},
+    ),
+    _errors(
+        "uncorrectedMemoryErrors",
+        "uncorrected",
+        "volatile",
+        "Memory errors that could not be corrected since the driver was loaded.",
+        {
+            "nvidia": _ecc_call("UNCORRECTED", "VOLATILE"),
+            "amd": "RAS counts, which rocm-smi leaves out of its JSON: always missing",
+        },
+        ("gpu.{i}.unCorrectedMemoryErrors",),
+    ),
+    _errors(
+        "correctedMemoryErrorsAggregate",
+        "corrected",
+        "aggregate",
+        "Memory errors that were corrected over the life of the device.",
+        {"nvidia": _ecc_call("CORRECTED", "AGGREGATE")},
+    ),
+    _errors(
+        "uncorrectedMemoryErrorsAggregate",
+        "uncorrected",
+        "aggregate",
+        "Memory errors that could not be corrected over the life of the device.",
+        {"nvidia": _ecc_call("UNCORRECTED", "AGGREGATE")},
+    ),
+    _remapped(
+        "remappedRowsCorrected",
+        "corrected",
+        "NVML_FI_DEV_REMAPPED_COR (142)",
+        "Memory rows that were replaced by spare ones after corrected errors.",
+    ),
+    _remapped(
+        "remappedRowsUncorrected",
+        "uncorrected",
+        "NVML_FI_DEV_REMAPPED_UNC (143)",
+        "Memory rows that were replaced by spare ones after uncorrected errors.",
+    ),
+)
+
+
+def _pcie_link(name: str, series: str, otel: str, meaning: str, call: str, maximum: float | None = None) -> Metric:
+    return Metric(
+        f"gpu.{{i}}.{name}",
+        "1",
+        "gauge",
+        meaning,
+        {"nvidia": f"{call}, {'once' if series.startswith('max') else '10 s'}"},
+        integer=True,
+        minimum=1,
+        maximum=maximum,
+        prometheus=f"accel_pcie_link_{series}",
+        otel=f"accel.pcie.link.{otel}",
+    )
+
+
+def _moved(name: str, prometheus: str, otel: str, meaning: str, source: str) -> Metric:
+    return Metric(f"gpu.{{i}}.{name}", "By", "counter", meaning, {"nvidia": source}, integer=True, prometheus=prometheus, otel=otel)
+
+
+PCIE = (
+    _pcie_link(
+        "pcieLinkGen",
+        "generation",
+        "generation",
+        "PCIe generation that the link runs at now; it falls while the device is idle.",
+        "nvmlDeviceGetCurrPcieLinkGeneration",
+    ),
+    _pcie_link("pcieLinkWidth", "width", "width", "PCIe lanes that the link uses now.", "nvmlDeviceGetCurrPcieLinkWidth", 32),
+    _pcie_link(
+        "maxPcieLinkGen",
+        "max_generation",
+        "generation.limit",
+        "Highest PCIe generation that this device can reach in this slot.",
+        "nvmlDeviceGetMaxPcieLinkGeneration",
+    ),
+    _pcie_link(
+        "maxPcieLinkWidth",
+        "max_width",
+        "width.limit",
+        "Most PCIe lanes that this device can use in this slot.",
+        "nvmlDeviceGetMaxPcieLinkWidth",
+        32,
+    ),
+    Metric(
+        "gpu.{i}.pcieLinkSpeed",
+        "By/s",
+        "gauge",
+        "Speed of the PCIe link; W&B's collector has the key and leaves it switched off, and no backend gives it.",
+        integer=True,
+        prometheus="accel_pcie_link_bytes_per_second",
+        otel="accel.pcie.link.speed",
+    ),
+    Metric(
+        "gpu.{i}.pcieReplays",
+        "1",
+        "counter",
+        "PCIe packets that had to be sent again.",
+        {"nvidia": "NVML_FI_DEV_PCIE_REPLAY_COUNTER (94), 10 s", "amd": '"PCIe Replay Count"'},
+        integer=True,
+        prometheus="accel_pcie_replays_total",
+        otel="accel.pcie.replays",
+    ),
+    _moved(
+        "pcieTxBytesTotal",
+        'accel_pcie_bytes_total{direction="tx"}',
+        'hw.gpu.io{network.io.direction="transmit"}',
+        "Bytes sent over PCIe since the driver was loaded.",
+        "NVML_FI_DEV_PCIE_COUNT_TX_BYTES (197)",
+    ),
+    _moved(
+        "pcieRxBytesTotal",
+        'accel_pcie_bytes_total{direction="rx"}',
+        'hw.gpu.io{network.io.direction="receive"}',
+        "Bytes received over PCIe since the driver was loaded.",
+        "NVML_FI_DEV_PCIE_COUNT_RX_BYTES (198)",
+    ),
+)
+
+NVLINK = (
+    _moved(
+        "nvlinkTxBytesTotal",
+        'accel_link_bytes_total{link_type="nvlink",direction="tx"}',
+        'accel.link.io{link_type="nvlink",network.io.direction="transmit"}',
+        "Bytes of payload sent over all NVLinks since the driver was loaded.",
+        "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX (138) over all links, KiB × 1024",
+    ),
+    _moved(
+        "nvlinkRxBytesTotal",
+        'accel_link_bytes_total{link_type="nvlink",direction="rx"}',
+        'accel.link.io{link_type="nvlink",network.io.direction="receive"}',
+        "Bytes of payload received over all NVLinks since the driver was loaded.",
+        "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX (139) over all links, KiB × 1024",
+    ),
+)

@@ -1,0 +1,64 @@
+"""GPUs: what the watched process and, where asked for, its descendants use of a device.
+
+These keys exist only for devices that the family uses. Memory and utilisation are summed over the family; the others repeat
+the board's values, as W&B's charts expect. Prometheus and OpenTelemetry carry processes with their own labels, not these.
+"""
+
+from __future__ import annotations
+
+from accelmetrics.schemas.metric import Metric, Unit
+
+
+def _row(
+    name: str, unit: Unit, meaning: str, source: str, *, integer: bool = False, maximum: float | None = None, minimum: float = 0.0
+) -> Metric:
+    return Metric(
+        f"gpu.process.{{i}}.{name}",
+        unit,
+        "gauge",
+        meaning,
+        {"nvidia": source},
+        integer=integer,
+        maximum=maximum,
+        minimum=minimum,
+        conditional=True,
+    )
+
+
+_BOARD = "The board's `{}`, while the watched process uses the device."
+_USED = "usedGpuMemory of nvmlDeviceGetComputeRunningProcesses and …GraphicsRunningProcesses, 1 s"
+
+PROCESS = (
+    _row(
+        "gpu",
+        "%",
+        "Share of the time during which kernels of the watched process and its descendants were running.",
+        "nvmlDeviceGetProcessUtilization().smUtil, 1 s",
+        maximum=100,
+    ),
+    _row(
+        "memory",
+        "%",
+        "Share of the time during which the watched process and its descendants kept the memory controller busy.",
+        "nvmlDeviceGetProcessUtilization().memUtil, 1 s",
+        maximum=100,
+    ),
+    _row(
+        "memoryAllocated",
+        "%",
+        "Share of the device's memory that the watched process and its descendants hold.",
+        f"{_USED} / total",
+        maximum=100,
+    ),
+    _row(
+        "memoryAllocatedBytes",
+        "By",
+        "Device memory that the watched process and its descendants hold.",
+        _USED,
+        integer=True,
+    ),
+    _row("temp", "Cel", _BOARD.format("temp"), "as `gpu.{i}.temp`", minimum=-273.15),
+    _row("powerWatts", "W", _BOARD.format("powerWatts"), "as `gpu.{i}.powerWatts`"),
+    _row("enforcedPowerLimitWatts", "W", _BOARD.format("enforcedPowerLimitWatts"), "as `gpu.{i}.enforcedPowerLimitWatts`"),
+    _row("powerPercent", "%", _BOARD.format("powerPercent"), "as `gpu.{i}.powerPercent`"),
+)

@@ -1,0 +1,216 @@
+"""The document that ``dump --json`` prints: its models, its JSON Schema, and how it is read back.
+
+Readers are lenient where releases may differ and nowhere else: reasons that this release does not know are kept, fields that
+it does not know are passed over, and any ``schema_version`` of the same major number is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, timezone
+from math import isfinite
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, StringConstraints, ValidationError, WithJsonSchema, model_validator
+
+from accelmetrics.schemas.errors import DocumentError
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceKind, DeviceProcess, Status
+from accelmetrics.schemas.models import Model
+from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.snapshot import SCHEMA_VERSION, Place, Snapshot
+
+FAULTS_TOLD = 5
+"""How many departures an error's message lists; a document of another kind departs everywhere."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_TIMESTAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII)
+
+
+def parse_timestamp(text: str) -> int:
+    """Nanoseconds since 1970 of an RFC 3339 timestamp.
+
+    Raises:
+        ValueError: It is not one.
+    """
+    found = _TIMESTAMP.fullmatch(text)
+    if not found:
+        raise ValueError(f"{text!r} is not an RFC 3339 timestamp with its time zone")
+    year, month, day, hour, minute, second, fraction, sign, hours, minutes = found.groups()
+    moment = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=timezone.utc)
+    if sign:
+        offset = timedelta(hours=int(hours), minutes=int(minutes))
+        moment = moment + offset if sign == "-" else moment - offset
+    return (moment - _EPOCH) // timedelta(seconds=1) * 1_000_000_000 + int((fraction or "").ljust(9, "0"))
+
+
+def _timestamp(text: str) -> str:
+    parse_timestamp(text)
+    return text
+
+
+def _finite_number(value: object) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{value!r} is not a number")
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError("the value is not finite")
+    return value
+
+
+Number = Annotated[int | float, PlainValidator(_finite_number), WithJsonSchema({"type": "number"})]
+Timestamp = Annotated[str, AfterValidator(_timestamp), WithJsonSchema({"type": "string", "format": "date-time"})]
+Key = Annotated[str, StringConstraints(min_length=1)]
+
+
+class _Part(Model):
+    """A part of the document. Nothing is converted: a number in quotes is not a number."""
+
+    model_config = ConfigDict(strict=True, json_schema_serialization_defaults_required=True)
+
+
+class DeviceEntry(_Part):
+    """A device: who it is, and where it stands."""
+
+    key: Key = Field(description="What the keys of its metrics begin with: gpu.0.")
+    kind: DeviceKind = Field(description="The first word of its key.")
+    vendor: str = Field(description="The vendor in one lower-case word.")
+    index: int = Field(ge=0, description="The number in its key.")
+    vendor_index: int = Field(description="The vendor's own number for it.")
+    visible_index: int | None = Field(None, description="Its position under the vendor's *_VISIBLE_DEVICES; null where that hides it.")
+    name: str = Field("", description="The product name as the driver gives it.")
+    uuid: str = Field("", description="The vendor's unique id, empty when there is none.")
+    pci_bus_id: str = Field("", description="The PCI address as the vendor writes it, empty when unknown.")
+    serial: str = Field("", description="The board's serial number, empty when unknown.")
+    architecture: str = Field("", description="The chip's architecture, empty when unknown.")
+    driver_version: str = Field("", description="The driver's version, empty when unknown.")
+    runtime_version: str = Field("", description="The newest CUDA or ROCm version that the driver supports, empty when unknown.")
+    firmware: str = Field("", description="VBIOS or firmware version, empty when unknown.")
+    cores: int | None = Field(None, description="Number of the vendor's cores; null when unknown.")
+    memory_total_bytes: int | None = Field(None, description="Memory of the device in bytes; null when unknown.")
+    numa_node: int | None = Field(None, description="NUMA node of its slot; null when unknown.")
+    unified: bool = Field(False, description="Whether it shares the host's memory.")
+    parent: str = Field("", description="UUID of the device that it is a partition of, empty for a whole device.")
+
+    def place(self) -> Place:
+        """The same as a record."""
+        identity = {name: getattr(self, name) for name in DeviceIdentity._fields}
+        return Place(self.key, self.index, self.visible_index, DeviceIdentity(**identity))
+
+
+class UnavailableEntry(_Part):
+    """Why a value is missing."""
+
+    reason: str = Field(
+        min_length=1, description="One word for programs. Readers accept reasons that they do not know.", examples=list(map(str, Reason))
+    )
+    detail: str = Field("", description="What exactly was said.")
+
+    def record(self) -> Unavailable:
+        """The same as a record, the reason as a member where this release knows it."""
+        return Unavailable(_REASONS.get(self.reason, self.reason), self.detail)
+
+
+_REASONS: dict[str, str] = {str(reason): reason for reason in Reason}
+
+
+class BackendEntry(_Part):
+    """How one source fared."""
+
+    name: Key = Field(description="The backend's name.")
+    status: Status = Field(description="Whether it is there and gave what it should.")
+    detail: str = Field("", description="What was found or what went wrong, in words.")
+    source: str = Field("", description="Where the numbers come from, empty while nothing is open.")
+    duration_seconds: float | None = Field(None, description="How long the reading took; null when there was none.")
+    read_at: str = Field("", description="When the source was read (RFC 3339, UTC); empty when it never was.")
+    age_seconds: float | None = Field(None, description="How old the reading was; null when there was none.")
+    sequence: int = Field(0, ge=0, description="Number of the reading: one that is served twice keeps its number.")
+
+
+class ProcessEntry(_Part):
+    """One process that uses a device."""
+
+    pid: int = Field(description="Process id as the driver reports it.")
+    type: str = Field("", description="compute, graphics or compute+graphics; empty when the driver does not say.")
+    memory_bytes: int | None = Field(None, description="Device memory that it holds, in bytes; null where not said.")
+    utilization: float | None = Field(None, description="Share of the device's compute time, in percent; null where not said.")
+    memory_utilization: float | None = Field(None, description="Share of the memory controller's time, in percent; null where not said.")
+
+
+class Document(_Part):
+    """One sample of one machine."""
+
+    schema_version: Annotated[str, StringConstraints(pattern=rf"^{SCHEMA_VERSION.partition('.')[0]}\.[0-9]+$")] = Field(
+        description="Version of this form; the number before the dot rises when old readers would misread it."
+    )
+    timestamp: Timestamp = Field(description="When the sample was put together (RFC 3339, UTC).")
+    hostname: str = Field(description="The machine's name.")
+    metrics: dict[Key, Number] = Field(description="Finite numbers by key. What could not be read is absent here and has its reason below.")
+    devices: list[DeviceEntry] = Field(description="The devices, in the order of their numbers.")
+    unavailable: dict[Key, UnavailableEntry] = Field(description="By key, why a value is missing.")
+    backends: list[BackendEntry] = Field(description="How each source fared.")
+    processes: dict[Key, list[ProcessEntry]] = Field(
+        default_factory=dict, description="By device key, the processes that use it; no entry where the source cannot say."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Document:
+        both = sorted(self.metrics.keys() & self.unavailable.keys())
+        if both:
+            raise ValueError(f"{both[0]} is in both metrics and unavailable")
+        keys = [device.key for device in self.devices]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        if twice:
+            raise ValueError(f"devices has {twice[0]} more than once")
+        return self
+
+    def snapshot(self) -> Snapshot:
+        """The snapshot that this is the document of."""
+        return Snapshot(
+            parse_timestamp(self.timestamp),
+            self.hostname,
+            self.metrics,
+            tuple(device.place() for device in self.devices),
+            {key: entry.record() for key, entry in self.unavailable.items()},
+            tuple(BackendStatus(**dict(entry)) for entry in self.backends),
+            {key: tuple(DeviceProcess(**dict(entry)) for entry in found) for key, found in self.processes.items()},
+        )
+
+
+def parse_json(text: str | bytes) -> Snapshot:
+    """Read a document's text.
+
+    Raises:
+        DocumentError: It is not such a document.
+    """
+    return _parse(Document.model_validate_json, text)
+
+
+def parse_dict(document: Mapping[str, Any]) -> Snapshot:
+    """Read a document that was parsed already.
+
+    Raises:
+        DocumentError: It is not such a document.
+    """
+    return _parse(Document.model_validate, document)
+
+
+def _parse(validate: Callable[[Any], Document], document: Any) -> Snapshot:
+    try:
+        return validate(document).snapshot()
+    except ValidationError as error:
+        raise DocumentError(f"not an accelmetrics document: {describe(error)}") from error
+
+
+def describe(error: ValidationError) -> str:
+    """Where a document departs, and how, in one line."""
+    faults = [f"{_path(fault['loc'])}{fault['msg'].removeprefix('Value error, ')}" for fault in error.errors(include_url=False)]
+    more = len(faults) - FAULTS_TOLD
+    return "; ".join(faults[:FAULTS_TOLD]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    text = ""
+    for step in location:
+        plain = isinstance(step, str) and step.isidentifier()
+        text += f".{step}" if plain and text else str(step) if plain else f"[{step!r}]"
+    return f"{text}: " if text else ""

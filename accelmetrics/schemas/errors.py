@@ -1,0 +1,94 @@
+"""Every error that accelmetrics raises on purpose.
+
+::
+
+    AccelMetricsError              carries backend, device, reason and advice; pickles
+    ├── UnknownNameError           a backend, exporter, dialect, device or key that does not exist (also a ValueError)
+    ├── InvalidOptionError         an option whose value cannot be used (also a ValueError)
+    ├── MissingDependencyError     an optional package is not installed; the message holds the command (also an ImportError)
+    ├── DocumentError              text that is not an accelmetrics document (also a ValueError)
+    └── SourceError                a source could not be opened or read; raised by backends, seen by users as a reason
+        └── DriverGoneError        the driver went away: the source is closed and opened again, with back-off
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+
+class AccelMetricsError(Exception):
+    """The root of the tree.
+
+    Args:
+        message: What is wrong, in words.
+        backend: The backend concerned, if one is.
+        device: The device concerned (a key such as ``gpu.0``), if one is.
+        reason: The reason under which values go missing because of this.
+        advice: What the reader can do about it.
+    """
+
+    def __init__(self, message: str, *, backend: str = "", device: str = "", reason: str = "", advice: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.backend = backend
+        self.device = device
+        self.reason = reason
+        self.advice = advice
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle through ``__new__`` and the attributes, so that subclasses may have any signature."""
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[AccelMetricsError], args: tuple[object, ...], state: dict[str, object]) -> AccelMetricsError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
+
+
+class UnknownNameError(AccelMetricsError, ValueError):
+    """Something was asked for by a name that does not exist; the message lists what there is and suggests the nearest."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        choices = list(known)
+        near = difflib.get_close_matches(name, choices, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        listed = ", ".join(choices) if choices else "none"
+        super().__init__(f"unknown {what} {name!r}.{hint} Known: {listed}")
+
+
+class InvalidOptionError(AccelMetricsError, ValueError):
+    """An option has a value that cannot be used; the message names the option, the value and what is allowed."""
+
+
+class MissingDependencyError(AccelMetricsError, ImportError):
+    """A package that an extra brings is not installed."""
+
+    def __init__(self, package: str, extra: str, *, backend: str = "") -> None:
+        command = f"pip install 'accelmetrics[{extra}]'"
+        super().__init__(
+            f"the package {package!r} is not installed: {command}", backend=backend, reason=Reason.DRIVER_UNAVAILABLE, advice=command
+        )
+
+
+class DocumentError(AccelMetricsError, ValueError):
+    """A text that should be an accelmetrics document is not; the message says where it departs."""
+
+
+class SourceError(AccelMetricsError):
+    """A source could not be opened or read. ``reason`` becomes the reason of every value that it would have given."""
+
+    def __init__(self, reason: str, message: str, *, backend: str = "", device: str = "", advice: str = "") -> None:
+        super().__init__(message, backend=backend, device=device, reason=reason, advice=advice)
+
+    @property
+    def unavailable(self) -> Unavailable:
+        """The same, as it stands in ``snapshot.unavailable``."""
+        return Unavailable(self.reason, self.message)
+
+
+class DriverGoneError(SourceError):
+    """The driver went away (unloaded, reset, updated). Raised by a reading, it makes the source close and reopen."""

@@ -1,0 +1,96 @@
+"""Who a device is, what runs on it, and how a source fared: the light records that a snapshot is made of."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+DeviceKind = Literal["gpu", "tpu", "trn", "ipu", "npu", "hpu"]
+Status = Literal["ok", "absent", "degraded", "failed", "timed_out"]
+
+
+class DeviceIdentity(NamedTuple):
+    """What does not change about a device while it is there.
+
+    Attributes:
+        kind: ``gpu``, ``tpu``, … : the first word of its keys.
+        vendor: The vendor in one lower-case word: ``nvidia``, ``amd``.
+        vendor_index: The vendor's own number for it (NVML index, rocm-smi card number).
+        name: The product name as the driver gives it.
+        uuid: The vendor's unique id, empty when there is none.
+        pci_bus_id: ``00000000:C1:00.0``, as the vendor writes it; empty when unknown.
+        serial: The board's serial number, empty when unknown.
+        architecture: ``Hopper``, ``gfx942``; empty when unknown.
+        driver_version: The driver's version, empty when unknown.
+        runtime_version: The newest CUDA or ROCm version that the driver supports, empty when unknown.
+        firmware: VBIOS or firmware version, empty when unknown.
+        cores: Number of the vendor's cores (CUDA cores), if known.
+        memory_total_bytes: Memory of the device, in bytes, if known and fixed.
+        numa_node: NUMA node of the slot, if known.
+        unified: Whether the device shares the host's memory.
+        parent: Identity (uuid) of the device that this one is a partition of, empty for a whole device.
+    """
+
+    kind: DeviceKind
+    vendor: str
+    vendor_index: int
+    name: str = ""
+    uuid: str = ""
+    pci_bus_id: str = ""
+    serial: str = ""
+    architecture: str = ""
+    driver_version: str = ""
+    runtime_version: str = ""
+    firmware: str = ""
+    cores: int | None = None
+    memory_total_bytes: int | None = None
+    numa_node: int | None = None
+    unified: bool = False
+    parent: str = ""
+
+    @property
+    def anchor(self) -> str:
+        """What the device is recognised by after a driver reload: its UUID, else its PCI address, else its number."""
+        return self.uuid or self.pci_bus_id or f"{self.vendor}:{self.kind}:{self.vendor_index}"
+
+
+class DeviceProcess(NamedTuple):
+    """One process that uses a device.
+
+    Attributes:
+        pid: Process id as the driver reports it (the host's numbering for NVIDIA).
+        type: ``compute``, ``graphics`` or ``compute+graphics``; empty when the driver does not say.
+        memory_bytes: Device memory the process holds, in bytes; None where the driver does not say.
+        utilization: Share of the device's compute time, in percent; None where the driver does not say.
+        memory_utilization: Share of the device's memory-controller time, in percent; None where not said.
+    """
+
+    pid: int
+    type: str = ""
+    memory_bytes: int | None = None
+    utilization: float | None = None
+    memory_utilization: float | None = None
+
+
+class BackendStatus(NamedTuple):
+    """How one backend fared in one snapshot.
+
+    Attributes:
+        name: The backend's name.
+        status: ``ok``; ``absent`` (nothing of this vendor here); ``degraded`` (some devices or values are missing that
+            should be there); ``failed``; ``timed_out`` (a call is in progress without an answer).
+        detail: What was found or what went wrong, in words.
+        source: Where the numbers come from (``nvml``, ``rocm-smi``), empty while nothing is open.
+        duration_seconds: How long the reading took; None when there was none.
+        read_at: When the source was read (RFC 3339, UTC); empty when it never was.
+        age_seconds: How old the reading was when the snapshot was put together; None when there was none.
+        sequence: Number of the reading, so that a reading served twice is counted once.
+    """
+
+    name: str
+    status: Status
+    detail: str = ""
+    source: str = ""
+    duration_seconds: float | None = None
+    read_at: str = ""
+    age_seconds: float | None = None
+    sequence: int = 0

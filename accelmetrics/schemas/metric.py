@@ -1,0 +1,106 @@
+"""One row of the catalogue: everything that is known about one metric, in one place."""
+
+# Annotations are evaluated here: a named tuple whose annotations are strings takes a millisecond longer to make.
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+Unit = Literal["%", "1", "By", "MiBy", "GiBy", "By/s", "W", "J", "Cel", "MHz", "Hz", "s", "us", "Mbit/s", "GT/s"]
+"""UCUM-style units. ``1`` is a plain number (a count, a state, a ratio); the key's row says which."""
+Kind = Literal["gauge", "counter"]
+
+DEVICE_KINDS = ("gpu", "tpu", "trn", "ipu", "npu", "hpu")
+"""The first words of device keys. A number after any other word (``cpu.3.cpu_percent``) is not a device's."""
+
+# A plain dict, not a mapping proxy: rows of a plug-in travel through pickle to a child process.
+NOTHING: Mapping[str, str] = {}
+
+
+class Metric(NamedTuple):
+    """What a key means, wherever it appears.
+
+    Attributes:
+        key: The template, as W&B spells it: ``gpu.{i}.powerWatts``, ``gpu.process.{i}.temp``, ``disk.{path}.usageGB``, ``cpu``.
+        unit: The unit of the value under this key, on every vendor.
+        kind: ``gauge``, or ``counter`` for a number that only rises (until the source is reset).
+        meaning: One sentence.
+        sources: Backend name to the source that the value is read from there. A backend named here gives the key, or a
+            reason for its absence, at every reading of every device it lists.
+        aliases: Other templates under which the same value is emitted too (documented spellings).
+        integer: Whether the value is always a whole number.
+        maximum: The largest value that is possible, where the meaning sets one (100 for most percentages).
+        minimum: The smallest value that is possible.
+        conditional: The key exists only while some instance does (a process on the device, a link, a partition).
+        prometheus: Metric name and labels in our own exposition, ``accel_power_watts``,
+            ``accel_temperature_celsius{sensor="core"}``, ``accel_host_cpu_ratio{cpu="{i}"}`` (a placeholder of the key stands
+            for the instance); empty when the value is derivable or has no place there.
+        otel: OpenTelemetry metric name and attributes, ``hw.temperature{hw.sensor_location="core"}``.
+        factor: What the value is multiplied by to reach the base unit that Prometheus and OpenTelemetry use.
+    """
+
+    key: str
+    unit: Unit
+    kind: Kind
+    meaning: str
+    sources: Mapping[str, str] = NOTHING
+    aliases: tuple[str, ...] = ()
+    integer: bool = False
+    maximum: float | None = None
+    minimum: float | None = 0.0
+    conditional: bool = False
+    prometheus: str = ""
+    otel: str = ""
+    factor: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """The part that a backend gives: ``powerWatts`` of ``gpu.{i}.powerWatts``; the whole key for the host's."""
+        return name_of(self.key)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name, and those of the aliases."""
+        return (self.name, *map(name_of, self.aliases))
+
+    @property
+    def field(self) -> str:
+        """The attribute of the typed view: ``power_watts``."""
+        return field_of(self.name)
+
+    @property
+    def device_part(self) -> str:
+        """What a backend's name is appended to: ``gpu.{i}``, ``gpu.process.{i}``; empty for the host's keys."""
+        return self.key[: -len(self.name) - 1] if self.name != self.key else ""
+
+    @property
+    def templated(self) -> bool:
+        """Whether the name itself still holds a placeholder: a disk, a mount point, a CPU."""
+        return "{" in self.name
+
+
+def name_of(template: str) -> str:
+    """Strip the device part of a key template, if it has one."""
+    head, found, name = template.partition(".{i}.")
+    kind, _, rest = head.partition(".")
+    return name if found and kind in DEVICE_KINDS and rest in ("", "process") else template
+
+
+def field_of(name: str) -> str:
+    """The snake-case attribute for a name: ``tempLimit.slowdown`` gives ``temp_limit_slowdown``."""
+    words = []
+    before = ""
+    for letter in name:
+        if letter.isupper() and (before.islower() or before.isdigit()):
+            words.append("_")
+        words.append(letter.lower() if letter.isalnum() else "_")
+        before = letter
+    return "_".join(filter(None, "".join(words).split("_")))
+
+
+def split_series(series: str) -> tuple[str, dict[str, str]]:
+    """Name and labels of a row's ``prometheus`` or ``otel``; a label may hold a placeholder of the key."""
+    name, _, rest = series.partition("{")
+    labels = {}
+    for pair in filter(None, rest.removesuffix("}").split(",")):
+        label, _, value = pair.partition("=")
+        labels[label] = value.strip('"')
+    return name, labels

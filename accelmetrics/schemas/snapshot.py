@@ -1,0 +1,412 @@
+"""One moment of the machine: plain values now, typed views, text and documents when they are asked for.
+
+Making a snapshot costs a microsecond, since a sampler makes one at every tick: nothing is copied, checked or derived until
+somebody looks. The typed views and the reading of documents load pydantic; nothing else here does.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceKind, DeviceProcess
+from accelmetrics.schemas.reasons import Unavailable
+
+if TYPE_CHECKING:
+    from accelmetrics.schemas.metrics_models import DeviceMetrics, GpuProcessMetrics, HostMetrics
+
+SCHEMA_VERSION = "1.0"
+"""Of the document. The number before the dot rises when a reader of the old form would misread the new one."""
+
+_NANOSECONDS = 1_000_000_000
+_T = TypeVar("_T")
+
+
+class Place(NamedTuple):
+    """A device and where it stands in this process.
+
+    Attributes:
+        key: The device's key, ``gpu.0``: what its metrics' keys begin with.
+        index: The number in the key.
+        visible_index: Its position under the vendor's ``*_VISIBLE_DEVICES``, None where that hides it.
+        identity: What does not change about it.
+    """
+
+    key: str
+    index: int  # type: ignore[assignment]  # a place is read by name, never searched
+    visible_index: int | None
+    identity: DeviceIdentity
+
+
+class Snapshot:
+    """What one sample gave.
+
+    The snapshot owns what it is given: nobody changes those objects afterwards, and readers must not either.
+
+    Attributes:
+        time_ns: When it was put together, in nanoseconds since 1970 (UTC). Documents carry microseconds, and two snapshots
+            that agree to the microsecond are equal.
+        hostname: The machine's name.
+        metrics: Finite ints and floats by key; what could not be read is absent.
+        identities: The devices, each with its place.
+        unavailable: By key, why a value is absent.
+        backends: How each source fared.
+        processes: By device key, the processes that use the device; no entry where the source cannot say.
+    """
+
+    __slots__ = (
+        "_devices",
+        "_grouped",
+        "_host",
+        "_reasons",
+        "backends",
+        "hostname",
+        "identities",
+        "metrics",
+        "processes",
+        "time_ns",
+        "unavailable",
+    )
+
+    schema_version: ClassVar[str] = SCHEMA_VERSION
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        time_ns: int,
+        hostname: str,
+        metrics: dict[str, int | float],
+        identities: Sequence[Place] = (),
+        unavailable: Mapping[str, Unavailable] | None = None,
+        backends: Sequence[BackendStatus] = (),
+        processes: Mapping[str, tuple[DeviceProcess, ...]] | None = None,
+    ) -> None:
+        self.time_ns = time_ns
+        self.hostname = hostname
+        self.metrics = metrics
+        self.identities = identities
+        self.unavailable: Mapping[str, Unavailable] = {} if unavailable is None else unavailable
+        self.backends = backends
+        self.processes: Mapping[str, tuple[DeviceProcess, ...]] = {} if processes is None else processes
+        self._devices: tuple[Device, ...] | None = None
+        self._host: HostMetrics | None = None
+        self._grouped: dict[str, dict[str, int | float]] | None = None
+        self._reasons: dict[str, dict[str, Unavailable]] | None = None
+
+    @property
+    def timestamp(self) -> str:
+        """When it was put together: RFC 3339, UTC, with microseconds."""
+        return rfc3339(self.time_ns)
+
+    @property
+    def devices(self) -> "tuple[Device, ...]":
+        """The devices, in the order of their keys' numbers."""
+        if self._devices is None:
+            self._devices = tuple(Device(self, place) for place in self.identities)
+        return self._devices
+
+    @property
+    def host(self) -> "HostMetrics":
+        """The host's metrics, typed: the same numbers as in ``metrics``, None where the host cannot say."""
+        if self._host is None:
+            from accelmetrics.schemas.views import host_metrics
+
+            self._host = host_metrics(self.metrics)
+        return self._host
+
+    def device(self, name: str) -> "Device":
+        """The device with this key (``gpu.0``) or UUID.
+
+        Raises:
+            UnknownNameError: No device of this snapshot has that key or UUID.
+        """
+        for device in self.devices:
+            if name and name in (device.key, device.uuid):
+                return device
+        from accelmetrics.schemas.errors import UnknownNameError
+
+        raise UnknownNameError("device", name, (known for device in self.devices for known in (device.key, device.uuid) if known))
+
+    def flat(self) -> dict[str, int | float]:
+        """The metrics alone, as a new dict."""
+        return dict(self.metrics)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document as new plain containers, ready for ``json``."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "timestamp": self.timestamp,
+            "hostname": self.hostname,
+            "metrics": dict(self.metrics),
+            "devices": [_device_entry(place) for place in self.identities],
+            "unavailable": {key: {"reason": str(why.reason), "detail": why.detail} for key, why in self.unavailable.items()},
+            "backends": [status._asdict() for status in self.backends],
+            "processes": {key: [process._asdict() for process in found] for key, found in self.processes.items()},
+        }
+
+    def to_json(self, indent: int | None = None) -> str:
+        """The document as text, on one line unless ``indent`` is given.
+
+        Raises:
+            DocumentError: A value is not finite, which JSON cannot hold.
+        """
+        import json
+
+        try:
+            return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+        except ValueError as error:
+            from accelmetrics.schemas.errors import DocumentError
+
+            raise DocumentError(f"the snapshot cannot be written as JSON: {error}") from error
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Snapshot":
+        """Read a document that ``to_json`` wrote, here or in another release of the same major schema version.
+
+        Reasons that this release does not know are kept, fields that it does not know are passed over.
+
+        Raises:
+            DocumentError: The text is not such a document; the message says where it departs.
+        """
+        from accelmetrics.schemas.document import parse_json
+
+        return parse_json(text)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> "Snapshot":
+        """As :meth:`from_json`, from what ``json.loads`` or :meth:`to_dict` gave.
+
+        Raises:
+            DocumentError: It is not such a document; the message says where it departs.
+        """
+        from accelmetrics.schemas.document import parse_dict
+
+        return parse_dict(document)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Snapshot):
+            return NotImplemented
+        return self._comparable() == other._comparable()
+
+    def _comparable(self) -> tuple[object, ...]:
+        return (self.time_ns // 1000, *self._parts()[1:])
+
+    def _parts(self) -> tuple[Any, ...]:
+        """The constructor's arguments as plain containers: a mapping that is shared or proxied does not pickle."""
+        processes = {key: tuple(found) for key, found in self.processes.items()}
+        return (
+            self.time_ns,
+            self.hostname,
+            self.metrics,
+            tuple(self.identities),
+            dict(self.unavailable),
+            tuple(self.backends),
+            processes,
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._parts()
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.identities)} devices, {len(self.metrics)} metrics, {len(self.unavailable)} unavailable"
+        return f"<Snapshot {self.timestamp} {self.hostname}: {counts}>"
+
+    def values_of(self, part: str) -> dict[str, int | float]:
+        """The values below a device part (``gpu.0``, ``gpu.process.0``), by name. Readers must not change it."""
+        if self._grouped is None:
+            self._grouped = _group(self.metrics, self.identities)
+        return self._grouped.get(part, {})
+
+    def reasons_of(self, part: str) -> dict[str, Unavailable]:
+        """The reasons below a device part, by name. Readers must not change it."""
+        if self._reasons is None:
+            self._reasons = _group(self.unavailable, self.identities)
+        return self._reasons.get(part, {})
+
+
+class Device:
+    """One device in one snapshot. What does not change about it is in its attributes, named as in the document."""
+
+    __slots__ = ("_metrics", "_place", "_process_metrics", "_snapshot")
+
+    def __init__(self, snapshot: Snapshot, place: Place) -> None:
+        self._snapshot = snapshot
+        self._place = place
+        self._metrics: DeviceMetrics | None = None
+        self._process_metrics: GpuProcessMetrics | None = None
+
+    @property
+    def metrics(self) -> "DeviceMetrics":
+        """The device's metrics, typed: the same numbers as in ``snapshot.metrics``, None where it cannot say."""
+        if self._metrics is None:
+            from accelmetrics.schemas.views import device_metrics
+
+            self._metrics = device_metrics(self.kind, self.values)
+        return self._metrics
+
+    @property
+    def process_metrics(self) -> "GpuProcessMetrics | None":
+        """What the watched process uses of the device (``gpu.process.{i}.…``), None while it does not use it."""
+        values = self._snapshot.values_of(f"{self.kind}.process.{self.index}")
+        if self._process_metrics is None and values:
+            from accelmetrics.schemas.views import process_metrics
+
+            self._process_metrics = process_metrics(values)
+        return self._process_metrics
+
+    @property
+    def values(self) -> Mapping[str, int | float]:
+        """The device's metrics by name (``powerWatts``), those that only a plug-in knows among them."""
+        return self._snapshot.values_of(self._place.key)
+
+    @property
+    def unavailable(self) -> Mapping[str, Unavailable]:
+        """By name (``fanSpeed``), why a value of the device is absent."""
+        return self._snapshot.reasons_of(self._place.key)
+
+    @property
+    def processes(self) -> tuple[DeviceProcess, ...] | None:
+        """The processes that use the device, None where the source cannot say."""
+        return self._snapshot.processes.get(self._place.key)
+
+    @property
+    def identity(self) -> DeviceIdentity:
+        """Everything that does not change about the device, as one record."""
+        return self._place.identity
+
+    @property
+    def key(self) -> str:
+        """``gpu.0``: what its metrics' keys begin with."""
+        return self._place.key
+
+    @property
+    def index(self) -> int:
+        """The number in the key."""
+        return self._place.index
+
+    @property
+    def visible_index(self) -> int | None:
+        """Its position under the vendor's ``*_VISIBLE_DEVICES``, None where that hides it."""
+        return self._place.visible_index
+
+    @property
+    def kind(self) -> DeviceKind:
+        """The first word of its key: ``gpu``, ``tpu``."""
+        return self._place.identity.kind
+
+    @property
+    def vendor(self) -> str:
+        """The vendor in one lower-case word."""
+        return self._place.identity.vendor
+
+    @property
+    def vendor_index(self) -> int:
+        """The vendor's own number for it."""
+        return self._place.identity.vendor_index
+
+    @property
+    def name(self) -> str:
+        """The product name as the driver gives it."""
+        return self._place.identity.name
+
+    @property
+    def uuid(self) -> str:
+        """The vendor's unique id, empty when there is none."""
+        return self._place.identity.uuid
+
+    @property
+    def pci_bus_id(self) -> str:
+        """The PCI address as the vendor writes it, empty when unknown."""
+        return self._place.identity.pci_bus_id
+
+    @property
+    def serial(self) -> str:
+        """The board's serial number, empty when unknown."""
+        return self._place.identity.serial
+
+    @property
+    def architecture(self) -> str:
+        """The chip's architecture, empty when unknown."""
+        return self._place.identity.architecture
+
+    @property
+    def driver_version(self) -> str:
+        """The driver's version, empty when unknown."""
+        return self._place.identity.driver_version
+
+    @property
+    def runtime_version(self) -> str:
+        """The newest CUDA or ROCm version that the driver supports, empty when unknown."""
+        return self._place.identity.runtime_version
+
+    @property
+    def firmware(self) -> str:
+        """VBIOS or firmware version, empty when unknown."""
+        return self._place.identity.firmware
+
+    @property
+    def cores(self) -> int | None:
+        """Number of the vendor's cores, if known."""
+        return self._place.identity.cores
+
+    @property
+    def memory_total_bytes(self) -> int | None:
+        """Memory of the device, in bytes, if known and fixed."""
+        return self._place.identity.memory_total_bytes
+
+    @property
+    def numa_node(self) -> int | None:
+        """NUMA node of the slot, if known."""
+        return self._place.identity.numa_node
+
+    @property
+    def unified(self) -> bool:
+        """Whether the device shares the host's memory."""
+        return self._place.identity.unified
+
+    @property
+    def parent(self) -> str:
+        """UUID of the device that this one is a partition of, empty for a whole device."""
+        return self._place.identity.parent
+
+    def __repr__(self) -> str:
+        return f"<Device {self.key} {self.vendor} {self.name!r}: {len(self.values)} metrics, {len(self.unavailable)} unavailable>"
+
+
+def rfc3339(time_ns: int) -> str:
+    """Nanoseconds since 1970 as text, cut to the microsecond."""
+    seconds, rest = divmod(time_ns, _NANOSECONDS)
+    year, month, day, hour, minute, second, *_ = time.gmtime(seconds)
+    return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{rest // 1000:06}Z"
+
+
+def _device_entry(place: Place) -> dict[str, Any]:
+    identity = place.identity._asdict()
+    head = {"key": place.key, "kind": identity.pop("kind"), "vendor": identity.pop("vendor"), "index": place.index}
+    return {**head, "vendor_index": identity.pop("vendor_index"), "visible_index": place.visible_index, **identity}
+
+
+def _group(flat: Mapping[str, _T], places: Sequence[Place]) -> dict[str, dict[str, _T]]:
+    """Sort keys below the longest device part that they begin with."""
+    groups: dict[str, dict[str, _T]] = {}
+    for place in places:
+        groups[place.key] = {}
+        groups[f"{place.identity.kind}.process.{place.index}"] = {}
+    nested = any(place.key.count(".") > 1 for place in places)
+    for key, value in flat.items():
+        # Nearly every key is two words and a name: that case is met without a loop.
+        end = key.find(".", key.find(".") + 1)
+        group = groups.get(key[:end])
+        if group is None or nested:
+            end = _end_of_part(groups, key)
+            group = groups.get(key[:end])
+        if group is not None:
+            group[key[end + 1 :]] = value
+    return groups
+
+
+def _end_of_part(groups: Mapping[str, object], key: str) -> int:
+    """Where the longest device part that a key begins with ends; 0 when it begins with none."""
+    end = key.rfind(".")
+    while end > 0 and key[:end] not in groups:
+        end = key.rfind(".", 0, end)
+    return max(end, 0)

@@ -1,0 +1,153 @@
+"""Full validation of a snapshot: what the tests switch on with ``ACCELMETRICS_VALIDATE=1`` and a reading never waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import isfinite
+from typing import Any
+
+from pydantic import ValidationError
+
+from accelmetrics.schemas.catalogue import expected_names, resolve
+from accelmetrics.schemas.document import Document, describe
+from accelmetrics.schemas.errors import DocumentError
+from accelmetrics.schemas.metric import DEVICE_KINDS, Metric
+from accelmetrics.schemas.metrics_models import DEVICE_MODELS
+from accelmetrics.schemas.models import Model
+from accelmetrics.schemas.snapshot import Device, Snapshot
+
+
+def validate(snapshot: Snapshot) -> None:
+    """Hold a snapshot to every rule of the schema.
+
+    Raises:
+        DocumentError: It breaks some; the message lists all findings.
+    """
+    found = list(findings(snapshot))
+    if found:
+        raise DocumentError("the snapshot breaks its schema:\n" + "\n".join(f"- {finding}" for finding in found))
+
+
+def findings(snapshot: Snapshot) -> Iterator[str]:
+    """Each broken rule, in words."""
+    for key, value in snapshot.metrics.items():
+        yield from _value_findings(key, value)
+    yield from _place_findings(snapshot)
+    yield from _owed_findings(snapshot)
+    yield from _alias_findings(snapshot.metrics)
+    yield from _view_findings(snapshot)
+    yield from _document_findings(snapshot)
+
+
+def _value_findings(key: str, value: object) -> Iterator[str]:
+    # Exact types: a bool, or a number of NumPy's, is written and compared in ways of its own.
+    if type(value) is not int and type(value) is not float:
+        yield f"{key} = {value!r} is neither int nor float"
+    elif isinstance(value, float) and not isfinite(value):
+        yield f"{key} = {value!r} is not finite"
+    elif sighting := resolve(key):
+        yield from _row_findings(key, value, sighting.row)
+
+
+def _row_findings(key: str, value: int | float, row: Metric) -> Iterator[str]:
+    if row.integer and not isinstance(value, int):
+        yield f"{key} = {value!r} is not an int"
+    if row.minimum is not None and value < row.minimum:
+        yield f"{key} = {value!r} is below {row.minimum:g}"
+    if row.maximum is not None and value > row.maximum:
+        yield f"{key} = {value!r} is above {row.maximum:g}"
+
+
+def _place_findings(snapshot: Snapshot) -> Iterator[str]:
+    """Keys that name a device which is not listed."""
+    listed = {(place.identity.kind, str(place.index)) for place in snapshot.identities}
+    for key in (*snapshot.metrics, *snapshot.unavailable):
+        words = key.split(".")
+        number = words[2] if words[1:2] == ["process"] and len(words) > 2 else words[1] if len(words) > 1 else ""
+        if words[0] in DEVICE_KINDS and number.isdecimal() and (words[0], number) not in listed:
+            yield f"{key} names a device that is not listed"
+
+
+def _owed_findings(snapshot: Snapshot) -> Iterator[str]:
+    """Each key that a source owes is in exactly one of ``metrics`` and ``unavailable``."""
+    for key in snapshot.metrics.keys() & snapshot.unavailable.keys():
+        yield f"{key} is in both metrics and unavailable"
+    for key in _owed(snapshot):
+        if key not in snapshot.metrics and key not in snapshot.unavailable:
+            yield f"{key} is in neither metrics nor unavailable"
+    for key, why in snapshot.unavailable.items():
+        if not why.reason:
+            yield f"{key} is unavailable without a reason"
+
+
+def _owed(snapshot: Snapshot) -> Iterator[str]:
+    for place in snapshot.identities:
+        for name in expected_names(place.identity.vendor):
+            yield f"{place.key}.{name}"
+    for status in snapshot.backends:
+        if status.name == "host" and status.status != "absent":
+            yield from expected_names("host")
+
+
+def _alias_findings(metrics: Mapping[str, int | float]) -> Iterator[str]:
+    for key, value in metrics.items():
+        sighting = resolve(key)
+        if sighting and sighting.alias:
+            own = sighting.row.key.replace("{i}", sighting.instance)
+            if metrics.get(own) != value:
+                yield f"{key} = {value!r} differs from {own} = {metrics.get(own)!r}"
+
+
+def _view_findings(snapshot: Snapshot) -> Iterator[str]:
+    """The typed views hold what the flat dict holds."""
+    for device in snapshot.devices:
+        yield from _compare(f"the typed view of {device.key}", _shown(device.metrics), _own_names(device))
+        process = device.process_metrics
+        part = f"{device.kind}.process.{device.index}"
+        if process is not None:
+            yield from _compare(f"the typed view of {part}", _shown(process), snapshot.values_of(part))
+    yield from _compare("the typed view of the host", _host_shown(snapshot), _host_flat(snapshot.metrics))
+
+
+def _compare(what: str, shown: Mapping[str, Any], flat: Mapping[str, Any]) -> Iterator[str]:
+    if shown != flat:
+        names = sorted(name for name in {*shown, *flat} if shown.get(name) != flat.get(name))
+        yield f"{what} differs from metrics in {', '.join(names)}"
+
+
+def _shown(view: Model) -> dict[str, Any]:
+    return view.model_dump(by_alias=True, exclude_none=True, warnings=False)
+
+
+def _own_names(device: Device) -> dict[str, int | float]:
+    """A device's values under the catalogue's own spellings."""
+    kind = device.kind if device.kind in DEVICE_MODELS else "gpu"
+    sightings = {name: resolve(f"{kind}.0.{name}") for name in device.values}
+    return {name: device.values[name] for name, sighting in sightings.items() if sighting and not sighting.alias}
+
+
+def _host_flat(metrics: Mapping[str, int | float]) -> dict[str, int | float]:
+    sightings = {key: resolve(key) for key in metrics}
+    return {key: metrics[key] for key, sighting in sightings.items() if sighting and not sighting.row.device_part}
+
+
+def _host_shown(snapshot: Snapshot) -> dict[str, Any]:
+    shown = _shown(snapshot.host)
+    for attribute, word in (("cpus", "cpu"), ("filesystems", "disk"), ("disks", "disk")):
+        for instance, values in shown.pop(attribute).items():
+            shown.update({f"{word}.{instance}.{name}": value for name, value in values.items()})
+    return shown
+
+
+def _document_findings(snapshot: Snapshot) -> Iterator[str]:
+    """The document holds to its models, and reading it back gives an equal snapshot."""
+    try:
+        again = Document.model_validate(snapshot.to_dict()).snapshot()
+        text = snapshot.to_json()
+    except ValidationError as error:
+        yield f"the document is not valid: {describe(error)}"
+    except DocumentError as error:
+        yield error.message
+    else:
+        if again != snapshot or Snapshot.from_json(text) != snapshot:
+            yield "the document does not read back to an equal snapshot"

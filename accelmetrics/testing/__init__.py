@@ -1,0 +1,15 @@
+"""For users' own tests: a backend with scripted values and faults, a recorder of real readings, and their replay.
+
+>>> from accelmetrics import Sampler
+>>> from accelmetrics.testing import FakeBackend
+>>> gpus = FakeBackend(devices=2)
+>>> gpus.device(0).set(powerWatts=300.0)
+>>> with Sampler(backends=[gpus]) as sampler:
+...     sampler.sample().metrics["gpu.0.powerWatts"]
+300.0
+"""
+
+from accelmetrics.testing.fake import FakeBackend, FakeClock, FakeDevice
+from accelmetrics.testing.recording import Recorder, Recording, ReplayBackend
+
+__all__ = ["FakeBackend", "FakeClock", "FakeDevice", "Recorder", "Recording", "ReplayBackend"]

@@ -1,0 +1,263 @@
+"""A backend whose devices say, and suffer, what a test tells them to. Switchable while a sampler reads it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from accelmetrics.backends.contract import Detection, Number, Reading, ReadOptions
+from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
+from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+Value = Number | Callable[[], Number]
+
+
+class FakeClock:
+    """A clock that stands until it is told to go on."""
+
+    def __init__(self, start: float = 1000.0) -> None:
+        self._now = start
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self._now += seconds
+
+    def monotonic(self) -> float:
+        """The time since some fixed point, in seconds."""
+        return self._now
+
+    def time_ns(self) -> int:
+        """Nanoseconds since 1970: the same clock, begun on 2026-01-01."""
+        return 1_767_225_600_000_000_000 + int(self._now * 1e9)
+
+
+class FakeDevice:
+    """One scripted device.
+
+    Attributes:
+        identity: What the driver says it is; replace it to have it change.
+        reads: How often it was read.
+    """
+
+    def __init__(self, identity: DeviceIdentity) -> None:
+        self.identity = identity
+        self.reads = 0
+        self.steps_per_read = 1
+        self._values: dict[str, Value] = {}
+        self._missing: dict[str, Unavailable] = {}
+        self._processes: tuple[DeviceProcess, ...] | None = None
+        self._error: BaseException | None = None
+        self._delay = 0.0
+        self._free = threading.Event()
+        self._free.set()
+
+    def set(self, **values: Value) -> FakeDevice:
+        """Give metrics values: numbers, or callables that are asked at every reading."""
+        self._values.update(values)
+        for name in values:
+            self._missing.pop(name, None)
+        return self
+
+    def miss(self, name: str, reason: str = Reason.NOT_SUPPORTED, detail: str = "") -> FakeDevice:
+        """Let a metric be missing, with a reason."""
+        self._values.pop(name, None)
+        self._missing[name] = Unavailable(reason, detail)
+        return self
+
+    def run(self, *processes: DeviceProcess) -> FakeDevice:
+        """Let these processes use the device."""
+        self._processes = processes
+        return self
+
+    def fail(self, error: BaseException | None) -> FakeDevice:
+        """Let every reading raise this, until ``fail(None)``."""
+        self._error = error
+        return self
+
+    def lose(self) -> FakeDevice:
+        """Let it fall off the bus, until ``fail(None)``."""
+        return self.fail(SourceError(Reason.DEVICE_LOST, "the device has fallen off the bus"))
+
+    def slow(self, seconds: float, steps: int = 1) -> FakeDevice:
+        """Let every reading be so many calls of so many seconds each."""
+        self._delay, self.steps_per_read = seconds, steps
+        return self
+
+    def hang(self) -> FakeDevice:
+        """Let the next call not return, until ``release()``."""
+        self._free.clear()
+        return self
+
+    def release(self) -> FakeDevice:
+        """Let a hanging call return."""
+        self._free.set()
+        return self
+
+    def read(self, steps: list[Any]) -> Reading:
+        """One reading, as scripted."""
+        self.reads += 1
+        for _ in range(self.steps_per_read):
+            if self._delay:
+                time.sleep(self._delay)
+            self._free.wait()
+            steps.append(None)
+        if self._error is not None:
+            raise self._error
+        values = {name: value() if callable(value) else value for name, value in self._values.items()}
+        return Reading.of(values, dict(self._missing), processes=self._processes)
+
+
+class FakeBackend:
+    """A scripted backend; pass it to ``Sampler(backends=[…])``.
+
+    Args:
+        name: The name it goes by; that of a built-in backend makes the catalogue's promises for that one hold for it.
+        kind: The kind of its devices; None makes it a host, which gives whole keys.
+        devices: How many there are.
+        vendor: What their identities say.
+        interval: Above 0, it is read in the background at that pace.
+
+    Attributes:
+        opened: How often it was opened.
+        closed: How often its driver was closed.
+        options: What each reader was told, in order.
+        detection: What it says when it is looked for.
+    """
+
+    def __init__(
+        self, name: str = "fake", kind: DeviceKind | None = "gpu", devices: int = 1, vendor: str = "acme", interval: float = 0.0
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.interval = interval
+        self.opened = 0
+        self.closed = 0
+        self.options: list[ReadOptions] = []
+        self.detection = Detection(True, f"{devices} scripted devices", devices if kind else 0)
+        self.metrics: list[Metric] = []
+        self._devices = [FakeDevice(_identity(kind or "gpu", vendor, number)) for number in range(devices)]
+        self._open_error: BaseException | None = None
+        self._open_delay = 0.0
+        self._may_open = threading.Event()
+        self._may_open.set()
+        self._gone = False
+
+    def device(self, number: int) -> FakeDevice:
+        """The device with the vendor's own number."""
+        return self._devices[number]
+
+    def reorder(self, *numbers: int) -> None:
+        """Let the driver list its devices in another order, or fewer of them, when it is opened next."""
+        self._devices = [self._devices[number] for number in numbers]
+
+    def fail_open(self, error: BaseException | None) -> None:
+        """Let opening raise this, until ``fail_open(None)``."""
+        self._open_error = error
+
+    def slow_open(self, seconds: float) -> None:
+        """Let opening take so long."""
+        self._open_delay = seconds
+
+    def hang_open(self) -> None:
+        """Let opening not return, until ``release_open()``."""
+        self._may_open.clear()
+
+    def release_open(self) -> None:
+        """Let a hanging opening return."""
+        self._may_open.set()
+
+    def go_away(self) -> None:
+        """Unload the driver: readings and openings fail until ``come_back()``."""
+        self._gone = True
+
+    def come_back(self) -> None:
+        """Load the driver again."""
+        self._gone = False
+
+    def detect(self) -> Detection:
+        """As scripted in ``detection``."""
+        return self.detection
+
+    def open(self) -> FakeDriver:
+        """As scripted."""
+        self.opened += 1
+        time.sleep(self._open_delay)
+        self._may_open.wait()
+        if self._open_error is not None:
+            raise self._open_error
+        self.check()
+        return FakeDriver(self)
+
+    def own_metrics(self) -> Iterable[Metric]:
+        """The rows in ``metrics``."""
+        return self.metrics
+
+    def check(self) -> None:
+        """Raise what a driver that is not loaded raises."""
+        if self._gone:
+            raise DriverGoneError(
+                Reason.DRIVER_UNAVAILABLE, "the scripted driver is not loaded", backend=self.name, advice="call come_back()"
+            )
+
+    def all_devices(self) -> list[FakeDevice]:
+        """The devices in the driver's order."""
+        return list(self._devices)
+
+
+class FakeDriver:
+    """An open scripted backend."""
+
+    source = "script"
+
+    def __init__(self, backend: FakeBackend) -> None:
+        self._backend = backend
+        self._listed = backend.all_devices()
+
+    @property
+    def devices(self) -> list[DeviceIdentity]:
+        """What the script lists; none for a host."""
+        return [device.identity for device in self._listed] if self._backend.kind else []
+
+    def reader(self, options: ReadOptions) -> FakeReader:
+        """A reader that notes what it was told."""
+        self._backend.options.append(options)
+        return FakeReader(self._backend, self._listed)
+
+    def close(self) -> None:
+        """Counted."""
+        self._backend.closed += 1
+
+
+class FakeReader:
+    """One consumer's view of a scripted backend."""
+
+    def __init__(self, backend: FakeBackend, devices: list[FakeDevice]) -> None:
+        self._backend = backend
+        self._devices = devices
+
+    def read(self, unit: int, steps: list[Any]) -> Reading:
+        """One reading of one device, as scripted."""
+        self._backend.check()
+        return self._devices[unit].read(steps)
+
+
+def _identity(kind: DeviceKind, vendor: str, number: int) -> DeviceIdentity:
+    return DeviceIdentity(
+        kind=kind,
+        vendor=vendor,
+        vendor_index=number,
+        name=f"Scripted {kind.upper()}",
+        uuid=f"{kind.upper()}-5cf1a7ed-0000-4000-8000-{number:012x}",
+        pci_bus_id=f"00000000:{0x41 + number:02X}:00.0",
+    )
+
+
+def scripted(values: Mapping[str, Value]) -> FakeBackend:
+    """A host with these whole keys."""
+    backend = FakeBackend("script", None)
+    backend.device(0).set(**values)
+    return backend

@@ -1,0 +1,194 @@
+"""Record what a machine says, and have it said again elsewhere: a test of your monitor on hardware that you do not have.
+
+>>> from accelmetrics import Sampler
+>>> from accelmetrics.testing import Recorder, Recording
+>>> with Sampler() as sampler, Recorder("node.jsonl", sampler) as recorder:   # on the machine that has it
+...     recorder.take(samples=60, interval=1.0)
+>>> backends = Recording.load("node.jsonl").backends()                        # anywhere
+>>> Sampler(backends).sample().metrics["gpu.0.powerWatts"]                    # doctest: +SKIP
+300.0
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from accelmetrics.backends.contract import Block, Detection, Reading, ReadOptions
+from accelmetrics.sampling.sampler import Sampler
+from accelmetrics.schemas.errors import DocumentError, InvalidOptionError, SourceError
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
+from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.snapshot import Device, Snapshot
+
+
+class Recorder:
+    """Writes a sampler's snapshots to a file, one document a line.
+
+    Args:
+        path: The file; it is begun anew.
+        sampler: Whose readings to record.
+    """
+
+    def __init__(self, path: str | Path, sampler: Sampler) -> None:
+        self._path = Path(path)
+        self._sampler = sampler
+        self._file: TextIO | None = None
+
+    def take(self, samples: int = 1, interval: float = 0.0) -> list[Snapshot]:
+        """Record so many snapshots, so many seconds apart, and return them too."""
+        taken: list[Snapshot] = []
+        due = time.monotonic()
+        for _ in range(samples):
+            time.sleep(max(0.0, due - time.monotonic()))
+            taken.append(self._write(self._sampler.sample()))
+            due += interval
+        return taken
+
+    def _write(self, snapshot: Snapshot) -> Snapshot:
+        if self._file is None:
+            self._file = self._path.open("w", encoding="utf-8")
+        self._file.write(snapshot.to_json() + "\n")
+        self._file.flush()
+        return snapshot
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Recording:
+    """Snapshots in the order in which they were taken.
+
+    Attributes:
+        snapshots: All of them.
+    """
+
+    def __init__(self, snapshots: Sequence[Snapshot]) -> None:
+        if not snapshots:
+            raise InvalidOptionError("a recording needs at least one snapshot")
+        self.snapshots = tuple(snapshots)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Recording:
+        """Read a recorder's file; a last line that was cut off is passed over.
+
+        Raises:
+            DocumentError: Some line is no document; the message names it.
+        """
+        lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
+        snapshots = []
+        for number, line in enumerate(lines, 1):
+            if number == len(lines) and not line.endswith("\n"):
+                break
+            try:
+                snapshots.append(Snapshot.from_json(line))
+            except DocumentError as error:
+                raise DocumentError(f"{path}, line {number}: {error}") from error
+        return cls(snapshots)
+
+    def backends(self, loop: bool = False) -> list[ReplayBackend]:
+        """Backends that say again what was recorded: one per kind of device, and one for the host.
+
+        Args:
+            loop: Begin again after the last snapshot, instead of being ``stale`` from then on.
+        """
+        kinds = dict.fromkeys(device.kind for snapshot in self.snapshots for device in snapshot.devices)
+        found: list[ReplayBackend] = [ReplayBackend(self.snapshots, kind, loop) for kind in kinds]
+        if any(_host_part(snapshot.metrics, snapshot) for snapshot in self.snapshots):
+            found.append(ReplayBackend(self.snapshots, None, loop))
+        return found
+
+
+class ReplayBackend:
+    """Says again what was recorded about one kind of device, or about the host. Each reader begins at the beginning.
+
+    Args:
+        snapshots: What was recorded.
+        kind: The kind of devices; None for the host.
+        loop: Begin again after the last snapshot.
+    """
+
+    interval = 0.0
+    source = "recording"
+
+    def __init__(self, snapshots: Sequence[Snapshot], kind: DeviceKind | None, loop: bool = False) -> None:
+        self.kind = kind
+        self.name = f"replay-{kind or 'host'}"
+        self.snapshots = tuple(snapshots)
+        self.loop = loop
+        listed: dict[int, DeviceIdentity] = {}
+        for snapshot in self.snapshots:
+            listed.update((device.index, device.identity) for device in snapshot.devices if device.kind == kind)
+        self.devices = tuple(listed[index] for index in sorted(listed))
+        self.numbers = tuple(sorted(listed))
+
+    def detect(self) -> Detection:
+        """Always there."""
+        return Detection(True, f"a recording of {len(self.snapshots)} snapshots", len(self.devices))
+
+    def open(self) -> ReplayBackend:
+        """A recording is its own driver."""
+        return self
+
+    def own_metrics(self) -> Iterable[Metric]:
+        """None: what was recorded stands in the catalogue, or is passed on as it is."""
+        return ()
+
+    def reader(self, options: ReadOptions) -> _Replay:
+        """A reader at the beginning."""
+        return _Replay(self)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class _Replay:
+    def __init__(self, backend: ReplayBackend) -> None:
+        self._backend = backend
+        self._position = [0] * max(1, len(backend.devices))
+
+    def read(self, unit: int, steps: list[Any]) -> Reading:
+        steps.append(None)
+        snapshot = self._next(unit)
+        if self._backend.kind is None:
+            return Reading.of(_host_part(snapshot.metrics, snapshot), _host_part(snapshot.unavailable, snapshot))
+        number = self._backend.numbers[unit]
+        for device in snapshot.devices:
+            if device.kind == self._backend.kind and device.index == number:
+                return _device_reading(device, snapshot)
+        raise SourceError(Reason.DEVICE_LOST, "the device is not in this part of the recording")
+
+    def _next(self, unit: int) -> Snapshot:
+        position = self._position[unit]
+        count = len(self._backend.snapshots)
+        if position >= count and not self._backend.loop:
+            raise SourceError(Reason.STALE, "the recording is over")
+        self._position[unit] = position + 1
+        return self._backend.snapshots[position % count]
+
+
+def _device_reading(device: Device, snapshot: Snapshot) -> Reading:
+    blocks = [Block(tuple(device.values), tuple(device.values.values()))]
+    of_process = snapshot.values_of(f"{device.kind}.process.{device.index}")
+    if of_process:
+        blocks.append(Block(tuple(of_process), tuple(of_process.values()), process=True))
+    return Reading(blocks, dict(device.unavailable), device.processes)
+
+
+def _host_part(flat: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+    """What belongs to no device."""
+    kinds = {device.kind for device in snapshot.devices}
+    return {key: value for key, value in flat.items() if key.partition(".")[0] not in kinds}

@@ -1,0 +1,78 @@
+"""Writes what is derived from the metric catalogue: ``python -m scripts.generate [--check]``.
+
+- ``accelmetrics/schemas/metrics_models.py``: the typed views;
+- ``docs/schema.json``: the JSON Schema of the ``dump --json`` document;
+- ``docs/metrics.md``: the reference for readers.
+
+With ``--check`` nothing is written; the exit status is 1 when a file is not current.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = Path("accelmetrics/schemas/metrics_models.py")
+SCHEMA = Path("docs/schema.json")
+REFERENCE = Path("docs/metrics.md")
+
+
+def models() -> str:
+    """The text of the typed views."""
+    from scripts.generate_models import render
+
+    return render()
+
+
+def schema() -> str:
+    """The text of the JSON Schema."""
+    from accelmetrics.schemas.json_schema import json_schema
+
+    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def reference() -> str:
+    """The text of the reference."""
+    from scripts.generate_reference import render
+
+    return render()
+
+
+# The models come first: the schema is rendered with them importable and current.
+OUTPUTS: dict[Path, Callable[[], str]] = {MODELS: models, SCHEMA: schema, REFERENCE: reference}
+
+
+def stale(root: Path = ROOT) -> list[Path]:
+    """The files below ``root`` that are missing or not what would be written."""
+    return [path for path, render in OUTPUTS.items() if not (root / path).is_file() or (root / path).read_text("utf-8") != render()]
+
+
+def write(root: Path = ROOT) -> None:
+    """Write all files below ``root``."""
+    for path, render in OUTPUTS.items():
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(render(), "utf-8")
+        importlib.invalidate_caches()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.generate", description="Write the files derived from the metric catalogue.")
+    parser.add_argument("--check", action="store_true", help="write nothing, fail when a file is not current")
+    if not parser.parse_args(arguments).check:
+        write()
+        return 0
+    found = stale()
+    for path in found:
+        print(f"{path} is not current: run 'make generate'", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,281 @@
+"""The backend through a real command that does everything a vendor's tool may do wrong."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from accelmetrics.backends.amd import backend
+from accelmetrics.backends.amd.rocm_smi import RocmSmiDriver
+from accelmetrics.backends.amd.rocm_smi_command import ALL, FULL, Tool
+from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.guard import guarded
+from accelmetrics.schemas.catalogue import expected_names
+from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.reasons import Reason
+from tests.simulators.rocm_smi import RocmSmiStandIn, cards, output
+
+OPTIONS = ReadOptions(pid=1)
+PAIR = "mi250_pair_5_4"
+
+
+def driver(timeout: float = 5.0) -> RocmSmiDriver:
+    """A driver whose every reading is a new run."""
+    return RocmSmiDriver(SYSTEM_CLOCK, interval=0.0, tool=Tool(timeout))
+
+
+def values(reading: Reading) -> dict[str, float]:
+    return {name: value for block in reading.blocks for name, value in zip(block.names, block.values, strict=True)}
+
+
+def opening_failure() -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        backend.open()
+    return caught.value
+
+
+def reading_failure(opened: RocmSmiDriver, unit: int = 0) -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        opened.reader(OPTIONS).read(unit, [])
+    return caught.value
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, reaped or not: who reaps an orphan is not ours to say."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_it_is_a_source_of_gpus_with_a_pace_of_its_own() -> None:
+    assert (backend.name, backend.kind, backend.own_metrics()) == ("amd", "gpu", ())
+    assert backend.interval == 2.0
+
+
+def test_open_lists_the_devices_and_reading_gives_every_metric(stand_in: RocmSmiStandIn) -> None:
+    stand_in.behave(output(PAIR))
+    opened = backend.open()
+    assert opened.source == "rocm-smi"
+    assert [device.uuid for device in opened.devices] == ["0x7d4e1f2a90b3c611", "0x7d4e1f2a90b3c612"]
+    for unit in range(2):
+        steps: list[object] = []
+        reading = opened.reader(OPTIONS).read(unit, steps)
+        assert len(steps) == 1
+        assert sorted([*values(reading), *reading.unavailable]) == sorted(expected_names("amd"))
+        assert reading.read_at is not None
+        assert reading.read_at <= time.monotonic()
+        assert reading.processes is None
+    opened.close()
+    assert len(stand_in.calls) == 1
+
+
+def test_the_command_is_called_with_the_flags_that_are_not_slow(stand_in: RocmSmiStandIn) -> None:
+    stand_in.behave(output("radeon_6_2"))
+    backend.open()
+    (call,) = stand_in.calls
+    assert call["flags"] == list(FULL)
+    assert not {"--showpids", "-a"} & set(call["flags"])
+    assert call["stdin"] == ""
+    assert call["environment"]["LC_ALL"] == "C"
+
+
+def test_a_release_that_refuses_the_flags_is_asked_for_everything_and_that_is_remembered(stand_in: RocmSmiStandIn) -> None:
+    stand_in.behave("", all_output=output("mi210_all_6_1_2"), unknown_flags=("--showenergycounter",))
+    opened = driver()
+    assert values(opened.reader(OPTIONS).read(0, []))["memoryAllocated"] == 31
+    assert [call["flags"] for call in stand_in.calls] == [list(FULL), list(ALL), list(ALL)]
+
+
+def test_a_release_that_refuses_everything_says_so(stand_in: RocmSmiStandIn) -> None:
+    stand_in.behave("", unknown_flags=("--json",))
+    error = opening_failure()
+    assert error.reason == Reason.NOT_SUPPORTED
+    assert "unrecognized arguments: --json" in error.message
+    assert "update ROCm" in error.advice
+
+
+@pytest.mark.parametrize("status", [1, 2, 4, 255])
+def test_a_bad_exit_status_with_a_good_payload_is_good(stand_in: RocmSmiStandIn, status: int) -> None:
+    """Old releases end with the status of the last value that a card does not have; 2 is that of a refused flag too."""
+    stand_in.behave(output("radeon_6_2"), status=status)
+    assert values(driver().reader(OPTIONS).read(0, []))["gpu"] == 83
+    assert {tuple(call["flags"]) for call in stand_in.calls} == {FULL}
+
+
+def test_warnings_around_the_payload_do_no_harm(stand_in: RocmSmiStandIn) -> None:
+    stand_in.behave(
+        "WARNING: low-power state {0}\n" + output("radeon_6_2") + "\nException caught: map::at\n", errors="WARNING: No AMD GPUs specified\n"
+    )
+    assert values(driver().reader(OPTIONS).read(0, []))["gpu"] == 83
+
+
+FAILURES: dict[str, tuple[dict[str, object], Reason, str, str, bool]] = {
+    "nothing at all": ({"output": ""}, Reason.PARSE_ERROR, "printed nothing (exit status 0)", "", False),
+    "nothing but a status": ({"output": "", "status": 9}, Reason.PARSE_ERROR, "printed nothing (exit status 9)", "", False),
+    "a crash": (
+        {"output": "", "errors": "Traceback:\nZeroDivisionError: float division by zero\n", "status": 1},
+        Reason.DRIVER_ERROR,
+        "ZeroDivisionError",
+        "",
+        False,
+    ),
+    "prose": ({"output": "hello\nworld\n"}, Reason.PARSE_ERROR, "printed no JSON (exit status 0): world", "", False),
+    "cut": ({"output": output(PAIR)[:300]}, Reason.PARSE_ERROR, "cut", "", False),
+    "cut between cards": ({"output": output(PAIR)[:-400]}, Reason.PARSE_ERROR, "cut", "", False),
+    "no driver": (
+        {"output": "", "errors": "ERROR: Driver not initialized (amdgpu not found in modules)\n"},
+        *(Reason.DRIVER_UNAVAILABLE, "the kernel driver amdgpu is not loaded", "modprobe amdgpu", True),
+    ),
+    "no cards": (
+        {"output": "WARNING: No AMD GPUs specified\n{}\n", "errors": "WARNING: No JSON data to report\n"},
+        *(Reason.DRIVER_UNAVAILABLE, "sees no AMD GPU", "--device=/dev/kfd --device=/dev/dri", True),
+    ),
+    "no data": (
+        {"output": "", "errors": "WARNING: No JSON data to report\n"},
+        *(Reason.DRIVER_UNAVAILABLE, "nothing to report", "--device=/dev/kfd", True),
+    ),
+    "no permission": (
+        {"output": "", "errors": "ERROR: Permission denied: /dev/kfd\n", "status": 4},
+        *(Reason.NO_PERMISSION, "may not read the devices: ERROR: Permission denied: /dev/kfd", "video and render groups", False),
+    ),
+    "no library": (
+        {"output": "Still couldn't import 'rsmiBindings'. Make sure it's installed\n", "status": 1},
+        *(Reason.DRIVER_UNAVAILABLE, "cannot load its library", "rocm-smi-lib", False),
+    ),
+    "another vendor's": (
+        {"output": json.dumps({"card0": {"HCU use (%)": "10", "Temperature (Sensor edge) (C)": "35"}})},
+        *(Reason.DRIVER_UNAVAILABLE, "another vendor's tool", "rocm-smi-lib", False),
+    ),
+    "without end": ({"output": "", "mode": "endless"}, Reason.PARSE_ERROR, "more than", "", False),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_each_failure_has_its_words_on_opening_and_on_reading_and_is_got_over(stand_in: RocmSmiStandIn, case: str) -> None:
+    behaviour, reason, words, advice, goes = FAILURES[case]
+    behave: Callable[..., None] = stand_in.behave
+    stand_in.behave(output(PAIR))
+    opened = driver()
+    behave(**behaviour)
+    for error in (opening_failure(), reading_failure(opened, 1)):
+        assert error.reason == reason
+        assert words in error.message
+        assert advice in error.advice
+        assert isinstance(error, DriverGoneError) == goes
+        assert error.backend == "amd"
+    stand_in.behave(output(PAIR))
+    assert values(opened.reader(OPTIONS).read(1, []))["gpu"] == 97
+
+
+def test_a_command_that_hangs_is_killed_with_its_children_and_got_over(stand_in: RocmSmiStandIn) -> None:
+    stand_in.behave(output(PAIR))
+    opened = driver(timeout=1.0)
+    stand_in.behave("", mode="hang")
+    error = reading_failure(opened)
+    assert error.reason == Reason.TIMED_OUT
+    assert "gave no answer in 1 s and was killed" in error.message
+    assert "dmesg" in error.advice
+    assert len(stand_in.children) == 2
+    assert all(gone(pid) for pid in [*stand_in.children, stand_in.calls[-1]["pid"]])
+    stand_in.behave(output(PAIR))
+    assert values(opened.reader(OPTIONS).read(0, []))["gpu"] == 99
+
+
+def test_a_child_that_holds_the_output_open_does_not_hold_the_reading(stand_in: RocmSmiStandIn) -> None:
+    stand_in.behave(output(PAIR), mode="held")
+    started = time.monotonic()
+    assert len(driver(timeout=30).devices) == 2
+    assert time.monotonic() - started < 10
+    assert all(gone(pid) for pid in stand_in.children)
+
+
+def test_a_missing_tool_says_what_to_install(system: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("accelmetrics.backends.amd.rocm_smi_command.DIRECTORIES", ())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    error = opening_failure()
+    assert error.reason == Reason.DRIVER_UNAVAILABLE
+    assert "found neither on PATH nor" in error.message
+    assert "rocm-smi-lib" in error.advice
+
+
+def test_a_tool_that_may_not_be_executed_says_so(stand_in: RocmSmiStandIn) -> None:
+    stand_in.command.chmod(0o644)
+    error = opening_failure()
+    assert error.reason == Reason.NO_PERMISSION
+    assert str(stand_in.command) in error.message
+    assert error.advice == "let this user execute it"
+
+
+def test_what_the_kernel_shows_to_be_wrong_comes_first_among_the_advice(stand_in: RocmSmiStandIn, system: Path) -> None:
+    device = system / "sys/bus/pci/devices/0000:03:00.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x1002")
+    (device / "class").write_text("0x030000")
+    stand_in.command.chmod(0o644)
+    assert opening_failure().advice.startswith("load the kernel driver: sudo modprobe amdgpu")
+
+
+def test_a_card_that_is_no_longer_listed_is_lost_and_its_neighbour_is_not(stand_in: RocmSmiStandIn) -> None:
+    stand_in.behave(output(PAIR))
+    opened = driver()
+    rest = cards(PAIR)
+    del rest["card0"]
+    stand_in.behave(json.dumps(rest))
+    error = reading_failure(opened, 0)
+    assert error.reason == Reason.DEVICE_LOST
+    assert "card0" in error.message
+    assert values(opened.reader(OPTIONS).read(1, []))["gpu"] == 97
+
+
+def test_cut_output_costs_only_the_card_that_was_cut(stand_in: RocmSmiStandIn) -> None:
+    stand_in.behave(output(PAIR))
+    opened = driver()
+    stand_in.behave(output(PAIR)[:-500])
+    assert values(opened.reader(OPTIONS).read(0, []))["gpu"] == 99
+    error = reading_failure(opened, 1)
+    assert error.reason == Reason.PARSE_ERROR
+    assert "cut before the end of card1" in error.message
+
+
+@pytest.mark.parametrize("key", ["Unique ID", "PCI Bus"])
+def test_cards_that_change_places_make_the_driver_reopen(stand_in: RocmSmiStandIn, key: str) -> None:
+    stand_in.behave(output(PAIR))
+    opened = driver()
+    moved = cards(PAIR)
+    moved["card1"][key] = "0x77"
+    stand_in.behave(json.dumps(moved))
+    error = reading_failure(opened, 0)
+    assert isinstance(error, DriverGoneError)
+    assert "card1 is another card now" in error.message
+
+
+def test_a_new_card_makes_the_driver_reopen(stand_in: RocmSmiStandIn) -> None:
+    listed = cards(PAIR)
+    stand_in.behave(json.dumps({"card0": listed["card0"]}))
+    opened = driver()
+    assert len(opened.devices) == 1
+    stand_in.behave(output(PAIR))
+    assert isinstance(reading_failure(opened), DriverGoneError)
+    assert len(driver().devices) == 2
+
+
+def test_a_release_without_ids_is_no_other_card(stand_in: RocmSmiStandIn) -> None:
+    stand_in.behave(output(PAIR))
+    opened = driver()
+    bare = cards(PAIR)
+    for card in ("card0", "card1"):
+        del bare[card]["Unique ID"], bare[card]["PCI Bus"]
+    stand_in.behave(json.dumps(bare))
+    assert values(opened.reader(OPTIONS).read(0, []))["gpu"] == 99
+
+
+def test_failures_pass_the_guard_as_reasons(stand_in: RocmSmiStandIn) -> None:
+    stand_in.behave("")
+    outcome = guarded(backend.open)
+    assert outcome.failure is not None
+    assert outcome.failure.reason == Reason.PARSE_ERROR

@@ -1,0 +1,145 @@
+"""Detection goes by what the kernel shows, says what it found, and advises where something is missing."""
+
+from pathlib import Path
+
+import pytest
+
+from accelmetrics.backends.amd import backend
+from accelmetrics.backends.amd.sysfs import numa_node
+from tests.simulators.rocm_smi import RocmSmiStandIn
+
+DISPLAY, ACCELERATOR, AUDIO, BRIDGE = "0x030000", "0x120000", "0x040300", "0x060400"
+
+
+def add_pci(root: Path, address: str, *, vendor: str = "0x1002", kind: str = DISPLAY, driver: str = "amdgpu") -> None:
+    """A PCI device, bound to a driver."""
+    device = root / "sys/bus/pci/devices" / address
+    device.mkdir(parents=True)
+    (device / "vendor").write_text(f"{vendor}\n")
+    (device / "class").write_text(f"{kind}\n")
+    if driver:
+        bound = root / "sys/bus/pci/drivers" / driver
+        bound.mkdir(parents=True, exist_ok=True)
+        (device / "driver").symlink_to(bound)
+
+
+def add_node(root: Path, number: int, *, vendor: int = 4098, simds: int = 304) -> None:
+    """A node of the compute driver's topology."""
+    node = root / "sys/class/kfd/kfd/topology/nodes" / str(number)
+    node.mkdir(parents=True)
+    (node / "properties").write_text(f"cpu_cores_count 0\nsimd_count {simds}\nvendor_id {vendor}\nname\n")
+
+
+def add(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).mkdir(parents=True, exist_ok=True)
+
+
+def test_nothing_of_amd_is_absent(system: Path) -> None:
+    add_pci(system, "0000:01:00.0", vendor="0x10de", driver="nvidia")
+    found = backend.detect()
+    assert not found.present
+    assert found.devices == 0
+    assert found.advice == ""
+    assert found.evidence == "no display or accelerator device of AMD (0x1002) on the PCI bus"
+
+
+def test_cards_with_their_driver_are_present(system: Path) -> None:
+    add_pci(system, "0000:03:00.0")
+    add_pci(system, "0000:83:00.0", kind=ACCELERATOR)
+    add(system, "sys/module/amdgpu", "dev/kfd", "dev/dri")
+    found = backend.detect()
+    assert found.present
+    assert found.devices == 2
+    assert found.advice == ""
+    assert found.evidence == "2 AMD GPUs on the PCI bus (0000:03:00.0, 0000:83:00.0), amdgpu loaded"
+
+
+def test_other_functions_of_a_card_are_no_cards(system: Path) -> None:
+    add_pci(system, "0000:03:00.0")
+    add_pci(system, "0000:03:00.1", kind=AUDIO, driver="snd_hda_intel")
+    add_pci(system, "0000:02:00.0", kind=BRIDGE, driver="pcieport")
+    add(system, "dev/kfd")
+    assert backend.detect().devices == 1
+
+
+def test_a_driver_that_is_built_in_counts(system: Path) -> None:
+    """Without parameters a built-in driver has no folder below ``/sys/module``."""
+    add_pci(system, "0000:03:00.0")
+    add(system, "dev/dri")
+    assert "amdgpu loaded" in backend.detect().evidence
+
+
+def test_a_card_without_its_driver_is_present_with_advice(system: Path) -> None:
+    add_pci(system, "0000:03:00.0", driver="")
+    found = backend.detect()
+    assert found.present
+    assert found.devices == 1
+    assert "amdgpu is not loaded" in found.evidence
+    assert "modprobe amdgpu" in found.advice
+
+
+def test_a_container_without_devices_is_told_the_flags(system: Path) -> None:
+    add_pci(system, "0000:03:00.0")
+    add(system, "sys/module/amdgpu")
+    found = backend.detect()
+    assert found.present
+    assert "no /dev/kfd and no /dev/dri" in found.evidence
+    assert "--device=/dev/kfd --device=/dev/dri" in found.advice
+
+
+def test_a_hidden_bus_is_made_up_for_by_the_compute_driver(system: Path) -> None:
+    add_node(system, 0, vendor=0, simds=0)
+    add_node(system, 1)
+    add_node(system, 2)
+    add_node(system, 3, vendor=7572)
+    add(system, "dev/kfd")
+    found = backend.detect()
+    assert found.present
+    assert found.devices == 2
+    assert "none visible on the PCI bus" in found.evidence
+
+
+def test_the_driver_without_a_card_is_absent(system: Path) -> None:
+    add(system, "sys/module/amdgpu", "dev/kfd")
+    found = backend.detect()
+    assert not found.present
+    assert "amdgpu is loaded without one" in found.evidence
+
+
+@pytest.mark.parametrize("driver", ["radeon", "vfio-pci"])
+def test_a_card_under_a_foreign_driver_is_none_of_ours(system: Path, driver: str) -> None:
+    add_pci(system, "0000:03:00.0", driver=driver)
+    found = backend.detect()
+    assert not found.present
+    assert found.devices == 0
+    assert f"1 bound to {driver}" in found.evidence
+
+
+def test_a_card_that_amdgpu_does_not_drive_is_named(system: Path) -> None:
+    add_pci(system, "0000:03:00.0")
+    add_pci(system, "0000:04:00.0", driver="")
+    add(system, "sys/module/amdgpu", "dev/dri")
+    found = backend.detect()
+    assert found.devices == 2
+    assert "not driven by it: 0000:04:00.0" in found.evidence
+
+
+def test_the_tool_alone_is_no_evidence(stand_in: RocmSmiStandIn) -> None:
+    """Another vendor's tool has the same name; and detection starts no process."""
+    assert not backend.detect().present
+    assert stand_in.calls == []
+
+
+def test_unreadable_oddities_do_not_raise(system: Path) -> None:
+    add(system, "sys/bus/pci/devices/odd", "sys/class/kfd/kfd/topology/nodes/0/properties")
+    (system / "sys/bus/pci/devices/file").write_text("no directory")
+    assert not backend.detect().present
+
+
+@pytest.mark.parametrize(("printed", "expected"), [("1\n", 1), ("-1\n", None), ("", None)])
+def test_numa_node_is_known_or_none(system: Path, printed: str, expected: int | None) -> None:
+    add_pci(system, "0000:0b:00.0")
+    (system / "sys/bus/pci/devices/0000:0b:00.0/numa_node").write_text(printed)
+    assert numa_node("0000:0B:00.0") == expected
+    assert numa_node("../0000:0b:00.0") is None

@@ -1,0 +1,239 @@
+"""The traps of the tool's output, one by one."""
+
+from pathlib import Path
+
+import pytest
+
+from accelmetrics.backends.amd.fields import Value, read_card
+from accelmetrics.backends.amd.identity import architecture, identify, is_unified, unique_id
+from accelmetrics.backends.amd.rocm_smi_json import Card
+from accelmetrics.schemas.reasons import Reason, Unavailable
+from tests.simulators.rocm_smi import cards
+
+EDGE = "temperature (sensor edge) (c)"
+JUNCTION = "temperature (sensor junction) (c)"
+AVERAGE = "average graphics package power (w)"
+SOCKET = "current socket graphics package power (w)"
+CAP = "max graphics package power (w)"
+USED, TOTAL = "vram total used memory (b)", "vram total memory (b)"
+
+
+def lowered(name: str, number: int = 0) -> dict[str, object]:
+    """One card of an output, as the parser gives it."""
+    return {key.lower(): value for key, value in cards(name)[f"card{number}"].items()}
+
+
+def read(card: Card, metric: str) -> Value:
+    return read_card(card, False)[metric]
+
+
+def reason(card: Card, metric: str) -> str:
+    value = read(card, metric)
+    assert isinstance(value, Unavailable), f"{metric} is {value}"
+    return str(value.reason)
+
+
+@pytest.fixture(autouse=True)
+def _no_hardware(system: object) -> None:
+    """Nothing is known but what is printed."""
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["N/A", "n/a", "NA", "N/A (Secondary die)", "Secondary die", "Unsupported", "Not supported", "None", "", "-", "nan", "[N/A]", None],
+)
+def test_a_value_that_the_tool_does_not_have_is_not_supported(said: str | None) -> None:
+    assert reason({"gpu use (%)": said}, "gpu") == Reason.NOT_SUPPORTED
+
+
+def test_the_words_of_a_secondary_die_are_kept() -> None:
+    assert read({AVERAGE: "N/A (Secondary die)"}, "powerWatts") == Unavailable(Reason.NOT_SUPPORTED, "N/A (Secondary die)")
+
+
+@pytest.mark.parametrize("said", ["busy", "12 %", "0x12", "1,5", "1_000", "١٢", "7;rm", "9" * 500, True, [7], {"value": 7}])
+def test_a_value_that_is_no_number_is_a_parse_error(said: object) -> None:
+    assert reason({"gpu use (%)": said}, "gpu") == Reason.PARSE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("key", "metric", "said"),
+    [
+        ("gpu use (%)", "gpu", "101"),
+        ("gpu use (%)", "gpu", "-1"),
+        ("gpu use (%)", "gpu", "65535"),
+        ("gpu use (%)", "gpu", "1e400"),
+        ("gpu memory use (%)", "memory", "4294967295"),
+        ("gpu memory overdrive value (%)", "memoryOverDrive", "-1"),
+        (EDGE, "temp", "65535.0"),
+        (EDGE, "temp", "-273.0"),
+        (JUNCTION, "hotspotTemp", "511.0"),
+        (AVERAGE, "powerWatts", "4294.967295"),
+        (AVERAGE, "powerWatts", "-1"),
+        (CAP, "enforcedPowerLimitWatts", "65535.0"),
+        ("fan speed (%)", "fanSpeed", "255"),
+        ("sclk clock speed:", "smClock", "(65535Mhz)"),
+        ("sclk clock speed:", "smClock", "(-1Mhz)"),
+        ("accumulated energy (uj)", "energyJoules", str(0xFFFFFFFFFFFFFFFF * 15.259)),
+        ("pcie replay count", "pcieReplays", "18446744073709551615"),
+        ("pcie replay count", "pcieReplays", "4294967295"),
+        (USED, "memoryAllocatedBytes", "18446744073709551615"),
+        (TOTAL, "memoryTotalBytes", "18446744073709551615"),
+    ],
+)
+def test_what_is_impossible_is_an_invalid_value(key: str, metric: str, said: str) -> None:
+    assert reason({key: said}, metric) == Reason.INVALID_VALUE
+
+
+def test_an_old_memory_use_is_activity_and_never_allocation() -> None:
+    card = {"gpu memory use (%)": "37"}
+    assert read(card, "memory") == read(card, "memoryReadWriteActivity") == 37
+    assert reason(card, "memoryAllocated") == Reason.NOT_SUPPORTED
+
+
+def test_accumulators_are_no_percentages() -> None:
+    card = {"gfx activity": "55", "memory activity": "66", "avg. memory bandwidth": "44"}
+    assert {metric for metric, value in read_card(card, False).items() if not isinstance(value, Unavailable)} == set()
+
+
+def test_allocation_is_taken_from_bytes_before_the_printed_percentage() -> None:
+    assert read({USED: "3", TOTAL: "8", "gpu memory allocated (vram%)": "99"}, "memoryAllocated") == 37.5
+
+
+def test_the_printed_percentage_stands_in_where_bytes_are_not_printed() -> None:
+    assert read({"gpu memory allocated (vram%)": "31"}, "memoryAllocated") == 31
+
+
+def test_impossible_bytes_are_not_outvoted_by_the_printed_percentage() -> None:
+    card = {USED: "9", TOTAL: "8", "gpu memory allocated (vram%)": "99"}
+    assert reason(card, "memoryAllocated") == reason(card, "memoryAllocatedBytes") == Reason.INVALID_VALUE
+    assert read(card, "memoryTotalBytes") == 8
+
+
+def test_a_total_of_zero_bytes_is_no_total() -> None:
+    assert reason({USED: "0", TOTAL: "0"}, "memoryTotalBytes") == Reason.NOT_SUPPORTED
+    assert reason({USED: "0", TOTAL: "0"}, "memoryAllocated") == Reason.NOT_SUPPORTED
+
+
+def test_temperature_is_edge_else_junction() -> None:
+    assert read({EDGE: "41.0", JUNCTION: "55.0"}, "temp") == 41.0
+    assert read({JUNCTION: "55.0"}, "temp") == 55.0
+    assert read({EDGE: "N/A", JUNCTION: "55.0"}, "temp") == 55.0
+
+
+def test_a_broken_edge_sensor_does_not_become_the_junction() -> None:
+    assert reason({EDGE: "65535.0", JUNCTION: "55.0"}, "temp") == Reason.INVALID_VALUE
+    assert reason({EDGE: "hot", JUNCTION: "55.0"}, "temp") == Reason.PARSE_ERROR
+
+
+def test_sensors_of_old_releases_may_have_numbers_only() -> None:
+    card = {"temperature (sensor #1) (c)": "31", "temperature (sensor #2) (c)": "32", "temperature (sensor #3) (c)": "33"}
+    assert [read(card, metric) for metric in ("temp", "hotspotTemp", "memoryTemp")] == [31, 32, 33]
+
+
+def test_power_is_average_else_socket() -> None:
+    assert read({AVERAGE: "90.5", SOCKET: "100.0"}, "powerWatts") == 90.5
+    assert read({SOCKET: "100.0"}, "powerWatts") == 100.0
+
+
+def test_power_needs_no_cap_and_its_percentage_needs_both() -> None:
+    assert read({AVERAGE: "90.0"}, "powerWatts") == 90.0
+    assert reason({AVERAGE: "90.0"}, "powerPercent") == Reason.NOT_SUPPORTED
+    assert reason({CAP: "300.0"}, "powerPercent") == Reason.NOT_SUPPORTED
+    assert read({AVERAGE: "90.0", CAP: "300.0"}, "powerPercent") == 30.0
+
+
+@pytest.mark.parametrize(
+    ("key", "metric"), [(AVERAGE, "powerWatts"), (CAP, "enforcedPowerLimitWatts"), ("accumulated energy (uj)", "energyJoules")]
+)
+def test_a_zero_that_nobody_measured_is_not_supported(key: str, metric: str) -> None:
+    assert reason({key: "0.0"}, metric) == Reason.NOT_SUPPORTED
+
+
+def test_a_fan_at_zero_counts_only_beside_its_revolutions() -> None:
+    assert reason({"fan speed (%)": "0", "fan speed (level)": "0"}, "fanSpeed") == Reason.NOT_SUPPORTED
+    assert read({"fan speed (%)": "0", "fan rpm": "0"}, "fanSpeed") == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("sclk clock speed:", "(800Mhz)"),
+        ("sclk clock speed", "800Mhz"),
+        ("sclk clock level", "1 (800Mhz)"),
+        ("sclk clock speed:", "(800.Mhz)"),
+    ],
+)
+def test_every_form_of_a_clock(key: str, said: str) -> None:
+    assert read({key: said}, "smClock") == 800
+
+
+@pytest.mark.parametrize("said", ["1", "800", "(800)", "Mhz", "(8 00Mhz)", "500Mhz - 1700Mhz"])
+def test_what_is_no_clock_is_a_parse_error(said: str) -> None:
+    assert reason({"sclk clock speed:": said}, "smClock") == Reason.PARSE_ERROR
+
+
+def test_numbers_that_are_no_strings_are_read_too() -> None:
+    assert read({"gpu use (%)": 12.5}, "gpu") == 12.5
+    assert read({"pcie replay count": 3.0}, "pcieReplays") == 3
+    assert reason({"pcie replay count": 3.5}, "pcieReplays") == Reason.PARSE_ERROR
+    assert reason({"gpu use (%)": float("nan")}, "gpu") == Reason.INVALID_VALUE
+    assert reason({"gpu use (%)": 10**400}, "gpu") == Reason.INVALID_VALUE
+
+
+def test_an_apu_without_its_gtt_has_no_memory_to_report() -> None:
+    """Its carve-out alone would read as nearly full for ever."""
+    card = lowered("apu_and_card_6_2")
+    del card["gtt total memory (b)"], card["gtt total used memory (b)"]
+    found = read_card(card, is_unified(card))
+    for metric in ("memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes"):
+        missing = found[metric]
+        assert isinstance(missing, Unavailable)
+        assert missing.reason == Reason.NOT_SUPPORTED
+        assert "carve-out" in missing.detail
+
+
+def test_the_kernel_decides_what_is_integrated_where_it_knows(system: Path) -> None:
+    card = {"pci bus": "0000:C4:00.0"}
+    device = system / "sys/bus/pci/devices/0000:c4:00.0"
+    device.mkdir(parents=True)
+    for header, expected in ((b"\x80\x00\x02\x03", True), (b"\x08\x01\x03\x00", True), (b"\x78\x00\x01\x03", False)):
+        (device / "gpu_metrics").write_bytes(header)
+        assert is_unified(card) is expected
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_edge_sensor_alone_does_not_make_an_apu(number: int) -> None:
+    """An old card has no junction sensor either; only a socket's power beside it tells."""
+    card = lowered("mi250_pair_5_4", number)
+    old = {key: value for key, value in card.items() if "junction" not in key and "memory) (c)" not in key}
+    assert not is_unified(old)
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"),
+    [
+        *[("gfx9010", "gfx90a"), ("gfx9402", "gfx942"), ("gfx9006", "gfx906"), ("gfx11001", "gfx1101"), ("gfx10300", "gfx1030")],
+        *[("gfx12001", "gfx1201"), ("gfx90a", "gfx90a"), ("gfx942", "gfx942"), ("gfx1101", "gfx1101")],
+        *[("gfx18446744073709551615", ""), ("N/A", ""), ("", "")],
+    ],
+)
+def test_architectures_are_named_as_compilers_name_them(printed: str, expected: str) -> None:
+    assert architecture(printed) == expected
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"), [("0x1f9d", "0x1f9d"), ("N/A", ""), ("0x0", ""), ("0x0000000000000000", ""), ("", ""), (None, "")]
+)
+def test_a_unique_id_is_kept_as_printed_unless_it_is_none(printed: str | None, expected: str) -> None:
+    assert unique_id({"unique id": printed}) == expected
+
+
+def test_an_id_that_several_cards_share_names_none_of_them() -> None:
+    shared = {"unique id": "0xabc", "pci bus": "0000:01:00.0"}
+    devices = identify({0: shared, 1: shared | {"pci bus": "0000:01:00.1"}, 2: {"unique id": "0xdef"}}, {})
+    assert [device.anchor for device in devices] == ["0000:01:00.0", "0000:01:00.1", "0xdef"]
+
+
+def test_a_name_falls_back_to_what_there_is() -> None:
+    printed: list[Card] = [{"card series": "N/A", "device name": "Navi"}, {"gpu id": "0x66af"}, {}]
+    assert [device.name for device in identify(dict(enumerate(printed)), {})] == ["Navi", "0x66af", ""]

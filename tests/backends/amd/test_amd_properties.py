@@ -1,0 +1,91 @@
+"""Whatever the text, nothing is raised and no number is made up."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accelmetrics.backends.amd.fields import Value, read_card
+from accelmetrics.backends.amd.identity import identify
+from accelmetrics.backends.amd.rocm_smi_json import Card, parse
+from accelmetrics.schemas.catalogue import expected_names, find
+from accelmetrics.schemas.reasons import Reason, Unavailable
+from tests.simulators.rocm_smi import OUTPUTS, output
+
+TEXTS = {name: output(name) for name in OUTPUTS}
+KEYS = sorted({key for text in TEXTS.values() for card in parse(text).cards.values() for key in card})
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.from_regex(r"\(?-?[0-9]{1,12}(\.[0-9]*)?(Mhz\))?")
+)
+names = st.sampled_from(OUTPUTS)
+
+
+def check(card: Card, unified: bool) -> dict[str, Value]:
+    """A card's metrics, each of them a possible number or a reason."""
+    found = read_card(card, unified)
+    assert sorted(found) == sorted(expected_names("amd"))
+    for name, value in found.items():
+        if isinstance(value, Unavailable):
+            assert value.reason in {Reason.NOT_SUPPORTED, Reason.PARSE_ERROR, Reason.INVALID_VALUE}
+            continue
+        row = find(f"gpu.0.{name}")
+        assert math.isfinite(value)
+        assert not isinstance(value, bool)
+        assert row.minimum is None or value >= row.minimum
+        assert row.maximum is None or value <= row.maximum
+        assert isinstance(value, int) or not row.integer
+    return found
+
+
+@given(st.text() | st.text(alphabet='{}[]":, card01N/A.%\\'))
+def test_any_text_can_be_parsed(text: str) -> None:
+    parsed = parse(text)
+    identify(dict(parsed.cards), parsed.system)
+    for card in parsed.cards.values():
+        check(card, False)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=8), SCALARS | st.lists(SCALARS), max_size=30), st.booleans())
+def test_any_record_gives_possible_numbers_or_reasons(card: dict[str, object], unified: bool) -> None:
+    check(card, unified)
+    identify({0: card, 1: card}, card)
+
+
+@given(names, st.data())
+def test_a_cut_output_gives_the_same_numbers_or_none(name: str, data: st.DataObject) -> None:
+    text = TEXTS[name]
+    cut = parse(text[: data.draw(st.integers(0, len(text)))])
+    whole = parse(text)
+    for number, card in cut.cards.items():
+        assert card == whole.cards[number]
+    assert not cut.complete or cut.cards == whole.cards
+
+
+@given(names, st.data())
+def test_a_damaged_output_never_raises_and_stays_possible(name: str, data: st.DataObject) -> None:
+    text = TEXTS[name]
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, min(len(text), start + 40)))
+    damaged = text[:start] + data.draw(st.text(max_size=10)) + text[end:]
+    for card in parse(damaged).cards.values():
+        check(card, data.draw(st.booleans()))
+
+
+@settings(max_examples=50)
+@given(names, st.text(alphabet=st.characters(codec="utf-8", exclude_categories=["Nd"]), max_size=30))
+def test_words_in_place_of_values_never_become_numbers(name: str, words: str) -> None:
+    for card in parse(TEXTS[name]).cards.values():
+        found = check(dict.fromkeys(card, words), False)
+        assert all(isinstance(value, Unavailable) for value in found.values())
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_without_one_key_only_what_is_read_from_it_changes(name: str) -> None:
+    """No metric takes its value from a key that another one is made of, unless it is made of both."""
+    for card in parse(TEXTS[name]).cards.values():
+        whole = read_card(card, False)
+        for key in card:
+            rest = read_card({other: value for other, value in card.items() if other != key}, False)
+            changed = {metric for metric, value in rest.items() if value != whole[metric] and not isinstance(value, Unavailable)}
+            assert changed <= {"temp", "memoryAllocated"}

@@ -1,0 +1,180 @@
+"""What every reading of the host owes to the sampler."""
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accelmetrics.backends.contract import Backend, Driver, Reading, ReadOptions
+from accelmetrics.backends.host import backend
+from tests.backends.host.tree import PID, HostTree, values_of
+
+FIXED = {
+    "cpu",
+    "cpu.avg_temp",
+    "cpu.powerWatts",
+    "disk.in",
+    "disk.out",
+    "memory_percent",
+    "network.recv",
+    "network.recvBps",
+    "network.sent",
+    "network.sentBps",
+    "network.tcpRetransmits",
+    "proc.cpu.threads",
+    "proc.cpu.throttledPercent",
+    "proc.memory.availableMB",
+    "proc.memory.oomKills",
+    "proc.memory.percent",
+    "proc.memory.rssMB",
+    "swap.used_percent",
+}
+
+
+def assert_sound(reading: Reading) -> None:
+    """Every fixed key in exactly one place, every value a finite number, every reason with words."""
+    values = values_of(reading)
+    assert not values.keys() & reading.unavailable.keys()
+    assert values.keys() | reading.unavailable.keys() >= FIXED
+    for key, value in values.items():
+        assert type(value) in (int, float), key
+        assert math.isfinite(value), key
+        assert value >= 0 or key == "cpu.avg_temp", key
+    for key, why in reading.unavailable.items():
+        assert why.detail, key
+
+
+def descriptors() -> int:
+    """How many this process holds."""
+    return len(list(Path("/dev/fd").iterdir()))
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    found = backend.open()
+    yield found
+    found.close()
+
+
+def test_the_backend_is_what_the_contract_asks() -> None:
+    found: Backend = backend
+    assert (found.name, found.kind, found.interval) == ("host", None, 0)
+    assert list(found.own_metrics()) == []
+
+
+def test_detection_finds_the_machine_and_reserves_no_device() -> None:
+    found = backend.detect()
+    assert found.present
+    assert found.devices == 0
+    assert f"{os.cpu_count()} CPUs" in found.evidence
+
+
+def test_a_driver_has_one_unit_and_no_device(driver: Driver) -> None:
+    assert list(driver.devices) == []
+    assert driver.source in ("proc", "psutil")
+
+
+def test_every_fixed_key_is_in_exactly_one_place_at_every_reading(driver: Driver) -> None:
+    reader = driver.reader(ReadOptions(os.getpid(), True, ("/", "/no/such/place")))
+    for _ in range(3):
+        reading = reader.read(0, [])
+        assert_sound(reading)
+        for path in ("/", "/no/such/place"):
+            for stem in ("usagePercent", "usageGB"):
+                assert (f"disk.{path}.{stem}" in values_of(reading)) != (f"disk.{path}.{stem}" in reading.unavailable)
+
+
+def test_no_key_but_those_agreed(driver: Driver) -> None:
+    reader = driver.reader(ReadOptions(os.getpid()))
+    reader.read(0, [])
+    reading = reader.read(0, [])
+    for key in values_of(reading).keys() | reading.unavailable.keys():
+        per_cpu = key.startswith("cpu.") and key.endswith(".cpu_percent")
+        per_disk = key.startswith("disk.") and key.endswith((".in", ".out", ".readBps", ".writeBps", ".usagePercent", ".usageGB"))
+        assert key in FIXED or per_cpu or per_disk
+
+
+def test_the_first_reading_gives_no_difference_and_no_zero_for_one(tree: HostTree) -> None:
+    watch = tree.reader()
+    values = watch.read()
+    for key in ("cpu", "disk.in", "disk.out", "network.sent", "network.recv", "network.sentBps", "network.tcpRetransmits"):
+        assert key not in values
+        assert watch.reason(key) == "needs_interval"
+
+
+def test_two_readers_of_one_driver_do_not_shorten_each_others_intervals(tree: HostTree) -> None:
+    watch = tree.reader()
+    other = watch.driver.reader(ReadOptions(PID))
+    watch.read()
+    other.read(0, [])
+    tree.network({"eth0": (5000, 2000)})
+    tree.disks({"sda": (3048, 2000)})
+    tree.process(PID, ticks=os.sysconf("SC_CLK_TCK"))
+    tree.stat({0: (150, 950), 1: (200, 900)})
+    tree.clock.now += 1.0
+    other.read(0, [])
+    values = watch.read(1.0)
+    assert values["network.recvBps"] == pytest.approx(2000.0)
+    assert values["disk.sda.readBps"] == pytest.approx(524288.0)
+    assert values["cpu"] == pytest.approx(25.0)
+    assert values["cpu.0.cpu_percent"] == pytest.approx(50.0)
+
+
+def test_a_later_reader_begins_its_own_count(tree: HostTree) -> None:
+    watch = tree.reader()
+    watch.read()
+    tree.network({"eth0": (5000, 2000)})
+    later = watch.driver.reader(ReadOptions(PID))
+    assert "network.recv" not in values_of(later.read(0, []))
+    assert watch.read(1.0)["network.recv"] == 4000
+    tree.network({"eth0": (5001, 2000)})
+    assert values_of(later.read(0, []))["network.recv"] == 1
+
+
+def test_names_and_reasons_are_the_same_objects_while_nothing_changes(tree: HostTree) -> None:
+    watch = tree.reader(disk_paths=("/",))
+    watch.read()
+    tree.stat({0: (150, 950), 1: (200, 900)})
+    watch.read(1.0)
+    before = watch.reading
+    tree.stat({0: (250, 1050), 1: (300, 950)})
+    watch.read(1.0)
+    assert all(new.names is old.names for new, old in zip(watch.reading.blocks, before.blocks, strict=True))
+    assert watch.reading.unavailable is before.unavailable
+
+
+def test_progress_is_reported_part_by_part(tree: HostTree) -> None:
+    watch = tree.reader()
+    steps: list[Any] = []
+    watch.reader.read(0, steps)
+    assert len(steps) >= 8
+    alone = len(steps)
+    tree.process(PID, children=tuple(range(6000, 6050)))
+    for pid in range(6000, 6050):
+        tree.process(pid, parent=PID)
+    watch.driver.reader(ReadOptions(PID, children=True)).read(0, steps)
+    assert len(steps) >= 2 * alone + 50
+
+
+def test_a_closed_driver_holds_no_descriptor_and_reads_again_when_asked(tree: HostTree) -> None:
+    watch = tree.reader()
+    before = descriptors()
+    watch.read()
+    assert descriptors() > before
+    watch.driver.close()
+    assert descriptors() == before
+    assert "memory_percent" in watch.read(1.0)
+    watch.driver.close()
+
+
+def test_readers_that_are_dropped_give_their_descriptors_back(tree: HostTree) -> None:
+    watch = tree.reader()
+    watch.read()
+    before = descriptors()
+    for pid in range(100, 120):
+        tree.process(pid)
+        values_of(watch.driver.reader(ReadOptions(pid)).read(0, []))
+    assert descriptors() == before

@@ -1,0 +1,76 @@
+"""``cpu.{i}.cpu_percent``."""
+
+import pytest
+
+from accelmetrics.backends.host.cpus import CpuTime, busy_percent, parse_stat
+from accelmetrics.schemas.reasons import Unavailable
+from tests.backends.host.tree import HostTree
+
+
+def test_the_busy_share_is_taken_over_the_readers_interval(tree: HostTree) -> None:
+    watch = tree.reader()
+    assert not any(key.endswith("cpu_percent") for key in watch.read())
+    assert watch.reason("cpu.0.cpu_percent") == "needs_interval"
+    tree.stat({0: (125, 975), 1: (200, 900)})
+    values = watch.read(1.0)
+    assert values["cpu.0.cpu_percent"] == pytest.approx(25.0)
+    assert values["cpu.1.cpu_percent"] == 0.0
+
+
+def test_guest_time_stands_in_user_time_and_is_not_counted_twice() -> None:
+    before = parse_stat(b"cpu0 100 0 0 100 0 0 0 0 100 0\n")[0]
+    after = parse_stat(b"cpu0 150 0 0 150 0 0 0 0 150 0\n")[0]
+    assert busy_percent(before, after) == pytest.approx(50.0)
+
+
+def test_waiting_for_a_disk_is_idle_and_stolen_time_is_busy() -> None:
+    before = parse_stat(b"cpu0 0 0 0 0 0 0 0 0\n")[0]
+    after = parse_stat(b"cpu0 0 0 0 25 50 0 0 25\n")[0]
+    assert busy_percent(before, after) == pytest.approx(25.0)
+
+
+def test_the_short_lines_of_old_kernels_are_read() -> None:
+    assert parse_stat(b"cpu  1 2 3 4\ncpu0 1 2 3 4\n") == {0: CpuTime(10, 4)}
+
+
+def test_the_sum_over_all_cpus_is_not_a_cpu() -> None:
+    assert list(parse_stat(b"cpu  1 2 3 4\ncpu3 1 2 3 4\ncpu17 5 5 5 5\ncpufreq 1\n")) == [3, 17]
+
+
+def test_iowait_that_the_kernel_corrects_downwards_does_not_pass_100() -> None:
+    assert busy_percent(CpuTime(1000, 900), CpuTime(1010, 890)) == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(("after", "words"), [(CpuTime(1000, 900), "no time"), (CpuTime(10, 9), "anew")])
+def test_without_time_between_two_readings_there_is_no_share(after: CpuTime, words: str) -> None:
+    share = busy_percent(CpuTime(1000, 900), after)
+    assert isinstance(share, Unavailable)
+    assert share.reason == "needs_interval"
+    assert words in share.detail
+
+
+def test_a_cpu_switched_off_takes_its_key_along_and_comes_back_with_needs_interval(tree: HostTree) -> None:
+    watch = tree.reader()
+    watch.read()
+    tree.stat({0: (150, 950)})
+    assert "cpu.1.cpu_percent" not in watch.read(1.0)
+    assert "cpu.1.cpu_percent" not in watch.reading.unavailable
+    tree.stat({0: (150, 1050), 1: (9, 9)})
+    watch.read(1.0)
+    assert watch.reason("cpu.1.cpu_percent") == "needs_interval"
+
+
+def test_a_kernel_log_of_thousands_of_interrupts_is_read_whole(tree: HostTree) -> None:
+    lines = [f"cpu{number} 1 0 0 1 0 0 0 0 0 0" for number in range(300)]
+    tree.write("/proc/stat", "\n".join(["cpu 1 1 1 1", *lines, "intr " + "0 " * 60_000]))
+    watch = tree.reader()
+    watch.read()
+    watch.read(1.0)
+    assert sum(key.endswith(".cpu_percent") for key in watch.reading.unavailable) == 300
+
+
+def test_an_unreadable_file_costs_no_other_part(tree: HostTree) -> None:
+    tree.remove("/proc/stat")
+    values = tree.reader().read()
+    assert not any(key.startswith("cpu.0") for key in values)
+    assert "memory_percent" in values

@@ -1,0 +1,160 @@
+"""Block devices and file systems."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from accelmetrics.backends.host.disk_io import parse_diskstats
+from tests.backends.host.tree import HostTree
+
+SECTORS_PER_MIB = 2048
+KEYS = ("disk.in", "disk.out", "disk.sda.in", "disk.sda.out", "disk.sda.readBps", "disk.sda.writeBps")
+REAL = b"""   7       0 loop0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
+ 259       0 nvme0n1 12164 7698 23680580000000 8434 4015 22409 994944 2178 0 3072 10857 3726 46 44872 228 403 16
+ 259       1 nvme0n1p1 1 1 1 1 1 1 1 1 1 1 1
+   8       0 sda 1 0 5000000000 0 0 0 9223372036854775807 0 0 0 0
+"""
+
+
+def names(tree: HostTree) -> set[str]:
+    """Devices that a reading has keys for."""
+    watch = tree.reader()
+    watch.read()
+    return {key[5:-8] for key in watch.reading.unavailable if key.startswith("disk.") and key.endswith(".readBps")}
+
+
+def test_lines_of_every_age_and_counters_beyond_32_bits_are_read() -> None:
+    stats = parse_diskstats(REAL)
+    assert stats["nvme0n1"].read == 23680580000000 * 512
+    assert stats["sda"].written == 9223372036854775807 * 512
+    assert stats["nvme0n1p1"].number == (259, 1)
+
+
+def test_totals_count_from_the_first_reading_which_needs_an_interval(tree: HostTree) -> None:
+    watch = tree.reader()
+    assert not watch.read().keys() & set(KEYS)
+    assert {watch.reason(key) for key in KEYS} == {"needs_interval"}
+    tree.disks({"sda": (1000 + 4 * SECTORS_PER_MIB, 2000 + 2 * SECTORS_PER_MIB)})
+    values = watch.read(2.0)
+    assert values["disk.sda.in"] == values["disk.in"] == pytest.approx(4.0)
+    assert values["disk.sda.out"] == values["disk.out"] == pytest.approx(2.0)
+    assert values["disk.sda.readBps"] == pytest.approx(2 * 2**20)
+    assert values["disk.sda.writeBps"] == pytest.approx(2**20)
+    values = watch.read(1.0)
+    assert values["disk.sda.in"] == pytest.approx(4.0)
+    assert values["disk.sda.readBps"] == 0.0
+
+
+def test_loop_devices_and_memory_are_no_disks(tree: HostTree) -> None:
+    tree.disks({"loop0": (1, 1), "ram0": (1, 1), "zram0": (1, 1), "sda": (1, 1), "vda": (1, 1)})
+    assert names(tree) == {"sda", "vda"}
+
+
+def test_partitions_are_told_by_their_names_without_sysfs(tree: HostTree) -> None:
+    whole = {"sda", "nvme0n1", "mmcblk0", "xvda", "vdb", "dm-0", "md127", "sdaa", "sr0"}
+    parts = {"sda1", "nvme0n1p1", "mmcblk0p2", "mmcblk0boot0", "xvda1", "vdb15", "md127p1", "sdaa3"}
+    tree.disks(dict.fromkeys(sorted(whole | parts), (1, 1)))
+    assert names(tree) == whole
+
+
+def test_sysfs_knows_better_than_names(tree: HostTree) -> None:
+    tree.block("xvda1")
+    tree.block("cciss!c0d0")
+    tree.block("nvme0c0n1", hidden=1)
+    tree.disks({"xvda1": (1, 1), "cciss/c0d0": (1, 1), "cciss/c0d0p1": (1, 1), "nvme0c0n1": (1, 1)})
+    assert names(tree) == {"xvda1", "cciss/c0d0"}
+
+
+@pytest.mark.parametrize("sysfs", [True, False])
+def test_the_sum_counts_no_byte_twice(tree: HostTree, sysfs: bool) -> None:
+    if sysfs:
+        for name, slaves in {"nvme0n1": (), "nvme1n1": (), "dm-0": ("nvme0n1p2",), "md0": ("nvme0n1", "nvme1n1")}.items():
+            tree.block(name, *slaves)
+    devices = ("nvme0n1", "nvme0n1p2", "nvme1n1", "dm-0", "md0")
+    tree.disks(dict.fromkeys(devices, (0, 0)))
+    watch = tree.reader()
+    watch.read()
+    tree.disks(dict.fromkeys(devices, (SECTORS_PER_MIB, 0)))
+    values = watch.read(1.0)
+    assert values["disk.in"] == pytest.approx(2.0)
+    assert values["disk.dm-0.in"] == values["disk.md0.in"] == pytest.approx(1.0)
+
+
+def test_the_device_below_a_watched_path_is_named_though_it_is_a_partition(tree: HostTree) -> None:
+    device = tree.root.stat().st_dev
+    line = f"{os.major(device)} {os.minor(device)} sda1 1 0 0 0 0 0 {{}} 0 0 0 0\n"
+    tree.write("/proc/diskstats", "8 0 sda 1 0 0 0 0 0 0 0 0 0 0\n" + line.format(0) + "8 99 sda2 1 0 0 0 0 0 0 0 0 0 0\n")
+    watch = tree.reader(disk_paths=(str(tree.root),))
+    watch.read()
+    tree.write("/proc/diskstats", "8 0 sda 1 0 0 0 0 0 2048 0 0 0 0\n" + line.format(2048) + "8 99 sda2 1 0 0 0 0 0 0 0 0 0 0\n")
+    values = watch.read(1.0)
+    assert values["disk.sda1.out"] == values["disk.sda.out"] == values["disk.out"] == pytest.approx(1.0)
+    assert "disk.sda2.out" not in values
+
+
+def test_a_counter_that_falls_neither_goes_back_nor_jumps(tree: HostTree) -> None:
+    watch = tree.reader()
+    watch.read()
+    tree.disks({"sda": (1000 + SECTORS_PER_MIB, 2000)})
+    watch.read(1.0)
+    tree.disks({"sda": (5, 2000)})
+    values = watch.read(1.0)
+    assert values["disk.sda.in"] == values["disk.in"] == pytest.approx(1.0)
+    assert "disk.sda.readBps" not in values
+    assert watch.reason("disk.sda.readBps") == "needs_interval"
+    tree.disks({"sda": (5 + SECTORS_PER_MIB, 2000)})
+    assert watch.read(1.0)["disk.sda.in"] == pytest.approx(2.0)
+
+
+def test_a_device_that_comes_back_is_counted_anew(tree: HostTree) -> None:
+    tree.disks({"sda": (0, 0), "sdb": (0, 0)})
+    watch = tree.reader()
+    watch.read()
+    tree.disks({"sda": (0, 0)})
+    values = watch.read(1.0)
+    assert "disk.sdb.in" not in values
+    assert "disk.sdb.in" not in watch.reading.unavailable
+    tree.disks({"sda": (0, 0), "sdb": (10**9, 0)})
+    assert watch.read(1.0)["disk.in"] == 0.0
+    assert watch.reason("disk.sdb.in") == "needs_interval"
+    tree.disks({"sda": (0, 0), "sdb": (10**9 + SECTORS_PER_MIB, 0)})
+    values = watch.read(1.0)
+    assert values["disk.sdb.in"] == values["disk.in"] == pytest.approx(1.0)
+
+
+def test_without_devices_or_file_the_totals_say_so(tree: HostTree) -> None:
+    tree.disks({"loop0": (1, 1)})
+    watch = tree.reader()
+    watch.read()
+    assert watch.reason("disk.in") == watch.reason("disk.out") == "not_supported"
+    tree.remove("/proc/diskstats")
+    watch = tree.reader()
+    watch.read()
+    assert watch.reason("disk.in") == "not_supported"
+    tree.write("/proc/diskstats", "8 0 sda 1 2\n")
+    watch.read()
+    assert watch.reason("disk.out") == "parse_error"
+
+
+def test_file_systems_are_measured_as_df_does(tree: HostTree, tmp_path: Path) -> None:
+    stat = os.statvfs(tmp_path)
+    used = (stat.f_blocks - stat.f_bfree) * stat.f_frsize
+    values = tree.reader(disk_paths=(str(tmp_path),)).read()
+    assert values[f"disk.{tmp_path}.usageGB"] == pytest.approx(used / 2**30, rel=0.05)
+    assert values[f"disk.{tmp_path}.usagePercent"] == pytest.approx(100 * used / (used + stat.f_bavail * stat.f_frsize), abs=2)
+
+
+def test_a_path_that_is_not_there_costs_its_own_keys(tree: HostTree, tmp_path: Path) -> None:
+    watch = tree.reader(disk_paths=("/no/such/place", "bad\0path", str(tmp_path)))
+    values = watch.read()
+    assert watch.reason("disk./no/such/place.usageGB") == watch.reason("disk./no/such/place.usagePercent") == "not_supported"
+    assert watch.reason("disk.bad\0path.usageGB") == "parse_error"
+    assert f"disk.{tmp_path}.usageGB" in values
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="platform: needs a file system without a size")
+def test_a_file_system_without_a_size_is_not_zero_percent_full(tree: HostTree) -> None:
+    watch = tree.reader(disk_paths=("/proc",))
+    assert "disk./proc.usagePercent" not in watch.read()
+    assert watch.reason("disk./proc.usagePercent") == "not_supported"

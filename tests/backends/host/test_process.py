@@ -1,0 +1,155 @@
+"""The watched process alone."""
+
+import pytest
+
+from accelmetrics.backends.host.process import parse_allowed, parse_process
+from tests.backends.host.tree import PAGE, PID, TICK, HostTree
+
+STAT = b"77 (%s) S 1 77 77 0 -1 4194560 100 0 0 0 %d %d 30 4 20 0 12 0 8812345 1234567 2048 18446744073709551615 1 1 0\n"
+KEYS = ("cpu", "proc.cpu.threads", "proc.memory.rssMB", "proc.memory.percent")
+
+
+@pytest.mark.parametrize("name", [b"python", b"a b", b"((", b") S 1 (x", b"tmux: server", b"\xff\xfe", b"line\nbreak"])
+def test_names_may_hold_anything(name: bytes) -> None:
+    process = parse_process(STAT % (name, 10, 5), 10_000_000)
+    assert (process.pid, process.parent, process.start, process.threads, process.rss) == (77, 1, 8812345, 12, 2048)
+    assert (process.own, process.waited) == (150_000_000, 340_000_000)
+
+
+def test_counters_beyond_32_bits_are_read() -> None:
+    assert parse_process(STAT % (b"x", 2**40, 0), 1).own == 2**40
+
+
+def test_a_finer_clock_takes_the_place_of_ticks() -> None:
+    assert parse_process(STAT % (b"x", 10, 5), 10_000_000, own=123).own == 123
+
+
+@pytest.mark.parametrize("text", [b"", b"77 (x)", b"77 (x) S 1 2 3", STAT.replace(b"%d", b"-1") % b"x"])
+def test_what_is_no_entry_is_an_error(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"fields|number"):
+        parse_process(text, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "ranges"),
+    [
+        (b"Name:\tx\nCpus_allowed_list:\t0-3,6\n", [(0, 3), (6, 6)]),
+        (b"Cpus_allowed_list:\t5\n", [(5, 5)]),
+        (b"Cpus_allowed:\tff\nCpus_allowed_list:\t0-99999999999\n", [(0, 99999999999)]),
+    ],
+)
+def test_allowed_cpus(text: bytes, ranges: list[tuple[int, int]]) -> None:
+    assert parse_allowed(text) == ranges
+
+
+def test_cpu_is_time_over_the_interval_and_the_cpus(tree: HostTree) -> None:
+    watch = tree.reader()
+    assert "cpu" not in watch.read()
+    assert watch.reason("cpu") == "needs_interval"
+    tree.process(PID, ticks=TICK)
+    assert watch.read(2.0)["cpu"] == pytest.approx(25.0)  # 1 s of CPU in 2 s on the 2 CPUs that are on, of 8 allowed
+
+
+def test_an_idle_process_used_nothing_and_says_0(tree: HostTree) -> None:
+    watch = tree.reader()
+    watch.read()
+    assert watch.read(1.0)["cpu"] == 0.0
+
+
+def test_affinity_is_what_divides(tree: HostTree) -> None:
+    tree.write(f"/proc/{PID}/status", "Cpus_allowed_list:\t1\n")
+    watch = tree.reader()
+    watch.read()
+    tree.process(PID, ticks=TICK // 2)
+    tree.write(f"/proc/{PID}/status", "Cpus_allowed_list:\t1\n")
+    assert watch.read(1.0)["cpu"] == pytest.approx(50.0)
+
+
+def test_without_an_affinity_the_cpus_that_are_on_divide(tree: HostTree) -> None:
+    tree.remove(f"/proc/{PID}/status")
+    watch = tree.reader()
+    watch.read()
+    tree.process(PID, ticks=TICK)
+    tree.remove(f"/proc/{PID}/status")
+    assert watch.read(1.0)["cpu"] == pytest.approx(50.0)
+
+
+def test_children_waited_for_do_not_count_without_children(tree: HostTree) -> None:
+    watch = tree.reader()
+    watch.read()
+    tree.process(PID, waited=TICK)
+    assert watch.read(1.0)["cpu"] == 0.0
+
+
+def test_rounding_above_the_whole_is_cut_off(tree: HostTree) -> None:
+    watch = tree.reader()
+    watch.read()
+    tree.process(PID, ticks=2 * TICK + 3)
+    assert watch.read(1.0)["cpu"] == 100.0
+
+
+def test_more_time_than_there_was_is_invalid_and_not_100(tree: HostTree) -> None:
+    watch = tree.reader()
+    watch.read()
+    tree.process(PID, ticks=20 * TICK)
+    assert "cpu" not in watch.read(1.0)
+    assert watch.reason("cpu") == "invalid_value"
+
+
+def test_a_reading_without_time_in_between_is_no_division_by_zero(tree: HostTree) -> None:
+    watch = tree.reader()
+    watch.read()
+    assert "cpu" not in watch.read(0.0)
+    assert watch.reason("cpu") == "needs_interval"
+
+
+def test_a_process_that_ends_costs_its_own_keys(tree: HostTree) -> None:
+    watch = tree.reader()
+    watch.read()
+    tree.remove(f"/proc/{PID}/stat")
+    watch.driver.close()  # a kept descriptor of a real /proc answers an error once the process is gone, a file's does not
+    values = watch.read(1.0)
+    assert {watch.reason(key) for key in KEYS} == {"not_in_use"}
+    assert watch.detail("cpu") == f"process {PID} has ended"
+    assert {"memory_percent", "network.sent", "disk.in", "cpu.0.cpu_percent"} <= values.keys() | watch.reading.unavailable.keys()
+    assert "memory_percent" in values
+
+
+def test_a_process_that_never_was(tree: HostTree) -> None:
+    watch = tree.reader(pid=99)
+    assert "memory_percent" in watch.read()
+    assert watch.reason("cpu") == "not_in_use"
+    assert watch.detail("cpu") == "there is no process 99"
+
+
+def test_a_later_process_of_the_same_number_is_not_taken_for_it(tree: HostTree) -> None:
+    watch = tree.reader()
+    watch.read()
+    tree.process(PID, ticks=900, start=6000)
+    assert not watch.read(1.0).keys() & set(KEYS)
+    assert {watch.reason(key) for key in KEYS} == {"not_in_use"}
+
+
+def test_a_zombie_has_ended(tree: HostTree) -> None:
+    watch = tree.reader()
+    watch.read()
+    tree.process(PID, state="Z", pages=0)
+    watch.read(1.0)
+    assert watch.reason("proc.memory.rssMB") == "not_in_use"
+
+
+def test_a_process_whose_first_thread_ended_lives_on(tree: HostTree) -> None:
+    tree.process(PID, state="Z", threads=3)
+    assert tree.reader().read()["proc.cpu.threads"] == 3
+
+
+def test_an_entry_that_makes_no_sense_is_a_parse_error_for_one_reading(tree: HostTree) -> None:
+    watch = tree.reader()
+    watch.read()
+    tree.write(f"/proc/{PID}/stat", "what?")
+    watch.read(1.0)
+    assert {watch.reason(key) for key in KEYS} == {"parse_error"}
+    tree.process(PID, ticks=TICK)
+    values = watch.read(1.0)
+    assert values["cpu"] == pytest.approx(25.0)  # over the two seconds since it was last read
+    assert values["proc.memory.rssMB"] == pytest.approx(100 * PAGE / 2**20)

@@ -1,0 +1,52 @@
+"""What every test shares.
+
+Skips: a test may skip only for what the machine is, and its reason begins with the word that says so:
+
+- ``hardware: ...``, the accelerator it needs is not here;
+- ``platform: ...``, the operating system or the interpreter cannot do it.
+
+Anything else a test needs (a compiler, a server, an optional package) is installed by ``.ci/run``. On a developer's machine its
+absence skips the test; with ``ACCELMETRICS_CI=1`` such a skip is a failure, so that no check goes silently missing.
+"""
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+# Every snapshot that a test takes, here or in a process of its own, is held to the whole schema.
+os.environ["ACCELMETRICS_VALIDATE"] = "1"
+
+ALLOWED_SKIPS = ("hardware:", "platform:")
+
+
+def _forbidden_skip(report: pytest.TestReport | pytest.CollectReport) -> str | None:
+    """The reason of a skip that continuous integration does not accept."""
+    if os.environ.get("ACCELMETRICS_CI") != "1" or not report.skipped or hasattr(report, "wasxfail"):
+        return None
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    reason = reason.removeprefix("Skipped: ")
+    return None if reason.startswith(ALLOWED_SKIPS) else reason
+
+
+def _fail_forbidden_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    reason = _forbidden_skip(report)
+    if reason is not None:
+        report.outcome = "failed"
+        report.longrepr = f"skipped under ACCELMETRICS_CI=1: {reason!r}; an accepted reason begins with {' or '.join(ALLOWED_SKIPS)}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a forbidden skip of a test into its failure."""
+    report = yield
+    _fail_forbidden_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Turn a forbidden skip of a whole module into its failure."""
+    report = yield
+    _fail_forbidden_skip(report)
+    return report

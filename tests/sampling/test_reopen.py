@@ -1,0 +1,152 @@
+"""Drivers that go away and come back, and devices that keep their numbers meanwhile."""
+
+from __future__ import annotations
+
+from accelmetrics import Reason, Sampler
+from accelmetrics.backends.contract import Detection
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.testing import FakeBackend, FakeClock
+from tests.sampling.conftest import until
+
+
+def test_a_driver_that_goes_away_is_opened_again_with_back_off(gpus: FakeBackend) -> None:
+    clock = FakeClock()
+    sampler = Sampler([gpus], clock=clock)
+    sampler.sample()
+    gpus.go_away()
+    gone = sampler.sample()
+    assert gone.backends[0].status == "failed"
+    assert {why.reason for why in gone.unavailable.values()} == {Reason.DRIVER_UNAVAILABLE}
+    assert len(gone.unavailable) == 8
+    assert [device.key for device in gone.devices] == ["gpu.0", "gpu.1", "gpu.2", "gpu.3"]
+    assert gpus.closed == 1
+    for pause, attempts in [(0.5, 1), (0.6, 2), (1.0, 2), (1.1, 3), (2.0, 3), (2.1, 4)]:
+        clock.advance(pause)
+        sampler.sample()
+        assert gpus.opened == attempts, "1 s, then 2 s, then 4 s after the last attempt"
+    gpus.come_back()
+    clock.advance(8.1)
+    back = sampler.sample()
+    assert len(back.metrics) == 8
+    assert not back.unavailable
+    sampler.close()
+
+
+def test_the_back_off_is_bounded_and_forgotten_after_success(gpus: FakeBackend) -> None:
+    clock = FakeClock()
+    sampler = Sampler([gpus], clock=clock)
+    gpus.go_away()
+    for _ in range(20):
+        sampler.sample()
+        clock.advance(61.0)
+    assert gpus.opened == 20, "never more than a minute apart"
+    gpus.come_back()
+    sampler.sample()
+    gpus.go_away()
+    sampler.sample()
+    clock.advance(1.1)
+    gpus.come_back()
+    assert len(sampler.sample().metrics) == 8
+    sampler.close()
+
+
+def test_a_driver_is_not_closed_beside_a_call_that_hangs(gpus: FakeBackend) -> None:
+    with Sampler([gpus], timeout=0.2) as sampler:
+        sampler.sample()
+        gpus.device(0).hang()
+        sampler.sample()
+        gpus.go_away()
+        sampler.sample()
+        assert gpus.closed == 0
+        gpus.device(0).release()
+        until(lambda: gpus.closed == 1)
+
+
+def test_devices_keep_their_numbers_when_the_driver_lists_them_in_another_order(gpus: FakeBackend) -> None:
+    clock = FakeClock()
+    sampler = Sampler([gpus], clock=clock)
+    before = sampler.sample()
+    gpus.go_away()
+    sampler.sample()
+    gpus.come_back()
+    gpus.reorder(3, 1, 0)
+    clock.advance(2.0)
+    after = sampler.sample()
+    assert after.metrics["gpu.3.powerWatts"] == before.metrics["gpu.3.powerWatts"] == 103.0
+    assert after.metrics["gpu.0.powerWatts"] == 100.0
+    assert after.unavailable["gpu.2.powerWatts"].reason == Reason.DEVICE_LOST
+    assert [device.uuid for device in after.devices] == [device.uuid for device in before.devices]
+    sampler.close()
+
+
+def test_a_vendor_that_opens_late_finds_its_places_free() -> None:
+    first, second = FakeBackend("alpha", devices=2), FakeBackend("beta", devices=1)
+    for backend in (first, second):
+        for device in backend.all_devices():
+            device.set(temp=1)
+    first.hang_open()
+    with Sampler([first, second], timeout=0.1, open_timeout=0.1) as sampler:
+        assert set(sampler.sample().metrics) == {"gpu.2.temp"}
+        first.release_open()
+        until(lambda: set(sampler.sample().metrics) == {"gpu.0.temp", "gpu.1.temp", "gpu.2.temp"})
+
+
+def test_a_vendor_that_never_opens_shifts_nobody_and_one_without_devices_takes_no_place() -> None:
+    first, second, third = FakeBackend("alpha", devices=2), FakeBackend("beta", devices=1), FakeBackend("gamma", devices=1)
+    first.fail_open(SourceError(Reason.DRIVER_UNAVAILABLE, "not loaded"))
+    second.detection = Detection(True, "nothing on the bus", 0)
+    second.reorder()
+    third.device(0).set(temp=1)
+    with Sampler([first, second, third]) as sampler:
+        assert set(sampler.sample().metrics) == {"gpu.2.temp"}
+
+
+def test_more_devices_than_were_reserved_are_numbered_after_everybody_else() -> None:
+    first, second = FakeBackend("alpha", devices=2), FakeBackend("beta", devices=1)
+    first.detection = Detection(True, "one on the bus", 1)
+    for backend in (first, second):
+        for device in backend.all_devices():
+            device.set(temp=len(backend.name))
+    first.hang_open()
+    with Sampler([first, second], timeout=0.1, open_timeout=0.1) as sampler:
+        assert sampler.sample().metrics == {"gpu.1.temp": 4}
+        first.release_open()
+        until(lambda: sampler.sample().metrics == {"gpu.0.temp": 5, "gpu.2.temp": 5, "gpu.1.temp": 4})
+
+
+def test_a_vendor_that_lists_more_than_was_detected_in_time_has_them_side_by_side() -> None:
+    first, second = FakeBackend("alpha", devices=2), FakeBackend("beta", devices=1)
+    first.detection = Detection(True, "one on the bus", 1)
+    first.slow_open(0.1)
+    for backend in (first, second):
+        for device in backend.all_devices():
+            device.set(temp=len(backend.name))
+    with Sampler([first, second]) as sampler:
+        assert sampler.sample().metrics == {"gpu.0.temp": 5, "gpu.1.temp": 5, "gpu.2.temp": 4}
+
+
+def test_kinds_are_numbered_each_on_their_own() -> None:
+    gpu, tpu = FakeBackend("alpha", devices=1), FakeBackend("beta", "tpu", devices=2)
+    for backend in (gpu, tpu):
+        for device in backend.all_devices():
+            device.set(temp=1)
+    with Sampler([tpu, gpu]) as sampler:
+        assert set(sampler.sample().metrics) == {"gpu.0.temp", "tpu.0.temp", "tpu.1.temp"}
+
+
+def test_a_device_that_failed_at_its_first_enumeration_keeps_its_number(gpus: FakeBackend) -> None:
+    clock = FakeClock()
+    whole = gpus.device(2).identity
+    gpus.device(2).identity = whole._replace(uuid="", pci_bus_id="", name="")
+    sampler = Sampler([gpus], clock=clock)
+    sampler.sample()
+    gpus.go_away()
+    sampler.sample()
+    gpus.device(2).identity = whole
+    gpus.come_back()
+    clock.advance(2.0)
+    snapshot = sampler.sample()
+    assert snapshot.metrics["gpu.2.powerWatts"] == 102.0
+    assert snapshot.device("gpu.2").uuid == whole.uuid
+    assert len(snapshot.devices) == 4
+    sampler.close()

@@ -1,0 +1,33 @@
+"""A stand-in for NVIDIA's `libnvidia-ml.so.1`: simulated GPUs whose values and faults a test sets while programs run.
+
+with NvmlSimulator(gpus=8, profile="h100") as simulator:
+    simulator.load()                                    # pynvml in this process now sees eight H100s
+    simulator.gpu[3].set(power_mw=431_000, temperature=Ret.NO_PERMISSION)
+    simulator.rule("nvmlDeviceGetUtilizationRates", gpu=2, hang=True)
+    simulator.lose(5)
+    subprocess.run(["nvitop", "-1"], env=os.environ | simulator.environment())
+    simulator.calls()[("nvmlDeviceGetPowerUsage", 3)]
+"""
+
+from ._build import SimulatorUnavailable, build
+from ._names import ALL_LINKS, NOT_AVAILABLE, Crash, Location, Ret, Threshold, ValueType
+from ._profiles import PRODUCTS, Ramp
+from ._simulator import Gpu, LogEntry, NvmlSimulator, Process
+
+__all__ = [
+    "ALL_LINKS",
+    "NOT_AVAILABLE",
+    "PRODUCTS",
+    "Crash",
+    "Gpu",
+    "Location",
+    "LogEntry",
+    "NvmlSimulator",
+    "Process",
+    "Ramp",
+    "Ret",
+    "SimulatorUnavailable",
+    "Threshold",
+    "ValueType",
+    "build",
+]

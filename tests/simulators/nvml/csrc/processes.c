@@ -1,0 +1,163 @@
+/* The process table and what NVML says of it. */
+#include "sim.h"
+
+#include <stdlib.h>
+
+enum { COMPUTE = 1, GRAPHICS = 2, MPS = 4 };
+
+typedef struct {
+    unsigned int count;
+    sim_process entries[SIM_MAX_PROCESSES];
+} table;
+
+/* A consistent copy of the processes of some kinds: read again if the writer was at work. */
+static void snapshot(sim_gpu *gpu, uint32_t kinds, table *out)
+{
+    uint32_t before, after;
+    do {
+        before = atomic_load(&gpu->process_sequence);
+        unsigned int total = atomic_load(&gpu->process_count);
+        out->count = 0;
+        for (unsigned int i = 0; i < total && i < SIM_MAX_PROCESSES; i++)
+            if (gpu->processes[i].kinds & kinds)
+                out->entries[out->count++] = gpu->processes[i];
+        atomic_thread_fence(memory_order_acquire);
+        after = atomic_load(&gpu->process_sequence);
+    } while (before != after || before & 1);
+}
+
+/* The caller's count becomes what there is; too little room, as with a count of 0, is INSUFFICIENT_SIZE. */
+static nvmlReturn_t need_room(const table *all, unsigned int *count, const void *room)
+{
+    unsigned int space = *count;
+    *count = all->count;
+    if (all->count == 0)
+        return NVML_SUCCESS;
+    if (space < all->count)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    return room ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+static nvmlReturn_t list_v1(sim_gpu *gpu, uint32_t kinds, unsigned int *count, nvmlProcessInfo_v1_t *out)
+{
+    table all;
+    NEED(count);
+    snapshot(gpu, kinds, &all);
+    TRY(need_room(&all, count, out));
+    for (unsigned int i = 0; i < all.count; i++)
+        out[i] = (nvmlProcessInfo_v1_t){all.entries[i].pid, all.entries[i].used};
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t list_v2(sim_gpu *gpu, uint32_t kinds, unsigned int *count, nvmlProcessInfo_v2_t *out)
+{
+    table all;
+    NEED(count);
+    snapshot(gpu, kinds, &all);
+    TRY(need_room(&all, count, out));
+    for (unsigned int i = 0; i < all.count; i++)
+        out[i] = (nvmlProcessInfo_v2_t){all.entries[i].pid, all.entries[i].used, all.entries[i].gpu_instance,
+                                        all.entries[i].compute_instance};
+    return NVML_SUCCESS;
+}
+
+#define LISTS(function, kind) \
+nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *out) \
+{ \
+    ENTER_DEVICE(function); \
+    return list_v1(gpu, kind, count, out); \
+} \
+nvmlReturn_t function##_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *out) \
+{ \
+    ENTER_DEVICE(function##_v2); \
+    return list_v2(gpu, kind, count, out); \
+} \
+nvmlReturn_t function##_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *out) \
+{ \
+    ENTER_DEVICE(function##_v3); \
+    return list_v2(gpu, kind, count, out); \
+}
+
+LISTS(nvmlDeviceGetComputeRunningProcesses, COMPUTE)
+LISTS(nvmlDeviceGetGraphicsRunningProcesses, GRAPHICS)
+LISTS(nvmlDeviceGetMPSComputeRunningProcesses, MPS)
+
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list)
+{
+    ENTER_DEVICE(nvmlDeviceGetRunningProcessDetailList);
+    static const uint32_t kinds[] = {COMPUTE, GRAPHICS, MPS, COMPUTE | GRAPHICS | MPS};
+    table all;
+    NEED(list);
+    NEED_VERSION(list, nvmlProcessDetailList_v1);
+    NEED(list->mode < sizeof kinds / sizeof *kinds);
+    snapshot(gpu, kinds[list->mode], &all);
+    TRY(need_room(&all, &list->numProcArrayEntries, list->procArray));
+    for (unsigned int i = 0; i < all.count; i++) {
+        const sim_process *entry = &all.entries[i];
+        list->procArray[i] = (nvmlProcessDetail_v1_t){entry->pid, entry->used, entry->gpu_instance, entry->compute_instance,
+                                                      entry->protected_used};
+    }
+    return NVML_SUCCESS;
+}
+
+/* --- utilisation --------------------------------------------------------------------------------------------- */
+
+/* Keeps the processes that did something after `last_seen`. A timestamp of 0 stands for now. */
+static void keep_busy(table *all, unsigned long long last_seen)
+{
+    unsigned int kept = 0;
+    uint64_t now = (uint64_t)sim_wall_us();
+    for (unsigned int i = 0; i < all->count; i++) {
+        sim_process entry = all->entries[i];
+        entry.timestamp_us = entry.timestamp_us ? entry.timestamp_us : now;
+        bool busy = entry.sm || entry.mem || entry.enc || entry.dec || entry.jpg || entry.ofa;
+        if (busy && entry.timestamp_us > last_seen)
+            all->entries[kept++] = entry;
+    }
+    all->count = kept;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
+                                             unsigned int *count, unsigned long long last_seen)
+{
+    ENTER_DEVICE(nvmlDeviceGetProcessUtilization);
+    table all;
+    NEED(count);
+    snapshot(gpu, COMPUTE | GRAPHICS | MPS, &all);
+    keep_busy(&all, last_seen);
+    unsigned int space = samples ? *count : 0;
+    *count = all.count;
+    if (all.count == 0)
+        return NVML_ERROR_NOT_FOUND;
+    if (space < all.count)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned int i = 0; i < all.count; i++) {
+        const sim_process *entry = &all.entries[i];
+        samples[i] = (nvmlProcessUtilizationSample_t){entry->pid, entry->timestamp_us, entry->sm, entry->mem, entry->enc,
+                                                      entry->dec};
+    }
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info)
+{
+    ENTER_DEVICE(nvmlDeviceGetProcessesUtilizationInfo);
+    table all;
+    NEED(info);
+    NEED_VERSION(info, nvmlProcessesUtilizationInfo_v1);
+    snapshot(gpu, COMPUTE | GRAPHICS | MPS, &all);
+    keep_busy(&all, info->lastSeenTimeStamp);
+    unsigned int space = info->procUtilArray ? info->processSamplesCount : 0;
+    info->processSamplesCount = all.count;
+    if (all.count == 0)
+        return NVML_ERROR_NOT_FOUND;
+    if (space < all.count)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned int i = 0; i < all.count; i++) {
+        const sim_process *entry = &all.entries[i];
+        info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){
+            .timeStamp = entry->timestamp_us, .pid = entry->pid, .smUtil = entry->sm, .memUtil = entry->mem,
+            .encUtil = entry->enc, .decUtil = entry->dec, .jpgUtil = entry->jpg, .ofaUtil = entry->ofa};
+    }
+    return NVML_SUCCESS;
+}
