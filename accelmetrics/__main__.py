@@ -1,8 +1,6 @@
 """``python -m accelmetrics`` is the command ``accelmetrics``."""
 
-import sys
-
-from accelmetrics.cli.main import main
+from accelmetrics.cli.main import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -128,7 +128,6 @@ class Child:
     def __init__(self, argv: Sequence[str]) -> None:
         if not argv or not argv[0].startswith("/"):
             raise ValueError(f"a command needs an absolute path: {list(argv)!r}")
-        self.owner = os.getpid()
         self.mark = uuid4().hex
         _RUNNING.prepare()
         self.directory = _make_directory()
@@ -311,14 +310,13 @@ class _Running:
                 self._unreaped.append(child.process)
 
     def abandon_all(self) -> None:
-        """Kill what this very process started: after a fork the list is inherited, the commands are not."""
+        """Kill what runs, and start no more."""
         self._exiting = True
         for child in list(self._children):
-            if child.owner == os.getpid():
-                child.abandon()
+            child.abandon()
 
     def after_fork(self) -> None:
-        """A child process begins with nothing, and with a lock that nobody holds."""
+        """A fork inherits the list but not the commands: it begins with nothing, and with a lock that nobody holds."""
         self._lock = threading.Lock()
         self._children = set()
         self._unreaped = []

@@ -11,7 +11,8 @@ Three objects, from cheap to busy::
                                               └──read(unit, steps)──▶ Reading     plain values, reasons, no key numbers
 
 A *unit* is what can be read on its own, so that one hung unit costs only itself: a device, or the whole host. Units are
-numbered from 0 as ``Driver.devices`` lists them; a driver without devices (the host) has exactly one unit.
+numbered from 0 as ``Driver.devices`` lists them; a driver that is ``machine_wide`` has one more after them, for what belongs
+to no device (all there is of the host).
 
 Who calls what, and from where: ``detect`` on the sampler's thread; everything else on a *lane*, a daemon thread that the
 sampler may abandon in the middle of a call that does not return. A unit is never read by two lanes at once, and two
@@ -76,7 +77,7 @@ class Block:
     anew, let the sampler reuse what it built for the last one. Both are optimisations, not duties.
 
     Attributes:
-        names: Metric names as the catalogue's rows give them (``powerWatts``), or whole keys from the host.
+        names: Metric names as the catalogue's rows give them (``powerWatts``); whole keys from a machine-wide unit.
         values: Finite ints and floats, one per name.
         process: Whether the names belong below ``{kind}.process.{i}.`` rather than ``{kind}.{i}.``.
     """
@@ -133,6 +134,11 @@ class Driver(Protocol):
     @property
     def source(self) -> str:
         """What is read, in one word, for ``doctor`` and ``backends[].source``: ``nvml``, ``rocm-smi``, ``proc``."""
+        ...
+
+    @property
+    def machine_wide(self) -> bool:
+        """Whether there is one more unit after the devices, whose names are whole keys (``cpu``, ``trn.host_memory_usage``)."""
         ...
 
     @property

@@ -72,7 +72,7 @@ class Plan(NamedTuple):
         flat: Whether the flat dict alone is wanted.
         repeated: Whether it is a stream.
         interval: Seconds from one reading to the next.
-        count: How many readings; None without end.
+        number: How many readings; None without end.
         settle: Seconds to the second reading of a single dump, 0 for none.
         output: Where to; empty for standard output.
     """
@@ -81,7 +81,7 @@ class Plan(NamedTuple):
     flat: bool
     repeated: bool
     interval: float
-    count: int | None
+    number: int | None
     settle: float
     output: str
 
@@ -98,7 +98,9 @@ def plan(options: Namespace, terminal: bool) -> Plan:
     if options.flat and options.format in ("table", "csv"):
         raise UsageError(f"--flat excludes --format {options.format}: it goes with json and jsonl")
     if repeated and options.settle is not None:
-        raise UsageError("--settle is for a single dump, and excludes --interval and --count above 1: a stream's second reading has the rates")
+        raise UsageError(
+            "--settle is for a single dump and excludes --interval and --count above 1: a stream's second reading has the rates"
+        )
     output = "" if options.output in (None, "-") else options.output
     return Plan(
         "json" if options.json else options.format or _default_format(repeated, options.flat, terminal and not output),
@@ -129,7 +131,8 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def _sampler(options: Namespace) -> Sampler:
-    from accelmetrics.sampling.sampler import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Sampler
+    from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT
+    from accelmetrics.sampling.sampler import Sampler
 
     return Sampler(
         options.backends,
@@ -170,7 +173,7 @@ def _print(sampler: Sampler, agreed: Plan, sink: Sink, form: Format) -> None:
     if not agreed.repeated:
         sink.write(form.render(settled(sampler, agreed.settle)))
         return
-    for snapshot in readings(sampler, agreed.interval, agreed.count):
+    for snapshot in readings(sampler, agreed.interval, agreed.number):
         sink.write(form.render(snapshot))
 
 

@@ -63,7 +63,7 @@ class Stdout:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        sys.stdout = self._stream  # type: ignore[assignment]  # None where it was closed at start
+        sys.stdout = self._stream
         if self._descriptor is not None:
             os.dup2(self._descriptor, 1)
             os.close(self._descriptor)

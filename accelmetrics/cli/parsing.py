@@ -71,10 +71,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Refuse, with a word about what the option takes where argparse gives none."""
-        option = re.match(r"argument (\S+?)[/:]", message)
-        if option and message.endswith("expected one argument"):
-            message += "".join(f": {a.metavar or '|'.join(a.choices or ())}, {a.help}" for a in self._actions if option[1] in a.option_strings)
-        raise UsageError(message)
+        option = re.match(r"argument (\S+): expected one argument", message)
+        taken = [action for action in self._actions if option and option[1] in action.option_strings]
+        raise UsageError(message + "".join(f": {action.metavar or '|'.join(action.choices or ())}, {action.help}" for action in taken))
 
 
 def span(text: str) -> float:

@@ -1,7 +1,7 @@
 """From readings to the flat dict: keys put in front of values, reasons gathered, nothing that is not a finite number.
 
 This is the hot path: every value of every tick comes through here. What does not change from one reading to the next
-(names, blocks, reasons) is recognised by identity and not built again.
+(names, blocks of values, reasons) is recognised by identity and not built again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ SILENT = Unavailable(Reason.NOT_SUPPORTED, "the backend gave neither a value nor
 class _Slot:
     """What is remembered about the block that stands at one position of a unit's readings."""
 
-    __slots__ = ("block", "keys", "merged", "names", "process")
+    __slots__ = ("block", "keys", "names", "process")
 
-    def __init__(self) -> None:
-        self.process = False
+    def __init__(self, block: Block, prefix: str) -> None:
         self.block: Block | None = None
-        self.names: tuple[str, ...] | None = None
-        self.keys: tuple[str, ...] = ()
-        self.merged: dict[str, Number] | None = None
+        self.names = block.names
+        self.process = block.process
+        self.keys = tuple([prefix + name for name in block.names])
 
 
 class Shelf:
@@ -49,58 +48,59 @@ class Shelf:
         self._reasons: Mapping[str, Unavailable] = NO_REASONS
         self._failure: Unavailable | None = None
 
-    def put(self, reading: Reading, metrics: dict[str, Number]) -> Mapping[str, Unavailable]:
-        """Add a reading's values to the flat dict.
+    def refresh(self, what: Reading | Unavailable, flat: dict[str, Number]) -> bool:
+        """Bring this unit's part of the flat dict up to date, if nothing but values changed.
 
         Returns:
-            By key, the reasons for what is missing: the same object as last time when nothing in it changed.
+            Whether that was all; if not, the flat dict must be written anew with :meth:`put`.
         """
-        blocks = reading.blocks
-        changed = self._failure is not None or reading.unavailable is not self._given
-        if len(blocks) != len(self._slots):
-            self._slots = [_Slot() for _ in blocks]
-            changed = True
-        refused: dict[str, Unavailable] = {}
-        for slot, block in zip(self._slots, blocks):  # noqa: B905  made equal just above
+        if isinstance(what, Unavailable):
+            return what == self._failure
+        blocks, slots = what.blocks, self._slots
+        if what.unavailable is not self._given or len(blocks) != len(slots):
+            return False
+        for slot, block in zip(slots, blocks):  # noqa: B905 - equally long, and this is the hottest loop there is
             if slot.block is block:
-                if slot.merged is None:
-                    slot.merged = dict(zip(slot.keys, block.values, strict=True))
-                metrics.update(slot.merged)
                 continue
-            if slot.names is not block.names:
-                self._name(slot, block)
-                changed = True
             values = block.values
-            if _sound(values, len(slot.keys)):
-                slot.block, slot.merged = block, None
-                metrics.update(zip(slot.keys, values))  # noqa: B905  _sound compared the lengths
+            if slot.names is not block.names or not _sound(values, len(slot.keys)):
+                return False
+            slot.block = block
+            flat.update(zip(slot.keys, values))  # noqa: B905 - _sound compared the lengths
+        return True
+
+    def put(self, what: Reading | Unavailable, flat: dict[str, Number]) -> Mapping[str, Unavailable]:
+        """Add this unit's values to a flat dict that has none of them.
+
+        Returns:
+            By key, the reasons for what is missing.
+        """
+        self._reasons = self._fail(what) if isinstance(what, Unavailable) else self._put(what, flat)
+        return self._reasons
+
+    def _put(self, reading: Reading, flat: dict[str, Number]) -> Mapping[str, Unavailable]:
+        refused: dict[str, Unavailable] = {}
+        self._slots = [_Slot(block, self._process_prefix if block.process else self._prefix) for block in reading.blocks]
+        for slot, block in zip(self._slots, reading.blocks, strict=True):
+            if _sound(block.values, len(slot.keys)):
+                slot.block = block
+                flat.update(zip(slot.keys, block.values, strict=True))
             else:
-                slot.block = None
-                refused.update(_sort_out(slot.keys, values, metrics))
-        if changed or refused:
-            self._reasons = {**self._collect(reading), **refused}
-            self._given = None if refused else reading.unavailable
-        return self._reasons
+                refused.update(_sort_out(slot.keys, block.values, flat))
+        self._failure = None
+        self._given = None if refused else reading.unavailable
+        return {**self._collect(reading), **refused}
 
-    def fail(self, failure: Unavailable) -> Mapping[str, Unavailable]:
+    def _fail(self, failure: Unavailable) -> Mapping[str, Unavailable]:
         """The reasons for a unit that gave nothing at all: every key it has ever had."""
-        if failure != self._failure:
-            names = dict.fromkeys(self._prefix + name for name in self._expected)
-            names.update(dict.fromkeys(self._reasons))
-            names.update((key, None) for slot in self._slots if not slot.process for key in slot.keys)
-            self._reasons = dict.fromkeys(names, failure)
-            self._failure = failure
-        return self._reasons
-
-    def _name(self, slot: _Slot, block: Block) -> None:
-        prefix = self._process_prefix if block.process else self._prefix
-        slot.process = block.process
-        slot.names = block.names
-        slot.keys = tuple(prefix + name for name in block.names)
-        slot.block = slot.merged = None
+        keys = dict.fromkeys(self._prefix + name for name in self._expected)
+        keys.update(dict.fromkeys(self._reasons))
+        keys.update((key, None) for slot in self._slots if not slot.process for key in slot.keys)
+        self._failure = failure
+        self._given = None
+        return dict.fromkeys(keys, failure)
 
     def _collect(self, reading: Reading) -> dict[str, Unavailable]:
-        self._failure = None
         prefix = self._prefix
         reasons = {prefix + name: why for name, why in reading.unavailable.items()}
         given = {name for block in reading.blocks if not block.process for name in block.names}
@@ -108,6 +108,38 @@ class Shelf:
             if name not in given and name not in reading.unavailable:
                 reasons[prefix + name] = SILENT
         return reasons
+
+
+Entry = tuple[Shelf, Reading | Unavailable]
+"""A unit's shelf, and what came of reading the unit: a reading, or the reason why there is none."""
+
+
+class Page:
+    """The flat dict and the reasons of one sampler, kept from reading to reading.
+
+    As long as only values change, they are written over the old ones and the dict is copied, which costs a fraction of
+    building it. Anything else (a value appears or goes, a device fails) has the whole page written anew.
+    """
+
+    def __init__(self) -> None:
+        self._flat: dict[str, Number] = {}
+        self._reasons: Mapping[str, Unavailable] = NO_REASONS
+        self._shelves: list[Shelf] = []
+
+    def write(self, entries: Sequence[Entry]) -> tuple[dict[str, Number], Mapping[str, Unavailable]]:
+        """The flat dict, which is the caller's own, and the reasons, the same object as last time if none changed."""
+        shelves = [shelf for shelf, _ in entries]
+        if shelves != self._shelves or not self._refresh(entries):
+            self._shelves = shelves
+            flat: dict[str, Number] = {}
+            self._flat = flat
+            parts = [shelf.put(what, flat) for shelf, what in entries]
+            self._reasons = {key: why for part in parts for key, why in part.items()}
+        return self._flat.copy(), self._reasons
+
+    def _refresh(self, entries: Sequence[Entry]) -> bool:
+        flat = self._flat
+        return all([shelf.refresh(what, flat) for shelf, what in entries])  # noqa: C419 - a generator costs more here
 
 
 def _sound(values: Sequence[Number], count: int) -> bool:

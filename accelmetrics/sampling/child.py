@@ -15,11 +15,11 @@ from typing import NamedTuple
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.registry import select
 from accelmetrics.sampling.engine import Statistics, ThreadEngine
+from accelmetrics.sampling.inventory import Seen
 from accelmetrics.sampling.options import Options
 from accelmetrics.sampling.session import SHARED
 from accelmetrics.sampling.wire import Wire
 from accelmetrics.schemas.errors import UnknownNameError
-from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.snapshot import Snapshot
 
 
@@ -36,7 +36,7 @@ class Order(NamedTuple):
     backends: tuple[str | Backend, ...]
     forced: frozenset[str]
     options: Options
-    seen: Sequence[tuple[str, int, DeviceIdentity]]
+    seen: Sequence[Seen]
 
 
 class Answer(NamedTuple):
@@ -53,7 +53,7 @@ class Answer(NamedTuple):
     ticket: int
     snapshot: Snapshot | None
     statistics: Statistics
-    seen: Sequence[tuple[str, int, DeviceIdentity]] | None
+    seen: Sequence[Seen] | None
     error: UnknownNameError | None
 
 

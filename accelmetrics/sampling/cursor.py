@@ -18,19 +18,8 @@ if TYPE_CHECKING:
 GONE = Unavailable(Reason.DRIVER_UNAVAILABLE, "the driver was closed before this was read")
 
 
-class Result:
-    """One unit's last answer.
-
-    Attributes:
-        outcome: The reading, or why there is none.
-        read_at: When the source took it, on the sampler's clock.
-    """
-
-    __slots__ = ("outcome", "read_at")
-
-    def __init__(self, outcome: Outcome[Reading], read_at: float) -> None:
-        self.outcome = outcome
-        self.read_at = read_at
+Result = tuple[Outcome[Reading], float]
+"""One unit's last answer: the reading, or why there is none, and when the source took it, on the sampler's clock."""
 
 
 class Cursor:
@@ -147,7 +136,7 @@ class Cursor:
         with crew.lock:
             if crew.flights.get(unit) is other:
                 if other.cursor is not self:
-                    other.followers.append(self)
+                    other.followers = (*other.followers, self)
                 return
         self._pending.append(unit)
 
@@ -155,7 +144,7 @@ class Cursor:
         unit = flight.unit
         reading = outcome.value
         read_at = reading.read_at if reading is not None and reading.read_at is not None else self.source.clock.monotonic()
-        self.results[unit] = Result(outcome, read_at)
+        self.results[unit] = (outcome, read_at)
         self.spent += outcome.seconds
         for follower in self.source.crew.landed(flight):
             follower._pending.append(unit)

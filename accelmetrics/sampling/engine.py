@@ -11,20 +11,18 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from operator import is_
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from accelmetrics.backends.contract import Backend, Number
+from accelmetrics.backends.contract import Backend, Reading
+from accelmetrics.sampling.assemble import Page
 from accelmetrics.sampling.cursor import Cursor
-from accelmetrics.sampling.inventory import Inventory
+from accelmetrics.sampling.inventory import Inventory, Seen
 from accelmetrics.sampling.options import Options
 from accelmetrics.sampling.post import Post
 from accelmetrics.sampling.selection import Selection
 from accelmetrics.sampling.session import Session
 from accelmetrics.sampling.source import Source
-from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Unavailable
 from accelmetrics.schemas.snapshot import Place, Snapshot
 
 SLICES = 40
@@ -77,7 +75,7 @@ class ThreadEngine:
         backends: Sequence[Backend],
         forced: frozenset[str],
         options: Options,
-        seen: Sequence[tuple[str, int, DeviceIdentity]] = (),
+        seen: Sequence[Seen] = (),
     ) -> None:
         self.statistics = Statistics()
         self._session = session
@@ -93,8 +91,7 @@ class ThreadEngine:
         self._posts: list[Post] = []
         self._first = True
         self._places: tuple[Place, ...] = ()
-        self._parts: list[Mapping[str, Unavailable]] = []
-        self._unavailable: Mapping[str, Unavailable] = {}
+        self._page = Page()
         self._inventory = Inventory()
         session.consumers.add(self)
 
@@ -121,7 +118,7 @@ class ThreadEngine:
             self._settle_in()
             return list(self._sources)
 
-    def numbering(self) -> list[tuple[str, int, DeviceIdentity]]:
+    def numbering(self) -> list[Seen]:
         """The device numbers given out so far, for another process to go on from."""
         return self._inventory.export()
 
@@ -173,12 +170,7 @@ class ThreadEngine:
     def _check_selection(self) -> None:
         if any(source.state in {"opening", "failed"} for source in self._sources):
             return
-        known = [
-            Place(f"{identity.kind}.{number}", number, None, identity)
-            for source in self._sources
-            for number, identity in sorted(self._inventory.known(source.backend.name).items())
-        ]
-        self._selection.check(known)
+        self._selection.check([place for source in self._sources for place in self._inventory.known(source.backend.name)])
 
     def _read(self, until: float) -> Snapshot:
         clock = self._session.clock
@@ -218,23 +210,16 @@ class ThreadEngine:
         return _Wait(overrun > STARVED * total, total > budget or bool(waiting))
 
     def _assemble(self, stamp: int, wait: _Wait) -> Snapshot:
-        metrics: dict[str, Number] = {}
-        parts: list[Mapping[str, Unavailable]] = []
         late = wait.starved and wait.overdue
-        backends = [post.collect(metrics, parts, late) for post in self._posts]
-        processes = {key: listed for post in self._posts for key, listed in post.processes().items()}
-        places = tuple(place for post in self._posts for place in post.places)
+        served = [post.collect(late) for post in self._posts]
+        entries = [entry for part in served for entry in part.entries]
+        metrics, reasons = self._page.write(entries)
+        places = tuple([place for post in self._posts for place in post.places])
         if places != self._places:
             self._places = places
+        processes = {
+            shelf.key: what.processes for shelf, what in entries if isinstance(what, Reading) and shelf.key and what.processes is not None
+        }
         readings, timed_out, lates = self.statistics
         self.statistics = Statistics(readings + 1, timed_out + any(post.timed_out for post in self._posts), lates + late)
-        return Snapshot(stamp, self._hostname, metrics, self._places, self._merge(parts), tuple(backends), processes)
-
-    def _merge(self, parts: list[Mapping[str, Unavailable]]) -> Mapping[str, Unavailable]:
-        """All reasons in one mapping: the same one as last time when none of its parts changed."""
-        known = self._parts
-        if len(parts) == len(known) and all(map(is_, parts, known)):
-            return self._unavailable
-        self._parts = parts
-        self._unavailable = {key: why for part in parts for key, why in part.items()}
-        return self._unavailable
+        return Snapshot(stamp, self._hostname, metrics, self._places, reasons, tuple([part.status for part in served]), processes)

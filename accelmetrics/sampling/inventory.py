@@ -1,9 +1,12 @@
 """Which number each device has, for as long as the process lives.
 
-Numbers are given out per kind (``gpu.0``, ``tpu.0``), compactly from 0, in the fixed order of the selected backends. A
+GPUs are numbered compactly from 0, in the fixed order of the selected backends, since several vendors share ``gpu.<i>``. A
 vendor's places are reserved when its hardware is detected, so that one that opens late, or never, shifts nobody; what
-turns up beyond the reserved places is numbered after everything else. A device is recognised by its UUID or PCI address,
-so it keeps its number when its driver is reloaded and the vendor's own order changes.
+turns up beyond the reserved places is numbered after everything else. Kinds that one vendor alone makes keep its own
+numbers (``tpu.<i>`` is the runtime's device id), and a partition has a number below its parent's (``gpu.0.mig.1``).
+
+A device is recognised by its UUID or PCI address, so it keeps its number when its driver is reloaded and the vendor's own
+order changes.
 """
 
 from __future__ import annotations
@@ -12,6 +15,15 @@ import threading
 from collections.abc import Sequence
 
 from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.snapshot import Place
+
+VENDOR_NUMBERED = frozenset({"tpu", "trn", "ipu"})
+"""Kinds whose numbers are the vendor's own."""
+PARTITION = "mig"
+"""The word between a device's key and the number of its partition."""
+
+Seen = tuple[str, Place]
+"""A backend's name and a device of its, with its place."""
 
 
 class Inventory:
@@ -21,8 +33,7 @@ class Inventory:
         self._lock = threading.Lock()
         self._next: dict[str, int] = {}
         self._reserved: dict[str, range] = {}
-        self._index: dict[tuple[str, str], int] = {}
-        self._identity: dict[tuple[str, str], DeviceIdentity] = {}
+        self._places: dict[tuple[str, str], Place] = {}
 
     def renew_lock(self) -> None:
         """Replace the lock, which another thread may have held when the process forked."""
@@ -36,42 +47,48 @@ class Inventory:
                 self._reserved[backend] = range(start, start + count)
                 self._next[kind] = start + count
 
-    def adopt(self, backend: str, devices: Sequence[DeviceIdentity]) -> list[int]:
-        """Number the devices of an opened backend, in its order; those seen before keep their numbers."""
+    def adopt(self, backend: str, devices: Sequence[DeviceIdentity]) -> list[Place]:
+        """Give the devices of an opened backend their places, in its order; those seen before keep theirs."""
         with self._lock:
             anchors = _anchors(devices)
             self._rename(backend, devices, anchors)
-            return [self._number(backend, anchor, device) for anchor, device in zip(anchors, devices, strict=True)]
+            return [self._place(backend, anchor, device) for anchor, device in zip(anchors, devices, strict=True)]
 
-    def known(self, backend: str) -> dict[int, DeviceIdentity]:
-        """Every device of a backend that was ever seen, by number."""
+    def known(self, backend: str) -> list[Place]:
+        """Every device of a backend that was ever seen, whole devices first, by number."""
         with self._lock:
-            return {index: self._identity[entry] for entry, index in self._index.items() if entry[0] == backend}
+            places = [place for (owner, _), place in self._places.items() if owner == backend]
+            return sorted(places, key=lambda place: (bool(place.identity.parent), place.key.rpartition(".")[0], place[1]))
 
-    def export(self) -> list[tuple[str, int, DeviceIdentity]]:
-        """Backend, number and identity of every device seen, for :meth:`restore` in another process."""
+    def export(self) -> list[Seen]:
+        """Every device seen, for :meth:`restore` in another process."""
         with self._lock:
-            return [(entry[0], index, self._identity[entry]) for entry, index in self._index.items()]
+            return [(entry[0], place) for entry, place in self._places.items()]
 
-    def restore(self, seen: Sequence[tuple[str, int, DeviceIdentity]]) -> None:
+    def restore(self, seen: Sequence[Seen]) -> None:
         """Take over the numbering of another process."""
         with self._lock:
-            for backend, index, identity in seen:
-                self._index[(backend, identity.anchor)] = index
-                self._identity[(backend, identity.anchor)] = identity
-                self._next[identity.kind] = max(self._next.get(identity.kind, 0), index + 1)
+            for backend, place in seen:
+                kind = place.identity.kind
+                self._places[(backend, place.identity.anchor)] = place
+                self._next[kind] = max(self._next.get(kind, 0), place[1] + 1)
 
-    def _number(self, backend: str, anchor: str, device: DeviceIdentity) -> int:
-        entry = (backend, anchor)
-        index = self._index.get(entry)
-        if index is None:
-            index = self._free_place(backend, device.kind)
-            self._index[entry] = index
-        self._identity[entry] = device
-        return index
+    def _place(self, backend: str, anchor: str, device: DeviceIdentity) -> Place:
+        known = self._places.get((backend, anchor))
+        place = known._replace(identity=device) if known is not None else self._new_place(backend, device)
+        self._places[(backend, anchor)] = place
+        return place
 
-    def _free_place(self, backend: str, kind: str) -> int:
-        taken = {index for (owner, _), index in self._index.items() if owner == backend}
+    def _new_place(self, backend: str, device: DeviceIdentity) -> Place:
+        parent = self._places.get((backend, device.parent)) if device.parent else None
+        if parent is not None:
+            return Place(f"{parent.key}.{PARTITION}.{device.vendor_index}", device.vendor_index, None, device)
+        vendor_numbered = device.kind in VENDOR_NUMBERED
+        index = device.vendor_index if vendor_numbered else self._free_number(backend, device.kind)
+        return Place(f"{device.kind}.{index}", index, None, device)
+
+    def _free_number(self, backend: str, kind: str) -> int:
+        taken = {place[1] for (owner, _), place in self._places.items() if owner == backend and not place.identity.parent}
         for index in self._reserved.get(backend, range(0)):
             if index not in taken:
                 return index
@@ -83,9 +100,8 @@ class Inventory:
         """A device that failed at its first enumeration had no UUID then: it keeps the number it got all the same."""
         for anchor, device in zip(anchors, devices, strict=True):
             nameless = (backend, _by_number(device))
-            if anchor != nameless[1] and (backend, anchor) not in self._index and nameless in self._index:
-                self._index[(backend, anchor)] = self._index.pop(nameless)
-                self._identity.pop(nameless, None)
+            if anchor != nameless[1] and (backend, anchor) not in self._places and nameless in self._places:
+                self._places[(backend, anchor)] = self._places.pop(nameless)
 
 
 def _anchors(devices: Sequence[DeviceIdentity]) -> list[str]:

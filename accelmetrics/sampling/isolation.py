@@ -25,11 +25,12 @@ from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.registry import names
 from accelmetrics.sampling.child import Answer, Order
 from accelmetrics.sampling.engine import Statistics
+from accelmetrics.sampling.inventory import Seen
 from accelmetrics.sampling.options import Options
 from accelmetrics.sampling.wire import Wire
-from accelmetrics.schemas.catalogue import expected_names
+from accelmetrics.schemas.catalogue import expected_keys
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
+from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -71,7 +72,7 @@ class ProcessEngine:
         self._retry_at = 0.0
         self._why = Unavailable(Reason.DRIVER_UNAVAILABLE, "the reading process has not been started")
         self._last: Snapshot | None = None
-        self._seen: Sequence[tuple[str, int, DeviceIdentity]] = ()
+        self._seen: Sequence[Seen] = ()
 
     def take(self) -> Snapshot:
         """One snapshot, or one that says why there is none. Safe from any thread."""
@@ -184,7 +185,7 @@ class ProcessEngine:
         """A snapshot in which everything that is known to exist is missing, for the reason that the child is not there."""
         why = self._why
         last = self._last
-        keys = dict.fromkeys(name for host in self._hosts for name in expected_names(host))
+        keys = dict.fromkeys(key for host in self._hosts for key in expected_keys(host))
         if last is not None:
             keys.update(dict.fromkeys((*last.metrics, *last.unavailable)))
         readings, timed_out, late = self.statistics

@@ -44,18 +44,18 @@ class Flight:
         abandoned: The lane was disowned: nobody waits for this flight any more.
     """
 
-    __slots__ = ("abandoned", "cursor", "followers", "idle", "lane", "looked_at", "seen", "steps", "unit")
+    # Defaults on the class: one flight is made per unit and reading, and nearly all of them land before anybody looks.
+    seen = 0
+    looked_at = 0.0
+    idle = 0.0
+    followers: tuple[Cursor, ...] = ()
+    abandoned = False
 
     def __init__(self, unit: int, cursor: Cursor | None, lane: Lane) -> None:
         self.unit = unit
         self.cursor = cursor
         self.lane = lane
         self.steps: list[Any] = []
-        self.seen = 0
-        self.looked_at = 0.0
-        self.idle = 0.0
-        self.followers: list[Cursor] = []
-        self.abandoned = False
 
     def stood_still(self, seconds: float) -> float:
         """Note that so much time has passed, and say for how long no call has returned. Two who look do not count twice."""
@@ -167,7 +167,7 @@ class Crew:
             self.queue.put(flight.cursor.work)
         return True
 
-    def landed(self, flight: Flight) -> list[Cursor]:
+    def landed(self, flight: Flight) -> tuple[Cursor, ...]:
         """A flight came back: free its unit and say who else waits for it."""
         with self.lock:
             if self.flights.get(flight.unit) is flight:

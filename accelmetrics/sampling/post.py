@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from accelmetrics.backends.contract import Number
-from accelmetrics.sampling.assemble import Shelf
+from accelmetrics.sampling.assemble import Entry, Shelf
 from accelmetrics.sampling.cursor import Cursor, Result
 from accelmetrics.sampling.inventory import Inventory
 from accelmetrics.sampling.options import Options
 from accelmetrics.sampling.selection import Selection
 from accelmetrics.sampling.source import Source
-from accelmetrics.schemas.catalogue import expected_names
-from accelmetrics.schemas.identity import BackendStatus, DeviceProcess, Status
-from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.catalogue import expected_keys, expected_names
+from accelmetrics.schemas.identity import BackendStatus, Status
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import Place, rfc3339
 
@@ -24,6 +23,18 @@ LATE = Unavailable(Reason.STALE, "the reading is late: the interpreter was busy 
 OPENING = Unavailable(Reason.TIMED_OUT, "the driver is still being opened")
 STALE = Unavailable(Reason.STALE, "the source's last reading is too old")
 LOST = Unavailable(Reason.DEVICE_LOST, "the driver no longer lists this device")
+
+
+class Served(NamedTuple):
+    """What one source gave for one snapshot.
+
+    Attributes:
+        entries: Of every unit, the reading or the reason why there is none.
+        status: How the source fared.
+    """
+
+    entries: list[Entry]
+    status: BackendStatus
 
 
 class Post:
@@ -44,11 +55,10 @@ class Post:
         self._read_options = options.read_options()
         self._timeout = options.timeout
         self._selection = selection
-        self._kind = source.backend.kind
-        self._expected = _expected(source)
-        self._shelves: dict[int, Shelf] = {}
-        self._all_numbers: list[int] = []
-        self._numbers: list[int] = []
+        self._names, self._keys = _expected(source)
+        self._shelves: dict[str, Shelf] = {}
+        self._shelved: list[tuple[int, Shelf]] = []
+        self._lost: list[Shelf] = []
         self._served: dict[int, Result] = {}
         self._places: tuple[Place, ...] = ()
         self._sequence = 0
@@ -60,8 +70,7 @@ class Post:
         if source.state != "open":
             return None
         if self.cursor is None or self.cursor.generation != source.generation:
-            self._list_devices()
-            self.cursor = source.new_cursor(self._read_options, self._selected_units())
+            self.cursor = source.new_cursor(self._read_options, self._selected_units(self._list_devices()))
             self._served = {}
         return self.cursor
 
@@ -88,70 +97,60 @@ class Post:
             cursor.send(now, 1)
         return not all(self._acceptable(unit, cursor.results.get(unit), now) for unit in cursor.units)
 
-    def collect(self, metrics: dict[str, Number], reasons: list[Mapping[str, Unavailable]], late: bool) -> BackendStatus:
-        """Add what was read to the flat dict and the list of reasons, and say how the source fared."""
+    def collect(self, late: bool) -> Served:
+        """What came of the reading: an entry for every unit, and how the source fared.
+
+        Args:
+            late: The interpreter was too busy elsewhere to wait for everything.
+        """
         cursor = self.cursor
         if self.source.state != "open" or cursor is None:
-            return self._closed(reasons)
+            return self._closed()
+        entries: list[Entry] = []
         failures: dict[str, Unavailable] = {}
         oldest = None
         fresh = False
         now = self.source.clock.monotonic()
-        for unit, number in zip(cursor.units, self._numbers, strict=True):
-            shelf = self._shelves[number]
-            result = cursor.results.get(unit)
+        served, results = self._served, cursor.results
+        for unit, shelf in self._shelved:
+            result = results.get(unit)
             usable = self._acceptable(unit, result, now)
-            if usable and result is not None and result.outcome.value is not None:
-                reasons.append(shelf.put(result.outcome.value, metrics))
-                oldest = result.read_at if oldest is None else min(oldest, result.read_at)
+            if usable and result is not None and result[0].value is not None:
+                entries.append((shelf, result[0].value))
+                oldest = result[1] if oldest is None else min(oldest, result[1])
             else:
-                failure = self._why(unit, result if usable else None, cursor, late)
-                failures[shelf.key] = failure
-                reasons.append(shelf.fail(failure))
-            if result is not None and self._served.get(unit) is not result:
-                fresh = True
-                self._served[unit] = result
+                failures[shelf.key] = failure = self._why(unit, result if usable else None, cursor, late)
+                entries.append((shelf, failure))
+            if result is not None and served.get(unit) is not result:
+                fresh = fresh or unit not in served or served[unit][1] != result[1] or not self.source.paced
+                served[unit] = result
         self._sequence += fresh
         if cursor.spent:
             self.source.busy_seconds = cursor.spent
         self.timed_out = any(why.reason == Reason.TIMED_OUT for why in failures.values())
-        reasons.extend(self._missing_devices())
-        return self._status(cursor, failures, oldest, now)
+        entries.extend((shelf, LOST) for shelf in self._lost)
+        return Served(entries, self._status(cursor, failures, oldest, now))
 
-    def processes(self) -> dict[str, tuple[DeviceProcess, ...]]:
-        """By device key, the processes that use it, where the source can say."""
-        cursor = self.cursor
-        if cursor is None or self._kind is None:
-            return {}
-        found = {}
-        for unit, number in zip(cursor.units, self._numbers, strict=True):
-            result = self._served.get(unit)
-            if result is not None and result is cursor.results.get(unit) and result.outcome.value is not None:
-                listed = result.outcome.value.processes
-                if listed is not None:
-                    found[self._shelves[number].key] = listed
-        return found
-
-    def _list_devices(self) -> None:
-        if self._kind is None:
-            self._shelves.setdefault(0, Shelf("", self._expected))
-            return
-        numbers = self._inventory.adopt(self.source.backend.name, self.source.devices)
-        known = self._inventory.known(self.source.backend.name)
-        places = [Place(f"{identity.kind}.{number}", number, None, identity) for number, identity in sorted(known.items())]
-        self._places = tuple(place for place in places if self._selection.wants(place))
+    def _list_devices(self) -> list[str]:
+        """Note which devices there are and have a shelf for each that was selected: the keys of the driver's units."""
+        name = self.source.backend.name
+        listed = self._inventory.adopt(name, self.source.devices)
+        self._places = tuple(place for place in self._inventory.known(name) if self._selection.wants(place))
         for place in self._places:
-            self._shelves.setdefault(place.index, Shelf(place.key, self._expected))
-        self._all_numbers = numbers
+            self._shelves.setdefault(place.key, Shelf(place.key, self._names))
+        return [place.key for place in listed]
 
-    def _selected_units(self) -> Sequence[int]:
-        if self._kind is None:
-            self._numbers = [0]
-            return (0,)
-        chosen = {place.index for place in self._places}
-        units = [unit for unit, number in enumerate(self._all_numbers) if number in chosen]
-        self._numbers = [self._all_numbers[unit] for unit in units]
-        return units
+    def _selected_units(self, keys: Sequence[str]) -> list[int]:
+        """The units to read, in the driver's order; notes on the way which shelf each goes to and which devices are lost."""
+        self._shelved = [(unit, self._shelves[key]) for unit, key in enumerate(keys) if key in self._shelves]
+        self._lost = [shelf for key, shelf in self._shelves.items() if key and key not in keys]
+        driver = self.source.driver
+        if driver is not None and driver.machine_wide:
+            self._shelved.append((len(keys), self._machine_shelf()))
+        return [unit for unit, _ in self._shelved]
+
+    def _machine_shelf(self) -> Shelf:
+        return self._shelves.setdefault("", Shelf("", self._keys))
 
     def _acceptable(self, unit: int, result: Result | None, now: float) -> bool:
         """Whether a result may be served: one that came back since the last time, or of a paced source and not stale."""
@@ -159,12 +158,12 @@ class Post:
             return False
         interval = self.source.backend.interval
         if interval > 0:
-            return now - result.read_at <= 2.0 * interval + self._timeout
-        return self._served.get(unit) is not result and self._began - result.read_at <= self._timeout
+            return now - result[1] <= 2.0 * interval + self._timeout
+        return self._served.get(unit) is not result and self._began - result[1] <= self._timeout
 
     def _why(self, unit: int, result: Result | None, cursor: Cursor, late: bool) -> Unavailable:
         if result is not None:
-            return result.outcome.failure or Unavailable(Reason.DRIVER_ERROR, "the reader gave nothing")
+            return result[0].failure or Unavailable(Reason.DRIVER_ERROR, "the reader gave nothing")
         if unit in cursor.blocked:
             return HUNG
         if self.source.crew.live == 0:
@@ -173,24 +172,19 @@ class Post:
             return LATE
         return STALE if self.source.paced and unit in cursor.results else TOO_SLOW
 
-    def _closed(self, reasons: list[Mapping[str, Unavailable]]) -> BackendStatus:
+    def _closed(self) -> Served:
+        """What is to be said of a source that is not open: the reason, under every key that it ever gave."""
         source = self.source
         if source.state == "absent":
             self.timed_out = False
-            return BackendStatus(source.backend.name, "absent", source.detection.evidence)
+            return Served([], BackendStatus(source.backend.name, "absent", source.detection.evidence))
         failure = OPENING if source.state == "opening" else source.failure or OPENING
-        if self._kind is None:
-            self._shelves.setdefault(0, Shelf("", self._expected))
-        reasons.extend(shelf.fail(failure) for shelf in self._shelves.values())
+        if self._keys:
+            self._machine_shelf()
         self.timed_out = failure.reason == Reason.TIMED_OUT
         status: Status = "timed_out" if self.timed_out else "failed"
-        return BackendStatus(source.backend.name, status, failure.detail, duration_seconds=source.open_seconds, sequence=self._sequence)
-
-    def _missing_devices(self) -> list[Mapping[str, Unavailable]]:
-        """Devices that were there once and that the driver no longer lists."""
-        if len(self._shelves) == len(self._numbers):
-            return []
-        return [shelf.fail(LOST) for number, shelf in self._shelves.items() if number not in self._numbers]
+        said = BackendStatus(source.backend.name, status, failure.detail, duration_seconds=source.open_seconds, sequence=self._sequence)
+        return Served([(shelf, failure) for shelf in self._shelves.values()], said)
 
     def _status(self, cursor: Cursor, failures: Mapping[str, Unavailable], oldest: float | None, now: float) -> BackendStatus:
         source = self.source
@@ -212,6 +206,9 @@ class Post:
         return rfc3339(self.source.clock.time_ns() - int(age * 1e9))
 
 
-def _expected(source: Source) -> tuple[str, ...]:
-    rows: tuple[Metric, ...] = tuple(source.backend.own_metrics())
-    return (*expected_names(source.backend.name), *(row.name for row in rows if not row.conditional))
+def _expected(source: Source) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the catalogue, and the backend's own rows, promise of each device and of the machine."""
+    name = source.backend.name
+    own = [row for row in source.backend.own_metrics() if not row.conditional and not row.templated]
+    names = (*expected_names(name), *(part for row in own if row.device_part for part in row.names))
+    return names, (*expected_keys(name), *(part for row in own if not row.device_part for part in row.names))

@@ -172,12 +172,12 @@ class Source:
                 return
             guarded(driver.close)
 
-    def new_cursor(self, options: ReadOptions, units: Sequence[int] | None) -> Cursor | None:
+    def new_cursor(self, options: ReadOptions, units: Sequence[int]) -> Cursor | None:
         """A consumer's place in the open driver; None when it is not open (any more).
 
         Args:
             options: What the consumer wants.
-            units: The units to read; None for all.
+            units: The units to read.
         """
         with self._lock:
             driver, generation = self.driver, self.generation
@@ -188,8 +188,7 @@ class Source:
             with self._lock:
                 self._fail(outcome.failure, outcome.error)
             return None
-        everything = range(len(self.devices)) if self.backend.kind is not None else range(1)
-        cursor = Cursor(self, outcome.value, generation, everything if units is None else units)
+        cursor = Cursor(self, outcome.value, generation, units)
         self.cursors.add(cursor)
         return cursor
 

@@ -6,6 +6,7 @@ somebody looks. The typed views and the reading of documents load pydantic; noth
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceKind, DeviceProcess
@@ -375,8 +376,13 @@ class Device:
 def rfc3339(time_ns: int) -> str:
     """Nanoseconds since 1970 as text, cut to the microsecond."""
     seconds, rest = divmod(time_ns, _NANOSECONDS)
+    return f"{_to_the_second(seconds)}.{rest // 1000:06}Z"
+
+
+@lru_cache(maxsize=4)
+def _to_the_second(seconds: int) -> str:
     year, month, day, hour, minute, second, *_ = time.gmtime(seconds)
-    return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{rest // 1000:06}Z"
+    return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"
 
 
 def _device_entry(place: Place) -> dict[str, Any]:

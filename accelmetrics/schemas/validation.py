@@ -8,13 +8,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from accelmetrics.schemas.catalogue import expected_names, resolve
+from accelmetrics.schemas.catalogue import expected_keys, expected_names, resolve
 from accelmetrics.schemas.document import Document, describe
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.metric import DEVICE_KINDS, Metric
 from accelmetrics.schemas.metrics_models import DEVICE_MODELS
 from accelmetrics.schemas.models import Model
 from accelmetrics.schemas.snapshot import Device, Snapshot
+
+BACKENDS = {"google": "tpu", "aws": "neuron"}
+"""Where a backend is not named after the vendor whose devices it lists."""
 
 
 def validate(snapshot: Snapshot) -> None:
@@ -82,11 +85,11 @@ def _owed_findings(snapshot: Snapshot) -> Iterator[str]:
 
 def _owed(snapshot: Snapshot) -> Iterator[str]:
     for place in snapshot.identities:
-        for name in expected_names(place.identity.vendor):
+        for name in expected_names(BACKENDS.get(place.identity.vendor, place.identity.vendor)):
             yield f"{place.key}.{name}"
     for status in snapshot.backends:
-        if status.name == "host" and status.status != "absent":
-            yield from expected_names("host")
+        if status.status != "absent" and (status.name == "host" or status.status in {"ok", "degraded"}):
+            yield from expected_keys(status.name)
 
 
 def _alias_findings(metrics: Mapping[str, int | float]) -> Iterator[str]:

@@ -140,6 +140,7 @@ class FakeBackend:
         self.detection = Detection(True, f"{devices} scripted devices", devices if kind else 0)
         self.metrics: list[Metric] = []
         self._devices = [FakeDevice(_identity(kind or "gpu", vendor, number)) for number in range(devices)]
+        self._machine: FakeDevice | None = None
         self._open_error: BaseException | None = None
         self._open_delay = 0.0
         self._may_open = threading.Event()
@@ -149,6 +150,13 @@ class FakeBackend:
     def device(self, number: int) -> FakeDevice:
         """The device with the vendor's own number."""
         return self._devices[number]
+
+    @property
+    def machine(self) -> FakeDevice:
+        """What belongs to no device: give it whole keys, and the driver has one more unit."""
+        if self._machine is None:
+            self._machine = FakeDevice(_identity(self.kind or "gpu", "", 0))
+        return self._machine
 
     def reorder(self, *numbers: int) -> None:
         """Let the driver list its devices in another order, or fewer of them, when it is opened next."""
@@ -203,9 +211,14 @@ class FakeBackend:
                 Reason.DRIVER_UNAVAILABLE, "the scripted driver is not loaded", backend=self.name, advice="call come_back()"
             )
 
+    @property
+    def has_machine(self) -> bool:
+        """Whether the machine was given anything."""
+        return self._machine is not None
+
     def all_devices(self) -> list[FakeDevice]:
-        """The devices in the driver's order."""
-        return list(self._devices)
+        """What can be read, in the driver's order: the devices, then the machine if it was given anything."""
+        return list(self._devices) if self._machine is None else [*self._devices, self._machine]
 
 
 class FakeDriver:
@@ -216,11 +229,13 @@ class FakeDriver:
     def __init__(self, backend: FakeBackend) -> None:
         self._backend = backend
         self._listed = backend.all_devices()
+        self.machine_wide = backend.kind is None or backend.has_machine
 
     @property
     def devices(self) -> list[DeviceIdentity]:
         """What the script lists; none for a host."""
-        return [device.identity for device in self._listed] if self._backend.kind else []
+        count = len(self._listed) - self.machine_wide
+        return [device.identity for device in self._listed[:count]]
 
     def reader(self, options: ReadOptions) -> FakeReader:
         """A reader that notes what it was told."""

@@ -134,6 +134,7 @@ class ReplayBackend:
             listed.update((device.index, device.identity) for device in snapshot.devices if device.kind == kind)
         self.devices = tuple(listed[index] for index in sorted(listed))
         self.numbers = tuple(sorted(listed))
+        self.machine_wide = kind is None
 
     def detect(self) -> Detection:
         """Always there."""

@@ -22,7 +22,6 @@ from accelmetrics.schemas.reasons import Reason
 
 SH = "/bin/sh"
 PYTHON = sys.executable
-HOLD = "import time; time.sleep(120)"
 SOON = 5.0
 """Seconds: far below the 120 for which children sleep, far above what a loaded machine needs."""
 
@@ -108,7 +107,9 @@ def test_a_command_may_close_its_output_and_go_on() -> None:
 
 
 def test_standard_input_is_empty() -> None:
-    assert python("import sys; print(repr(sys.stdin.read()))").stdout == "''\n"
+    """Even where the program's own is not."""
+    code = "from accelmetrics.backends import commands; print(repr(commands.run(['/bin/cat'], timeout=5).stdout))"
+    assert interpreter(code, given="typed by the user").stdout == "''\n"
 
 
 def test_the_environment_is_reduced_to_what_tools_need(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,8 +137,8 @@ def test_the_working_directory_is_temporary_and_removed(scratch: Path) -> None:
     assert list(scratch.iterdir()) == []
 
 
-def test_where_nothing_may_be_written_the_command_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", "/nonexistent")
+def test_where_nothing_may_be_written_the_command_still_runs(monkeypatch: pytest.MonkeyPatch, pids: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(pids / "below-a-file"))
     assert shell("pwd").stdout == "/\n"
 
 
@@ -189,6 +190,31 @@ def test_children_that_left_the_group_or_their_parent_are_killed_too(pids: Path)
     listed = [int(pid) for pid in pids.read_text().split()]
     assert len(listed) == 2
     assert all(gone(pid) for pid in listed)
+
+
+def test_a_child_that_wiped_its_environment_is_killed_too(pids: Path) -> None:
+    """Nothing but its parent tells whose it is."""
+    code = """
+    import subprocess, sys, time
+    child = subprocess.Popen([sys.executable, "-IS", "-c", "import time; time.sleep(120)"], env={}, start_new_session=True)
+    print(child.pid, file=open(sys.argv[1], "w"))
+    time.sleep(120)
+    """
+    with pytest.raises(SourceError):
+        python(code, str(pids), timeout=1.0)
+    assert wait_until_gone(int(pids.read_text()))
+
+
+def test_a_command_that_cannot_be_killed_now_is_reaped_by_a_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that the kernel holds on to: it is not waited for, and leaves no zombie in the end."""
+    monkeypatch.setattr(Child, "kill", lambda child: None)
+    with pytest.raises(SourceError):
+        shell("sleep 2", timeout=0.1)
+    (left,) = psutil.Process().children()
+    assert wait_until_gone(left.pid)
+    assert left.status() == psutil.STATUS_ZOMBIE
+    shell("true")
+    assert psutil.Process().children() == []
 
 
 def test_a_command_that_ignores_signals_is_killed(pids: Path) -> None:
@@ -356,11 +382,12 @@ def test_runs_in_many_threads_do_not_mix() -> None:
     assert results == {number: f"{number}\n{number}\n" for number in range(12)}
 
 
-def interpreter(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def interpreter(code: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
     """Another interpreter with the package on its path."""
     root = str(Path(commands.__file__).parents[2])
     environment = os.environ | {"PYTHONPATH": root}
-    return subprocess.run([PYTHON, "-c", textwrap.dedent(code), *arguments], env=environment, capture_output=True, text=True, timeout=30)
+    argv = [PYTHON, "-c", textwrap.dedent(code), *arguments]
+    return subprocess.run(argv, env=environment, input=given, capture_output=True, text=True, timeout=30)
 
 
 EXIT_MEANWHILE = """

@@ -42,6 +42,7 @@ class Scripted:
         return ()
 
     source = "file"
+    machine_wide = False
     devices = tuple(DeviceIdentity("gpu", "acme", number, uuid=f"GPU-0000-{number}") for number in range(2))
 
     def reader(self, options: ReadOptions) -> Scripted:

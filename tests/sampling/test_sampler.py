@@ -162,6 +162,7 @@ def test_process_blocks_stand_below_the_process_key() -> None:
 
     class OneReader:
         source = "script"
+        machine_wide = False
         devices = (backend.device(0).identity,)
 
         def reader(self, options: ReadOptions) -> Reader:

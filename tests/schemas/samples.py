@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from accelmetrics.schemas.catalogue import CATALOGUE, expected_names, match, rows_for
+from accelmetrics.schemas.catalogue import CATALOGUE, expected_keys, expected_names, match, rows_for
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -43,7 +43,7 @@ def some_value(row: Metric) -> Number:
 def complete_metrics() -> dict[str, Number]:
     """Every key that two devices and the host owe, and some that they may give."""
     keys = [f"{place.key}.{name}" for place in (NVIDIA, AMD) for name in expected_names(place.identity.vendor)]
-    keys += expected_names("host")
+    keys += expected_keys("host")
     keys += [row.key.replace("{i}", "0") for row in rows_for("nvidia") if row.conditional]
     keys += ["disk./.usagePercent", "disk./mnt/a.b.usageGB", "disk.nvme0n1.in", "disk.nvme0n1.readBps", "cpu.0.cpu_percent"]
     return {key: some_value(row) for key in keys if (row := match(key))}

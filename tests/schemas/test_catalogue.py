@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.schemas import catalogue
-from accelmetrics.schemas.catalogue import CATALOGUE, SECTIONS, expected_names, find, match, resolve, rows_for
+from accelmetrics.schemas.catalogue import CATALOGUE, SECTIONS, expected_keys, expected_names, find, match, resolve, rows_for
 from accelmetrics.schemas.errors import UnknownNameError
 from accelmetrics.schemas.metric import Metric, field_of, name_of, split_series
 
@@ -215,10 +215,13 @@ def test_process_keys_are_the_eight() -> None:
 
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 def test_expected_names_are_owed_at_every_reading(backend: str) -> None:
-    names = expected_names(backend)
-    assert len(names) == len(set(names)) > 0
-    assert not [name for name in names if "{" in name]
+    names, keys = expected_names(backend), expected_keys(backend)
+    owed = (*names, *keys)
+    assert len(owed) == len(set(owed)) > 0
+    assert not [name for name in owed if "{" in name]
     assert names is expected_names(backend)
+    assert keys is expected_keys(backend)
+    assert (not names) == (backend == "host"), "the host has no devices"
     assert rows_for(backend) is rows_for(backend)
 
 

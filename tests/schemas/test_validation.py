@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelmetrics.schemas.catalogue import expected_names, rows_for
+from accelmetrics.schemas.catalogue import expected_keys, expected_names, rows_for
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.metric import Metric
@@ -39,7 +39,7 @@ def test_any_mix_of_values_and_reasons_breaks_no_rule(random: Random) -> None:
             if not row.templated and not row.conditional and random.random() < 0.5:
                 metrics |= dict.fromkeys((part + name for name in row.names), a_value(row, random))
     owed = [f"{place.key}.{name}" for place in (NVIDIA, AMD) for name in expected_names(place.identity.vendor)]
-    missing = {key: WHY for key in (*owed, *expected_names("host")) if key not in metrics}
+    missing = {key: WHY for key in (*owed, *expected_keys("host")) if key not in metrics}
     assert list(findings(complete(metrics=metrics, unavailable=missing))) == []
 
 
@@ -113,11 +113,11 @@ def test_a_host_view_that_differs_from_the_metrics_is_found() -> None:
 
 def test_a_host_that_was_not_read_owes_nothing() -> None:
     snapshot = complete(backends=())
-    for name in expected_names("host"):
+    for name in expected_keys("host"):
         del snapshot.metrics[name]
     validate(snapshot)
     snapshot.backends = (BackendStatus("host", "failed"),)
-    assert len(list(findings(snapshot))) == len(expected_names("host"))
+    assert len(list(findings(snapshot))) == len(expected_keys("host"))
 
 
 def test_keys_from_elsewhere_break_no_rule() -> None:

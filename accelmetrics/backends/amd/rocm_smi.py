@@ -93,6 +93,7 @@ class RocmSmiDriver:
     """
 
     source = "rocm-smi"
+    machine_wide = False
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, tool: Tool | None = None) -> None:
         self._clock = clock

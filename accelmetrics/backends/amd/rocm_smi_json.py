@@ -24,7 +24,7 @@ MAX_ATTEMPTS = 64
 
 _OBJECT = re.compile(r'\{\s*"')
 _CARD = re.compile(r"card(\d{1,4})", re.IGNORECASE | re.ASCII)
-_CARD_START = re.compile(r'(?<!\\)"card(\d{1,4})"\s*:\s*(?=\{)', re.IGNORECASE | re.ASCII)
+_CARD_START = re.compile(r'"card(\d{1,4})"\s*:\s*(?=\{)', re.IGNORECASE | re.ASCII)
 _SYSTEM = "system"
 _DECODER = json.JSONDecoder()
 

@@ -37,6 +37,7 @@ class LinuxDriver:
     """
 
     source = "proc"
+    machine_wide = True
     devices: Sequence[DeviceIdentity] = ()
 
     def __init__(self, clock: Clock = time.monotonic) -> None:

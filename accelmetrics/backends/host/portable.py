@@ -53,6 +53,7 @@ class PortableDriver:
     """
 
     source = "psutil"
+    machine_wide = True
     devices: Sequence[DeviceIdentity] = ()
 
     def __init__(self, clock: Clock = time.monotonic) -> None:

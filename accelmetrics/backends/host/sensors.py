@@ -75,8 +75,8 @@ def _rapl_zones() -> list[Zone]:
     found = []
     for entry in list_directory("/sys/class/powercap"):
         base = f"/sys/class/powercap/{entry}"
-        # Zones within a package (core, dram) have a second number; psys is the board.
-        if entry.startswith("intel-rapl:") and entry.count(":") == 1 and (read_text(f"{base}/name") or "").startswith("package"):
+        # Beside packages there are zones within them (core, dram), the board (psys), and packages again by another way (mmio).
+        if entry.startswith("intel-rapl:") and (read_text(f"{base}/name") or "").startswith("package"):
             largest = read_text(f"{base}/max_energy_range_uj") or ""
             found.append(Zone(f"{base}/energy_uj", int(largest) if largest.isascii() and largest.isdigit() and len(largest) <= 20 else 0))
     return found

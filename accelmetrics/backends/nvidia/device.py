@@ -45,16 +45,20 @@ class Device:
         self._once = Group(library, handle, ONCE, math.inf)
         self._gpm_support = Group(library, handle, (GPM_SUPPORT,), math.inf)
         self.due = -math.inf
+        self._changed = False
         self.limit: float | None = None
 
     def refresh(self, now: float, steps: list[Any]) -> None:
         """Read the slow values that are due: to be called from ``due`` on."""
         groups = (self._once, self._gpm_support, self._ten, self._second)
-        changed = [group.read(now, steps) for group in groups]
+        for group in groups:
+            # Remembered across a reading that fails half-way.
+            self._changed |= group.read(now, steps)
         self.table.read(now, steps)
         self.due = min(self.table.due, *(group.due for group in groups))
-        if any(changed):
+        if self._changed:
             self._put_together()
+            self._changed = False
 
     def _put_together(self) -> None:
         groups = (self._second, self._ten, self._once)

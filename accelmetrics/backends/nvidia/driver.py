@@ -20,6 +20,7 @@ class NvidiaDriver:
     """
 
     source = "nvml"
+    machine_wide = False
 
     def __init__(self, library: Library, places: list[Place], clock: Clock) -> None:
         self._library = library

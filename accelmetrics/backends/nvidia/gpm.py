@@ -14,7 +14,7 @@ from functools import cache, partial
 from operator import le, mul
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.contract import Block, Number
+from accelmetrics.backends.contract import NO_REASONS, Block, Number
 from accelmetrics.backends.nvidia.errors import FUNCTION_NOT_FOUND, check_device, impossible, unavailable
 from accelmetrics.backends.nvidia.library import Library
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -102,7 +102,7 @@ class Gpm:
         values = tuple(map(mul, raw[1::2], _FACTORS))
         # NaN compares with nothing, so it fails the first test.
         if not any(raw[::2]) and all(map(le, values, _LIMITS)) and min(values) >= 0:
-            return Block(NAMES, values), {}
+            return Block(NAMES, values), NO_REASONS
         return _sort_out(raw[::2], values)
 
 
@@ -154,4 +154,12 @@ class Cursor:
         status = self._gpm.between(self._older, self._newer)
         steps.append(status)
         check_device(status, "nvmlGpmMetricsGet")
-        return none_of(unavailable(status)) if status else self._gpm.result()
+        return none_of(unavailable(status)) if status else _alike(self._gpm.result(), self._result)
+
+
+def _alike(new: Result, old: Result) -> Result:
+    """The new result with the old one's names and reasons where they are equal: the same objects save work further up."""
+    (block, reasons), (before, before_reasons) = new, old
+    if block.names is not before.names and block.names == before.names:
+        block = Block(before.names, block.values)
+    return block, before_reasons if reasons == before_reasons else reasons

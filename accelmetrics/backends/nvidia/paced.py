@@ -102,7 +102,8 @@ class Group:
 
     def _store(self, answers: list[tuple[int, Answer]]) -> bool:
         self._live = [index for index in self._live if self._statuses[index] != NOT_SUPPORTED]
-        self._again = sorted({i for i, (_, answer) in answers if isinstance(answer, Unavailable) and answer.reason != Reason.NOT_SUPPORTED})
+        doubtful = {i for i, (_, answer) in answers if isinstance(answer, Unavailable) and answer.reason != Reason.NOT_SUPPORTED}
+        self._again = [index for index in self._live if self._statuses[index] or index in doubtful]
         reasons: dict[str, Unavailable] = {}
         metrics: dict[str, Number] = {}
         for _, (value, answer) in answers:

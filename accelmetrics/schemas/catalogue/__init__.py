@@ -10,7 +10,7 @@ from typing import NamedTuple
 from accelmetrics.schemas.catalogue import gpu, gpu_links, gpu_process, gpu_profiling, host
 from accelmetrics.schemas.metric import DEVICE_KINDS, Metric
 
-__all__ = ["CATALOGUE", "SECTIONS", "Section", "Sighting", "expected_names", "find", "match", "resolve", "rows_for"]
+__all__ = ["CATALOGUE", "SECTIONS", "Section", "Sighting", "expected_keys", "expected_names", "find", "match", "resolve", "rows_for"]
 
 
 class Section(NamedTuple):
@@ -99,10 +99,19 @@ def rows_for(backend: str) -> tuple[Metric, ...]:
 def expected_names(backend: str) -> tuple[str, ...]:
     """The names that a backend owes at every reading of every device: each has a value or a reason.
 
-    Aliases' names are among them. Left out are the keys of instances that may not exist (a process on the device) and the
-    host's keys per disk, mount point and CPU.
+    Aliases' names are among them. Left out are the keys of instances that may not exist (a process on the device).
     """
-    owed = (row for row in rows_for(backend) if not row.conditional and not row.templated)
+    return _owed(backend, True)
+
+
+@cache
+def expected_keys(backend: str) -> tuple[str, ...]:
+    """The whole keys that a backend owes at every reading: those that belong to no device, nor to a disk, mount point or CPU."""
+    return _owed(backend, False)
+
+
+def _owed(backend: str, of_devices: bool) -> tuple[str, ...]:
+    owed = (row for row in rows_for(backend) if not row.conditional and not row.templated and bool(row.device_part) == of_devices)
     return tuple(name for row in owed for name in row.names)
 
 

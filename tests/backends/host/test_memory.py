@@ -61,6 +61,12 @@ def test_of_nested_limits_the_tightest_binds(tree: HostTree) -> None:
     assert values["proc.memory.percent"] == pytest.approx(100 * 100 * PAGE / (2 * GIB))
 
 
+def test_a_host_with_less_to_give_than_the_limit_leaves_bounds_what_is_available(tree: HostTree) -> None:
+    tree.cgroup("/job")
+    tree.level("/job", memory_max=str(12 * GIB), memory_current=str(GIB))
+    assert tree.reader().read()["proc.memory.availableMB"] == 8000.0
+
+
 def test_use_above_a_lowered_limit_leaves_nothing_rather_than_less(tree: HostTree) -> None:
     tree.cgroup("/job")
     tree.level("/job", memory_max=str(GIB), memory_current=str(2 * GIB))

@@ -79,6 +79,7 @@ def test_power_is_the_energy_of_all_packages_over_the_interval(tree: HostTree) -
     zone(tree, "intel-rapl:1", "package-1", 5_000_000)
     zone(tree, "intel-rapl:2", "psys", 0)
     zone(tree, "intel-rapl:0:0", "core", 0)
+    zone(tree, "intel-rapl-mmio:0", "package-0", 0)
     watch = tree.reader()
     assert "cpu.powerWatts" not in watch.read()
     assert watch.reason("cpu.powerWatts") == "needs_interval"
@@ -86,6 +87,7 @@ def test_power_is_the_energy_of_all_packages_over_the_interval(tree: HostTree) -
     zone(tree, "intel-rapl:1", "package-1", 65_000_000)
     zone(tree, "intel-rapl:2", "psys", 10**9)
     zone(tree, "intel-rapl:0:0", "core", 10**9)
+    zone(tree, "intel-rapl-mmio:0", "package-0", 10**9)
     assert watch.read(2.0)["cpu.powerWatts"] == pytest.approx(80.0)
 
 

@@ -1,0 +1,41 @@
+"""``accelmetrics completion``: a shell's completion script, made by shtab."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from accelmetrics.cli.parsing import UsageError
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from accelmetrics.cli.output import Stdout
+
+SHELLS = ("bash", "zsh", "tcsh")
+EXAMPLES = """\
+  accelmetrics completion bash > ~/.local/share/bash-completion/completions/accelmetrics
+  accelmetrics completion zsh > "${fpath[1]}/_accelmetrics"
+  accelmetrics completion tcsh > ~/.accelmetrics.csh      and a line `source ~/.accelmetrics.csh` in ~/.tcshrc
+
+It needs the extra: pip install 'accelmetrics[completion]'"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("shell", nargs="?", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+
+
+def run(options: Namespace, out: Stdout) -> int:
+    """Print the script."""
+    from accelmetrics.cli.commands import root_parser
+    from accelmetrics.schemas.errors import MissingDependencyError
+
+    if options.shell is None:
+        raise UsageError(f"for which shell? One of {', '.join(SHELLS)}")
+    try:
+        import shtab
+    except ImportError as error:
+        raise MissingDependencyError("shtab", "completion") from error
+    script: str = shtab.complete(root_parser(whole=True), shell=options.shell)
+    out.write(script.rstrip("\n") + "\n")
+    return 0

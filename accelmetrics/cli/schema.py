@@ -1,0 +1,30 @@
+"""``accelmetrics schema``: the JSON Schema of the document that ``dump --json`` prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from accelmetrics.cli.output import Stdout
+
+EXAMPLES = """\
+  accelmetrics schema > accelmetrics.schema.json
+  accelmetrics dump --json | check-jsonschema --schemafile accelmetrics.schema.json -"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    """It has no options."""
+    del parser
+
+
+def run(options: Namespace, out: Stdout) -> int:
+    """Print it."""
+    import json
+
+    from accelmetrics.schemas.json_schema import json_schema
+
+    del options
+    out.write(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n")
+    return 0

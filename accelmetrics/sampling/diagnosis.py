@@ -1,0 +1,291 @@
+"""What works on this machine, what does not, and what to do about it: the facts behind ``accelmetrics doctor``.
+
+:func:`diagnose` opens everything anew, apart from the samplers of this process, reads it, and puts what came of it into
+plain records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.backends.contract import Backend, Reading
+from accelmetrics.backends.guard import Outcome
+from accelmetrics.backends.registry import BrokenBackend, select
+from accelmetrics.sampling.engine import ThreadEngine
+from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, checked
+from accelmetrics.sampling.session import Session
+from accelmetrics.sampling.source import Source
+from accelmetrics.schemas.catalogue import expected_keys
+from accelmetrics.schemas.errors import AccelMetricsError
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, Status
+from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.snapshot import Device, Snapshot
+
+SETTLE = 0.1
+"""Seconds between two readings, where rates need an interval: what is missing after the second is missing."""
+AT_REST = frozenset({Reason.NOT_IN_USE, Reason.SUSPENDED})
+"""Reasons under which a device that gives nothing is well all the same."""
+ADVICE: Mapping[str, str] = {
+    Reason.NO_PERMISSION: "run as a user that may read it (root, or a group that owns the device nodes)",
+    Reason.DEVICE_LOST: "look at the kernel's log (dmesg); the device comes back with a reset or a reboot, if the hardware is sound",
+    Reason.TIMED_OUT: "look at the kernel's log (dmesg), and whether the vendor's own tool hangs too; try a longer --timeout",
+    Reason.RESET_REQUIRED: "stop what runs on the device and reset it with the vendor's tool, or reboot",
+    Reason.PARSE_ERROR: "report it with the output of the vendor's tool: its form is not one that this release knows",
+}
+"""What to do where nobody who knows better has said it."""
+
+
+class Gap(NamedTuple):
+    """Metrics that are missing for one reason.
+
+    Attributes:
+        reason: The reason, in one word.
+        detail: What exactly was said.
+        names: The metrics: names below the device's key, whole keys of the host.
+        advice: What to do about it; empty when nothing can be done.
+    """
+
+    reason: str
+    detail: str
+    names: tuple[str, ...]
+    advice: str = ""
+
+
+class DeviceFinding(NamedTuple):
+    """One device.
+
+    Attributes:
+        key: ``gpu.0``.
+        name: The product name.
+        uuid: The vendor's unique id.
+        pci_bus_id: Its PCI address.
+        driver_version: The driver's version.
+        readable: Whether it can be read; so is one that is at rest and gives nothing for that reason.
+        problem: Why it cannot; empty when it can.
+        advice: What to do about that.
+        metrics: How many metrics it gave.
+        gaps: Those that it did not give.
+    """
+
+    key: str
+    name: str
+    uuid: str
+    pci_bus_id: str
+    driver_version: str
+    readable: bool
+    problem: str
+    advice: str
+    metrics: int
+    gaps: tuple[Gap, ...]
+
+
+class BackendFinding(NamedTuple):
+    """One backend.
+
+    Attributes:
+        name: Its name.
+        present: Whether detection found what it is for.
+        evidence: What detection found or missed.
+        status: How it fared, as in ``snapshot.backends``.
+        source: What is read (``nvml``, ``rocm-smi``); empty while nothing is open.
+        expected_devices: How many devices detection knows of without the driver.
+        reason: The reason of what is wrong; empty when nothing is.
+        problem: The same in words.
+        advice: What to do about it.
+        open_seconds: How long opening took; None when it was not opened.
+        read_seconds: How long the reading took; None when there was none.
+        devices: Its devices.
+        metrics: How many metrics it gave apart from its devices' (the host).
+        gaps: Those that it did not give, apart from its devices'.
+    """
+
+    name: str
+    present: bool
+    evidence: str
+    status: Status
+    source: str
+    expected_devices: int
+    reason: str
+    problem: str
+    advice: str
+    open_seconds: float | None
+    read_seconds: float | None
+    devices: tuple[DeviceFinding, ...]
+    metrics: int
+    gaps: tuple[Gap, ...]
+
+    @property
+    def unreadable(self) -> int:
+        """How many devices are there and cannot be read.
+
+        Where the driver does not open, they are those that the bus shows. One that no bus shows counts only if the driver
+        itself speaks of it: a library that is installed, or a plug-in that does not load, is no device.
+        """
+        if self.devices:
+            return sum(not device.readable for device in self.devices)
+        if self.status not in ("failed", "timed_out") or not self.present:
+            return 0
+        return self.expected_devices or int(self.reason not in ("", Reason.DRIVER_UNAVAILABLE))
+
+
+class Diagnosis(NamedTuple):
+    """What was found out.
+
+    Attributes:
+        hostname: The machine's name.
+        timestamp: When (RFC 3339, UTC).
+        backends: The backends, in numbering order.
+    """
+
+    hostname: str
+    timestamp: str
+    backends: tuple[BackendFinding, ...]
+
+    @property
+    def unreadable(self) -> int:
+        """How many devices are there and cannot be read."""
+        return sum(backend.unreadable for backend in self.backends)
+
+
+def diagnose(
+    backends: Sequence[str | Backend] | None = None, *, timeout: float = DEFAULT_TIMEOUT, open_timeout: float = DEFAULT_OPEN_TIMEOUT
+) -> Diagnosis:
+    """Detect, open and read everything, and say what came of it.
+
+    Args:
+        backends: Names, or backend objects; all that are registered when left out. One named here is opened whatever
+            detection says.
+        timeout: Seconds within which a reading is answered.
+        open_timeout: Seconds to wait for sources that are still opening.
+
+    Raises:
+        InvalidOptionError: An option that cannot be used.
+        UnknownNameError: A backend that does not exist.
+    """
+    options = checked(gpus=None, pid=None, children=False, disk_paths=("/",), timeout=timeout, open_timeout=open_timeout)
+    chosen = select(backends)
+    forced = frozenset(backend.name for backend in chosen) if backends is not None else frozenset()
+    engine = ThreadEngine(Session(SYSTEM_CLOCK), chosen, forced, options)
+    try:
+        snapshot = engine.take()
+        if any(why.reason == Reason.NEEDS_INTERVAL for why in snapshot.unavailable.values()):
+            time.sleep(SETTLE)
+            snapshot = engine.take()
+        return _diagnosis(snapshot, engine.sources())
+    finally:
+        engine.close()
+
+
+def _diagnosis(snapshot: Snapshot, sources: Sequence[Source]) -> Diagnosis:
+    findings = tuple(_backend(snapshot, status, source) for status, source in zip(snapshot.backends, sources, strict=True))
+    return Diagnosis(snapshot.hostname, snapshot.timestamp, findings)
+
+
+def _backend(snapshot: Snapshot, status: BackendStatus, source: Source) -> BackendFinding:
+    wrong = _what_is_wrong(status, source)
+    own = _own_keys(source)
+    return BackendFinding(
+        name=status.name,
+        present=source.detection.present and not isinstance(source.backend, BrokenBackend),
+        evidence=source.detection.evidence,
+        status=status.status,
+        source=status.source,
+        expected_devices=source.detection.devices,
+        reason=str(wrong.reason),
+        problem=wrong.detail,
+        advice=_advice(wrong, source),
+        open_seconds=source.open_seconds,
+        read_seconds=status.duration_seconds if status.source else None,
+        devices=_devices(snapshot, status, source),
+        metrics=len(own & snapshot.metrics.keys()),
+        gaps=_gaps({key: why for key, why in snapshot.unavailable.items() if key in own}),
+    )
+
+
+def _what_is_wrong(status: BackendStatus, source: Source) -> Unavailable:
+    """Why there is nothing to read at all; what is wrong with single devices stands with them."""
+    if status.status in ("ok", "absent") or source.devices:
+        return Unavailable("")
+    if source.state == "failed" and source.failure is not None:
+        return source.failure
+    return Unavailable(Reason.TIMED_OUT if status.status == "timed_out" else Reason.DRIVER_ERROR, status.detail)
+
+
+def _advice(wrong: Unavailable, source: Source) -> str:
+    if source.state == "open" and not wrong.reason:
+        return ""
+    if wrong.reason == Reason.TIMED_OUT:
+        return source.advice or ADVICE[Reason.TIMED_OUT]
+    return source.advice or source.detection.advice or ADVICE.get(wrong.reason, "")
+
+
+def _own_keys(source: Source) -> set[str]:
+    """The keys of a backend without devices."""
+    if source.backend.kind is not None:
+        return set()
+    readings = [result[0].value for cursor in list(source.cursors) for result in list(cursor.results.values())]
+    keys = set(expected_keys(source.backend.name))
+    for reading in filter(None, readings):
+        keys.update(reading.unavailable, *(block.names for block in reading.blocks))
+    return keys
+
+
+def _devices(snapshot: Snapshot, status: BackendStatus, source: Source) -> tuple[DeviceFinding, ...]:
+    advice = dict(_advice_on_devices(source))
+    mine = {identity.anchor for identity in source.devices}
+    return tuple(_device(device, status, advice) for device in snapshot.devices if device.identity.anchor in mine)
+
+
+def _advice_on_devices(source: Source) -> Iterator[tuple[str, str]]:
+    """What the driver's own errors advise, by device."""
+    for unit, outcome in _outcomes(source):
+        if isinstance(outcome.error, AccelMetricsError) and unit < len(source.devices):
+            yield source.devices[unit].anchor, outcome.error.advice
+
+
+def _outcomes(source: Source) -> Iterator[tuple[int, Outcome[Reading]]]:
+    """What came of the last reading, by unit."""
+    for cursor in list(source.cursors):
+        for unit, (outcome, _) in list(cursor.results.items()):
+            yield unit, outcome
+
+
+def _device(device: Device, status: BackendStatus, advice: Mapping[str, str]) -> DeviceFinding:
+    gaps = _gaps(device.unavailable)
+    wrong = _why_unreadable(device, status, gaps)
+    identity: DeviceIdentity = device.identity
+    return DeviceFinding(
+        key=device.key,
+        name=identity.name,
+        uuid=identity.uuid,
+        pci_bus_id=identity.pci_bus_id,
+        driver_version=identity.driver_version,
+        readable=wrong is None,
+        problem="" if wrong is None else ": ".join(filter(None, wrong)),
+        advice="" if wrong is None else advice.get(identity.anchor) or ADVICE.get(wrong.reason, ""),
+        metrics=len(device.values),
+        gaps=gaps,
+    )
+
+
+def _why_unreadable(device: Device, status: BackendStatus, gaps: Sequence[Gap]) -> Unavailable | None:
+    if device.values:
+        return None
+    if gaps:
+        largest = max(gaps, key=lambda gap: len(gap.names))
+        return None if largest.reason in AT_REST else Unavailable(largest.reason, largest.detail)
+    if status.status in ("failed", "timed_out"):
+        return Unavailable(Reason.TIMED_OUT if status.status == "timed_out" else Reason.DRIVER_ERROR, status.detail)
+    return None
+
+
+def _gaps(missing: Mapping[str, Unavailable]) -> tuple[Gap, ...]:
+    """What is missing, put together by reason and words."""
+    names: dict[Unavailable, list[str]] = {}
+    for name, why in missing.items():
+        names.setdefault(Unavailable(str(why.reason), why.detail), []).append(name)
+    ordered = sorted(names.items(), key=lambda item: item[0])
+    return tuple(Gap(why.reason, why.detail, tuple(listed), ADVICE.get(why.reason, "")) for why, listed in ordered)

@@ -1,0 +1,1 @@
+"""The comparison with peers: `python -m benchmarks`."""

@@ -1,0 +1,58 @@
+"""Fixtures: simulated machines that this process sees, and consumers of the backend on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.backends.nvidia.machine import Consumer
+from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable, build
+
+
+@pytest.fixture(scope="session")
+def simulator_builds() -> None:
+    try:
+        build()
+    except SimulatorUnavailable as unavailable:
+        pytest.skip(str(unavailable))
+
+
+@pytest.fixture
+def simulate(simulator_builds: None) -> Iterator[Callable[..., NvmlSimulator]]:
+    """Makes machines that this process sees; they end with the test."""
+    with ExitStack() as stack:
+
+        def make(*arguments: Any, **options: Any) -> NvmlSimulator:
+            simulator = stack.enter_context(NvmlSimulator(*arguments, **options))
+            simulator.load()
+            return simulator
+
+        yield make
+
+
+@pytest.fixture
+def simulator(simulate: Callable[..., NvmlSimulator]) -> NvmlSimulator:
+    """Three H100s."""
+    return simulate(gpus=3)
+
+
+@pytest.fixture
+def consume(simulator_builds: None) -> Iterator[Callable[..., Consumer]]:
+    """Opens the backend on the machine of the test; closed before that machine goes."""
+    with ExitStack() as stack:
+
+        def make(*arguments: Any, **options: Any) -> Consumer:
+            consumer = Consumer(*arguments, **options)
+            stack.callback(consumer.driver.close)
+            return consumer
+
+        yield make
+
+
+@pytest.fixture
+def consumer(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> Consumer:
+    """The backend on three H100s."""
+    return consume()

@@ -1,0 +1,91 @@
+"""A simulated machine and the backend on it, for the tests of this folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from accelmetrics.backends.contract import Number, Reading, ReadOptions
+from accelmetrics.backends.nvidia.driver import NvidiaDriver, open_driver
+from accelmetrics.backends.nvidia.reader import NvidiaReader
+from accelmetrics.schemas.catalogue import expected_names
+from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.reasons import Unavailable
+
+OWED = frozenset(expected_names("nvidia"))
+"""Every name that a reading of a device must have a value or a reason for."""
+
+
+class FakeClock:
+    """Time that passes only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time_ns(self) -> int:
+        return int(self.now * 1e9)
+
+
+class Seen(NamedTuple):
+    """A reading, taken apart."""
+
+    metrics: dict[str, Number]
+    reasons: dict[str, Unavailable]
+    share: dict[str, Number]
+    processes: tuple[DeviceProcess, ...] | None
+    reading: Reading
+
+    def reason(self, name: str) -> str:
+        return str(self.reasons[name].reason)
+
+
+def take_apart(reading: Reading) -> Seen:
+    """The values by name, after checking what holds for every reading: no name twice, none both there and missing."""
+    metrics = {name: value for block in reading.blocks if not block.process for name, value in zip(block.names, block.values, strict=True)}
+    share = {name: value for block in reading.blocks if block.process for name, value in zip(block.names, block.values, strict=True)}
+    assert sum(len(block.names) for block in reading.blocks) == len(metrics) + len(share)
+    assert not metrics.keys() & reading.unavailable.keys()
+    assert metrics.keys() | reading.unavailable.keys() == OWED
+    return Seen(metrics, dict(reading.unavailable), share, reading.processes, reading)
+
+
+class Consumer:
+    """An open driver and one reader of it, on a clock of its own."""
+
+    def __init__(self, clock: FakeClock | None = None, pid: int | None = None) -> None:
+        self.clock = clock or FakeClock()
+        self.driver: NvidiaDriver = open_driver(self.clock)
+        self.reader: NvidiaReader = self.driver.reader(ReadOptions(pid or os.getpid()))
+
+    def read(self, unit: int = 0, steps: list[Any] | None = None) -> Seen:
+        return take_apart(self.reader.read(unit, [] if steps is None else steps))
+
+    def later(self, seconds: float, unit: int = 0) -> Seen:
+        self.clock.now += seconds
+        return self.read(unit)
+
+    def another(self, pid: int | None = None) -> Consumer:
+        """A second consumer of the same driver."""
+        other = object.__new__(Consumer)
+        other.clock, other.driver = self.clock, self.driver
+        other.reader = self.driver.reader(ReadOptions(pid or os.getpid()))
+        return other
+
+
+def write_tree(root: Path, files: dict[str, str]) -> None:
+    """Files below a directory, with the directories they need."""
+    for path, text in files.items():
+        target = root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+
+
+def called(before: dict[Any, int], after: dict[Any, int], functions: Iterable[str] = ()) -> dict[Any, int]:
+    """What was called between two counts of calls, of some functions or of all."""
+    wanted = set(functions)
+    return {key: count - before.get(key, 0) for key, count in after.items() if count > before.get(key, 0) and (not wanted or key[0] in wanted)}

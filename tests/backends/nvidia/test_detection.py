@@ -1,0 +1,120 @@
+"""Detection: hard facts, words for each, no driver touched, under 5 ms."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from accelmetrics.backends.nvidia import backend, detection
+from tests.backends.nvidia.machine import write_tree
+from tests.simulators.nvml import NvmlSimulator
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty machine, whatever the one below is."""
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    monkeypatch.delenv("NVIDIA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader has no NVML. (Once this process has loaded the simulator, its loader always has one.)"""
+    monkeypatch.setattr(detection, "library_name", lambda: "libnvidia-ml-that-is-not-here.so.1")
+
+
+def add_pci(root: Path, address: str, vendor: str, kind: str) -> None:
+    base = f"/sys/bus/pci/devices/{address}"
+    write_tree(root, {f"{base}/vendor": f"{vendor}\n", f"{base}/class": f"{kind}\n"})
+
+
+def test_nothing(root: Path, no_library: None) -> None:
+    """No library and no GPU: absent, and nothing is advised."""
+    found = backend.detect()
+    assert (found.present, found.devices, found.advice) == (False, 0, "")
+    assert "is not installed" in found.evidence
+    assert "no NVIDIA GPU on the PCI bus" in found.evidence
+
+
+def test_gpus_without_a_library(root: Path, no_library: None) -> None:
+    """Present, counted, and advised to install the driver."""
+    add_pci(root, "0000:10:00.0", "0x10de", "0x030200")
+    add_pci(root, "0000:11:00.0", "0x10de", "0x030000")
+    found = backend.detect()
+    assert (found.present, found.devices) == (True, 2)
+    assert "2 NVIDIA GPUs on the PCI bus" in found.evidence
+    assert "install the NVIDIA driver" in found.advice
+
+
+def test_only_gpus_are_counted(root: Path, no_library: None) -> None:
+    """Sound, USB and switches of NVIDIA, and GPUs of others, are none."""
+    add_pci(root, "0000:10:00.0", "0x10de", "0x030200")
+    add_pci(root, "0000:10:00.1", "0x10de", "0x040300")
+    add_pci(root, "0000:10:00.2", "0x10de", "0x0c0330")
+    add_pci(root, "0000:20:00.0", "0x10de", "0x068000")
+    add_pci(root, "0000:30:00.0", "0x1002", "0x030000")
+    assert backend.detect().devices == 1
+
+
+@pytest.mark.parametrize("mark", ["/.dockerenv", "/run/.containerenv"])
+def test_gpus_in_a_container_without_a_library(root: Path, no_library: None, mark: str) -> None:
+    """The flag that passes them."""
+    add_pci(root, "0000:10:00.0", "0x10de", "0x030200")
+    write_tree(root, {mark: ""})
+    assert "--gpus all" in backend.detect().advice
+
+
+@pytest.mark.parametrize("value", ["", "void", "none"])
+def test_a_container_that_asks_for_no_gpu(root: Path, no_library: None, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """The variable is named."""
+    add_pci(root, "0000:10:00.0", "0x10de", "0x030200")
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", value)
+    assert "NVIDIA_VISIBLE_DEVICES" in backend.detect().advice
+
+
+def test_a_library_without_devices(root: Path, simulator: NvmlSimulator) -> None:
+    """The library alone is enough to try; what is missing is said."""
+    found = backend.detect()
+    assert found.present
+    assert "libnvidia-ml.so.1 loads" in found.evidence
+    assert "modprobe nvidia" in found.advice
+    write_tree(root, {"/.dockerenv": ""})
+    assert "/dev/nvidiactl is missing" in backend.detect().advice
+    assert "--gpus all" in backend.detect().advice
+
+
+def test_a_module_without_its_device_node(root: Path, simulator: NvmlSimulator) -> None:
+    """Then the node has to be made."""
+    write_tree(root, {"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08  Wed\n"})
+    assert "nvidia-modprobe" in backend.detect().advice
+
+
+@pytest.mark.parametrize("node", ["/dev/nvidiactl", "/dev/dxg"])
+def test_a_library_with_devices(root: Path, simulator: NvmlSimulator, node: str) -> None:
+    """All is well, with NVIDIA's own driver and with that of WSL, which shows no PCI device."""
+    write_tree(root, {node: ""})
+    found = backend.detect()
+    assert (found.present, found.advice) == (True, "")
+
+
+def test_no_driver_is_touched(root: Path, simulator: NvmlSimulator) -> None:
+    """Loading is all that happens to the library."""
+    simulator.reset_calls()
+    backend.detect()
+    assert simulator.calls() == {}
+
+
+def test_it_is_quick(root: Path, simulator: NvmlSimulator) -> None:
+    """Under 5 ms on a machine with 8 GPUs among 60 PCI devices."""
+    for number in range(60):
+        add_pci(root, f"0000:{number:02x}:00.0", "0x10de" if number < 8 else "0x8086", "0x030200" if number < 8 else "0x060400")
+    durations = []
+    for _ in range(5):
+        started = time.perf_counter()
+        assert backend.detect().devices == 8
+        durations.append(time.perf_counter() - started)
+    assert min(durations) < 0.005

@@ -1,0 +1,375 @@
+"""The fault matrix: every NVML return code × every function that the backend calls.
+
+The functions are those in the simulator's own log of calls, so a call that is added to the backend fails here until it is
+said which keys depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from tests.backends.nvidia.machine import OWED, Consumer, Seen
+from tests.simulators.nvml import NvmlSimulator, Process, Ret
+
+NEW_CODE = 4242
+CODES = [*(code for code in Ret if code != Ret.SUCCESS), NEW_CODE]
+GONE = {Ret.UNINITIALIZED, Ret.DRIVER_NOT_LOADED, Ret.LIB_RM_VERSION_MISMATCH}
+
+REASONS: dict[int, str] = {
+    Ret.NOT_SUPPORTED: "not_supported",
+    Ret.NO_PERMISSION: "no_permission",
+    Ret.TIMEOUT: "timed_out",
+    Ret.LIBRARY_NOT_FOUND: "driver_unavailable",
+    Ret.FUNCTION_NOT_FOUND: "not_supported",
+    Ret.RESET_REQUIRED: "reset_required",
+    Ret.OPERATING_SYSTEM: "no_permission",
+    Ret.VGPU_ECC_NOT_SUPPORTED: "not_supported",
+    Ret.FREQ_NOT_SUPPORTED: "not_supported",
+    Ret.ARGUMENT_VERSION_MISMATCH: "not_supported",
+    Ret.DEPRECATED: "not_supported",
+    Ret.RESET_TYPE_NOT_SUPPORTED: "not_supported",
+    Ret.GPU_NOT_FOUND: "device_lost",
+}
+"""Of the codes that speak for a call's own values; all others are driver_error."""
+
+GPM = {
+    *("smActive", "smOccupancy", "dramActive", "pipeTensorActive", "pipeTensorHmmaActive", "pipeFp64Active", "pipeFp32Active"),
+    *("pipeFp16Active", "pcieTxBytes", "pcieRxBytes", "nvlinkTxBytes", "nvlinkRxBytes"),
+}
+ECC = ("correctedMemoryErrors", "uncorrectedMemoryErrors", "unCorrectedMemoryErrors", "correctedMemoryErrorsAggregate")
+NO_KEYS: set[str] = set()
+KEYS: dict[str, set[str]] = {
+    "nvmlDeviceGetUtilizationRates": {"gpu", "memory"},
+    "nvmlDeviceGetMemoryInfo_v2": {"memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes", "memoryFreeBytes"},
+    "nvmlDeviceGetTemperature": {"temp"},
+    "nvmlDeviceGetPowerUsage": {"powerWatts", "powerPercent"},
+    "nvmlDeviceGetClockInfo": {"smClock", "memoryClock", "graphicsClock"},
+    "nvmlDeviceGetCurrentClocksEventReasons": {name for name in OWED if name.startswith("throttle.")},
+    "nvmlDeviceGetPerformanceState": {"performanceState"},
+    "nvmlDeviceGetFieldValues": {
+        *("memoryTemp", "energyJoules", "pcieTxBytesTotal", "pcieRxBytesTotal", "nvlinkTxBytesTotal", "nvlinkRxBytesTotal"),
+        *("pcieReplays", "remappedRowsCorrected", "remappedRowsUncorrected"),
+    },
+    "nvmlDeviceGetEncoderUtilization": {"encoderUtilization"},
+    "nvmlDeviceGetDecoderUtilization": {"decoderUtilization"},
+    "nvmlDeviceGetFanSpeed": {"fanSpeed"},
+    "nvmlDeviceGetEnforcedPowerLimit": {"enforcedPowerLimitWatts", "powerPercent"},
+    "nvmlDeviceGetMemoryErrorCounter": {*ECC, "uncorrectedMemoryErrorsAggregate"},
+    "nvmlDeviceGetCurrPcieLinkGeneration": {"pcieLinkGen"},
+    "nvmlDeviceGetCurrPcieLinkWidth": {"pcieLinkWidth"},
+    "nvmlDeviceGetBAR1MemoryInfo": {"bar1UsedBytes"},
+    "nvmlDeviceGetMaxClockInfo": {"maxSmClock", "maxMemoryClock"},
+    "nvmlDeviceGetTemperatureThreshold": {"tempLimit.slowdown", "tempLimit.shutdown"},
+    "nvmlDeviceGetMaxPcieLinkGeneration": {"maxPcieLinkGen"},
+    "nvmlDeviceGetMaxPcieLinkWidth": {"maxPcieLinkWidth"},
+    "nvmlGpmQueryDeviceSupport": GPM,
+    "nvmlGpmSampleAlloc": GPM,
+    "nvmlGpmSampleGet": GPM,
+    "nvmlGpmMetricsGet": GPM,
+    "nvmlDeviceGetComputeRunningProcesses_v3": NO_KEYS,
+    "nvmlDeviceGetGraphicsRunningProcesses_v3": NO_KEYS,
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3": NO_KEYS,
+    "nvmlDeviceGetProcessUtilization": NO_KEYS,
+}
+WITHOUT_GPU = {"nvmlGpmSampleAlloc"}
+"""Calls that name no GPU: their rule holds for all."""
+IDENTITY = {
+    "nvmlDeviceGetName": "name",
+    "nvmlDeviceGetUUID": "uuid",
+    "nvmlDeviceGetPciInfo_v3": "pci_bus_id",
+    "nvmlDeviceGetSerial": "serial",
+    "nvmlDeviceGetArchitecture": "architecture",
+    "nvmlDeviceGetVbiosVersion": "firmware",
+    "nvmlDeviceGetNumGpuCores": "cores",
+    "nvmlDeviceGetMemoryInfo_v2": "memory_total_bytes",
+    "nvmlDeviceGetNumaNodeId": "numa_node",
+}
+HANDLE = "nvmlDeviceGetHandleByIndex_v2"
+SYSTEM = {
+    "nvmlInitWithFlags": True,
+    "nvmlDeviceGetCount_v2": True,
+    "nvmlSystemGetDriverVersion": False,
+    "nvmlSystemGetCudaDriverVersion_v2": False,
+}
+"""What opening asks of the driver as a whole, and whether it can do without."""
+CLOSING = {"nvmlGpmSampleFree", "nvmlShutdown", "nvmlErrorString"}
+
+
+@pytest.fixture
+def simulator(simulate: Callable[..., NvmlSimulator]) -> NvmlSimulator:
+    """Three RTX-like H100s: everything that the backend knows is there, so that every fault shows."""
+    made = simulate(gpus=3)
+    for gpu in made.gpu:
+        gpu.set(num_fans=1, fan_speed=[40])
+    for index in range(3):
+        made.processes(index, [Process(pid=1, used=1 << 20, sm=10, mem=5), Process(pid=2, kind="G", used=1 << 20)])
+    return made
+
+
+def reason_of(code: int) -> str:
+    return REASONS.get(code, "driver_error")
+
+
+def functions_called(simulator: NvmlSimulator) -> set[str]:
+    return {name for name, _ in simulator.calls()}
+
+
+def read_twice(consumer: Consumer, unit: int) -> Seen:
+    """The second of two readings, which has GPM's metrics."""
+    consumer.clock.now += 0.2
+    consumer.read(unit)
+    return consumer.later(0.2, unit)
+
+
+def test_every_function_that_is_called_is_in_the_matrix(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """A new call has to say which keys depend on it."""
+    simulator.reset_calls()
+    consumer = consume()
+    for unit in range(3):
+        read_twice(consumer, unit)
+        consumer.later(11, unit)
+    consumer.driver.close()
+    assert functions_called(simulator) == {*KEYS, *IDENTITY, HANDLE, *SYSTEM, *CLOSING} - {"nvmlErrorString"}
+
+
+def assert_fault(seen: Seen, healthy: Seen, function: str, code: int) -> None:
+    """The right reason on the right keys, everything else as it was."""
+    where = f"{function} answers {code}"
+    assert seen.reasons.keys() == KEYS[function], where
+    assert {seen.reason(name) for name in KEYS[function]} <= {reason_of(code)}, where
+    assert {name: value for name, value in healthy.metrics.items() if name not in KEYS[function]} == seen.metrics, where
+
+
+@pytest.mark.parametrize("code", CODES, ids=str)
+def test_a_call_that_fails_from_the_start(simulator: NvmlSimulator, consume: Callable[..., Consumer], code: int) -> None:
+    """Each function fails on one GPU from the first reading on: reason, neighbours, recovery."""
+    healthy = [read_twice(consume(), unit) for unit in range(3)]
+    assert not healthy[1].reasons
+    for function in KEYS:
+        consumer = consume()
+        gpu = None if function in WITHOUT_GPU else 1
+        simulator.rule(function, gpu, error=code)
+        if code in GONE or code == Ret.GPU_IS_LOST:
+            assert_unit_fails(consumer, code, function)
+        else:
+            assert_fault(read_twice(consumer, 1), healthy[1], function, code)
+        if gpu is not None:
+            assert read_twice(consumer, 0).metrics == healthy[0].metrics, function
+            assert read_twice(consumer, 2).metrics == healthy[2].metrics, function
+        simulator.clear_rules()
+        if code not in GONE:
+            assert_recovery(consumer, healthy[1], function, code)
+        consumer.driver.close()
+
+
+@pytest.mark.parametrize("code", CODES, ids=str)
+def test_a_call_that_fails_later(simulator: NvmlSimulator, consume: Callable[..., Consumer], code: int) -> None:
+    """Each function fails once everything has been read: the old values are not served, and it recovers."""
+    for function in repeated_functions(simulator, consume):
+        consumer = consume()
+        healthy = read_twice(consumer, 1)
+        simulator.rule(function, 1, error=code)
+        consumer.clock.now += 11
+        if code in GONE or code == Ret.GPU_IS_LOST:
+            assert_unit_fails(consumer, code, function)
+        else:
+            assert_fault(consumer.read(1), healthy, function, code)
+        simulator.clear_rules()
+        if code not in GONE:
+            assert_recovery(consumer, healthy, function, code)
+        consumer.driver.close()
+
+
+def repeated_functions(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> list[str]:
+    """What is called again 11 seconds after the first readings."""
+    consumer = consume()
+    read_twice(consumer, 1)
+    simulator.reset_calls()
+    consumer.later(11, 1)
+    consumer.driver.close()
+    return sorted(functions_called(simulator) - CLOSING)
+
+
+def assert_unit_fails(consumer: Consumer, code: int, function: str) -> None:
+    """A lost GPU costs its own unit; a driver that is gone has to be opened again."""
+    kind = DriverGoneError if code in GONE else SourceError
+    with pytest.raises(kind) as raised:
+        read_twice(consumer, 1)
+    assert raised.value.reason == ("driver_unavailable" if code in GONE else "device_lost"), function
+    assert isinstance(raised.value, DriverGoneError) == (code in GONE), function
+
+
+def assert_recovery(consumer: Consumer, healthy: Seen, function: str, code: int) -> None:
+    """Everything is back at the next reading, whatever the pace of the value; only "not supported" is remembered."""
+    # "Not found" is how the driver says that no process was busy: an answer, which keeps its pace.
+    idle = code == Ret.NOT_FOUND and function == "nvmlDeviceGetProcessUtilization"
+    recovered = consumer.later(1.0 if idle else 0.2, 1)
+    if code == Ret.NOT_SUPPORTED and function not in ("nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"):
+        assert recovered.reasons.keys() == KEYS[function], function
+        return
+    if function in ("nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleGet") or code == Ret.GPU_IS_LOST:
+        assert {str(reason.reason) for reason in recovered.reasons.values()} <= {"needs_interval"}, function
+        recovered = consumer.later(0.2, 1)
+    assert not recovered.reasons, function
+    assert recovered.metrics == healthy.metrics, function
+    assert recovered.processes == healthy.processes, function
+
+
+def test_what_is_not_supported_is_asked_again_by_the_next_driver(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """The memory of "not supported" ends with the driver, and until then the call is not made."""
+    for function in KEYS.keys() - WITHOUT_GPU - {"nvmlGpmSampleGet", "nvmlGpmMetricsGet"}:
+        consumer = consume()
+        simulator.rule(function, 1, error=Ret.NOT_SUPPORTED)
+        consumer.read(1)
+        simulator.clear_rules()
+        simulator.reset_calls()
+        consumer.later(11, 1)
+        assert simulator.count(function) == 0, function
+        consumer.driver.close()
+        assert read_twice(consume(), 1).reasons == {}, function
+
+
+def test_a_batch_of_fields_that_are_all_unsupported_is_not_made(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """The batch as a whole is dropped where the GPU has none of its fields."""
+    for field in ("MEMORY_TEMP", "TOTAL_ENERGY_CONSUMPTION", "PCIE_COUNT_TX_BYTES", "PCIE_COUNT_RX_BYTES"):
+        simulator.gpu[0].set_field(field, None)
+    for field in ("NVLINK_THROUGHPUT_DATA_TX", "NVLINK_THROUGHPUT_DATA_RX"):
+        simulator.gpu[0].set_field(field, None, 0xFFFFFFFF)
+    consumer.read(0)
+    simulator.reset_calls()
+    seen = consumer.later(0.2)
+    assert simulator.count("nvmlDeviceGetFieldValues") == 0
+    assert seen.reason("energyJoules") == seen.reason("nvlinkTxBytesTotal") == "not_supported"
+    assert seen.metrics["gpu"] == simulator.gpu[0].get("gpu_util")
+
+
+@pytest.mark.parametrize("code", [code for code in CODES if code not in GONE and code != Ret.GPU_IS_LOST], ids=str)
+def test_one_field_of_a_batch_fails(simulator: NvmlSimulator, consumer: Consumer, code: int) -> None:
+    """A field's own return code is the field's alone; a field that the driver does not know is not supported."""
+    simulator.gpu[0].set_field("MEMORY_TEMP", Ret(code) if code != NEW_CODE else Ret.UNKNOWN)
+    simulator.gpu[0].set_field("REMAPPED_COR", Ret(code) if code != NEW_CODE else Ret.UNKNOWN)
+    seen = read_twice(consumer, 0)
+    expected = "not_supported" if code == Ret.INVALID_ARGUMENT else reason_of(code)
+    assert {name: seen.reason(name) for name in seen.reasons} == {"memoryTemp": expected, "remappedRowsCorrected": expected}
+    simulator.gpu[0].clear_fields()
+    assert consumer.later(0.2).metrics["memoryTemp"] == simulator.gpu[0].get("memory_temp")
+    assert consumer.later(10).metrics["remappedRowsCorrected"] == simulator.gpu[0].get("remapped_correctable")
+
+
+@pytest.mark.parametrize("code", [code for code in CODES if code not in GONE and code != Ret.GPU_IS_LOST], ids=str)
+def test_a_list_of_processes_that_fails(simulator: NvmlSimulator, consume: Callable[..., Consumer], code: int) -> None:
+    """Nobody is said to be on a GPU whose processes are not known."""
+    for function, expected in (
+        ("nvmlDeviceGetComputeRunningProcesses_v3", None),
+        ("nvmlDeviceGetGraphicsRunningProcesses_v3", {1}),
+        ("nvmlDeviceGetMPSComputeRunningProcesses_v3", {1, 2}),
+        ("nvmlDeviceGetProcessUtilization", {1, 2}),
+    ):
+        simulator.rule(function, 1, error=code)
+        consumer = consume()
+        processes = consumer.read(1).processes
+        assert (None if processes is None else {process.pid for process in processes}) == expected, function
+        if function == "nvmlDeviceGetProcessUtilization":
+            assert {process.utilization for process in processes or ()} == {None}
+        simulator.clear_rules()
+        consumer.driver.close()
+
+
+@pytest.mark.parametrize("code", CODES, ids=str)
+def test_a_device_that_fails_at_enumeration(simulator: NvmlSimulator, consume: Callable[..., Consumer], code: int) -> None:
+    """It keeps its place and says why at every reading; others are unharmed; it comes back."""
+    simulator.rule(HANDLE, 1, error=code)
+    consumer = consume()
+    assert [device.vendor_index for device in consumer.driver.devices] == [0, 1, 2]
+    with pytest.raises(SourceError) as raised:
+        consumer.read(1)
+    lost = {Ret.GPU_IS_LOST: "device_lost", **dict.fromkeys(GONE, "driver_unavailable")}
+    assert raised.value.reason == lost.get(code, reason_of(code))
+    assert "NVIDIA GPU 1 cannot be opened" in str(raised.value)
+    assert not read_twice(consumer, 0).reasons
+    assert not read_twice(consumer, 2).reasons
+    simulator.clear_rules()
+    seen = consumer.later(1.5, 1)
+    assert seen.metrics["temp"] == simulator.gpu[1].get("temperature")
+    assert consumer.driver.devices[1].uuid.startswith("GPU-")
+
+
+@pytest.mark.parametrize("code", CODES, ids=str)
+def test_a_fact_that_fails_at_enumeration(
+    simulator: NvmlSimulator, consume: Callable[..., Consumer], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fact is optional, costs nothing else, and is asked again unless the answer is final."""
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    if code in GONE:
+        simulator.rule("nvmlDeviceGetName", 1, error=code)
+        assert [bool(device.name) for device in consume().driver.devices] == [True, False, True]
+        return
+    whole = consume().driver.devices
+    for function, field in IDENTITY.items():
+        simulator.rule(function, 1, error=code)
+        consumer = consume()
+        if code == Ret.NOT_SUPPORTED and field == "memory_total_bytes":
+            simulator.clear_rules()
+            continue  # no memory of its own: test_unified
+        assert getattr(consumer.driver.devices[1], field) in ("", None), (function, field)
+        assert consumer.driver.devices[1]._replace(**{field: ""}) == whole[1]._replace(**{field: ""}), function
+        simulator.clear_rules()
+        consumer.later(1.5, 1)
+        final = code in (Ret.NOT_SUPPORTED, Ret.FUNCTION_NOT_FOUND)
+        assert (getattr(consumer.driver.devices[1], field) in ("", None)) == final, function
+        consumer.driver.close()
+
+
+@pytest.mark.parametrize("code", CODES, ids=str)
+def test_what_opening_asks_of_the_driver(simulator: NvmlSimulator, consume: Callable[..., Consumer], code: int) -> None:
+    """Opening fails with a reason where it cannot do without the answer, and leaves nothing initialised."""
+    for function, needed in SYSTEM.items():
+        if code in GONE and not needed:
+            continue
+        simulator.rule(function, error=code)
+        if needed:
+            with pytest.raises(SourceError) as raised:
+                consume()
+            assert raised.value.reason, function
+            assert raised.value.backend == "nvidia"
+        else:
+            assert "" in (consume().driver.devices[0].driver_version, consume().driver.devices[0].runtime_version)
+        simulator.clear_rules()
+    assert not read_twice(consume(), 0).reasons
+
+
+def test_a_lost_gpu(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """The unit fails as a whole at every reading until the GPU is back; the others never notice."""
+    healthy = [read_twice(consumer, unit) for unit in range(3)]
+    simulator.lose(1)
+    for _ in range(3):
+        consumer.clock.now += 0.2
+        with pytest.raises(SourceError) as raised:
+            consumer.read(1)
+        assert raised.value.reason == "device_lost"
+        assert raised.value.advice
+        assert consumer.read(0).metrics == healthy[0].metrics
+    simulator.recover(1)
+    assert read_twice(consumer, 1).metrics == healthy[1].metrics
+
+
+def test_a_gpu_that_needs_a_reset(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """What it no longer answers needs a reset; that is said of each value."""
+    consumer.read(1)
+    simulator.rule("nvmlDeviceGetUtilizationRates", 1, error=Ret.RESET_REQUIRED)
+    assert consumer.later(0.2, 1).reason("gpu") == "reset_required"
+
+
+def test_alternating_faults_do_not_pile_up_layouts(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """What is remembered per pattern of answers is bounded."""
+    consumer.read(0)
+    fast: Any = consumer.reader._views[0].device.fast  # type: ignore[union-attr]
+    for code in range(1000, 1200):
+        simulator.rule("nvmlDeviceGetTemperature", 0, error=code)
+        assert consumer.read(0).reason("temp") == "driver_error"
+    assert len(fast._layouts) <= 64

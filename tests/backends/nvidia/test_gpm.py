@@ -1,0 +1,162 @@
+"""GPM: from the samples of two consecutive readings of one consumer, never by sleeping."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.backends.nvidia.machine import Consumer
+from tests.backends.nvidia.test_faults import GPM
+from tests.simulators.nvml import NvmlSimulator, Ret
+
+SAMPLE, METRICS, ALLOC, FREE = "nvmlGpmSampleGet", "nvmlGpmMetricsGet", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree"
+
+
+def test_the_first_reading_needs_an_interval(consumer: Consumer) -> None:
+    """There is nothing yet to take a difference from; the second reading has all."""
+    first = consumer.read(0)
+    assert {name: first.reason(name) for name in GPM} == dict.fromkeys(GPM, "needs_interval")
+    assert consumer.later(0.1).metrics.keys() >= GPM
+
+
+def test_no_reading_sleeps(consumer: Consumer) -> None:
+    """Two readings together take nothing like the 100 ms between samples."""
+    started = time.perf_counter()
+    consumer.read(0)
+    consumer.later(0.2)
+    assert time.perf_counter() - started < 0.05
+
+
+def test_every_reading_takes_one_sample(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Each sample ends one interval and begins the next."""
+    consumer.read(0)
+    for share in (10.0, 20.0, 30.0):
+        simulator.gpu[0].set(gpm={"SM_UTIL": share})
+        assert consumer.later(0.2).metrics["smActive"] == share
+    assert (simulator.count(SAMPLE), simulator.count(METRICS)) == (4, 3)
+
+
+def test_a_reading_too_soon_serves_the_last_values(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Below 100 ms NVML's metrics mean nothing: the last ones stand, the very same block."""
+    consumer.read(0)
+    before = consumer.later(0.2)
+    simulator.gpu[0].set(gpm={"SM_UTIL": 99.0})
+    soon = consumer.later(0.05)
+    assert soon.metrics["smActive"] == before.metrics["smActive"]
+    blocks = [next(block for block in seen.reading.blocks if "smActive" in block.names) for seen in (before, soon)]
+    assert blocks[0] is blocks[1]
+    assert simulator.count(SAMPLE) == 2
+    assert consumer.later(0.06).metrics["smActive"] == 99.0
+
+
+def test_too_soon_after_the_first_sample(consumer: Consumer) -> None:
+    """The interval is still to come."""
+    consumer.read(0)
+    assert consumer.later(0.05).reason("smActive") == "needs_interval"
+    assert "smActive" in consumer.later(0.06).metrics
+
+
+def test_two_consumers_do_not_shorten_each_others_intervals(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Each has samples of its own: what one reads in between changes nothing for the other."""
+    other = consumer.another()
+    consumer.read(0)
+    for _ in range(5):
+        consumer.clock.now += 0.03
+        other.read(0)
+    assert "smActive" in consumer.read(0).metrics
+    assert other.read(0).metrics.keys() >= GPM
+    assert simulator.count(ALLOC) == 4
+
+
+def test_gpus_have_samples_of_their_own(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """The metrics of one GPU never come from another's samples."""
+    for unit in range(3):
+        simulator.gpu[unit].set(gpm={"SM_UTIL": 11.0 * (unit + 1)})
+        consumer.read(unit)
+    consumer.clock.now += 0.2
+    assert [consumer.read(unit).metrics["smActive"] for unit in range(3)] == [11.0, 22.0, 33.0]
+
+
+def test_one_metric_that_fails(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Its own return code is its reason; the other eleven stay."""
+    consumer.read(0)
+    simulator.gpu[0].set(gpm={"FP64_UTIL": Ret.NO_PERMISSION})
+    seen = consumer.later(0.2)
+    assert seen.reason("pipeFp64Active") == "no_permission"
+    assert seen.metrics.keys() >= GPM - {"pipeFp64Active"}
+    simulator.gpu[0].set(gpm={"FP64_UTIL": 5.0})
+    assert consumer.later(0.2).metrics["pipeFp64Active"] == 5.0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), -1.0, 150.0])
+def test_a_share_that_cannot_be(simulator: NvmlSimulator, consumer: Consumer, value: float) -> None:
+    """NaN and shares outside 0–100 are missing."""
+    consumer.read(0)
+    simulator.gpu[0].set(gpm={"SM_OCCUPANCY": value})
+    seen = consumer.later(0.2)
+    assert seen.reason("smOccupancy") == "invalid_value"
+    assert seen.metrics.keys() >= GPM - {"smOccupancy"}
+
+
+@pytest.mark.parametrize("value", [float("nan"), -1.0])
+def test_a_rate_that_cannot_be(simulator: NvmlSimulator, consumer: Consumer, value: float) -> None:
+    """Likewise for bytes per second."""
+    consumer.read(0)
+    simulator.gpu[0].set(gpm={"PCIE_RX_PER_SEC": value})
+    assert consumer.later(0.2).reason("pcieRxBytes") == "invalid_value"
+
+
+def test_a_share_rounded_above_the_whole(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """100.0002 % is 100 %."""
+    consumer.read(0)
+    simulator.gpu[0].set(gpm={"SM_UTIL": 100.0002})
+    assert consumer.later(0.2).metrics["smActive"] == 100.0
+
+
+def test_a_sample_that_fails_does_not_spoil_the_next(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """The sample before stays good, so the next reading has metrics at once."""
+    consumer.read(0)
+    simulator.rule(SAMPLE, 0, error=Ret.TIMEOUT)
+    assert consumer.later(0.2).reason("smActive") == "timed_out"
+    simulator.clear_rules()
+    assert "smActive" in consumer.later(0.2).metrics
+
+
+def test_a_gpu_without_gpm(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]) -> None:
+    """It says so, once, and is not sampled."""
+    simulator = simulate(gpus=2, profile="a100")
+    consumer = consume()
+    consumer.read(0)
+    assert consumer.later(0.2).reason("smActive") == "not_supported"
+    assert simulator.count(SAMPLE) == simulator.count(ALLOC) == 0
+    assert simulator.calls()[("nvmlGpmQueryDeviceSupport", 0)] == 1
+
+
+def test_samples_are_freed(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Closing gives back what every consumer took."""
+    other = consumer.another()
+    for unit in range(3):
+        consumer.read(unit)
+        other.read(unit)
+    assert simulator.count(ALLOC) == 12
+    consumer.driver.close()
+    assert simulator.count(FREE) == 12
+
+
+def test_consumers_that_come_and_go_cost_no_samples(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """The samples of a consumer that is gone are lent to the next one."""
+    for _ in range(10):
+        passing = consumer.another()
+        passing.read(0)
+        assert "smActive" in passing.later(0.2).metrics
+        del passing
+    assert simulator.count(ALLOC) == 2
+
+
+def test_half_an_allocation_is_given_back(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """When the second buffer is refused, the first is freed."""
+    simulator.rule(ALLOC, error=Ret.MEMORY, after=1)
+    assert consumer.read(0).reason("smActive") == "driver_error"
+    assert simulator.count(FREE) == 1

@@ -1,0 +1,236 @@
+"""Opening the driver: who the devices are, and each way in which it fails in words of its own."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from accelmetrics.backends.nvidia import NvidiaBackend, backend
+from accelmetrics.backends.nvidia import driver as driver_module
+from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from tests.backends.nvidia.machine import Consumer, FakeClock, write_tree
+from tests.simulators.nvml import NvmlSimulator, Ret
+
+VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08  Wed Feb 21 12:00:00 UTC 2024\nGCC version:  gcc 12\n"
+OPEN_VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (root@host)\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty machine, whatever the one below is."""
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    monkeypatch.delenv("NVIDIA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    return tmp_path
+
+
+def failure() -> SourceError:
+    with pytest.raises(SourceError) as raised:
+        backend.open()
+    assert raised.value.backend == "nvidia"
+    return raised.value
+
+
+def test_identity(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Everything that does not change, from the driver."""
+    assert [device.vendor_index for device in consumer.driver.devices] == [0, 1, 2]
+    device = consumer.driver.devices[1]
+    assert device.name == "NVIDIA H100 80GB HBM3"
+    assert device.uuid.startswith("GPU-")
+    assert device.pci_bus_id == "00000000:19:00.0"
+    assert device.serial == "165230104712"
+    assert device.architecture == "Hopper"
+    assert device.driver_version == "570.124.06"
+    assert device.runtime_version == "12.8"
+    assert device.firmware == "96.00.41.00.01"
+    assert device.cores == 16896
+    assert device.memory_total_bytes == simulator.gpu[1].get("memory_total")
+    assert (device.kind, device.vendor, device.unified, device.parent) == ("gpu", "nvidia", False, "")
+    assert len({device.uuid for device in consumer.driver.devices}) == 3
+
+
+def test_the_numa_node_of_the_slot(root: Path, simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """Where NVML does not say, the kernel does; -1 is none."""
+    simulator.rule("nvmlDeviceGetNumaNodeId", error=Ret.NOT_SUPPORTED)
+    write_tree(root, {"/sys/bus/pci/devices/0000:10:00.0/numa_node": "1\n", "/sys/bus/pci/devices/0000:19:00.0/numa_node": "-1\n"})
+    assert [device.numa_node for device in consume().driver.devices] == [1, None, None]
+
+
+def test_the_registration() -> None:
+    """What the sampler asks before anything is loaded."""
+    assert (backend.name, backend.kind, backend.interval) == ("nvidia", "gpu", 0.0)
+    assert tuple(backend.own_metrics()) == ()
+
+
+def test_importing_the_backend_loads_no_driver() -> None:
+    """The binding takes tens of milliseconds: it waits for open."""
+    code = "import sys, accelmetrics.backends.nvidia as n; n.backend.detect(); sys.exit('pynvml' in sys.modules)"
+    import subprocess
+
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(("text", "kernel"), [(VERSION, "535.161.08"), (OPEN_VERSION, "580.65.06"), (None, "an unknown version")])
+def test_versions_that_differ(root: Path, simulator: NvmlSimulator, text: str | None, kernel: str) -> None:
+    """Both versions are named, and what to do."""
+    if text:
+        write_tree(root, {"/proc/driver/nvidia/version": text})
+    simulator.fail_init(Ret.LIB_RM_VERSION_MISMATCH)
+    error = failure()
+    assert error.reason == "driver_unavailable"
+    assert kernel in str(error)
+    assert "NVML_ERROR_LIB_RM_VERSION_MISMATCH" in str(error)
+    assert "reboot" in error.advice
+
+
+def test_a_driver_that_is_not_loaded(root: Path, simulator: NvmlSimulator) -> None:
+    """Words and advice of its own; in a container that lacks its devices, the flag that passes them."""
+    simulator.fail_init(Ret.DRIVER_NOT_LOADED)
+    error = failure()
+    assert (error.reason, "not loaded" in str(error), "modprobe" in error.advice) == ("driver_unavailable", True, True)
+    write_tree(root, {"/.dockerenv": ""})
+    assert "--gpus all" in failure().advice
+
+
+def test_no_permission(simulator: NvmlSimulator) -> None:
+    """Who may not ask is told so."""
+    simulator.fail_init(Ret.NO_PERMISSION)
+    error = failure()
+    assert (error.reason, "/dev/nvidia" in error.advice) == ("no_permission", True)
+
+
+def test_a_cgroup_that_blocks_the_devices(simulator: NvmlSimulator) -> None:
+    """The operating system is named, not the driver."""
+    simulator.fail_init(Ret.OPERATING_SYSTEM)
+    error = failure()
+    assert (error.reason, "cgroup" in str(error)) == ("no_permission", True)
+
+
+@pytest.mark.parametrize("how", ["count", "init"])
+def test_no_device(simulator: NvmlSimulator, how: str) -> None:
+    """A driver without GPUs says so by a count of 0, or refuses to start."""
+    if how == "count":
+        simulator.set(gpu_count=0)
+    else:
+        simulator.fail_init(Ret.NOT_FOUND)
+    error = failure()
+    assert "lists no GPU" in str(error)
+    assert "lspci" in error.advice
+
+
+def test_a_failed_opening_leaves_nothing_initialised(simulator: NvmlSimulator) -> None:
+    """What nvmlInit took is given back."""
+    simulator.rule("nvmlDeviceGetCount_v2", error=Ret.UNKNOWN)
+    simulator.reset_calls()
+    failure()
+    assert simulator.count("nvmlInitWithFlags") == simulator.count("nvmlShutdown") == 1
+
+
+def test_a_binding_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command that installs it."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    error = failure()
+    assert (error.reason, "pip install" in error.advice, "nvidia-ml-py" in error.advice) == ("driver_unavailable", True, True)
+
+
+def test_another_packages_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old packages install a module of the same name."""
+    stranger = types.ModuleType("pynvml")
+    stranger.__file__ = "/somewhere/pynvml.py"
+    monkeypatch.setitem(sys.modules, "pynvml", stranger)
+    error = failure()
+    assert "/somewhere/pynvml.py" in str(error)
+    assert "nvidia-ml-py" in error.advice
+
+
+def test_a_library_that_is_not_installed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container it was not brought in, elsewhere the driver is missing."""
+    pynvml = importlib.import_module("pynvml")
+
+    def refuse() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", refuse)
+    assert "install the NVIDIA driver" in failure().advice
+    write_tree(root, {"/run/.containerenv": ""})
+    assert "--gpus all" in failure().advice
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "void")
+    assert "NVIDIA_VISIBLE_DEVICES" in failure().advice
+
+
+def test_attempts_at_a_failed_device_back_off(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """A second, then two, then four: a device that does not come is not asked at every reading."""
+    simulator.fail_enumeration(1)
+    consumer = consume()
+    simulator.reset_calls()
+    for _ in range(150):
+        consumer.clock.now += 0.1
+        with pytest.raises(SourceError):
+            consumer.read(1)
+    assert simulator.count("nvmlDeviceGetHandleByIndex_v2") == 4
+    simulator.recover(1)
+    assert consumer.later(60.0, 1).metrics["temp"] == simulator.gpu[1].get("temperature")
+
+
+def test_a_failed_device_when_the_driver_is_gone(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """The attempt to get it back finds out."""
+    simulator.fail_enumeration(1)
+    consumer = consume()
+    simulator.driver_away()
+    with pytest.raises(DriverGoneError):
+        consumer.later(2.0, 1)
+
+
+def test_the_driver_goes_and_comes_back(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """Every unit says that it must be opened again; after that, handles are new and values are back, in the same process."""
+    consumer = consume()
+    uuids = [device.uuid for device in consumer.driver.devices]
+    consumer.read(0)
+    simulator.driver_away()
+    for unit in range(3):
+        with pytest.raises(DriverGoneError) as raised:
+            consumer.later(0.2, unit)
+        assert raised.value.reason == "driver_unavailable"
+    consumer.driver.close()
+    assert failure().reason == "driver_unavailable"
+    simulator.driver_back()
+    again = consume()
+    assert [device.uuid for device in again.driver.devices] == uuids
+    again.read(2)
+    assert again.later(0.2, 2).metrics["smActive"] == simulator.gpu[2].get("gpm[2]")
+
+
+def test_a_reload_between_two_readings(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Old handles are refused, and that is not taken for anything else than the driver's doing."""
+    consumer.read(0)
+    simulator.driver_away()
+    simulator.driver_back()
+    try:
+        seen = consumer.later(0.2)
+    except SourceError as error:
+        assert error.reason == "driver_unavailable"
+    else:
+        assert set(map(seen.reason, ("gpu", "temp"))) == {"driver_error"}
+
+
+def test_two_drivers_in_one_process(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """NVML counts its users: closing one leaves the other working."""
+    first, second = consume(), consume()
+    first.read(0)
+    second.read(0)
+    first.driver.close()
+    assert second.later(0.2).metrics["temp"] == simulator.gpu[0].get("temperature")
+
+
+def test_the_clock_can_be_replaced(simulator: NvmlSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backend hands its clock to the driver."""
+    seen = []
+    monkeypatch.setattr(driver_module, "open_driver", seen.append)
+    clock = FakeClock()
+    NvidiaBackend(clock).open()
+    assert seen == [clock]

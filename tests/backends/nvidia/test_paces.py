@@ -1,0 +1,162 @@
+"""How often what is read: measured on a clock that stands still until a test moves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.backends.nvidia.machine import Consumer, called
+from tests.simulators.nvml import NvmlSimulator, Ret
+
+FAST = {
+    *("nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage"),
+    *("nvmlDeviceGetClockInfo", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetPerformanceState", "nvmlDeviceGetFieldValues"),
+}
+GPM = {"nvmlGpmSampleGet", "nvmlGpmMetricsGet"}
+SECOND = {
+    *("nvmlDeviceGetEncoderUtilization", "nvmlDeviceGetDecoderUtilization", "nvmlDeviceGetComputeRunningProcesses_v3"),
+    *("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"),
+}
+TEN = {
+    *("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetMemoryErrorCounter", "nvmlDeviceGetCurrPcieLinkGeneration"),
+    *("nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetBAR1MemoryInfo"),
+}
+WANDB_KEYS = FAST - {"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetPerformanceState"} | GPM
+
+
+def functions(simulator: NvmlSimulator, consumer: Consumer, seconds: float) -> set[str]:
+    """What a reading some time later calls."""
+    before = simulator.calls()
+    consumer.later(seconds)
+    return {name for name, _ in called(before, simulator.calls())}
+
+
+def test_paces(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Fast values at every reading, the others once a second and once in ten, statics once."""
+    consumer.read(0)
+    assert functions(simulator, consumer, 0.1) == FAST | GPM
+    assert functions(simulator, consumer, 0.8) == FAST | GPM
+    assert functions(simulator, consumer, 0.1) == FAST | GPM | SECOND
+    assert functions(simulator, consumer, 0.9) == FAST | GPM
+    assert functions(simulator, consumer, 0.1) == FAST | GPM | SECOND
+    assert functions(simulator, consumer, 8.0) == FAST | GPM | SECOND | TEN
+    assert functions(simulator, consumer, 9.0) == FAST | GPM | SECOND
+    assert functions(simulator, consumer, 1000.0) == FAST | GPM | SECOND | TEN
+
+
+def test_a_reading_a_moment_early_finds_slow_values_due(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """A monitor's ticks are never exactly a second apart."""
+    consumer.read(0)
+    assert functions(simulator, consumer, 0.999) >= SECOND
+
+
+def test_paces_are_shared_by_consumers(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Slow values live with the driver: a second consumer finds them read, and gets them."""
+    first = consumer.read(0)
+    other = consumer.another()
+    before = simulator.calls()
+    seen = other.later(0.1)
+    assert not {name for name, _ in called(before, simulator.calls())} & (SECOND | TEN)
+    assert seen.metrics["enforcedPowerLimitWatts"] == first.metrics["enforcedPowerLimitWatts"]
+
+
+def test_gpus_have_paces_of_their_own(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Reading one GPU makes no other's values fresh."""
+    consumer.read(0)
+    before = simulator.calls()
+    consumer.later(0.5, 1)
+    assert {name for name, _ in called(before, simulator.calls(), SECOND | TEN)} == SECOND | TEN
+
+
+def test_slow_values_follow_at_their_pace(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """A change shows when the value is read again, and not before."""
+    consumer.read(0)
+    simulator.gpu[0].set(power_limit_enforced_mw=333_000, encoder_util=77, power_mw=111_000)
+    seen = consumer.later(0.5)
+    assert (seen.metrics["enforcedPowerLimitWatts"], seen.metrics["encoderUtilization"], seen.metrics["powerWatts"]) == (700.0, 0, 111.0)
+    assert seen.metrics["powerPercent"] == pytest.approx(111 / 700 * 100)
+    seen = consumer.later(0.5)
+    assert (seen.metrics["enforcedPowerLimitWatts"], seen.metrics["encoderUtilization"]) == (700.0, 77)
+    seen = consumer.later(9.0)
+    assert seen.metrics["enforcedPowerLimitWatts"] == 333.0
+    assert seen.metrics["powerPercent"] == pytest.approx(111 / 333 * 100)
+
+
+def test_blocks_and_names_stay_the_same_objects(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Slow blocks until they are read anew and differ, names and reasons while nothing about them changes."""
+    simulator.gpu[0].set(gpu_util=1)
+    consumer.read(0)
+    before = consumer.later(0.2).reading
+    simulator.gpu[0].set(gpu_util=2)
+    after = consumer.later(0.2).reading
+    assert after.unavailable is before.unavailable
+    assert all(new.names is old.names for new, old in zip(after.blocks, before.blocks, strict=True))
+    assert after.blocks[0] is not before.blocks[0]
+    slow = [(new, old) for new, old in zip(after.blocks, before.blocks, strict=True) if new is old]
+    kept = {name for new, _ in slow for name in new.names}
+    assert kept >= {"enforcedPowerLimitWatts", "encoderUtilization", "maxSmClock", "throttle.gpuIdle"}
+    simulator.gpu[0].set(encoder_util=9)
+    later = consumer.later(1.0).reading
+    changed = [new for new, old in zip(later.blocks, after.blocks, strict=True) if "encoderUtilization" in new.names and new is not old]
+    assert changed[0].names is next(block.names for block in after.blocks if "encoderUtilization" in block.names)
+
+
+def test_reasons_change_with_what_is_missing(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """A mapping that was given out is never altered afterwards."""
+    consumer.read(0)
+    before = consumer.later(0.2).reading.unavailable
+    words = dict(before)
+    simulator.rule("nvmlDeviceGetTemperature", 0, error=Ret.TIMEOUT)
+    after = consumer.later(0.2).reading.unavailable
+    assert "temp" in after
+    assert dict(before) == words
+
+
+def test_a_failed_slow_value_is_asked_again_alone(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Retrying one value does not read its whole group again."""
+    simulator.rule("nvmlDeviceGetBAR1MemoryInfo", 0, error=Ret.TIMEOUT)
+    consumer.read(0)
+    assert functions(simulator, consumer, 0.1) == FAST | GPM | {"nvmlDeviceGetBAR1MemoryInfo"}
+    simulator.clear_rules()
+    assert "bar1UsedBytes" in consumer.later(0.1).metrics
+    assert functions(simulator, consumer, 0.1) == FAST | GPM
+
+
+def test_progress_is_reported_call_by_call(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """One step per call into the driver, at every pace."""
+    steps: list[object] = []
+    before = simulator.calls()
+    consumer.read(0, steps)
+    assert len(steps) == sum(called(before, simulator.calls()).values())
+
+
+def test_wandb_keys_take_nine_calls_in_steady_state(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """W&B makes 13 calls a GPU, and 3 more for GPM."""
+    consumer.read(0)
+    before = simulator.calls()
+    seen = consumer.later(0.2)
+    counts = called(before, simulator.calls())
+    graphics_clock = 1  # the third clock is a key that W&B documents and does not read
+    assert sum(count for (name, _), count in counts.items() if name in WANDB_KEYS) - graphics_clock <= 9
+    assert sum(counts.values()) <= 12
+    wandb = {"gpu", "memory", "memoryAllocated", "memoryAllocatedBytes", "temp", "powerWatts", "enforcedPowerLimitWatts", "powerPercent"}
+    assert seen.metrics.keys() >= wandb | {"energyJoules", "smClock", "memoryClock", "correctedMemoryErrors", "smActive", "nvlinkRxBytes"}
+
+
+def test_calls_per_tick_at_ten_hertz(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """All keys, slow paces and GPM included, on average over ten seconds."""
+    consumer.read(0)
+    before = simulator.calls()
+    for _ in range(100):
+        consumer.later(0.1)
+    assert sum(called(before, simulator.calls()).values()) / 100 < 13
+
+
+def test_never_a_call_that_measures(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """PCIe throughput takes 20 ms a direction inside the driver."""
+    consumer = consume()
+    consumer.read(0)
+    consumer.later(11)
+    assert simulator.count("nvmlDeviceGetPcieThroughput") == 0
+    assert not simulator.stubs_called()

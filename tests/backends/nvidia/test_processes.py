@@ -1,0 +1,206 @@
+"""The processes on a device, and what the watched family uses of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from accelmetrics.schemas.identity import DeviceProcess
+from tests.backends.nvidia.machine import Consumer
+from tests.simulators.nvml import NvmlSimulator, Process, Ret
+
+MIB = 2**20
+STRANGER = 2**22 + 5  # above the kernel's largest process number: nobody has it
+SHARE = {"gpu", "memory", "memoryAllocated", "memoryAllocatedBytes", "temp", "powerWatts", "enforcedPowerLimitWatts", "powerPercent"}
+
+
+@pytest.fixture
+def child() -> Iterator[int]:
+    """A child of this process."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        yield process.pid
+        process.kill()
+
+
+def test_kinds_are_merged_by_process(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """One entry per process, whichever of NVML's lists it stands in; each list has the whole of its memory."""
+    simulator.processes(
+        0,
+        [
+            Process(pid=30, kind="C", used=3 * MIB, sm=30, mem=20),
+            Process(pid=20, kind="G", used=2 * MIB),
+            Process(pid=10, kind="CG", used=1 * MIB, sm=7),
+            Process(pid=40, kind="M", used=4 * MIB),
+        ],
+    )
+    assert consumer.read(0).processes == (
+        DeviceProcess(10, "compute+graphics", 1 * MIB, 7, 0),
+        DeviceProcess(20, "graphics", 2 * MIB, None, None),
+        DeviceProcess(30, "compute", 3 * MIB, 30, 20),
+        DeviceProcess(40, "compute", 4 * MIB, None, None),
+    )
+
+
+def test_nobody_is_an_empty_list(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Known to be none is another thing than not known; without processes nobody's utilisation is asked for."""
+    assert consumer.read(0).processes == ()
+    assert simulator.count("nvmlDeviceGetProcessUtilization") == 0
+
+
+def test_memory_that_the_driver_does_not_say(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """NOT_AVAILABLE is no number of bytes."""
+    simulator.processes(0, [Process(pid=os.getpid())])
+    seen = consumer.read(0)
+    assert seen.processes == (DeviceProcess(os.getpid(), "compute", None),)
+    assert "memoryAllocatedBytes" not in seen.share
+    assert "memoryAllocated" not in seen.share
+    assert "temp" in seen.share
+
+
+def test_several_mig_instances_of_one_process_are_added_up(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """It stands in the list once per instance."""
+    simulator.processes(0, [Process(pid=9, used=MIB, gpu_instance=1), Process(pid=9, used=2 * MIB, gpu_instance=2)])
+    assert consumer.read(0).processes == (DeviceProcess(9, "compute", 3 * MIB),)
+
+
+def test_more_processes_than_there_is_room_for(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """The lists grow."""
+    simulator.processes(0, [Process(pid=STRANGER + i, used=MIB, sm=1) for i in range(200)])
+    processes = consumer.read(0).processes
+    assert processes is not None
+    assert len(processes) == 200
+    assert {process.utilization for process in processes} == {1}
+
+
+def test_a_size_that_is_never_sufficient(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """A driver that always wants more room gets no more."""
+    simulator.rule("nvmlDeviceGetComputeRunningProcesses_v3", 0, error=Ret.INSUFFICIENT_SIZE)
+    consumer.read(0)
+    before = simulator.count("nvmlDeviceGetComputeRunningProcesses_v3")
+    assert consumer.later(1.0).processes is None
+    assert simulator.count("nvmlDeviceGetComputeRunningProcesses_v3") - before == 1
+
+
+def test_only_new_samples_count(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """A sample that was seen before says nothing of the second since."""
+    simulator.processes(0, [Process(pid=STRANGER, used=MIB, sm=50, timestamp_us=1_000_000)])
+    first = consumer.read(0).processes
+    second = consumer.later(1.0).processes
+    assert [process.utilization for process in (*(first or ()), *(second or ()))] == [50, None]
+    simulator.processes(0, [Process(pid=STRANGER, used=MIB, sm=60, timestamp_us=2_000_000)])
+    third = consumer.later(1.0).processes
+    assert [process.utilization for process in third or ()] == [60]
+
+
+def test_an_impossible_utilisation(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Drivers have been seen to answer all-ones."""
+    simulator.processes(0, [Process(pid=STRANGER, used=MIB, sm=2**32 - 1, mem=400)])
+    assert consumer.read(0).processes == (DeviceProcess(STRANGER, "compute", MIB),)
+
+
+def test_processes_are_the_same_object_while_nothing_changes(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Between two looks, and after one that found the same."""
+    simulator.processes(0, [Process(pid=STRANGER, used=MIB)])
+    first = consumer.read(0).processes
+    assert consumer.later(0.2).processes is first
+    assert consumer.later(1.0).processes is first
+
+
+def test_the_share_of_a_family_that_is_not_there(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """No process key exists for a GPU that the family does not use."""
+    simulator.processes(0, [Process(pid=STRANGER, used=MIB, sm=50)])
+    assert consumer.read(0).share == {}
+
+
+def test_the_share_of_a_family(simulator: NvmlSimulator, consumer: Consumer, child: int) -> None:
+    """Memory and utilisation are summed over the process and its descendants; the rest is the board's."""
+    simulator.processes(
+        1,
+        [
+            Process(pid=os.getpid(), used=1024 * MIB, sm=20, mem=10),
+            Process(pid=child, kind="CG", used=512 * MIB, sm=15, mem=4),
+            Process(pid=STRANGER, used=4096 * MIB, sm=60, mem=50),
+        ],
+    )
+    seen = consumer.read(1)
+    assert seen.share.keys() == SHARE
+    assert (seen.share["gpu"], seen.share["memory"], seen.share["memoryAllocatedBytes"]) == (35, 14, 1536 * MIB)
+    assert seen.share["memoryAllocated"] == pytest.approx(1536 * MIB / simulator.gpu[1].get("memory_total") * 100)
+    for name in ("temp", "powerWatts", "enforcedPowerLimitWatts", "powerPercent"):
+        assert seen.share[name] == seen.metrics[name], name
+    assert consumer.read(0).share == {}
+
+
+def test_descendants_count_whatever_the_option_says(simulator: NvmlSimulator, consumer: Consumer, child: int) -> None:
+    """The issue defines these keys over the family; ``children`` is the host's option."""
+    simulator.processes(0, [Process(pid=child, used=MIB)])
+    assert consumer.read(0).share["memoryAllocatedBytes"] == MIB
+    assert consumer.another(child).read(0).share["memoryAllocatedBytes"] == MIB
+    simulator.processes(0, [Process(pid=os.getpid(), used=MIB)])
+    consumer.clock.now += 1.0
+    assert consumer.another(child).read(0).share == {}
+
+
+def test_the_share_follows_the_board_at_every_reading(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Its own part keeps the pace of the process lists."""
+    simulator.processes(0, [Process(pid=os.getpid(), used=MIB, sm=20)])
+    consumer.read(0)
+    simulator.gpu[0].set(temperature=77)
+    simulator.processes(0, [])
+    soon = consumer.later(0.2)
+    assert (soon.share["temp"], soon.share["memoryAllocatedBytes"]) == (77, MIB)
+    assert consumer.later(1.0).share == {}
+
+
+def test_names_of_the_share_stay_the_same_object(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """As of every block."""
+    simulator.processes(0, [Process(pid=os.getpid(), used=MIB)])
+    blocks = [next(block for block in consumer.later(0.2).reading.blocks if block.process) for _ in range(2)]
+    assert blocks[0].names is blocks[1].names
+
+
+def test_a_share_without_utilisation(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """An idle family has no sample: its utilisation is absent, not 0."""
+    simulator.processes(0, [Process(pid=os.getpid(), used=MIB)])
+    assert consumer.read(0).share.keys() == SHARE - {"gpu", "memory"}
+
+
+def test_a_share_of_time_is_at_most_the_whole(simulator: NvmlSimulator, consumer: Consumer, child: int) -> None:
+    """Rounded shares may add up to more than 100."""
+    simulator.processes(0, [Process(pid=os.getpid(), used=MIB, sm=60, mem=1), Process(pid=child, used=MIB, sm=41, mem=1)])
+    assert consumer.read(0).share["gpu"] == 100
+
+
+def test_a_share_of_more_memory_than_there_is(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """It is no percentage."""
+    simulator.processes(0, [Process(pid=os.getpid(), used=2**60)])
+    share = consumer.read(0).share
+    assert "memoryAllocated" not in share
+
+
+def test_a_share_without_some_of_the_board(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """What the board does not say, the share does not say."""
+    simulator.rule("nvmlDeviceGetPowerUsage", 0, error=Ret.TIMEOUT)
+    simulator.processes(0, [Process(pid=os.getpid(), used=MIB)])
+    assert consumer.read(0).share.keys() == {"memoryAllocated", "memoryAllocatedBytes", "temp", "enforcedPowerLimitWatts"}
+
+
+@pytest.mark.parametrize("kind", ["Compute", "Graphics", "MPSCompute"])
+def test_lists_that_are_not_supported(
+    simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer], kind: str
+) -> None:
+    """Without the compute list nothing is known; without another one, only who stands in it."""
+    simulator = simulate(gpus=1)
+    simulator.processes(0, [Process(pid=1, kind="C"), Process(pid=2, kind="G"), Process(pid=3, kind="M")])
+    simulator.rule(f"nvmlDeviceGet{kind}RunningProcesses_v3", error=Ret.NOT_SUPPORTED)
+    consumer = consume()
+    processes = consumer.read(0).processes
+    expected = {"Compute": None, "Graphics": [1, 3], "MPSCompute": [1, 2]}[kind]
+    assert (None if processes is None else [process.pid for process in processes]) == expected
+    before = simulator.count(f"nvmlDeviceGet{kind}RunningProcesses_v3")
+    consumer.later(1.0)
+    assert simulator.count(f"nvmlDeviceGet{kind}RunningProcesses_v3") == before

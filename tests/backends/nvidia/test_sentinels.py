@@ -1,0 +1,147 @@
+"""What cannot be is missing, with the reason invalid_value; what goes with it is missing too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.backends.nvidia.machine import Consumer
+from tests.simulators.nvml import ALL_LINKS, Gpu, NvmlSimulator, Ret, ValueType
+
+U32 = 2**32 - 1
+U64 = 2**64 - 1
+MEMORY = {"memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes", "memoryFreeBytes"}
+THROTTLE = 9
+READ_ONCE = {"tempLimit.shutdown", "tempLimit.slowdown", "maxSmClock", "maxMemoryClock", "maxPcieLinkGen", "maxPcieLinkWidth"}
+
+CASES: list[tuple[dict[str, object], set[str]]] = [
+    ({"gpu_util": 101}, {"gpu"}),
+    ({"gpu_util": U32}, {"gpu"}),
+    ({"memory_util": 4000}, {"memory"}),
+    ({"memory_total": -1}, MEMORY),
+    ({"memory_used": -1}, MEMORY),
+    ({"memory_total": 0, "memory_used": 0, "memory_reserved": 0, "memory_free": 0}, MEMORY),
+    ({"memory_total": 100, "memory_used": 101, "memory_free": 0}, MEMORY),
+    ({"memory_total": 100, "memory_used": 10, "memory_free": 101}, {"memoryFreeBytes"}),
+    ({"temperature": U32}, {"temp"}),
+    ({"temperature": 255}, {"temp"}),
+    ({"memory_temp": 255}, {"memoryTemp"}),
+    ({"power_mw": U32}, {"powerWatts", "powerPercent"}),
+    ({"clock_sm": U32}, {"smClock"}),
+    ({"clock_mem": U32}, {"memoryClock"}),
+    ({"clock_graphics": U32}, {"graphicsClock"}),
+    ({"pstate": 32}, {"performanceState"}),
+    ({"energy_mj": -1}, {"energyJoules"}),
+    ({"pcie_tx_bytes": -1}, {"pcieTxBytesTotal"}),
+    ({"pcie_rx_bytes": -1}, {"pcieRxBytesTotal"}),
+    ({"power_limit_enforced_mw": 0}, {"enforcedPowerLimitWatts", "powerPercent"}),
+    ({"power_limit_enforced_mw": U32}, {"enforcedPowerLimitWatts", "powerPercent"}),
+    ({"encoder_util": 101}, {"encoderUtilization"}),
+    ({"decoder_util": U32}, {"decoderUtilization"}),
+    ({"fan_speed": [U32], "num_fans": 1}, {"fanSpeed"}),
+    ({"ecc_corrected_volatile": {2: -1}}, {"correctedMemoryErrors"}),
+    ({"ecc_uncorrected_volatile": {2: -1}}, {"uncorrectedMemoryErrors", "unCorrectedMemoryErrors"}),
+    ({"ecc_corrected_aggregate": {2: -1}}, {"correctedMemoryErrorsAggregate"}),
+    ({"ecc_uncorrected_aggregate": {2: -1}}, {"uncorrectedMemoryErrorsAggregate"}),
+    ({"remapped_correctable": U32}, {"remappedRowsCorrected"}),
+    ({"remapped_uncorrectable": U32}, {"remappedRowsUncorrected"}),
+    ({"pcie_gen": 0}, {"pcieLinkGen"}),
+    ({"pcie_width": 33}, {"pcieLinkWidth"}),
+    ({"pcie_gen_max": U32}, {"maxPcieLinkGen"}),
+    ({"pcie_width_max": 0}, {"maxPcieLinkWidth"}),
+    ({"bar1_used": -1}, {"bar1UsedBytes"}),
+    ({"max_clock_sm": U32}, {"maxSmClock"}),
+    ({"max_clock_mem": U32}, {"maxMemoryClock"}),
+    ({"temp_threshold": {0: U32}}, {"tempLimit.shutdown"}),
+    ({"temp_threshold": {1: 255}}, {"tempLimit.slowdown"}),
+]
+
+
+def as_set(gpu: Gpu, name: str, value: object) -> object:
+    """What a value, or the members of a family, are now, in the form in which they are set."""
+    if isinstance(value, (dict, list)):
+        return {index: as_set(gpu, f"{name}[{index}]", 0) for index in range(3)}
+    now = gpu.get(name)
+    return None if isinstance(now, Ret) else now
+
+
+@pytest.mark.parametrize(("values", "missing"), CASES, ids=[f"{next(iter(values))}-{i}" for i, (values, _) in enumerate(CASES)])
+def test_an_impossible_value_is_missing(
+    simulator: NvmlSimulator, consume: Callable[..., Consumer], values: dict[str, object], missing: set[str]
+) -> None:
+    """It is missing at once, nothing else is, and it is back once the driver is itself again."""
+    gpu, consumer = simulator.gpu[1], consume()
+    gpu.set(num_fans=1, fan_speed=[40])
+    healthy = consumer.read(1)
+    before = {name: as_set(gpu, name, value) for name, value in values.items()}
+    gpu.set(**values)  # type: ignore[arg-type]
+    seen = consumer.later(11, 1)
+    if missing & READ_ONCE:
+        consumer = consume(consumer.clock)
+        seen = consumer.read(1)
+    assert {name for name in seen.reasons if seen.reason(name) == "invalid_value"} == missing
+    assert all("answered something impossible" in seen.reasons[name].detail for name in missing)
+    gpu.set(**before)  # type: ignore[arg-type]
+    again = consumer.later(0.2, 1)
+    assert {name for name in again.reasons if again.reason(name) == "invalid_value"} == set()
+    assert {name: again.metrics.get(name) for name in missing} == {name: healthy.metrics.get(name) for name in missing}
+
+
+def test_all_ones_clocks_event_reasons(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """A mask of all ones is a sentinel, not nine reasons at once."""
+    simulator.gpu[0].set(clocks_event_reasons=-1)
+    seen = consumer.read(0)
+    invalid = {name for name in seen.reasons if seen.reason(name) == "invalid_value"}
+    assert len(invalid) == THROTTLE
+    assert all(name.startswith("throttle.") for name in invalid)
+    simulator.gpu[0].set(clocks_event_reasons=0)
+    assert consumer.read(0).metrics["throttle.gpuIdle"] == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (ValueType.UNSIGNED_INT, U32),
+        (ValueType.UNSIGNED_SHORT, 2**16 - 1),
+        (ValueType.UNSIGNED_LONG_LONG, -1),
+        (ValueType.UNSIGNED_LONG, -1),
+        (ValueType.SIGNED_INT, -1),
+        (ValueType.SIGNED_LONG_LONG, -1),
+        (ValueType.DOUBLE, float("nan")),
+        (ValueType.DOUBLE, float("inf")),
+        (ValueType.DOUBLE, -1.0),
+    ],
+)
+def test_all_ones_of_a_narrow_field(simulator: NvmlSimulator, consumer: Consumer, kind: ValueType, value: float) -> None:
+    """What a sentinel is depends on the field's type."""
+    gpu = simulator.gpu[0]
+    for field in ("TOTAL_ENERGY_CONSUMPTION", "PCIE_COUNT_TX_BYTES", "PCIE_REPLAY_COUNTER"):
+        gpu.set_field(field, value, kind=kind)
+    gpu.set_field("NVLINK_THROUGHPUT_DATA_RX", value, ALL_LINKS, kind=kind)
+    seen = consumer.read(0)
+    invalid = {name for name in seen.reasons if seen.reason(name) == "invalid_value"}
+    assert invalid == {"energyJoules", "pcieTxBytesTotal", "nvlinkRxBytesTotal", "pcieReplays"}
+
+
+@pytest.mark.parametrize("kind", [ValueType.UNSIGNED_INT, ValueType.UNSIGNED_SHORT])
+def test_a_large_value_of_a_narrow_field(simulator: NvmlSimulator, consumer: Consumer, kind: ValueType) -> None:
+    """One below all-ones is a value."""
+    largest = (2**32 if kind == ValueType.UNSIGNED_INT else 2**16) - 2
+    simulator.gpu[0].set_field("PCIE_COUNT_TX_BYTES", largest, kind=kind)
+    assert consumer.read(0).metrics["pcieTxBytesTotal"] == largest
+
+
+def test_zeros_are_values(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """An idle GPU and its young counters are 0, which NVML documents nowhere as unsupported."""
+    simulator.gpu[0].set(gpu_util=0, memory_util=0, power_mw=0, energy_mj=0, pcie_tx_bytes=0, clock_sm=0, memory_used=0, memory_temp=0)
+    metrics = consumer.read(0).metrics
+    assert [metrics[name] for name in ("gpu", "memory", "powerWatts", "energyJoules", "smClock", "memoryAllocatedBytes", "memoryTemp")] == [0] * 7
+
+
+def test_neighbours_of_an_impossible_value(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """Another GPU with the same pattern of answers keeps all of its values."""
+    simulator.gpu[0].set(gpu_util=101)
+    consumer = consume()
+    assert "gpu" in consumer.read(0).reasons
+    assert "gpu" in consumer.read(1).metrics

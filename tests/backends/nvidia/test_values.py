@@ -1,0 +1,200 @@
+"""Every value is the one that the driver has, in the unit that the catalogue says, on every GPU its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from accelmetrics.schemas.catalogue import rows_for
+from tests.backends.nvidia.machine import OWED, Consumer
+from tests.simulators.nvml import ALL_LINKS, PRODUCTS, NvmlSimulator, Ret, ValueType
+
+DRAM = 2
+SHUTDOWN, SLOWDOWN = 0, 1
+
+SOURCES: dict[str, tuple[str, float]] = {
+    "gpu": ("gpu_util", 1),
+    "memory": ("memory_util", 1),
+    "memoryAllocatedBytes": ("memory_used", 1),
+    "memoryTotalBytes": ("memory_total", 1),
+    "temp": ("temperature", 1),
+    "memoryTemp": ("memory_temp", 1),
+    "powerWatts": ("power_mw", 1 / 1000),
+    "enforcedPowerLimitWatts": ("power_limit_enforced_mw", 1 / 1000),
+    "energyJoules": ("energy_mj", 1 / 1000),
+    "smClock": ("clock_sm", 1),
+    "memoryClock": ("clock_mem", 1),
+    "graphicsClock": ("clock_graphics", 1),
+    "maxSmClock": ("max_clock_sm", 1),
+    "maxMemoryClock": ("max_clock_mem", 1),
+    "performanceState": ("pstate", 1),
+    "encoderUtilization": ("encoder_util", 1),
+    "decoderUtilization": ("decoder_util", 1),
+    "correctedMemoryErrors": (f"ecc_corrected_volatile[{DRAM}]", 1),
+    "uncorrectedMemoryErrors": (f"ecc_uncorrected_volatile[{DRAM}]", 1),
+    "unCorrectedMemoryErrors": (f"ecc_uncorrected_volatile[{DRAM}]", 1),
+    "correctedMemoryErrorsAggregate": (f"ecc_corrected_aggregate[{DRAM}]", 1),
+    "uncorrectedMemoryErrorsAggregate": (f"ecc_uncorrected_aggregate[{DRAM}]", 1),
+    "remappedRowsCorrected": ("remapped_correctable", 1),
+    "remappedRowsUncorrected": ("remapped_uncorrectable", 1),
+    "pcieLinkGen": ("pcie_gen", 1),
+    "pcieLinkWidth": ("pcie_width", 1),
+    "maxPcieLinkGen": ("pcie_gen_max", 1),
+    "maxPcieLinkWidth": ("pcie_width_max", 1),
+    "pcieReplays": ("pcie_replay", 1),
+    "pcieTxBytesTotal": ("pcie_tx_bytes", 1),
+    "pcieRxBytesTotal": ("pcie_rx_bytes", 1),
+    "bar1UsedBytes": ("bar1_used", 1),
+    "tempLimit.slowdown": (f"temp_threshold[{SLOWDOWN}]", 1),
+    "tempLimit.shutdown": (f"temp_threshold[{SHUTDOWN}]", 1),
+    "fanSpeed": ("fan_speed[0]", 1),
+    "smActive": ("gpm[2]", 1),
+    "smOccupancy": ("gpm[3]", 1),
+    "dramActive": ("gpm[10]", 1),
+    "pipeTensorActive": ("gpm[5]", 1),
+    "pipeTensorHmmaActive": ("gpm[7]", 1),
+    "pipeFp64Active": ("gpm[11]", 1),
+    "pipeFp32Active": ("gpm[12]", 1),
+    "pipeFp16Active": ("gpm[13]", 1),
+    "pcieTxBytes": ("gpm[20]", 2**20),
+    "pcieRxBytes": ("gpm[21]", 2**20),
+    "nvlinkTxBytes": ("gpm[61]", 2**20),
+    "nvlinkRxBytes": ("gpm[60]", 2**20),
+}
+COMPUTED = {"memoryAllocated", "memoryFreeBytes", "powerPercent", "nvlinkTxBytesTotal", "nvlinkRxBytesTotal"}
+THROTTLE = [
+    "gpuIdle",
+    "applicationsClocksSetting",
+    "swPowerCap",
+    "hwSlowdown",
+    "syncBoost",
+    "swThermalSlowdown",
+    "hwThermalSlowdown",
+    "hwPowerBrakeSlowdown",
+    "displayClockSetting",
+]
+
+
+def test_the_tables_here_cover_every_name() -> None:
+    """A metric that is added to the catalogue has to be compared here."""
+    assert OWED == {*SOURCES, *COMPUTED, *(f"throttle.{name}" for name in THROTTLE)}
+
+
+@pytest.mark.parametrize("profile", sorted(PRODUCTS))
+def test_every_value_is_the_drivers(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer], profile: str) -> None:
+    """On each product: what the driver has is there, what it has not is not_supported."""
+    simulator = simulate(gpus=4, profile=profile)
+    consumer = consume()
+    for unit in range(4):
+        consumer.read(unit)
+    consumer.clock.now += 0.2
+    for unit in range(4):
+        seen = consumer.read(unit)
+        unified = profile == "gb10"
+        for name, (source, factor) in SOURCES.items():
+            if unified and name in ("memoryTotalBytes", "memoryAllocatedBytes"):
+                continue
+            answer = simulator.gpu[unit].get(source)
+            if isinstance(answer, Ret):
+                assert seen.reason(name) == "not_supported", name
+            else:
+                assert seen.metrics[name] == pytest.approx(answer * factor, rel=1e-12), name
+
+
+def test_gpus_are_not_mixed_up(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Values that differ between GPUs differ in the readings."""
+    seen = [consumer.read(unit) for unit in range(3)]
+    for name in ("gpu", "memoryAllocatedBytes", "temp", "powerWatts", "smClock", "energyJoules", "correctedMemoryErrors", "pcieReplays"):
+        assert len({reading.metrics[name] for reading in seen}) == 3, name
+
+
+def test_memory(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Memory is the v2 reading: used leaves the reserve out, free is what remains of all."""
+    simulator.gpu[1].set(memory_total=80_000, memory_used=20_000, memory_reserved=10_000, memory_free=50_000)
+    metrics = consumer.read(1).metrics
+    assert (metrics["memoryTotalBytes"], metrics["memoryAllocatedBytes"], metrics["memoryFreeBytes"]) == (80_000, 20_000, 50_000)
+    assert metrics["memoryAllocated"] == 25.0
+
+
+def test_power(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Watts, and the share of the enforced limit, which may be exceeded."""
+    simulator.gpu[1].set(power_mw=300_500, power_limit_enforced_mw=200_000, power_instant_mw=999_000, power_average_mw=111_000)
+    metrics = consumer.read(1).metrics
+    assert metrics["powerWatts"] == 300.5
+    assert metrics["enforcedPowerLimitWatts"] == 200.0
+    assert metrics["powerPercent"] == 150.25
+
+
+def test_nvlink_counters_are_sums_over_the_links_in_bytes(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Payload over all links, KiB made bytes."""
+    simulator.gpu[2].set(nvlink_data_tx_kib={link: 0 for link in range(18)} | {3: 7, 11: 5}, nvlink_data_rx_kib={link: 2 for link in range(18)})
+    metrics = consumer.read(2).metrics
+    assert metrics["nvlinkTxBytesTotal"] == 12 * 1024
+    assert metrics["nvlinkRxBytesTotal"] == 36 * 1024
+
+
+@pytest.mark.parametrize("bit", range(9))
+def test_each_clocks_event_reason_has_its_own_key(simulator: NvmlSimulator, consumer: Consumer, bit: int) -> None:
+    """One bit sets one key to 1 and the others to 0; bits without a key set none."""
+    simulator.gpu[0].set(clocks_event_reasons=1 << bit | 1 << 20)
+    metrics = consumer.read(0).metrics
+    assert {name: metrics[f"throttle.{name}"] for name in THROTTLE} == {name: int(name == THROTTLE[bit]) for name in THROTTLE}
+
+
+def test_both_spellings_carry_one_value(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """W&B's documentation and its collector spell the uncorrected errors differently."""
+    simulator.gpu[0].set(ecc_uncorrected_volatile={DRAM: 31337})
+    metrics = consumer.read(0).metrics
+    assert metrics["uncorrectedMemoryErrors"] == metrics["unCorrectedMemoryErrors"] == 31337
+
+
+def test_values_are_of_the_catalogues_types(consumer: Consumer) -> None:
+    """Whole numbers where the catalogue says so, within its bounds."""
+    consumer.read(0)
+    metrics = consumer.later(0.2).metrics
+    for row in rows_for("nvidia"):
+        if row.conditional or row.name not in metrics:
+            continue
+        value = metrics[row.name]
+        assert isinstance(value, int) or not row.integer, row.name
+        assert row.minimum is None or value >= row.minimum, row.name
+        assert row.maximum is None or value <= row.maximum, row.name
+
+
+def test_counters_beyond_32_bits(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Nothing is cut to 32 bits."""
+    simulator.gpu[0].set(energy_mj=2**50, pcie_tx_bytes=2**51, ecc_corrected_volatile={DRAM: 2**40}, bar1_used=2**37)
+    metrics = consumer.read(0).metrics
+    assert metrics["energyJoules"] == 2**50 / 1000
+    assert metrics["pcieTxBytesTotal"] == 2**51
+    assert metrics["correctedMemoryErrors"] == 2**40
+    assert metrics["bar1UsedBytes"] == 2**37
+
+
+@pytest.mark.parametrize("kind", list(ValueType))
+def test_a_field_is_read_by_its_own_type(simulator: NvmlSimulator, consumer: Consumer, kind: ValueType) -> None:
+    """The driver says of each field how it is encoded, and may say something else tomorrow."""
+    simulator.gpu[0].set_field("MEMORY_TEMP", 61, kind=kind)
+    simulator.gpu[0].set_field("TOTAL_ENERGY_CONSUMPTION", 12_000, kind=kind)
+    simulator.gpu[0].set_field("NVLINK_THROUGHPUT_DATA_TX", 3, ALL_LINKS, kind=kind)
+    simulator.gpu[0].set_field("REMAPPED_COR", 17, kind=kind)
+    metrics = consumer.read(0).metrics
+    assert metrics["memoryTemp"] == 61
+    assert metrics["energyJoules"] == 12.0
+    assert metrics["nvlinkTxBytesTotal"] == 3072
+    assert metrics["remappedRowsCorrected"] == 17
+    assert consumer.later(0.2).metrics["energyJoules"] == 12.0
+
+
+def test_the_type_of_a_field_may_change_between_readings(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """A pattern that was seen before is recognised again."""
+    for kind in (ValueType.UNSIGNED_INT, ValueType.DOUBLE, ValueType.UNSIGNED_INT, ValueType.SIGNED_INT):
+        simulator.gpu[0].set_field("MEMORY_TEMP", 44, kind=kind)
+        assert consumer.read(0).metrics["memoryTemp"] == 44
+
+
+def test_a_memory_temperature_below_zero(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Degrees Celsius have two sides."""
+    simulator.gpu[0].set_field("MEMORY_TEMP", -5, kind=ValueType.SIGNED_INT)
+    assert consumer.read(0).metrics["memoryTemp"] == -5

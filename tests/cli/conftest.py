@@ -1,0 +1,39 @@
+"""A machine for tests in this process, and simulated ones for the command as a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from accelmetrics.backends import registry
+from tests.cli import machines
+from tests.cli.shell import Tree
+from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable
+
+
+@pytest.fixture
+def rig(monkeypatch: pytest.MonkeyPatch) -> machines.Rig:
+    """The only vendor of this machine, beside the host."""
+    made = machines.Rig()
+    monkeypatch.setattr(machines, "current", made)
+    monkeypatch.setattr(registry, "BUILT_IN", {"rig": "tests.cli.machines:backend", "host": "accelmetrics.backends.host:backend"})
+    return made
+
+
+@pytest.fixture
+def simulator() -> Iterator[NvmlSimulator]:
+    """Two simulated H100s."""
+    try:
+        made = NvmlSimulator(gpus=2)
+    except SimulatorUnavailable as unavailable:
+        pytest.skip(str(unavailable))
+    with made:
+        yield made
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """A system without any hardware."""
+    return Tree(tmp_path / "root")

@@ -1,0 +1,124 @@
+"""The command, run from outside as a user's shell runs it, and machines to run it on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from accelmetrics.schemas.json_schema import json_schema
+from accelmetrics.schemas.snapshot import Snapshot
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-m", "accelmetrics"]
+PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
+GPU_CLASS = "0x030200"
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """A plain environment: nothing of a container's, nothing of this terminal's."""
+    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return {**kept, "PYTHONPATH": str(REPOSITORY), "LC_ALL": "C.UTF-8", **changes}
+
+
+def run(*arguments: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    outputs = {} if "stdout" in options else {"stdout": subprocess.PIPE}
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        env=environment() if env is None else env,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=30,
+        **outputs,
+        **options,
+    )
+
+
+def start(*arguments: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
+    """Start the command."""
+    return subprocess.Popen(
+        [*COMMAND, *arguments],
+        env=environment() if env is None else env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        **options,
+    )
+
+
+@cache
+def _validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(json_schema(), format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+
+
+@cache
+def _device_validator() -> jsonschema.Draft202012Validator:
+    schema = json_schema()
+    return jsonschema.Draft202012Validator({"$ref": "#/$defs/DeviceEntry", "$defs": schema["$defs"]})
+
+
+def document(text: str) -> Snapshot:
+    """Read a document that must be one: against the published schema, and through the models."""
+    import json
+
+    _validator().validate(json.loads(text))
+    return Snapshot.from_json(text)
+
+
+def device_entries(text: str) -> list[dict[str, Any]]:
+    """Read what ``list --json`` printed, each entry against the published schema's part for devices."""
+    import json
+
+    entries: list[dict[str, Any]] = json.loads(text)
+    for entry in entries:
+        _device_validator().validate(entry)
+    return entries
+
+
+def one_line(text: str) -> str:
+    """The only line of standard error."""
+    assert text.endswith("\n")
+    assert text.count("\n") == 1, text
+    assert "Traceback" not in text
+    return text.rstrip("\n")
+
+
+class Tree:
+    """What stands in front of ``/sys``, ``/proc`` and ``/dev``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.root.mkdir()
+
+    def write(self, path: str, text: str = "") -> Tree:
+        """A file."""
+        target = self.root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+        return self
+
+    def gpu(self, address: str, vendor: str, driver: str = "") -> Tree:
+        """A GPU on the PCI bus, bound to a driver if one is named."""
+        base = f"/sys/bus/pci/devices/{address}"
+        self.write(f"{base}/vendor", f"{vendor}\n").write(f"{base}/class", f"{GPU_CLASS}\n")
+        if driver:
+            self.write(f"/sys/bus/pci/drivers/{driver}/uevent")
+            (self.root / base.lstrip("/") / "driver").symlink_to(self.root / "sys/bus/pci/drivers" / driver)
+        return self
+
+    def environment(self, **changes: str) -> dict[str, str]:
+        """The environment in which the command sees this."""
+        return environment(ACCELMETRICS_SYSROOT=str(self.root), **changes)
+
+
+Shell = Callable[..., subprocess.CompletedProcess[str]]
+Words = Sequence[str]

@@ -1,0 +1,136 @@
+"""Arguments that cannot be used end in one line that says what is wrong and what is allowed, and in exit status 2."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+import pytest
+
+from accelmetrics.cli import commands, parsing
+from accelmetrics.cli.main import main
+from tests.cli.machines import Rig
+from tests.cli.shell import one_line
+
+REFUSED = [
+    (["dump", "--flat", "--format", "table"], ["--flat excludes --format table", "json and jsonl"]),
+    (["dump", "--flat", "--format", "csv"], ["--flat excludes --format csv", "json and jsonl"]),
+    (["dump", "--json", "--format", "csv"], ["--json is short for --format json", "--format csv"]),
+    (["dump", "--settle", "0.1", "--count", "2"], ["--settle", "--count above 1"]),
+    (["dump", "--settle", "0", "--interval", "1"], ["--settle", "--interval"]),
+    (["dump", "--interval", "-1"], ["--interval", "'-1'", "number of seconds"]),
+    (["dump", "--interval", "0"], ["--interval", "'0'", "above 0"]),
+    (["dump", "--interval", "nan"], ["--interval", "'nan'"]),
+    (["dump", "--interval", "inf"], ["--interval", "'inf'"]),
+    (["dump", "--interval", "1e300"], ["--interval", "from 0 to 1,000,000"]),
+    (["dump", "--interval"], ["--interval", "expected one argument", "seconds from one reading to the next"]),
+    (["dump", "--count", "0"], ["--count", "'0'", "whole number above 0"]),
+    (["dump", "--count", "1.5"], ["--count", "'1.5'", "whole number"]),
+    (["dump", "--count", "-3"], ["--count", "'-3'"]),
+    (["dump", "--timeout", "-0.5"], ["--timeout", "'-0.5'"]),
+    (["dump", "--timeout", "soon"], ["--timeout", "'soon'"]),
+    (["dump", "--settle", "-1"], ["--settle", "'-1'"]),
+    (["dump", "--pid", "-4"], ["--pid", "'-4'"]),
+    (["dump", "--pid", "99999999999999999999"], ["--pid", "larger than any process id"]),
+    (["dump", "--gpus", "3-1"], ["--gpus", "3-1 runs backwards", "write 1-3"]),
+    (["dump", "--gpus", "0-99999999"], ["--gpus", "longer than 4096"]),
+    (["dump", "--gpus", ""], ["--gpus", "no device", "such as 0,2-3 or gpu.1"]),
+    (["dump", "--gpus", "0,,1"], ["--gpus", "no device"]),
+    (["dump", "--gpus", "-1"], ["--gpus", "'-1'", "no device"]),
+    (["dump", "--gpus", "7"], ["unknown device 'gpu.7'", "gpu.0", "gpu.2"]),
+    (["dump", "--gpus", "GPU-ffffffff"], ["unknown device 'GPU-ffffffff'"]),
+    (["dump", "--backends", "rigg"], ["unknown backend 'rigg'", "Did you mean 'rig'?", "host"]),
+    (["dump", "--backends", "rig,rig"], ["rig more than once"]),
+    (["dump", "--backends", "rig,"], ["--backends", "empty name"]),
+    (["dump", "--disk-path", ""], ["--disk-path", "empty path"]),
+    (["dump", "--output", ""], ["--output", "empty path"]),
+    (["dump", "--format", "xml"], ["--format", "'xml'", "table", "jsonl", "csv"]),
+    (["dump", "--format"], ["--format", "expected one argument", "table|json|jsonl|csv"]),
+    (["dump", "--isolation", "moon"], ["--isolation", "'moon'", "thread", "process"]),
+    (["dump", "--jsn"], ["unknown option '--jsn'", "Did you mean '--json'?", "--format"]),
+    (["dump", "--gpu=1"], ["unknown option '--gpu'", "'--gpus'"]),
+    (["dump", "--json=yes"], ["--json", "'yes'"]),
+    (["dump", "gpu.0"], ["unexpected argument 'gpu.0'", "accelmetrics dump"]),
+    (["dump", "a\nb"], ["unexpected argument"]),
+    (["dmp"], ["unknown command 'dmp'", "Did you mean 'dump'?", "doctor"]),
+    (["--jason"], ["unknown option '--jason'", "--help"]),
+    (["doctor", "--backends", "nobody"], ["unknown backend 'nobody'", "rig, host"]),
+    (["doctor", "--timeout", "0"], ["--timeout", "above 0"]),
+    (["list", "--backends", "nobody"], ["unknown backend 'nobody'"]),
+    (["metrics", "gpu.0.powerWats"], ["unknown metric 'gpu.0.powerWats'", "Did you mean 'gpu.{i}.powerWatts'?"]),
+    (["metrics", "--backend", "nobody"], ["unknown backend 'nobody'"]),
+    (["schema", "--json"], ["unknown option '--json'"]),
+    (["completion"], ["for which shell?", "bash, zsh, tcsh"]),
+    (["completion", "fish"], ["'fish'", "bash", "zsh", "tcsh"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), REFUSED, ids=lambda value: " ".join(value) if isinstance(value, list) else None)
+def test_refused(rig: Rig, capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]) -> None:
+    """Nothing on standard output; what was typed and what is allowed on one line of standard error."""
+    del rig
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    line = one_line(printed.err)
+    assert printed.out == ""
+    assert line.startswith("accelmetrics")
+    for word in words:
+        assert word in line
+
+
+def test_nothing_asked_for_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a command the help goes to standard error, since it is not what was asked for."""
+    assert main([]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    for name in commands.COMMANDS:
+        assert f"  {name} " in printed.err or f"  {name}\n" in printed.err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """The version is a document."""
+    from accelmetrics._version import __version__
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"accelmetrics {__version__}\n"
+
+
+def _examples(text: str) -> list[str]:
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line.startswith("accelmetrics ")]
+
+
+@pytest.mark.parametrize("command", commands.COMMANDS)
+def test_every_help_has_examples_that_work(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Examples are parsed as they stand, so that none outlives the option that it shows."""
+    assert main([command, "--help"]) == 0
+    help_text = capsys.readouterr().out
+    assert f"usage: accelmetrics {command}" in help_text
+    examples = _examples(help_text.partition("examples:")[2])
+    assert examples
+    for example in examples:
+        words = shlex.split(example.partition("   ")[0], comments=True)
+        arguments = words[2 : next((place for place, word in enumerate(words) if word in {"|", ">", "||"}), None)]
+        parser = parsing.Parser.for_command(words[1], "x", "")
+        commands.load(words[1]).configure(parser)
+        assert isinstance(parser.parse_strictly(arguments), argparse.Namespace)
+
+
+def test_root_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """The root's help names every command."""
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in commands.COMMANDS)
+
+
+def test_devices_in_every_spelling() -> None:
+    """Numbers, ranges, keys and UUIDs; what is named twice counts once."""
+    uuid = "GPU-18ef14e9-dec6-1d7e-1284-3010c6ce98b1"
+    assert parsing.devices(f"0,2-3, 2,gpu.5,{uuid}") == [0, 2, 3, "gpu.5", uuid]
+    assert parsing.devices("4-4") == [4]
+
+
+def test_a_uuid_of_digits_and_hyphens_is_no_range() -> None:
+    """Only a whole word of two numbers is a range."""
+    assert parsing.devices("0x1234abcd5678ef00") == ["0x1234abcd5678ef00"]
+    assert parsing.devices("12345678-9012-4345-8678-901234567890") == ["12345678-9012-4345-8678-901234567890"]

@@ -1,0 +1,229 @@
+"""``dump``: every format, one reading or many, on a machine whose values are known."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accelmetrics.cli import dump, parsing
+from accelmetrics.cli.main import main
+from accelmetrics.sampling.sampler import Sampler
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.reasons import Reason
+from tests.cli.machines import Rig
+from tests.cli.shell import document
+
+RIG = ["dump", "--backends", "rig"]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a command line that succeeds prints."""
+    assert main([*RIG, *arguments]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def test_without_a_terminal_it_is_one_json_document(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing but the document, on one line."""
+    del rig
+    text = printed(capsys)
+    snapshot = document(text)
+    assert text.count("\n") == 1
+    assert snapshot.metrics["gpu.1.powerWatts"] == 101.5
+    assert snapshot.unavailable["gpu.2.fanSpeed"].detail == "passively cooled"
+
+
+@pytest.mark.parametrize("spelling", [["--json"], ["--format", "json"], ["--json", "--format", "json"], ["--format", "jsonl"]])
+def test_spellings_of_json(rig: Rig, capsys: pytest.CaptureFixture[str], spelling: list[str]) -> None:
+    """All of them give the document."""
+    del rig
+    assert document(printed(capsys, *spelling)).metrics["gpu.0.temp"] == 40
+
+
+def test_flat_is_the_flat_dict_alone(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same numbers as in the document's metrics."""
+    del rig
+    flat = json.loads(printed(capsys, "--flat"))
+    assert flat["gpu.2.powerWatts"] == 102.5
+    assert all(isinstance(value, int | float) for value in flat.values())
+    assert len(printed(capsys, "--flat", "--count", "2", "--interval", "0.01").splitlines()) == 2
+
+
+def test_selection_of_devices(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """Numbers, ranges, keys and UUIDs."""
+    uuid = rig.backend.device(2).identity.uuid
+    assert [device.key for device in document(printed(capsys, "--gpus", f"gpu.0,{uuid}")).devices] == ["gpu.0", "gpu.2"]
+    assert [device.key for device in document(printed(capsys, "--gpus", "1-2")).devices] == ["gpu.1", "gpu.2"]
+
+
+def test_what_the_sources_are_told(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """The watched process, its descendants, the mount points."""
+    printed(capsys, "--pid", "4711", "--children", "--disk-path", "/", "--disk-path", "/data")
+    told = rig.backend.options[-1]
+    assert (told.pid, told.children, told.disk_paths) == (4711, True, ("/", "/data"))
+
+
+def test_timeout_is_for_opening_too(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """A source that does not open in time is in the document, and it is no failure of the command."""
+    rig.backend.slow_open(0.6)
+    started = time.monotonic()
+    snapshot = document(printed(capsys, "--timeout", "0.1"))
+    assert time.monotonic() - started < 0.5
+    assert snapshot.backends[0].status == "timed_out"
+    time.sleep(0.6)
+
+
+def test_a_source_that_fails_is_no_failure_of_the_command(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """The document says it."""
+    rig.backend.fail_open(SourceError(Reason.DRIVER_UNAVAILABLE, "the driver is not loaded"))
+    assert document(printed(capsys)).backends[0].detail == "the driver is not loaded"
+
+
+def test_settle_takes_a_second_reading_where_a_rate_needs_one(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """By default the rate is there, after a fifth of a second."""
+    rig.rated()
+    started = time.monotonic()
+    assert document(printed(capsys)).metrics["gpu.0.pcieTxBytes"] == 1024
+    assert time.monotonic() - started >= dump.DEFAULT_SETTLE
+    assert rig.backend.device(0).reads == 2
+
+
+def test_settle_0_takes_one_reading(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rate is missing, with its reason."""
+    rig.rated()
+    assert document(printed(capsys, "--settle", "0")).unavailable["gpu.0.pcieTxBytes"].reason == Reason.NEEDS_INTERVAL
+    assert rig.backend.device(0).reads == 1
+
+
+def test_settle_is_left_out_where_nothing_needs_it(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """One reading says it all."""
+    printed(capsys, "--settle", "30")
+    assert rig.backend.device(0).reads == 1
+
+
+def test_count_gives_a_document_a_line(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON lines also where --json was asked for."""
+    del rig
+    lines = printed(capsys, "--json", "--interval", "0.02", "--count", "4").splitlines()
+    assert len(lines) == 4
+    assert len({document(line).timestamp for line in lines}) == 4
+
+
+def test_count_1_with_an_interval_is_one_line(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """It does not wait for a tick that nobody asked for."""
+    del rig
+    started = time.monotonic()
+    assert len(printed(capsys, "--interval", "60", "--count", "1").splitlines()) == 1
+    assert time.monotonic() - started < 10
+
+
+def test_the_interval_is_an_absolute_schedule(rig: Rig) -> None:
+    """Readings that take their time put nothing off; ticks that are missed are left out."""
+    stamps = []
+    with Sampler([rig.backend]) as sampler:
+        for number, _ in enumerate(dump.readings(sampler, 0.1, 6)):
+            stamps.append(time.monotonic())
+            time.sleep({1: 0.06, 2: 0.25}.get(number, 0.0))
+    ticks = [round((stamp - stamps[0]) / 0.1) for stamp in stamps]
+    assert ticks == [0, 1, 2, 5, 6, 7]
+    assert all(abs(stamp - stamps[0] - tick * 0.1) < 0.08 for stamp, tick in zip(stamps, ticks, strict=True))
+
+
+def _rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_csv_is_a_row_a_reading_and_a_column_a_key(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rate has its column from the first reading on; what the device does not have has none."""
+    rig.rated()
+    rows = _rows(printed(capsys, "--format", "csv", "--interval", "0.02", "--count", "3"))
+    assert [row["gpu.0.pcieTxBytes"] for row in rows] == ["", "1024", "1024"]
+    assert {row["gpu.1.powerWatts"] for row in rows} == {"101.5"}
+    assert list(rows[0])[:2] == ["timestamp", "hostname"]
+    assert "gpu.0.fanSpeed" not in rows[0]
+    assert len({row["timestamp"] for row in rows}) == 3
+
+
+def test_csv_says_what_it_leaves_out(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """A key that turns up below the header is named once."""
+    device = rig.backend.device(1)
+    ticks: list[int] = []
+
+    def turn_up() -> int:
+        ticks.append(1)
+        if len(ticks) == 2:
+            device.set(memoryTemp=60)
+        return 41
+
+    device.set(temp=turn_up)
+    assert main([*RIG, "--format", "csv", "--interval", "0.02", "--count", "4"]) == 0
+    out, err = capsys.readouterr()
+    assert "memoryTemp" not in out
+    assert err.count("gpu.1.memoryTemp") == 1
+
+
+def test_csv_has_room_for_a_process_that_comes_later() -> None:
+    """What the watched process will give on a GPU has its columns from the start of a stream."""
+    from accelmetrics.cli.spreadsheet import columns
+    from accelmetrics.schemas.snapshot import Snapshot
+    from tests.schemas.samples import AMD, NVIDIA
+
+    snapshot = Snapshot(0, "host", {"gpu.0.temp": 40}, (NVIDIA, AMD))
+    assert "gpu.process.0.memoryAllocatedBytes" in columns(snapshot, repeated=True)
+    assert columns(snapshot, repeated=False) == ["gpu.0.temp"]
+
+
+def test_csv_goes_on_under_a_files_own_columns(rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second run adds rows, no second header."""
+    del rig
+    target = tmp_path / "run.csv"
+    arguments = [*RIG, "--format", "csv", "--interval", "0.01", "--count", "2", "--output", str(target)]
+    assert main([*arguments, "--gpus", "0"]) == 0
+    assert main(arguments) == 0
+    rows = _rows(target.read_text())
+    assert len(rows) == 4
+    assert list(rows[3]) == ["timestamp", "hostname", *(f"gpu.0.{name}" for name in ("powerWatts", "temp", "memoryTotalBytes"))]
+    assert "gpu.1.temp" in capsys.readouterr().err
+
+
+def test_csv_does_not_mix_with_a_file_of_another_kind(rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is left as it was."""
+    del rig
+    target = tmp_path / "notes.txt"
+    target.write_text("dear diary\n")
+    assert main([*RIG, "--format", "csv", "--count", "2", "--output", str(target)]) == 1
+    assert f"cannot write {target}: it does not begin with the columns timestamp, hostname" in capsys.readouterr().err
+    assert target.read_text() == "dear diary\n"
+
+
+def _plan(**given: Any) -> dump.Plan:
+    parser = parsing.Parser.for_command("dump", "x", "")
+    dump.configure(parser)
+    options = parser.parse_strictly([])
+    vars(options).update(given)
+    return dump.plan(options, terminal=True)
+
+
+def test_formats_on_a_terminal() -> None:
+    """A table for one reading; lines for a stream; JSON into a file and for the flat dict; what was asked for otherwise."""
+    assert _plan().format == "table"
+    assert _plan(interval=1.0).format == "jsonl"
+    assert _plan(count=3).format == "jsonl"
+    assert _plan(output="x.json").format == "json"
+    assert _plan(flat=True).format == "json"
+    assert _plan(format="csv").format == "csv"
+    assert _plan(output="-") == _plan()
+
+
+def test_how_many_readings() -> None:
+    """--interval alone has no end; --count alone is one a second; neither is one reading."""
+    assert (_plan(interval=2.0).number, _plan(interval=2.0).interval) == (None, 2.0)
+    assert (_plan(count=3).number, _plan(count=3).interval) == (3, 1.0)
+    assert (_plan().number, _plan(count=1).repeated, _plan(interval=1.0, count=1).repeated) == (1, False, True)

@@ -1,0 +1,182 @@
+"""``--output``: one document replaces a file whole or leaves it; a stream adds complete lines."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from accelmetrics.cli.files import GrowingFile, WholeFile
+from accelmetrics.cli.main import main
+from accelmetrics.cli.output import WriteError
+from tests.cli.machines import Rig
+from tests.cli.shell import document, environment, one_line, run
+
+ONE = ["dump", "--backends", "rig"]
+STREAM = [*ONE, "--interval", "0.01", "--count", "3"]
+HOST = ["dump", "--backends", "host", "--settle", "0"]
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="platform: /dev/full is Linux's")
+
+
+def at_most(size: int) -> Callable[[], None]:
+    """Let a process write no file larger than this, as a disk does that is nearly full."""
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    return limit
+
+
+def test_one_document(rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file is the document, nothing else is printed, nothing is left beside it."""
+    del rig
+    target = tmp_path / "now.json"
+    assert main([*ONE, "--output", str(target)]) == 0
+    assert document(target.read_text()).metrics["gpu.0.temp"] == 40
+    assert capsys.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_new_file_has_the_users_mode_and_an_old_one_keeps_its_own(tmp_path: Path) -> None:
+    """Replacing a file does not open it to others, nor close it to them."""
+    target = tmp_path / "now.json"
+    before = os.umask(0o027)
+    try:
+        WholeFile(str(target)).write("1\n")
+        assert target.stat().st_mode & 0o777 == 0o640
+        target.chmod(0o604)
+        WholeFile(str(target)).write("2\n")
+    finally:
+        os.umask(before)
+    assert (target.read_text(), target.stat().st_mode & 0o777) == ("2\n", 0o604)
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    """What it points to is replaced, not the link."""
+    (tmp_path / "real.json").write_text("old\n")
+    link = tmp_path / "link.json"
+    link.symlink_to("real.json")
+    WholeFile(str(link)).write("new\n")
+    assert link.is_symlink()
+    assert (tmp_path / "real.json").read_text() == "new\n"
+
+
+def test_a_device_is_written_to_and_never_replaced(rig: Rig, tmp_path: Path) -> None:
+    """A named pipe stands for /dev/null, which a test must not risk."""
+    del rig
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert main([*ONE, "--output", str(pipe)]) == 0
+        assert document(os.read(reader, 1 << 20).decode())
+        assert pipe.is_fifo()
+    finally:
+        os.close(reader)
+
+
+def test_a_stream_adds_lines(rig: Rig, tmp_path: Path) -> None:
+    """What was there stays; a half line of somebody who was killed is ended first."""
+    del rig
+    target = tmp_path / "run.jsonl"
+    target.write_text('{"half')
+    assert main([*STREAM, "--output", str(target)]) == 0
+    assert main([*STREAM, "--output", str(target)]) == 0
+    half, *lines = target.read_text().splitlines()
+    assert half == '{"half'
+    assert len([document(line) for line in lines]) == 6
+
+
+def test_a_line_that_does_not_fit_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file holds complete lines after the failure too."""
+    target = tmp_path / "run.jsonl"
+    sink = GrowingFile(str(target))
+    sink.write("whole\n")
+    write = os.write
+
+    def torn(descriptor: int, data: bytes) -> int:
+        if len(data) > 3:
+            return write(descriptor, bytes(data[:3]))
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", torn)
+    with pytest.raises(WriteError, match="No space left on device"):
+        sink.write("second\n")
+    monkeypatch.undo()
+    sink.close()
+    assert target.read_text() == "whole\n"
+
+
+def test_missing_directory(rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file's name and the system's reason, exit status 1."""
+    del rig
+    for command in (ONE, STREAM):
+        target = tmp_path / "nowhere" / "x.json"
+        assert main([*command, "--output", str(target)]) == 1
+        printed = capsys.readouterr()
+        assert one_line(printed.err) == f"accelmetrics dump: cannot write {target}: No such file or directory"
+        assert printed.out == ""
+
+
+def test_a_directory(rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A directory is neither replaced nor written to."""
+    del rig
+    for command in (ONE, STREAM):
+        assert main([*command, "--output", str(tmp_path)]) == 1
+        assert one_line(capsys.readouterr().err) == f"accelmetrics dump: cannot write {tmp_path}: Is a directory"
+
+
+@needs_full
+@pytest.mark.parametrize("more", [[], ["--interval", "0.05"]], ids=["one", "stream"])
+def test_a_full_disk_in_clear_words(more: list[str]) -> None:
+    """As a file and as standard output."""
+    arguments = [*HOST, *more] if not more else ["dump", "--backends", "host", *more]
+    filed = run(*arguments, "--output", "/dev/full")
+    assert (filed.returncode, filed.stdout) == (1, "")
+    assert one_line(filed.stderr) == "accelmetrics dump: cannot write /dev/full: No space left on device"
+    with Path("/dev/full").open("w") as full:
+        printed = run(*arguments, stdout=full)
+    assert printed.returncode == 1
+    assert one_line(printed.stderr) == "accelmetrics dump: cannot write to standard output: No space left on device"
+
+
+def test_a_disk_that_fills_up_leaves_the_old_document(tmp_path: Path) -> None:
+    """Whole or not at all: the old one is still there, and no half one beside it."""
+    target = tmp_path / "now.json"
+    target.write_text("old\n")
+    done = run(*HOST, "--output", str(target), preexec_fn=at_most(200))
+    assert done.returncode == 1
+    assert one_line(done.stderr) == f"accelmetrics dump: cannot write {target}: File too large"
+    assert target.read_text() == "old\n"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_disk_that_fills_up_leaves_complete_lines(tmp_path: Path) -> None:
+    """A stream ends with its last whole line."""
+    target = tmp_path / "run.jsonl"
+    done = run("dump", "--backends", "host", "--interval", "0.02", "--output", str(target), preexec_fn=at_most(20_000))
+    assert done.returncode == 1
+    assert one_line(done.stderr) == f"accelmetrics dump: cannot write {target}: File too large"
+    text = target.read_text()
+    assert text.endswith("}\n")
+    assert len([document(line) for line in text.splitlines()]) > 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="platform: only root on Linux may drop privileges")
+def test_no_permission(tmp_path: Path) -> None:
+    """A user who may not write there is told so."""
+    target = tmp_path / "now.json"
+    tmp_path.chmod(0o755)
+    for parent in [*tmp_path.parents][:2]:
+        parent.chmod(0o755)
+    outside = Path("/proc/version_signature_of_nobody")
+    done = run(*HOST, "--output", str(outside), env=environment())
+    assert done.returncode == 1
+    assert one_line(done.stderr).startswith(f"accelmetrics dump: cannot write {outside}: ")
+    assert not target.exists()
