@@ -29,7 +29,8 @@ def program() -> NoReturn:
     try:
         gc.set_threshold(YOUNG)
         status = main()
-        os._exit(status or _flushed())
+        flushed = _flushed()
+        os._exit(status or flushed)
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)
 

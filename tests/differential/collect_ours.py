@@ -16,7 +16,7 @@ def main() -> None:
     """Samples the NVIDIA and host backends."""
     pid, interval = int(sys.argv[1]), float(sys.argv[2])
     stop = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
+    threading.Thread(target=_wait_for_the_end, args=(stop,), daemon=True).start()
     with Sampler(backends=["nvidia", "host"], pid=pid) as sampler:
         while not stop.is_set():
             snapshot = sampler.sample()
@@ -25,6 +25,11 @@ def main() -> None:
             sys.stdout.write(json.dumps(line) + "\n")
             sys.stdout.flush()
             stop.wait(interval)
+
+
+def _wait_for_the_end(stop: threading.Event) -> None:
+    sys.stdin.read()
+    stop.set()
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def records(content: bytes) -> Iterator[bytes]:
 
 def main() -> None:
     """Prints `{"time": seconds, "metrics": {...}}` per record of system metrics in the file that is named."""
-    from wandb.proto import wandb_internal_pb2
+    from wandb.proto import wandb_internal_pb2  # type: ignore[import-not-found,unused-ignore]
 
     content = Path(sys.argv[1]).read_bytes()
     if not content.startswith(FILE_HEADER):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.nvidia.enumeration import ask_system
@@ -43,13 +45,12 @@ class NvidiaDriver:
 def open_driver(clock: Clock) -> NvidiaDriver:
     """Initialise NVML and enumerate, or raise ``SourceError``."""
     library = open_library()
-    try:
+    with ExitStack() as on_failure:
+        on_failure.callback(library.close)
         count = _count(library)
         system = ask_system(library)
         places = [Place(library, index, system, clock.monotonic()) for index in range(count)]
-    except BaseException:
-        library.close()
-        raise
+        on_failure.pop_all()
     return NvidiaDriver(library, places, clock)
 
 

@@ -88,4 +88,6 @@ def write_tree(root: Path, files: dict[str, str]) -> None:
 def called(before: dict[Any, int], after: dict[Any, int], functions: Iterable[str] = ()) -> dict[Any, int]:
     """What was called between two counts of calls, of some functions or of all."""
     wanted = set(functions)
-    return {key: count - before.get(key, 0) for key, count in after.items() if count > before.get(key, 0) and (not wanted or key[0] in wanted)}
+    return {
+        key: count - before.get(key, 0) for key, count in after.items() if count > before.get(key, 0) and (not wanted or key[0] in wanted)
+    }

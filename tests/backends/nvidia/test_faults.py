@@ -102,7 +102,7 @@ CLOSING = {"nvmlGpmSampleFree", "nvmlShutdown", "nvmlErrorString"}
 
 @pytest.fixture
 def simulator(simulate: Callable[..., NvmlSimulator]) -> NvmlSimulator:
-    """Three RTX-like H100s: everything that the backend knows is there, so that every fault shows."""
+    """Three H100s with fans: everything that the backend knows is there, so that every fault shows."""
     made = simulate(gpus=3)
     for gpu in made.gpu:
         gpu.set(num_fans=1, fan_speed=[40])
@@ -288,7 +288,7 @@ def test_a_device_that_fails_at_enumeration(simulator: NvmlSimulator, consume: C
     assert [device.vendor_index for device in consumer.driver.devices] == [0, 1, 2]
     with pytest.raises(SourceError) as raised:
         consumer.read(1)
-    lost = {Ret.GPU_IS_LOST: "device_lost", **dict.fromkeys(GONE, "driver_unavailable")}
+    lost: dict[int, str] = {Ret.GPU_IS_LOST: "device_lost", **dict.fromkeys(GONE, "driver_unavailable")}
     assert raised.value.reason == lost.get(code, reason_of(code))
     assert "NVIDIA GPU 1 cannot be opened" in str(raised.value)
     assert not read_twice(consumer, 0).reasons
@@ -317,7 +317,8 @@ def test_a_fact_that_fails_at_enumeration(
             simulator.clear_rules()
             continue  # no memory of its own: test_unified
         assert getattr(consumer.driver.devices[1], field) in ("", None), (function, field)
-        assert consumer.driver.devices[1]._replace(**{field: ""}) == whole[1]._replace(**{field: ""}), function
+        blank: dict[str, Any] = {field: ""}
+        assert consumer.driver.devices[1]._replace(**blank) == whole[1]._replace(**blank), function
         simulator.clear_rules()
         consumer.later(1.5, 1)
         final = code in (Ret.NOT_SUPPORTED, Ret.FUNCTION_NOT_FOUND)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -70,8 +71,6 @@ def test_the_registration() -> None:
 def test_importing_the_backend_loads_no_driver() -> None:
     """The binding takes tens of milliseconds: it waits for open."""
     code = "import sys, accelmetrics.backends.nvidia as n; n.backend.detect(); sys.exit('pynvml' in sys.modules)"
-    import subprocess
-
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
@@ -229,7 +228,7 @@ def test_two_drivers_in_one_process(simulator: NvmlSimulator, consume: Callable[
 
 def test_the_clock_can_be_replaced(simulator: NvmlSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """The backend hands its clock to the driver."""
-    seen = []
+    seen: list[object] = []
     monkeypatch.setattr(driver_module, "open_driver", seen.append)
     clock = FakeClock()
     NvidiaBackend(clock).open()

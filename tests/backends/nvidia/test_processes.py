@@ -190,9 +190,7 @@ def test_a_share_without_some_of_the_board(simulator: NvmlSimulator, consumer: C
 
 
 @pytest.mark.parametrize("kind", ["Compute", "Graphics", "MPSCompute"])
-def test_lists_that_are_not_supported(
-    simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer], kind: str
-) -> None:
+def test_lists_that_are_not_supported(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer], kind: str) -> None:
     """Without the compute list nothing is known; without another one, only who stands in it."""
     simulator = simulate(gpus=1)
     simulator.processes(0, [Process(pid=1, kind="C"), Process(pid=2, kind="G"), Process(pid=3, kind="M")])

@@ -136,7 +136,9 @@ def test_zeros_are_values(simulator: NvmlSimulator, consumer: Consumer) -> None:
     """An idle GPU and its young counters are 0, which NVML documents nowhere as unsupported."""
     simulator.gpu[0].set(gpu_util=0, memory_util=0, power_mw=0, energy_mj=0, pcie_tx_bytes=0, clock_sm=0, memory_used=0, memory_temp=0)
     metrics = consumer.read(0).metrics
-    assert [metrics[name] for name in ("gpu", "memory", "powerWatts", "energyJoules", "smClock", "memoryAllocatedBytes", "memoryTemp")] == [0] * 7
+    assert [metrics[name] for name in ("gpu", "memory", "powerWatts", "energyJoules", "smClock", "memoryAllocatedBytes", "memoryTemp")] == [
+        0
+    ] * 7
 
 
 def test_neighbours_of_an_impossible_value(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:

@@ -54,7 +54,7 @@ def test_the_layout_of_gpm_metrics() -> None:
     """Return code and value of each metric, and the two sample pointers."""
     get = pynvml.c_nvmlGpmMetricsGet_t
     metric = pynvml.c_nvmlGpmMetric_t
-    assert gpm.METRICS_OFFSET == get.metrics.offset
+    assert get.metrics.offset == gpm.METRICS_OFFSET
     assert gpm.LAYOUT.size == ctypes.sizeof(metric) * len(gpm.METRICS)
     assert (metric.metricId.offset, metric.nvmlReturn.offset, metric.value.offset) == (0, 4, 8)
     assert (get.sample1.offset, get.sample2.offset) == (8, 16)

@@ -63,7 +63,9 @@ def test_a_card_that_had_memory_keeps_it(host: Path, simulator: NvmlSimulator, c
     assert consumer.read(0).reason("memoryTotalBytes") == "not_supported"
 
 
-def test_a_host_that_does_not_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]) -> None:
+def test_a_host_that_does_not_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]
+) -> None:
     """Then the memory is missing, with the reason."""
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
     simulate(gpus=1, profile="gb10")

@@ -78,7 +78,7 @@ THROTTLE = [
 
 def test_the_tables_here_cover_every_name() -> None:
     """A metric that is added to the catalogue has to be compared here."""
-    assert OWED == {*SOURCES, *COMPUTED, *(f"throttle.{name}" for name in THROTTLE)}
+    assert {*SOURCES, *COMPUTED, *(f"throttle.{name}" for name in THROTTLE)} == OWED
 
 
 @pytest.mark.parametrize("profile", sorted(PRODUCTS))
@@ -128,7 +128,7 @@ def test_power(simulator: NvmlSimulator, consumer: Consumer) -> None:
 
 def test_nvlink_counters_are_sums_over_the_links_in_bytes(simulator: NvmlSimulator, consumer: Consumer) -> None:
     """Payload over all links, KiB made bytes."""
-    simulator.gpu[2].set(nvlink_data_tx_kib={link: 0 for link in range(18)} | {3: 7, 11: 5}, nvlink_data_rx_kib={link: 2 for link in range(18)})
+    simulator.gpu[2].set(nvlink_data_tx_kib=dict.fromkeys(range(18), 0) | {3: 7, 11: 5}, nvlink_data_rx_kib=dict.fromkeys(range(18), 2))
     metrics = consumer.read(2).metrics
     assert metrics["nvlinkTxBytesTotal"] == 12 * 1024
     assert metrics["nvlinkRxBytesTotal"] == 36 * 1024

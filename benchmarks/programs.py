@@ -1,0 +1,63 @@
+"""Runs the workers in fresh processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.environments import REPOSITORY
+from tests.simulators.nvml import NvmlSimulator
+
+LONGEST = 300
+"""Seconds that any one program may take."""
+
+Result = dict[str, Any]
+
+
+def environment(simulator: NvmlSimulator | None = None) -> dict[str, str]:
+    """What a program under measurement sees: the simulated machine, this checkout, and no checks that only tests want."""
+    base = {name: value for name, value in os.environ.items() if not name.startswith("ACCELMETRICS_")}
+    base |= {"PYTHONPATH": str(REPOSITORY), "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
+    return base | (simulator.environment() if simulator else {})
+
+
+def run(simulator: NvmlSimulator, worker: str, *arguments: object, python: Path | None = None) -> Result:
+    """Runs a worker to its end and gives what it printed last."""
+    with started(simulator, worker, *arguments, python=python) as program:
+        return finish(program)
+
+
+@contextmanager
+def started(simulator: NvmlSimulator, worker: str, *arguments: object, python: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A worker that is running; it is killed if it is still there when the block ends."""
+    script = REPOSITORY / "benchmarks" / "workers" / f"{worker}.py"
+    target = ["-m", f"benchmarks.workers.{worker}"] if python is None else [str(script)]
+    command = [str(python or sys.executable), *target, *map(str, arguments)]
+    pipes: Mapping[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, env=environment(simulator), text=True, cwd=REPOSITORY) as program:
+        try:
+            yield program
+        finally:
+            program.kill()
+
+
+def wait_for_line(program: subprocess.Popen[str]) -> None:
+    """Waits until the worker says that it is ready."""
+    assert program.stdout is not None
+    if not program.stdout.readline():
+        raise RuntimeError(f"{program.args!r} ended before it was ready")
+
+
+def finish(program: subprocess.Popen[str], line: str = "\n") -> Result:
+    """Lets the worker go on and gives what it printed last."""
+    output, _ = program.communicate(line, timeout=LONGEST)
+    if program.returncode:
+        raise RuntimeError(f"{program.args!r} ended with {program.returncode}")
+    result: Result = json.loads(output.splitlines()[-1])
+    return result

@@ -1,0 +1,130 @@
+"""Which backends there are: built-in ones, those of other packages, and plug-ins that are broken."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from accelmetrics import Sampler
+from accelmetrics.backends import registry
+from accelmetrics.schemas.errors import SourceError, UnknownNameError
+from accelmetrics.testing import FakeBackend
+
+PLUG_IN = """
+from accelmetrics.backends.contract import Detection, Reading
+from accelmetrics.schemas.identity import DeviceIdentity
+
+class Acme:
+    name, kind, interval, source, machine_wide = "acme", "gpu", 0.0, "libacme", False
+    devices = [DeviceIdentity("gpu", "acme", 0, uuid="GPU-acme-0")]
+    def detect(self): return Detection(True, "one", 1)
+    def open(self): return self
+    def own_metrics(self): return ()
+    def reader(self, options): return self
+    def read(self, unit, steps): return Reading.of({"powerWatts": 12.5})
+    def close(self): pass
+
+backend = Acme()
+"""
+
+
+def install(directory: Path, name: str, target: str, code: str) -> None:
+    """A distribution as pip leaves it: a module and its metadata."""
+    module = target.partition(":")[0]
+    (directory / f"{module}.py").write_text(code)
+    info = directory / f"{module}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[accelmetrics.backends]\n{name} = {target}\n")
+
+
+def run(directory: Path, program: str) -> str:
+    path = f"import sys; sys.path.insert(0, {str(directory)!r})\n"
+    done = subprocess.run([sys.executable, "-c", path + program], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("code", [PLUG_IN, PLUG_IN.replace("backend = Acme()", "backend = Acme")])
+def test_another_package_adds_a_backend(tmp_path: Path, code: str) -> None:
+    install(tmp_path, "acme", "acme_metrics:backend", code)
+    program = """
+import accelmetrics
+from accelmetrics.backends.registry import names
+print(names()[-2:])
+print({key: value for key, value in accelmetrics.sample().metrics.items() if key.startswith("gpu")})
+print(accelmetrics.sample(["acme"], isolation="process").metrics)
+"""
+    assert run(tmp_path, program) == "('acme', 'host')\n{'gpu.0.powerWatts': 12.5}\n{'gpu.0.powerWatts': 12.5}\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("raise ValueError('boom')", "ValueError: boom"),
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("raise SystemExit(1)", "SystemExit: 1"),
+        ("", "has no attribute 'backend'"),
+        ("backend = 42", "it is no backend: it lacks name, kind, interval, detect, open, own_metrics"),
+    ],
+)
+def test_a_broken_plug_in_is_reported_and_costs_nobody_else_anything(tmp_path: Path, code: str, words: str) -> None:
+    install(tmp_path, "acme", "acme_metrics:backend", code)
+    program = """
+import accelmetrics
+snapshot = accelmetrics.sample()
+found = {status.name: status for status in snapshot.backends}
+print(found["host"].status, found["acme"].status)
+print(found["acme"].detail)
+"""
+    statuses, detail = run(tmp_path, program).splitlines()
+    assert statuses == "ok failed"
+    assert detail.startswith("the plug-in acme_metrics:backend could not be loaded: ")
+    assert words in detail
+
+
+def test_a_plug_in_cannot_take_a_built_in_name(tmp_path: Path) -> None:
+    install(tmp_path, "nvidia", "acme_metrics:backend", "raise ValueError('boom')")
+    assert run(tmp_path, "from accelmetrics.backends.registry import load; print(type(load('nvidia')).__name__)") == "NvidiaBackend\n"
+
+
+def test_every_built_in_backend_loads_under_its_own_name() -> None:
+    for name in registry.BUILT_IN:
+        assert registry.load(name).name == name
+
+
+def test_the_host_comes_last_and_others_between_in_the_order_of_their_names() -> None:
+    chosen = registry.select(["host", FakeBackend("zeta"), "amd", FakeBackend("alpha"), "nvidia"])
+    assert [backend.name for backend in chosen] == ["nvidia", "amd", "alpha", "zeta", "host"]
+
+
+def test_an_unknown_name_lists_what_there_is() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown backend 'hots'. Did you mean 'host'\? Known: nvidia, amd"):
+        registry.load("hots")
+
+
+def test_a_broken_backend_fails_to_open_with_its_words() -> None:
+    from accelmetrics.schemas.reasons import Unavailable
+
+    broken = registry.BrokenBackend("acme", "acme:backend", Unavailable("driver_error", "boom"))
+    with pytest.raises(SourceError, match="acme:backend could not be loaded: boom"):
+        broken.open()
+    with Sampler([broken]) as sampler:
+        assert sampler.sample().backends[0].status == "failed"
+
+
+def test_detection_of_every_built_in_backend_is_cheap() -> None:
+    import time
+
+    for name in registry.BUILT_IN:
+        backend = registry.load(name)
+        backend.detect()
+        costs = []
+        for _ in range(5):
+            started = time.perf_counter()
+            backend.detect()
+            costs.append(time.perf_counter() - started)
+        assert min(costs) < 0.005, name

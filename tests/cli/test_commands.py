@@ -1,0 +1,157 @@
+"""``list``, ``metrics``, ``schema`` and ``completion``."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accelmetrics.cli.main import main
+from accelmetrics.cli.metrics import limits
+from accelmetrics.schemas.catalogue import CATALOGUE
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.reasons import Reason
+from tests.cli.machines import Rig
+from tests.cli.shell import REPOSITORY, device_entries, environment, one_line, run
+from tests.simulators.nvml import NvmlSimulator
+
+
+def test_list_of_real_looking_devices(simulator: NvmlSimulator) -> None:
+    """Who they are, on a line each and for programs."""
+    env = environment(**simulator.environment())
+    shown = run("list", env=env)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    head, *lines = shown.stdout.splitlines()
+    assert head.split() == ["KEY", "VENDOR", "NAME", "UUID", "PCI", "MEMORY", "DRIVER"]
+    entries = device_entries(run("list", "--json", env=env).stdout)
+    assert [entry["key"] for entry in entries] == ["gpu.0", "gpu.1"]
+    for line, entry in zip(lines, entries, strict=True):
+        assert all(entry[field] in line for field in ("key", "vendor", "name", "uuid", "pci_bus_id", "driver_version"))
+        assert entry["uuid"].startswith("GPU-")
+        assert "GiB" in line
+
+
+def test_list_of_nothing(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """Said in words, with a pointer; to programs an empty array."""
+    rig.empty()
+    assert main(["list"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "No devices were found" in printed.err
+    assert "`accelmetrics doctor`" in printed.err
+    assert main(["list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_list_says_which_source_failed(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """A short list has its reason beside it."""
+    rig.backend.fail_open(SourceError(Reason.DRIVER_UNAVAILABLE, "the driver is not loaded"))
+    assert main(["list", "--backends", "rig", "--timeout", "1"]) == 0
+    assert "rig: the driver is not loaded" in capsys.readouterr().err
+
+
+def test_list_marks_shared_memory_and_unknown_facts(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """No made-up sizes."""
+    for number, unified in enumerate((True, False, False)):
+        device = rig.backend.device(number)
+        device.identity = device.identity._replace(unified=unified, memory_total_bytes=1 << 34 if number == 1 else None)
+    assert main(["list"]) == 0
+    shared, sized, unknown = capsys.readouterr().out.splitlines()[1:]
+    assert "shared with the host" in shared
+    assert "16 GiB" in sized
+    assert unknown.split()[-2:] == ["-", "-"]
+
+
+def test_metrics_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every row of the catalogue, in its order, with all that is known."""
+    assert main(["metrics", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["key"] for row in rows} == {row.key for row in CATALOGUE}
+    assert rows[0].keys() == set(Metric._fields)
+
+
+def test_metrics_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    """Key, unit and meaning of each."""
+    assert main(["metrics"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {row.key} " in text for row in CATALOGUE)
+    assert "GPU: Power" in text
+
+
+def test_one_metric(capsys: pytest.CaptureFixture[str]) -> None:
+    """Any spelling, any device: its unit, sources and other names."""
+    assert main(["metrics", "gpu.7.unCorrectedMemoryErrors"]) == 0
+    text = capsys.readouterr().out
+    assert "uncorrectedMemoryErrors" in text
+    assert "from nvidia" in text
+    assert "range          0 and above" in text
+
+
+def test_metrics_of_one_source(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only what it gives."""
+    assert main(["metrics", "--backend", "host", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows
+    assert all("host" in row["sources"] for row in rows)
+
+
+def test_metrics_of_a_plug_in(rig: Rig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What only it knows is listed too, and found by its key."""
+    from accelmetrics.backends import registry
+
+    rig.backend.metrics.append(Metric("gpu.{i}.wafers", "1", "gauge", "Wafers in the pile.", {"rig": "a count"}))
+    monkeypatch.setattr(registry, "names", lambda: ("rig", "host"))
+    monkeypatch.setattr(registry, "load", lambda name: rig.backend)
+    monkeypatch.setattr(registry, "BUILT_IN", {"host": ""})
+    assert main(["metrics"]) == 0
+    assert "Plug-in: rig" in capsys.readouterr().out
+    assert main(["metrics", "gpu.{i}.wafers"]) == 0
+    assert "Wafers in the pile." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("minimum", "maximum", "words"), [(0.0, None, "0 and above"), (0.0, 100.0, "0 to 100"), (None, 5.0, "up to 5"), (None, None, "")]
+)
+def test_limits(minimum: float | None, maximum: float | None, words: str) -> None:
+    """Bounds in words."""
+    assert limits(Metric("x", "1", "gauge", "", minimum=minimum, maximum=maximum)) == words
+
+
+def test_schema_is_the_published_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """To the byte."""
+    assert main(["schema"]) == 0
+    assert capsys.readouterr().out == (REPOSITORY / "docs" / "schema.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_completion(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A script that knows the commands and their options, and that the shell takes where it is installed."""
+    pytest.importorskip("shtab")
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "isolation" in script
+    assert "doctor" in script
+    if shell == "bash":
+        target = tmp_path / "completion"
+        target.write_text(script)
+        subprocess.run(["bash", "-n", str(target)], check=True)
+
+
+def test_completion_without_its_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command that installs it, and exit status 1."""
+    imported = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name == "shtab":
+            raise ModuleNotFoundError("No module named 'shtab'")
+        return imported(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert main(["completion", "bash"]) == 1
+    line = one_line(capsys.readouterr().err)
+    assert line == "accelmetrics completion: the package 'shtab' is not installed: pip install 'accelmetrics[completion]'"

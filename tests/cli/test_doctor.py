@@ -1,0 +1,302 @@
+"""``doctor``: each finding is provoked by the real condition; its words and exit status are what a user sees.
+
+The conditions are real ones for the command: a driver library that answers with an error, a PCI bus with a card on it, a
+command that is not on ``PATH``, a package that is installed and broken.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from accelmetrics.cli.main import main
+from tests.cli.machines import Rig
+from tests.cli.shell import Tree, environment, run
+from tests.cli.test_process import on_path, plug_in
+from tests.simulators.nvml import NvmlSimulator, Ret
+from tests.simulators.rocm_smi import RocmSmiStandIn, output
+
+NVIDIA, AMD = "0x10de", "0x1002"
+BLOCKER = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pynvml":
+            raise ModuleNotFoundError("No module named 'pynvml'", name=name)
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+class Finding(NamedTuple):
+    """What doctor said: for people, for programs, and to the shell."""
+
+    words: str
+    facts: dict[str, Any]
+    status: int
+    strict: int
+
+
+def examine(backend: str, env: Mapping[str, str], *more: str, named: bool = False) -> Finding:
+    """Run doctor for people, for programs and strictly; what it says of one backend."""
+    selection = ["--backends", backend] if named else []
+    shown = run("doctor", *selection, *more, env=env)
+    strict = run("doctor", "--json", "--strict", *selection, *more, env=env)
+    assert shown.stderr == strict.stderr == ""
+    facts = next(found for found in json.loads(strict.stdout)["backends"] if found["name"] == backend)
+    paragraph = next(part for part in shown.stdout.split("\n\n") if part.startswith(f"{backend}: "))
+    return Finding(" ".join(paragraph.split()), facts, shown.returncode, strict.returncode)
+
+
+@pytest.fixture
+def card(tree: Tree, simulator: NvmlSimulator) -> dict[str, str]:
+    """A machine with one NVIDIA card on its bus, a control device, and the simulated driver."""
+    tree.gpu("0000:01:00.0", NVIDIA, "nvidia").write("/dev/nvidiactl")
+    return tree.environment(**simulator.environment())
+
+
+def test_all_is_well(card: dict[str, str]) -> None:
+    """Present, on what evidence, read from where, how fast, and what each device does not give."""
+    found = examine("nvidia", card)
+    assert (found.status, found.strict) == (0, 0)
+    assert found.words.startswith("nvidia: works, read from nvml evidence: libnvidia-ml.so.1 loads; 1 NVIDIA GPU on the PCI bus")
+    assert "opening took" in found.words
+    assert "not_supported (NVML_ERROR_NOT_SUPPORTED): fanSpeed" in found.words
+    facts = found.facts
+    assert facts["present"] is True
+    assert facts["open_seconds"] > 0
+    assert facts["read_seconds"] > 0
+    assert [device["key"] for device in facts["devices"]] == ["gpu.0", "gpu.1"]
+    assert all(device["readable"] and device["metrics"] > 20 for device in facts["devices"])
+    assert facts["advice"] == ""
+
+
+def test_driver_not_loaded(card: dict[str, str], simulator: NvmlSimulator) -> None:
+    """The library is there, the card is there, the kernel module is not."""
+    simulator.driver_away()
+    found = examine("nvidia", card)
+    assert (found.status, found.strict) == (0, 1)
+    assert "nvidia: does not work" in found.words
+    assert "the NVIDIA kernel driver is not loaded (NVML_ERROR_DRIVER_NOT_LOADED)" in found.words
+    assert "what to do: load the driver's kernel module (`modprobe nvidia`)" in found.words
+    assert found.facts["reason"] == "driver_unavailable"
+
+
+def test_driver_not_loaded_and_no_card(tree: Tree, simulator: NvmlSimulator) -> None:
+    """A machine that has the library of its neighbours, and no card: nothing that is there is unreadable."""
+    simulator.driver_away()
+    found = examine("nvidia", tree.environment(**simulator.environment()))
+    assert (found.status, found.strict) == (0, 0)
+    assert "is not loaded" in found.words
+
+
+def test_driver_and_library_differ(card: dict[str, str], tree: Tree, simulator: NvmlSimulator) -> None:
+    """After an update without a reboot: both versions as far as they are known."""
+    tree.write("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.07  Sat Feb 17 22:55:48 UTC 2024\n")
+    simulator.fail_init(Ret.LIB_RM_VERSION_MISMATCH)
+    found = examine("nvidia", card)
+    assert (found.status, found.strict) == (0, 1)
+    assert "the loaded kernel module is 535.161.07" in found.words
+    assert "what to do: reboot, or stop what uses the GPUs and reload the kernel module" in found.words
+
+
+def test_no_permission(card: dict[str, str], simulator: NvmlSimulator) -> None:
+    """The driver is there and says no."""
+    simulator.fail_init(Ret.NO_PERMISSION)
+    found = examine("nvidia", card)
+    assert (found.status, found.strict) == (0, 1)
+    assert "no_permission: this user may not ask the driver" in found.words
+    assert "what to do: run as a user who may read /dev/nvidia*" in found.words
+
+
+def test_no_permission_for_one_metric(card: dict[str, str], simulator: NvmlSimulator) -> None:
+    """The device is readable; what is not is named, with advice."""
+    simulator.gpu[0].set(power_mw=Ret.NO_PERMISSION)
+    found = examine("nvidia", card)
+    assert (found.status, found.strict) == (0, 0)
+    gap = next(gap for gap in found.facts["devices"][0]["gaps"] if gap["reason"] == "no_permission")
+    assert "powerWatts" in gap["names"]
+    assert "run as a user" in gap["advice"]
+    assert "no_permission (NVML_ERROR_NO_PERMISSION" in found.words
+
+
+def test_no_device(tree: Tree, simulator: NvmlSimulator) -> None:
+    """A driver without a card."""
+    simulator.set(gpu_count=0)
+    found = examine("nvidia", tree.environment(**simulator.environment()))
+    assert (found.status, found.strict) == (0, 0)
+    assert "lists no GPU" in found.words
+    assert "what to do: check that the GPU is seated and powered" in found.words
+
+
+def test_a_device_that_fails_at_enumeration(card: dict[str, str], simulator: NvmlSimulator) -> None:
+    """It keeps its place, and its neighbour is unharmed."""
+    simulator.fail_enumeration(1)
+    found = examine("nvidia", card)
+    assert (found.status, found.strict) == (0, 1)
+    first, second = found.facts["devices"]
+    assert (first["readable"], second["readable"]) == (True, False)
+    assert second["key"] == "gpu.1"
+    assert "NVML_ERROR_UNKNOWN" in second["problem"]
+    assert "nvidia: works in part" in found.words
+    assert "cannot be read" in found.words
+
+
+def test_a_lost_device(card: dict[str, str], simulator: NvmlSimulator) -> None:
+    """It fell off the bus: where to look, and what brings it back."""
+    simulator.lose(0, enumerable=True)
+    found = examine("nvidia", card)
+    assert (found.status, found.strict) == (0, 1)
+    lost, neighbour = found.facts["devices"]
+    assert (lost["readable"], neighbour["readable"]) == (False, True)
+    assert lost["problem"].startswith("device_lost: ")
+    assert "what to do: look for Xid messages in the kernel log" in found.words
+
+
+def test_a_driver_that_hangs_while_it_opens(card: dict[str, str], simulator: NvmlSimulator) -> None:
+    """The command does not wait for it longer than it was told to."""
+    for function in ("nvmlInit_v2", "nvmlInitWithFlags"):
+        simulator.rule(function, hang=True)
+    started = time.monotonic()
+    found = examine("nvidia", card, "--timeout", "0.3", named=True)
+    assert time.monotonic() - started < 8
+    assert (found.status, found.strict) == (0, 1)
+    assert "nvidia: does not answer" in found.words
+    assert "timed_out: the driver is still being opened" in found.words
+    assert "what to do: look at the kernel's log" in found.words
+
+
+def test_a_device_that_hangs(card: dict[str, str], simulator: NvmlSimulator) -> None:
+    """One call that never returns costs one device."""
+    simulator.rule("nvmlDeviceGetMemoryInfo_v2", gpu=1, hang=True)
+    found = examine("nvidia", card, "--timeout", "0.5", named=True)
+    assert (found.status, found.strict) == (0, 1)
+    assert [device["readable"] for device in found.facts["devices"]] == [True, False]
+    assert "timed_out: a call into the driver has not returned" in found.words
+
+
+def test_the_python_module_is_missing(card: dict[str, str], tmp_path: Path) -> None:
+    """The line that installs it."""
+    (tmp_path / "sitecustomize.py").write_text(BLOCKER)
+    found = examine("nvidia", {**card, "PYTHONPATH": f"{tmp_path}:{card['PYTHONPATH']}"})
+    assert (found.status, found.strict) == (0, 1)
+    assert "the Python module pynvml is not installed" in found.words
+    assert "what to do: pip install" in found.words
+    assert "nvidia-ml-py" in found.words
+
+
+def test_a_container_without_its_devices(tree: Tree) -> None:
+    """The card is on the bus, the library was not brought in: the flag that does it."""
+    tree.gpu("0000:01:00.0", NVIDIA, "nvidia").write("/.dockerenv")
+    found = examine("nvidia", tree.environment())
+    assert (found.status, found.strict) == (0, 1)
+    assert "docker run --gpus all" in found.words
+    assert "libnvidia-ml.so.1 is not installed; 1 NVIDIA GPU on the PCI bus" in found.words
+
+
+def test_an_amd_container_without_its_devices(tree: Tree, tmp_path: Path) -> None:
+    """The driver is loaded on the host, its device nodes were not passed."""
+    stand_in = RocmSmiStandIn(tmp_path)
+    stand_in.behave("", errors="ERROR:root:Driver not initialized (amdgpu not found in modules)\n")
+    tree.gpu("0000:03:00.0", AMD, "amdgpu").write("/sys/module/amdgpu/version")
+    found = examine("amd", tree.environment(PATH=stand_in.path))
+    assert (found.status, found.strict) == (0, 1)
+    assert "--device=/dev/kfd --device=/dev/dri" in found.words
+    assert "1 AMD GPU on the PCI bus" in found.words
+
+
+def amd_machine(tree: Tree) -> Tree:
+    """A card with its driver and its device nodes."""
+    return tree.gpu("0000:03:00.0", AMD, "amdgpu").write("/sys/module/amdgpu/version").write("/dev/kfd").write("/dev/dri/renderD128")
+
+
+def test_the_vendors_tool_is_missing(tree: Tree, tmp_path: Path) -> None:
+    """Which package has it."""
+    (tmp_path / "empty").mkdir()
+    found = examine("amd", amd_machine(tree).environment(PATH=str(tmp_path / "empty")))
+    assert (found.status, found.strict) == (0, 1)
+    assert "rocm-smi was found neither on PATH nor in /opt/rocm/bin" in found.words
+    assert "what to do: install ROCm's package rocm-smi-lib" in found.words
+
+
+def test_the_vendors_tool_may_not_read(tree: Tree, tmp_path: Path) -> None:
+    """Which groups to join."""
+    stand_in = RocmSmiStandIn(tmp_path)
+    stand_in.behave("", errors="ERROR: GPU[0]\t: RSMI_STATUS_PERMISSION: Permission denied\n")
+    found = examine("amd", amd_machine(tree).environment(PATH=stand_in.path))
+    assert (found.status, found.strict) == (0, 1)
+    assert "no_permission: rocm-smi may not read the devices" in found.words
+    assert "usermod -aG video,render" in found.words
+
+
+def test_an_amd_card_that_works(tree: Tree, tmp_path: Path) -> None:
+    """The other vendor, the other source."""
+    stand_in = RocmSmiStandIn(tmp_path)
+    stand_in.behave(output("radeon_6_2"))
+    found = examine("amd", amd_machine(tree).environment(PATH=stand_in.path))
+    assert (found.status, found.strict) == (0, 0)
+    assert found.words.startswith("amd: works, read from rocm-smi")
+    assert found.facts["devices"][0]["metrics"] > 3
+
+
+def test_nothing_here(tree: Tree) -> None:
+    """Absent is no failure; what was looked for is said, and quickly."""
+    started = time.monotonic()
+    shown = run("doctor", "--strict", env=tree.environment())
+    assert time.monotonic() - started < 3
+    assert shown.returncode == 0
+    text = " ".join(shown.stdout.split())
+    assert "nvidia: not present evidence: libnvidia-ml.so.1 is not installed; no NVIDIA GPU on the PCI bus" in text
+    assert "amd: not present evidence: no display or accelerator device of AMD" in text
+    assert "No device was found." in text
+
+
+def test_a_broken_plug_in(tmp_path: Path) -> None:
+    """It is reported with the words of its import, and costs nobody else anything."""
+    plug_in(tmp_path, "cracked", "accelmetrics_cracked:backend", "import a_module_that_nobody_has\n")
+    found = examine("cracked", on_path(tmp_path))
+    assert (found.status, found.strict) == (0, 0)
+    assert "the plug-in accelmetrics_cracked:backend could not be loaded" in found.words
+    assert "No module named 'a_module_that_nobody_has'" in found.words
+    assert "what to do: fix or uninstall the package that registers it" in found.words
+    assert found.facts["present"] is False
+    assert examine("host", on_path(tmp_path)).facts["status"] == "ok"
+
+
+def test_a_plug_in_that_exits(tmp_path: Path) -> None:
+    """Not even that ends the command."""
+    plug_in(tmp_path, "leaver", "accelmetrics_leaver:backend", "raise SystemExit('bye')\n")
+    found = examine("leaver", on_path(tmp_path))
+    assert found.status == 0
+    assert "SystemExit: bye" in found.words
+
+
+def test_a_source_named_is_opened_in_any_case(tree: Tree) -> None:
+    """What the attempt says is more than what detection says."""
+    found = examine("nvidia", tree.environment(), named=True)
+    assert (found.status, found.strict) == (0, 0)
+    assert "the driver's library is not installed" in found.words
+    assert "what to do: install the NVIDIA driver" in found.words
+
+
+def test_the_host(capsys: pytest.CaptureFixture[str], rig: Rig) -> None:
+    """What the host gives, and why it does not give the rest; nothing that merely needs an interval."""
+    del rig
+    assert main(["doctor", "--backends", "host", "--json"]) == 0
+    (host,) = json.loads(capsys.readouterr().out)["backends"]
+    assert host["metrics"] > 5
+    assert "needs_interval" not in {gap["reason"] for gap in host["gaps"]}
+
+
+def test_every_word_fits_the_terminal(card: dict[str, str], simulator: NvmlSimulator) -> None:
+    """Lines are wrapped, not cut: advice is to be read whole."""
+    simulator.lose(0, enumerable=True)
+    text = run("doctor", env={**card, "COLUMNS": "70"}).stdout
+    assert max(map(len, text.splitlines())) <= 70
+    assert environment()["PYTHONPATH"] not in text

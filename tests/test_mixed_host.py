@@ -1,0 +1,98 @@
+"""NVIDIA, AMD and the host in one program: no key collides, units agree, and one vendor's trouble stays its own."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from accelmetrics import Reason, Sampler, Snapshot
+from accelmetrics.schemas.catalogue import match
+from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable
+from tests.simulators.rocm_smi import RocmSmiStandIn, output
+
+
+@pytest.fixture
+def nvml() -> Generator[NvmlSimulator, None, None]:
+    """Two simulated H100s, loaded into this process."""
+    try:
+        simulator = NvmlSimulator(gpus=2, profile="h100")
+    except SimulatorUnavailable as reason:
+        pytest.skip(str(reason))
+    with simulator:
+        simulator.load()
+        yield simulator
+
+
+@pytest.fixture
+def rocm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RocmSmiStandIn:
+    """A ``rocm-smi`` that lists one Radeon."""
+    stand_in = RocmSmiStandIn(tmp_path)
+    stand_in.behave(output("radeon_6_2"))
+    monkeypatch.setenv("PATH", stand_in.path)
+    return stand_in
+
+
+@pytest.fixture
+def sampler(nvml: NvmlSimulator, rocm: RocmSmiStandIn) -> Generator[Sampler, None, None]:
+    with Sampler(["host", "amd", "nvidia"], timeout=1.0) as both:
+        yield both
+
+
+def by_vendor(snapshot: Snapshot) -> dict[str, list[str]]:
+    return {vendor: [device.key for device in snapshot.devices if device.vendor == vendor] for vendor in ("nvidia", "amd")}
+
+
+def test_numbers_are_nvidias_first_then_amds_however_they_were_named(sampler: Sampler) -> None:
+    snapshot = sampler.sample()
+    assert by_vendor(snapshot) == {"nvidia": ["gpu.0", "gpu.1"], "amd": ["gpu.2"]}
+    assert [status.name for status in snapshot.backends] == ["nvidia", "amd", "host"]
+    assert {status.status for status in snapshot.backends} == {"ok"}
+
+
+def test_the_same_name_is_the_same_unit_type_and_range_on_every_vendor(sampler: Sampler) -> None:
+    sampler.sample()
+    snapshot = sampler.sample()
+    nvidia, amd = snapshot.device("gpu.0").values, snapshot.device("gpu.2").values
+    shared = nvidia.keys() & amd.keys()
+    assert {"gpu", "memoryAllocated", "memoryAllocatedBytes", "temp", "powerWatts", "smClock", "memoryClock"} <= shared
+    for name in shared:
+        row = match(f"gpu.0.{name}")
+        assert row is not None
+        for value in (nvidia[name], amd[name]):
+            assert not row.integer or isinstance(value, int), name
+            assert row.minimum is None or value >= row.minimum, name
+            assert row.maximum is None or value <= row.maximum, name
+    for name, plausible in {"memoryTotalBytes": (1e9, 1e12), "powerWatts": (1, 1500), "temp": (10, 110), "smClock": (100, 4000)}.items():
+        for value in (nvidia[name], amd[name]):
+            assert plausible[0] <= value <= plausible[1], f"{name} is off by a unit"
+
+
+def test_one_vendors_hang_leaves_the_others_on_time(sampler: Sampler, nvml: NvmlSimulator) -> None:
+    sampler.sample()
+    nvml.rule("nvmlDeviceGetPowerUsage", hang=True)
+    snapshot = sampler.sample()
+    assert {snapshot.unavailable[f"gpu.{number}.powerWatts"].reason for number in (0, 1)} == {Reason.TIMED_OUT}
+    assert "gpu.2.powerWatts" in snapshot.metrics
+    assert "memory_percent" in snapshot.metrics
+    nvml.release("nvmlDeviceGetPowerUsage")
+
+
+def test_one_vendors_driver_going_away_shifts_nobody(sampler: Sampler, nvml: NvmlSimulator) -> None:
+    before = sampler.sample()
+    nvml.driver_away()
+    snapshot = sampler.sample()
+    assert by_vendor(snapshot) == by_vendor(before)
+    assert snapshot.unavailable["gpu.0.powerWatts"].reason == Reason.DRIVER_UNAVAILABLE
+    assert snapshot.metrics["gpu.2.powerWatts"] == before.metrics["gpu.2.powerWatts"]
+    nvml.driver_back()
+
+
+def test_a_vendor_that_never_opens_says_so_and_the_rest_is_there(nvml: NvmlSimulator, rocm: RocmSmiStandIn) -> None:
+    nvml.fail_init()
+    with Sampler(["nvidia", "amd", "host"]) as sampler:
+        snapshot = sampler.sample()
+    assert [status.status for status in snapshot.backends] == ["failed", "ok", "ok"]
+    assert "version" in snapshot.backends[0].detail
+    assert snapshot.devices[0].vendor == "amd"

@@ -1,0 +1,109 @@
+"""What users import: the names, their price, their types, and what a missing package does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+import accelmetrics
+import accelmetrics.testing
+from accelmetrics.backends.registry import BUILT_IN, GROUP
+
+
+def run(program: str, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, *arguments, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_public_names_are_exactly_these() -> None:
+    assert sorted(accelmetrics.__all__) == accelmetrics.__dir__()
+    for name in accelmetrics.__all__:
+        assert getattr(accelmetrics, name) is not None
+    public = {name for name in vars(accelmetrics) if not name.startswith("_")} - set(accelmetrics.__all__)
+    assert public <= {"annotations", "TYPE_CHECKING", "Any", "backends", "cli", "sampling", "schemas", "testing"}
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'smaple'"):
+        accelmetrics.smaple  # noqa: B018 - the access is the test
+
+
+def test_the_import_costs_a_few_milliseconds() -> None:
+    program = """
+        import sys, time
+        costs = []
+        for _ in range(15):
+            for name in [name for name in sys.modules if name.startswith("accelmetrics")]:
+                del sys.modules[name]
+            started = time.perf_counter()
+            import accelmetrics
+            costs.append(time.perf_counter() - started)
+        print(min(costs))
+    """
+    assert float(run(program)) < 0.015
+
+
+def test_a_sample_of_the_host_loads_neither_models_nor_vendor_libraries() -> None:
+    loaded = run("""
+        import os, sys
+        os.environ.pop("ACCELMETRICS_VALIDATE", None)
+        import accelmetrics
+        accelmetrics.Sampler(["host"]).sample()
+        print(sorted({"pydantic", "pynvml", "rich"} & {name.partition(".")[0] for name in sys.modules}))
+    """)
+    assert loaded == "[]\n"
+
+
+def test_the_registry_and_the_entry_points_name_the_same_backends() -> None:
+    registered = {point.name: point.value for point in entry_points(group=GROUP) if point.value.startswith("accelmetrics.")}
+    if not registered:
+        pytest.skip("platform: the package is not installed here, only on the path")
+    assert registered == BUILT_IN
+
+
+@pytest.mark.parametrize("missing", ["psutil", "pynvml", "pydantic"])
+def test_a_package_that_is_missing_costs_only_what_needs_it(missing: str) -> None:
+    said = run(f"""
+        import os, sys
+        os.environ.pop("ACCELMETRICS_VALIDATE", None)
+
+        class Absent:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] == {missing!r}:
+                    raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+        sys.meta_path.insert(0, Absent())
+        import accelmetrics
+        snapshot = accelmetrics.sample(["nvidia", "host"])
+        print("memory_percent" in snapshot.metrics, [status.status for status in snapshot.backends][1])
+    """)
+    assert said == "True ok\n"
+
+
+def test_the_readme_shows_what_there_is() -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    for words in (
+        "make dump",
+        "make test",
+        "accelmetrics.sample()",
+        "docs/metrics.md",
+        "docs/sampling.md",
+        "docs/backends.md",
+        "ARCHITECTURE.md",
+    ):
+        assert words in readme
+    for link in (
+        "docs/metrics.md",
+        "docs/sampling.md",
+        "docs/backends.md",
+        "docs/wandb-differences.md",
+        "docs/hardware.md",
+        "ARCHITECTURE.md",
+    ):
+        assert (Path(__file__).parents[1] / link).is_file(), link
