@@ -70,9 +70,7 @@ def _make(target: Path, requirements: tuple[str, ...]) -> None:
 def _run(command: list[str], requirements: tuple[str, ...], directory: Path | None = None) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False, env=environment, cwd=directory
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False, env=environment, cwd=directory)
     except subprocess.TimeoutExpired as error:
         raise EnvironmentUnavailable(f"installing {' '.join(requirements)} took longer than {INSTALL_SECONDS} s") from error
     if done.returncode:

@@ -12,8 +12,8 @@ What it promises, whatever the command does:
 
 What is deliberately not done: a command that ended by itself in time, and closed its output, may leave a daemon behind.
 
-A long-lived child that prints a line per reading can be built on :class:`Child`, which owns the process, its family and its
-directory; :func:`run` only adds the reading of two bounded streams.
+A long-lived child that prints a line per reading is built on :class:`Child` too, which owns the process, its family and its
+directory (:mod:`~accelmetrics.backends.streams`); :func:`run` only adds the reading of two bounded streams.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ import selectors
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
@@ -50,6 +52,9 @@ REAP = 0.5
 SWEEPS = 5
 """How often the family is looked for while it is being killed: a member may fork in between."""
 CHUNK = 65536
+
+KEEPER = str(Path(__file__).with_name("keeper.py"))
+NO_FILES: Mapping[str, str] = MappingProxyType({})
 
 MARK = "ACCELMETRICS_COMMAND"
 """The environment variable by which the descendants of one run are recognised."""
@@ -119,13 +124,15 @@ class Child:
 
     Args:
         argv: Absolute path and arguments.
+        files: Names and texts of files that are put into its working directory, which nobody else may enter.
+        kept: Whether it is started by a keeper (``keeper.py``), which ends it when our process ends in any way at all.
 
     Raises:
         ValueError: The path is not absolute.
         SourceError: The command is not there, may not be executed, or cannot be started.
     """
 
-    def __init__(self, argv: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str], *, files: Mapping[str, str] = NO_FILES, kept: bool = False) -> None:
         if not argv or not argv[0].startswith("/"):
             raise ValueError(f"a command needs an absolute path: {list(argv)!r}")
         self.mark = uuid4().hex
@@ -133,16 +140,31 @@ class Child:
         self.directory = _make_directory()
         with ExitStack() as undo:
             undo.callback(_remove, self.directory)
-            self.process = self._start(argv)
+            self._write(files)
+            self.process = self._start(self._with_keeper(argv) if kept else argv, kept)
             undo.pop_all()
         _RUNNING.add(self)
 
-    def _start(self, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _write(self, files: Mapping[str, str]) -> None:
+        if files and not self.directory:
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, "no temporary directory can be made, and the command needs a file in one")
+        for name, text in files.items():
+            try:
+                Path(self.directory, name).write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise SourceError(Reason.DRIVER_UNAVAILABLE, f"{name} cannot be written: {error.strerror}") from error
+
+    def _with_keeper(self, argv: Sequence[str]) -> list[str]:
+        """A program that embeds Python may have no interpreter to start: its command must notice by itself that nobody reads."""
+        interpreter = [sys.executable, "-I", "-S", KEEPER, self.directory, self.mark] if sys.executable else []
+        return [*interpreter, *argv]
+
+    def _start(self, argv: Sequence[str], kept: bool) -> subprocess.Popen[bytes]:
         environment = _environment() | {MARK: self.mark}
         try:
             return subprocess.Popen(
                 list(argv),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if kept else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=self.directory or "/",
@@ -212,13 +234,22 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for stream in self.outputs:
-            stream.close()
+        self._close_pipes()
         if not self.ended():
             self.kill()
         self.reap(REAP)
         _remove(self.directory)
         _RUNNING.discard(self)
+
+    def _close_pipes(self) -> None:
+        for pipe in (self.process.stdin, *self.outputs):
+            if pipe is not None:
+                pipe.close()
+
+    def disown(self) -> None:
+        """After a fork, in the new process, whose child this is not: let go of the pipes and do nothing else, now or later."""
+        self._close_pipes()
+        self.process.returncode = 0
 
     def abandon(self) -> None:
         """The interpreter exits: kill and tidy up without waiting."""

@@ -36,6 +36,6 @@ def run(options: Namespace, out: Stdout) -> int:
         import shtab
     except ImportError as error:
         raise MissingDependencyError("shtab", "completion") from error
-    script: str = shtab.complete(root_parser(whole=True), shell=options.shell)
+    script: str = shtab.complete(root_parser(whole=True), options.shell)
     out.write(script.rstrip("\n") + "\n")
     return 0

@@ -17,7 +17,7 @@ INDENT = "  "
 def render(found: Diagnosis, machine: Mapping[str, str], width: int) -> str:
     """All findings, a part for each backend."""
     head = f"accelmetrics {machine['version']} on {found.hostname}: Python {machine['python']}, {machine['platform']}"
-    parts = [head, *("\n".join(_backend(backend, width)) for backend in found.backends), verdict(found)]
+    parts = ["\n".join(wrapped(head, width, "")), *("\n".join(_backend(backend, width)) for backend in found.backends), verdict(found)]
     return "\n\n".join(parts) + "\n"
 
 

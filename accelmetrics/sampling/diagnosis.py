@@ -20,7 +20,7 @@ from accelmetrics.sampling.session import Session
 from accelmetrics.sampling.source import Source
 from accelmetrics.schemas.catalogue import expected_keys
 from accelmetrics.schemas.errors import AccelMetricsError
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, Status
+from accelmetrics.schemas.identity import BackendStatus, Status
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import Device, Snapshot
 
@@ -234,52 +234,50 @@ def _own_keys(source: Source) -> set[str]:
 
 
 def _devices(snapshot: Snapshot, status: BackendStatus, source: Source) -> tuple[DeviceFinding, ...]:
-    advice = dict(_advice_on_devices(source))
+    outcomes = {source.devices[unit].anchor: outcome for unit, outcome in _outcomes(source) if unit < len(source.devices)}
     mine = {identity.anchor for identity in source.devices}
-    return tuple(_device(device, status, advice) for device in snapshot.devices if device.identity.anchor in mine)
-
-
-def _advice_on_devices(source: Source) -> Iterator[tuple[str, str]]:
-    """What the driver's own errors advise, by device."""
-    for unit, outcome in _outcomes(source):
-        if isinstance(outcome.error, AccelMetricsError) and unit < len(source.devices):
-            yield source.devices[unit].anchor, outcome.error.advice
+    found = [device for device in snapshot.devices if device.identity.anchor in mine]
+    return tuple(_device(device, status, outcomes.get(device.identity.anchor)) for device in found)
 
 
 def _outcomes(source: Source) -> Iterator[tuple[int, Outcome[Reading]]]:
-    """What came of the last reading, by unit."""
+    """What came of the last reading, by unit; none of a unit whose call has not returned."""
     for cursor in list(source.cursors):
         for unit, (outcome, _) in list(cursor.results.items()):
             yield unit, outcome
 
 
-def _device(device: Device, status: BackendStatus, advice: Mapping[str, str]) -> DeviceFinding:
+def _device(device: Device, status: BackendStatus, outcome: Outcome[Reading] | None) -> DeviceFinding:
     gaps = _gaps(device.unavailable)
-    wrong = _why_unreadable(device, status, gaps)
-    identity: DeviceIdentity = device.identity
+    wrong = _why_unreadable(device, status, gaps, outcome)
+    advised = outcome.error.advice if outcome is not None and isinstance(outcome.error, AccelMetricsError) else ""
     return DeviceFinding(
         key=device.key,
-        name=identity.name,
-        uuid=identity.uuid,
-        pci_bus_id=identity.pci_bus_id,
-        driver_version=identity.driver_version,
+        name=device.name,
+        uuid=device.uuid,
+        pci_bus_id=device.pci_bus_id,
+        driver_version=device.driver_version,
         readable=wrong is None,
         problem="" if wrong is None else ": ".join(filter(None, wrong)),
-        advice="" if wrong is None else advice.get(identity.anchor) or ADVICE.get(wrong.reason, ""),
+        advice="" if wrong is None else advised or ADVICE.get(wrong.reason, ""),
         metrics=len(device.values),
         gaps=gaps,
     )
 
 
-def _why_unreadable(device: Device, status: BackendStatus, gaps: Sequence[Gap]) -> Unavailable | None:
+def _why_unreadable(device: Device, status: BackendStatus, gaps: Sequence[Gap], outcome: Outcome[Reading] | None) -> Unavailable | None:
     if device.values:
         return None
     if gaps:
         largest = max(gaps, key=lambda gap: len(gap.names))
-        return None if largest.reason in AT_REST else Unavailable(largest.reason, largest.detail)
-    if status.status in ("failed", "timed_out"):
-        return Unavailable(Reason.TIMED_OUT if status.status == "timed_out" else Reason.DRIVER_ERROR, status.detail)
-    return None
+        wrong = Unavailable(largest.reason, largest.detail)
+    elif outcome is None:
+        wrong = Unavailable(Reason.TIMED_OUT, status.detail)
+    elif outcome.failure is None:
+        return None
+    else:
+        wrong = outcome.failure
+    return None if wrong.reason in AT_REST else wrong
 
 
 def _gaps(missing: Mapping[str, Unavailable]) -> tuple[Gap, ...]:

@@ -80,6 +80,12 @@ class Lane(threading.Thread):
 
     def run(self) -> None:
         """Work until told to stop, or until disowned and no longer needed."""
+        try:
+            self._work()
+        finally:
+            self.crew.left(self)
+
+    def _work(self) -> None:
         crew = self.crew
         while True:
             try:
@@ -184,6 +190,12 @@ class Crew:
             lane.disowned = False
             self._live.add(lane)
             return True
+
+    def left(self, lane: Lane) -> None:
+        """A lane has ended, for whatever reason: it is counted no more, so that another is hired in its place."""
+        with self.lock:
+            self._live.discard(lane)
+            self._stuck.discard(lane)
 
     def dismiss(self) -> None:
         """End every lane: one that is stuck ends when its call returns."""

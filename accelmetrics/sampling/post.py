@@ -93,7 +93,7 @@ class Post:
         if not source.paced:
             cursor.send(now, source.lanes)
             return True
-        if cursor.finished and (not cursor.asked_at or now - cursor.asked_at >= source.backend.interval):
+        if cursor.finished and (not cursor.asked_at or now - cursor.asked_at >= source.pace):
             cursor.send(now, 1)
         return not all(self._acceptable(unit, cursor.results.get(unit), now) for unit in cursor.units)
 
@@ -156,9 +156,8 @@ class Post:
         """Whether a result may be served: one that came back since the last time, or of a paced source and not stale."""
         if result is None:
             return False
-        interval = self.source.backend.interval
-        if interval > 0:
-            return now - result[1] <= 2.0 * interval + self._timeout
+        if self.source.paced:
+            return now - result[1] <= 2.0 * self.source.pace + self._timeout
         return self._served.get(unit) is not result and self._began - result[1] <= self._timeout
 
     def _why(self, unit: int, result: Result | None, cursor: Cursor, late: bool) -> Unavailable:

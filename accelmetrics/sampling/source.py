@@ -82,15 +82,16 @@ class Source:
             return 1
         return min(MAX_LANES, 1 + int(self.busy_seconds / SLOW_READING), max(1, len(self.devices)))
 
-    def detect(self) -> Detection:
-        """Look for the hardware, once; the answer reserves device numbers."""
-        if self.state == "new":
-            outcome = guarded(self.backend.detect)
-            self.detection = outcome.value or Detection(True, outcome.failure.detail if outcome.failure else "detection gave nothing")
-        return self.detection
+    @property
+    def pace(self) -> float:
+        """Seconds between two readings of a source that is read in the background.
+
+        Its own interval, or twice what a reading takes, so that a slow command never runs more than half of the time.
+        """
+        return max(self.backend.interval, 2.0 * self.busy_seconds)
 
     def ensure_open(self, forced: bool) -> bool:
-        """Begin to open the source if that is due.
+        """Begin to look for the hardware and to open the source, on a lane, if that is due.
 
         Args:
             forced: Open it whatever detection says: it was asked for by name.
@@ -106,33 +107,39 @@ class Source:
                 self.state != "new" and now < self._retry_at and not (forced and self.state == "absent")
             ):
                 return False
-            if self.state == "absent":
-                self.state = "new"
-            if not self.detect().present and not forced:
-                self.state, self._retry_at = "absent", now + LAST_RETRY
-                self.failure = Unavailable(Reason.DRIVER_UNAVAILABLE, self.detection.evidence)
-                self.advice = self.detection.advice
-                return False
             self.state = "opening"
             self.opening_since = time.monotonic()
             self.settled.clear()
         self.crew.staff(1)
-        self.crew.queue.put(self._open)
+        self.crew.queue.put(self._open_forced if forced else self._open_if_found)
         return True
 
-    def _open(self, lane: Lane) -> None:
+    def _open_forced(self, lane: Lane) -> None:
+        self._open(lane, True)
+
+    def _open_if_found(self, lane: Lane) -> None:
+        self._open(lane, False)
+
+    def _open(self, lane: Lane, forced: bool) -> None:
+        """Detect, and open what is there or was asked for by name. On a lane: even a look may hang (a dead mount)."""
         flight = Flight(OPENING, None, lane)
         self.crew.flights[OPENING] = flight
-        outcome = guarded(self._open_and_list)
+        looked = guarded(self.backend.detect)
+        self.detection = looked.value or Detection(True, looked.failure.detail if looked.failure else "detection gave nothing")
+        outcome = guarded(self._open_and_list) if self.detection.present or forced else None
         self.crew.landed(flight)
-        self.open_seconds = outcome.seconds
         with self._lock:
-            if outcome.value is not None:
+            if outcome is None:
+                self.state, self._retry_at = "absent", self.clock.monotonic() + LAST_RETRY
+                self.failure = Unavailable(Reason.DRIVER_UNAVAILABLE, self.detection.evidence)
+                self.advice = self.detection.advice
+            elif outcome.value is not None:
                 self.driver, self.devices = outcome.value
                 self.generation += 1
                 self.state, self.failure, self.advice, self._attempts = "open", None, "", 0
             else:
                 self._fail(outcome.failure, outcome.error)
+        self.open_seconds = outcome.seconds if outcome is not None else None
         self.settled.set()
 
     def _open_and_list(self) -> tuple[Driver, tuple[DeviceIdentity, ...]]:
@@ -189,7 +196,8 @@ class Source:
                 self._fail(outcome.failure, outcome.error)
             return None
         cursor = Cursor(self, outcome.value, generation, units)
-        self.cursors.add(cursor)
+        with self._lock:
+            self.cursors.add(cursor)
         return cursor
 
     def close(self) -> None:
@@ -206,14 +214,15 @@ class Source:
             return None
         now = self.clock.monotonic()
         due = [cursor.asked_at for cursor in self._wanting(now)]
-        return max(IDLE_PAUSE, min(due) + self.backend.interval - now) if due else None
+        return max(IDLE_PAUSE, min(due) + self.pace - now) if due else None
 
     def _wanting(self, now: float) -> list[Cursor]:
-        return [c for c in list(self.cursors) if c.generation == self.generation and now - c.served_at < INTEREST]
+        with self._lock:
+            return [c for c in self.cursors if c.generation == self.generation and now - c.served_at < INTEREST]
 
     def _read_at_own_pace(self, lane: Lane) -> None:
         now = self.clock.monotonic()
         for cursor in self._wanting(now):
-            if now - cursor.asked_at >= self.backend.interval and cursor.finished:
+            if now - cursor.asked_at >= self.pace and cursor.finished:
                 cursor.ask(now)
                 cursor.work(lane)

@@ -24,7 +24,8 @@ def gpustat() -> Callable[[], object]:
     """What the `gpustat` command prints."""
     from gpustat import GPUStatCollection  # type: ignore[import-not-found,unused-ignore]  # in an environment of its own
 
-    return lambda: GPUStatCollection.new_query()
+    query: Callable[[], object] = GPUStatCollection.new_query
+    return query
 
 
 def main() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,23 +28,24 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(REPOSITORY), "LC_ALL": "C.UTF-8", **changes}
 
 
-def run(*arguments: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
-    outputs = {} if "stdout" in options else {"stdout": subprocess.PIPE}
+def run(
+    *arguments: str, env: Mapping[str, str] | None = None, stdout: Any = subprocess.PIPE, before: Callable[[], None] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end; ``before`` is called in its process first."""
     return subprocess.run(
         [*COMMAND, *arguments],
         env=environment() if env is None else env,
-        stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
         timeout=30,
-        **outputs,
-        **options,
+        preexec_fn=before,
     )
 
 
-def start(*arguments: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
-    """Start the command."""
+def start(*arguments: str, env: Mapping[str, str] | None = None, session: bool = False) -> subprocess.Popen[str]:
+    """Start the command, in a session of its own if that is wanted."""
     return subprocess.Popen(
         [*COMMAND, *arguments],
         env=environment() if env is None else env,
@@ -51,7 +53,7 @@ def start(*arguments: str, env: Mapping[str, str] | None = None, **options: Any)
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         text=True,
-        **options,
+        start_new_session=session,
     )
 
 
@@ -66,18 +68,20 @@ def _device_validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator({"$ref": "#/$defs/DeviceEntry", "$defs": schema["$defs"]})
 
 
+def documents(text: str) -> list[Snapshot]:
+    """Read JSON lines, each of which must be a document, and whole."""
+    assert text.endswith("\n")
+    return [document(line) for line in text.splitlines()]
+
+
 def document(text: str) -> Snapshot:
     """Read a document that must be one: against the published schema, and through the models."""
-    import json
-
     _validator().validate(json.loads(text))
     return Snapshot.from_json(text)
 
 
 def device_entries(text: str) -> list[dict[str, Any]]:
     """Read what ``list --json`` printed, each entry against the published schema's part for devices."""
-    import json
-
     entries: list[dict[str, Any]] = json.loads(text)
     for entry in entries:
         _device_validator().validate(entry)
@@ -120,5 +124,16 @@ class Tree:
         return environment(ACCELMETRICS_SYSROOT=str(self.root), **changes)
 
 
-Shell = Callable[..., subprocess.CompletedProcess[str]]
-Words = Sequence[str]
+def plug_in(directory: Path, name: str, target: str, source: str) -> None:
+    """Install a package that registers a backend, as pip leaves it."""
+    info = directory / f"accelmetrics_{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: accelmetrics-{name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[accelmetrics.backends]\n{name} = {target}\n")
+    (directory / f"accelmetrics_{name}.py").write_text(source)
+
+
+def on_path(directory: Path) -> dict[str, str]:
+    """The environment in which that package is installed."""
+    plain = environment()
+    return {**plain, "PYTHONPATH": f"{directory}:{plain['PYTHONPATH']}"}

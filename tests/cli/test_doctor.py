@@ -16,8 +16,7 @@ import pytest
 
 from accelmetrics.cli.main import main
 from tests.cli.machines import Rig
-from tests.cli.shell import Tree, environment, run
-from tests.cli.test_process import on_path, plug_in
+from tests.cli.shell import Tree, environment, on_path, plug_in, run
 from tests.simulators.nvml import NvmlSimulator, Ret
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
 
@@ -174,7 +173,8 @@ def test_a_driver_that_hangs_while_it_opens(card: dict[str, str], simulator: Nvm
 
 def test_a_device_that_hangs(card: dict[str, str], simulator: NvmlSimulator) -> None:
     """One call that never returns costs one device."""
-    simulator.rule("nvmlDeviceGetMemoryInfo_v2", gpu=1, hang=True)
+    for function in ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"):
+        simulator.rule(function, gpu=1, hang=True)
     found = examine("nvidia", card, "--timeout", "0.5", named=True)
     assert (found.status, found.strict) == (0, 1)
     assert [device["readable"] for device in found.facts["devices"]] == [True, False]

@@ -45,12 +45,13 @@ class Family:
         self._pid = pid
         self._root: int | None = None
         self._known: dict[int, bool] = {}
+        self._inner: frozenset[int] | None = None
         self._until = -math.inf
 
     def owns(self, pid: int, now: float) -> bool:
         """Whether the process that NVML calls ``pid`` is one of the family."""
         if now >= self._until:
-            self._known, self._until = {}, now + PACE
+            self._known, self._inner, self._until = {}, None, now + PACE
         known = self._known
         if pid not in known:
             known[pid] = self._decide(pid)
@@ -63,8 +64,15 @@ class Family:
         if pid == root:
             return True
         if not _visible(pid):
-            return pid in inner_numbers(root)
+            return pid in self._inner_numbers(root)
         return any(ancestor == root for ancestor in ancestors(pid))
+
+    def _inner_numbers(self, root: int) -> frozenset[int]:
+        inner = self._inner
+        if inner is None:
+            # Once, however many strangers are not visible: in a container that may be all of them.
+            inner = self._inner = inner_numbers(root)
+        return inner
 
     def _find_root(self) -> int | None:
         if self._root is None:

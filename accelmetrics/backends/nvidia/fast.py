@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from accelmetrics.backends.contract import Block, Number
 from accelmetrics.backends.nvidia import fields, layouts
 from accelmetrics.backends.nvidia.calls import COLDEST, FAST, FAST_FIELDS, HOTTEST, LARGEST, LARGEST_32, THROTTLE, Call
-from accelmetrics.backends.nvidia.errors import FUNCTION_NOT_FOUND, NOT_SUPPORTED, check_device
+from accelmetrics.backends.nvidia.errors import FUNCTION_NOT_FOUND, INVALID_ARGUMENT, NOT_SUPPORTED, UNINITIALIZED, check_device, fail
 from accelmetrics.backends.nvidia.layouts import Layout
 from accelmetrics.backends.nvidia.library import Library
 from accelmetrics.backends.nvidia.slots import Invoke, Slots
@@ -144,6 +144,9 @@ class Fast:
         by_call = dict(zip(self._indices, statuses, strict=True))
         for index, status in by_call.items():
             check_device(status, FAST[index].function)
+        if set(statuses) == {INVALID_ARGUMENT}:
+            # No single call can be at fault: the handle is from before a reload that somebody else in this process noticed.
+            fail(UNINITIALIZED, "the device's handle is no longer valid")
         self._statuses, self._signatures = statuses, signatures
         self._layout = self._look_up(by_call, frozenset())
         self._unpack = self._layout.unpack

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from accelmetrics.backends.nvidia import family as family_module
 from accelmetrics.backends.nvidia.family import Family, ancestors, descendants, inner_numbers, number_here
 from tests.backends.nvidia.machine import write_tree
 
@@ -144,6 +145,18 @@ def test_answers_are_kept_for_a_second(proc: Proc) -> None:
     proc.add(101, 100)
     assert not family.owns(101, 0.9)
     assert family.owns(101, 1.0)
+
+
+def test_the_family_is_walked_once_a_second(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many processes on the GPUs are not visible here, as in a container they may all be."""
+    walked: list[int] = []
+    monkeypatch.setattr(family_module, "inner_numbers", lambda root: walked.append(root) or frozenset({4000}))
+    proc.add(1, 0).add(100, 1).we_are(100)
+    family = Family(100)
+    assert [pid for pid in range(3990, 4010) if family.owns(pid, 0.0)] == [4000]
+    assert walked == [100]
+    assert family.owns(4000, 1.0)
+    assert walked == [100, 100]
 
 
 def test_the_real_proc(monkeypatch: pytest.MonkeyPatch) -> None:

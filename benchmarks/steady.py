@@ -1,0 +1,88 @@
+"""The rows about running for long: CPU per tick against W&B's processes, resident memory."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import psutil
+
+from benchmarks.environments import wandb_python
+from benchmarks.programs import run, started, wait_for_line
+from benchmarks.rows import Row, Scale
+from tests.simulators.nvml import NvmlSimulator
+
+RATE = 10
+WARM_UP = 2.0
+COLLECTORS = ("wandb-core", "wandb-symon")
+
+
+class Cost(NamedTuple):
+    """What W&B's collector costs: CPU seconds and calls into NVML per tick and GPU, resident bytes of its processes."""
+
+    cpu: float
+    calls: float
+    resident: int
+
+
+def cpu_per_tick(scale: Scale) -> Iterator[Row]:
+    """Readings ten times a second, GPUs and host: this process against W&B's two."""
+    ours, theirs = [], []
+    for _ in range(scale.rounds):
+        theirs.append(wandb_cost(scale))
+        with NvmlSimulator(scale.gpus) as simulator:
+            ours.append(run(simulator, "ticking", RATE, scale.seconds)["cpu"])
+    own, other = statistics.median(ours), statistics.median(cost.cpu for cost in theirs)
+    what = f"CPU per tick at {RATE} Hz, {scale.gpus} simulated GPUs and host metrics, against W&B's own collector processes"
+    yield Row(what, own / other, "×", 0.33, 0.15, f"{own * 1e3:.2f} ms, W&B {other * 1e3:.2f} ms")
+    last = theirs[-1]
+    note = f"{last.cpu * 1e3:.2f} ms of CPU a sample, {last.resident / 2**20:.0f} MiB resident"
+    yield Row("wandb 0.31, offline: NVML calls per GPU per tick", last.calls, "", note=note)
+
+
+def wandb_cost(scale: Scale) -> Cost:
+    """Runs W&B's collector at the same pace and looks at what its processes used."""
+    python = wandb_python()
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        NvmlSimulator(scale.gpus) as simulator,
+        started(simulator, "wandb_run", directory, 1 / RATE, python=python) as program,
+    ):
+        wait_for_line(program)
+        simulator.wait_for("nvmlDeviceGetPowerUsage", 0, count=3)
+        time.sleep(min(WARM_UP, scale.seconds))
+        processes = [child for child in psutil.Process(program.pid).children(recursive=True) if child.name() in COLLECTORS]
+        if {process.name() for process in processes} != set(COLLECTORS):
+            raise RuntimeError(f"W&B's collector is not what it was: {processes}")
+        before, calls = _cpu(processes), simulator.calls()
+        time.sleep(scale.seconds)
+        spent, made = _cpu(processes) - before, _difference(simulator.calls(), calls)
+        resident = sum(process.memory_info().rss for process in processes)
+        program.communicate(timeout=60)
+    ticks = made["nvmlDeviceGetPowerUsage"] / scale.gpus
+    return Cost(spent / ticks, sum(made.values()) / ticks / scale.gpus, resident)
+
+
+def _cpu(processes: list[psutil.Process]) -> float:
+    times = [process.cpu_times() for process in processes]
+    return sum(float(one.user + one.system) for one in times)
+
+
+def _difference(after: dict[tuple[str, int | None], int], before: dict[tuple[str, int | None], int]) -> dict[str, int]:
+    made: dict[str, int] = {}
+    for key, number in after.items():
+        if key[1] is not None:
+            made[key[0]] = made.get(key[0], 0) + number - before.get(key, 0)
+    return made
+
+
+def resident_memory(scale: Scale) -> Iterator[Row]:
+    """Whether readings leave something behind."""
+    few, many = scale.ticks // 20, scale.ticks
+    with NvmlSimulator(scale.gpus) as simulator:
+        result = run(simulator, "resident", few, many)
+    note = f"{result['early'] / 2**20:.1f} MiB, then {result['late'] / 2**20:.1f} MiB; a Sampler, GPUs and host"
+    yield Row(f"resident memory after {many:,} readings against after {few:,}", result["late"] / result["early"], "×", 1.02, 1.0, note)
