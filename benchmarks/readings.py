@@ -37,17 +37,20 @@ def against_bare(scale: Scale) -> Iterator[Row]:
     yield _ratio(what, scale, 0, False, (2.0, 1.4))
     yield _ratio(f"the same, each call taking {LATENCY} µs of CPU in the driver", scale, LATENCY, True, (1.10, 0.60))
     yield _ratio(f"the same, each call sleeping {LATENCY} µs in the driver", scale, LATENCY, False)
+    yield _ratio(
+        "the same without latency, at one reading a second: with GPM and what is read every second or ten", scale, 0, False, step=1.0
+    )
 
 
-def _ratio(what: str, scale: Scale, latency: int, spin: bool, targets: tuple[float, float] | None = None) -> Row:
+def _ratio(what: str, scale: Scale, latency: int, spin: bool, targets: tuple[float, float] | None = None, step: float = 0.0) -> Row:
     readings, turns = (max(2, scale.readings // 25), max(1, scale.turns // 2)) if latency else (scale.readings, scale.turns)
     results = []
     for _ in range(scale.processes):
         with NvmlSimulator(scale.gpus) as simulator:
             simulator.set(latency_us=latency, latency_spin=int(spin))
-            results.append(run(simulator, "reading", readings, turns))
+            results.append(run(simulator, "reading", readings, turns, step))
     ours, bare = (statistics.median(result[name] for result in results) for name in ("sampler", "bare"))
-    note = f"{_time(ours)} for {results[0]['keys']} keys, {_time(bare)} for {12 * scale.gpus + scale.gpus}"
+    note = f"{_time(ours)} for {results[0]['keys']} keys, {_time(bare)} for {13 * scale.gpus}"
     reach, stretch = targets or (None, None)
     return Row(what, statistics.median(result["ratio"] for result in results), "×", reach, stretch, note)
 
@@ -58,16 +61,18 @@ def _time(seconds: float) -> str:
 
 def beside_busy_thread(scale: Scale) -> Iterator[Row]:
     """A pure-Python thread that computes without a pause, in the same interpreter."""
-    thread, process = (_busy(scale, isolation) for isolation in ("thread", "process"))
+    sleeping, spinning = (_busy(scale, "thread", spin) for spin in (False, True))
     what = f"beside a busy pure-Python thread, {BUSY_LATENCY} µs a call: false `timed_out` in {scale.busy} samples"
-    yield Row(what, thread["timed_out"], "", 0, 0, _busy_note(thread))
+    note = f"{_busy_note(sleeping)}; with calls that compute {_busy_note(spinning)}"
+    yield Row(what, max(sleeping["timed_out"], spinning["timed_out"]), "", 0, 0, note)
+    apart = _busy(scale, "process", False)
     what = 'the same with `isolation="process"`: median time from asking to having a snapshot'
-    yield Row(what, process["median"] * 1e3, " ms", 50, 15, f"{_busy_note(process)}; {process['timed_out']} `timed_out`")
+    yield Row(what, apart["median"] * 1e3, " ms", 50, 15, f"{_busy_note(apart)}; {apart['timed_out']} `timed_out`")
 
 
-def _busy(scale: Scale, isolation: str) -> Result:
+def _busy(scale: Scale, isolation: str, spin: bool) -> Result:
     with NvmlSimulator(scale.gpus) as simulator:
-        simulator.set(latency_us=BUSY_LATENCY, latency_spin=1)
+        simulator.set(latency_us=BUSY_LATENCY, latency_spin=int(spin))
         return run(simulator, "busy", isolation, scale.busy)
 
 

@@ -141,7 +141,7 @@ class Child:
         with ExitStack() as undo:
             undo.callback(_remove, self.directory)
             self._write(files)
-            self.process = self._start(self._with_keeper(argv) if kept else argv, kept)
+            self.process = self._start(argv, self._keeper() if kept else [])
             undo.pop_all()
         _RUNNING.add(self)
 
@@ -154,17 +154,16 @@ class Child:
             except OSError as error:
                 raise SourceError(Reason.DRIVER_UNAVAILABLE, f"{name} cannot be written: {error.strerror}") from error
 
-    def _with_keeper(self, argv: Sequence[str]) -> list[str]:
-        """A program that embeds Python may have no interpreter to start: its command must notice by itself that nobody reads."""
-        interpreter = [sys.executable, "-I", "-S", KEEPER, self.directory, self.mark] if sys.executable else []
-        return [*interpreter, *argv]
+    def _keeper(self) -> list[str]:
+        """Nothing where a program embeds Python without an interpreter: then the command must notice by itself that nobody reads."""
+        return [sys.executable, "-I", "-S", KEEPER, self.directory, self.mark] if sys.executable else []
 
-    def _start(self, argv: Sequence[str], kept: bool) -> subprocess.Popen[bytes]:
+    def _start(self, argv: Sequence[str], keeper: Sequence[str]) -> subprocess.Popen[bytes]:
         environment = _environment() | {MARK: self.mark}
         try:
             return subprocess.Popen(
-                list(argv),
-                stdin=subprocess.PIPE if kept else subprocess.DEVNULL,
+                [*keeper, *argv],
+                stdin=subprocess.PIPE if keeper else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=self.directory or "/",

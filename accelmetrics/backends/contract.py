@@ -63,11 +63,14 @@ class ReadOptions(NamedTuple):
         pid: The watched process.
         children: Whether its descendants are watched with it.
         disk_paths: Mount points whose usage is reported.
+        watched: Whether the user named the process. If not, it is the one that samples, and a source that can tell the devices
+            of a process from others reports all of them.
     """
 
     pid: int
     children: bool = False
     disk_paths: tuple[str, ...] = ("/",)
+    watched: bool = False
 
 
 class Block:

@@ -77,6 +77,7 @@ class Lane(threading.Thread):
         super().__init__(name=f"accelmetrics-{crew.name}-{number}", daemon=True)
         self.crew = crew
         self.disowned = False
+        self.leaving = False
 
     def run(self) -> None:
         """Work until told to stop, or until disowned and no longer needed."""
@@ -95,7 +96,7 @@ class Lane(threading.Thread):
             if task is None:
                 return
             task(self)
-            if self.disowned and not crew.take_back(self):
+            if self.leaving or (self.disowned and not crew.take_back(self)):
                 return
 
 
@@ -152,7 +153,13 @@ class Crew:
         with self.lock:
             if len(self._live) > 1:
                 self._live.discard(lane)
-                lane.disowned = True
+                lane.leaving = True
+
+    def send_home(self, lane: Lane) -> None:
+        """Let a lane end after its present task."""
+        with self.lock:
+            self._live.discard(lane)
+            lane.leaving = True
 
     def disown(self, flight: Flight) -> bool:
         """Give up on a lane that is stuck in a call, and let a fresh one take over; False when no more are hired."""

@@ -27,6 +27,7 @@ class Options(NamedTuple):
         gpus: The devices asked for, by number, key or UUID; None for all.
         timeout: Seconds within which a reading is answered.
         open_timeout: Seconds the first reading waits for sources that are still opening.
+        watched: Whether the process was named: kept apart from ``pid``, which a child process is told in any case.
     """
 
     pid: int | None
@@ -35,10 +36,11 @@ class Options(NamedTuple):
     gpus: tuple[Choice, ...] | None
     timeout: float
     open_timeout: float
+    watched: bool = False
 
     def read_options(self) -> ReadOptions:
         """What every source is told, in this process."""
-        return ReadOptions(os.getpid() if self.pid is None else self.pid, self.children, self.disk_paths)
+        return ReadOptions(os.getpid() if self.pid is None else self.pid, self.children, self.disk_paths, self.watched)
 
 
 def checked(
@@ -66,6 +68,7 @@ def checked(
         _devices(gpus),
         _seconds("timeout", timeout),
         _seconds("open_timeout", open_timeout),
+        pid is not None,
     )
 
 

@@ -128,6 +128,8 @@ class Source:
         self.detection = looked.value or Detection(True, looked.failure.detail if looked.failure else "detection gave nothing")
         outcome = guarded(self._open_and_list) if self.detection.present or forced else None
         self.crew.landed(flight)
+        if outcome is None or outcome.value is None:
+            self.crew.send_home(lane)  # before anybody can ask again: there is nothing to read, and no thread to keep
         with self._lock:
             if outcome is None:
                 self.state, self._retry_at = "absent", self.clock.monotonic() + LAST_RETRY

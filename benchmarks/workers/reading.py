@@ -1,6 +1,7 @@
 """How long one reading takes: `Sampler.sample()` and the bare loop by turns, in one process.
 
-Arguments: how many readings per turn, how many turns.
+Arguments: how many readings per turn, how many turns, by how many seconds the sampler's clock goes forward at each reading (0: it
+has the system's).
 """
 
 from __future__ import annotations
@@ -11,26 +12,39 @@ import sys
 import time
 from collections.abc import Callable
 
-from accelmetrics import Sampler
+from accelmetrics import Sampler, Snapshot
 from benchmarks.workers import bare
+from benchmarks.workers.stepping import SteppingClock
 
 
 def main() -> None:
     """Prints the median seconds of either and their ratio."""
-    readings, turns = map(int, sys.argv[1:])
+    readings, turns, step = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     gpus = bare.open_driver()
-    with Sampler(backends=["nvidia"]) as sampler:
+    clock = SteppingClock() if step else None
+    with Sampler(backends=["nvidia"], clock=clock) as sampler:
+        read = stepping(sampler, clock, step) if clock else sampler.sample
         ours, theirs = [], []
         for turn in range(turns + 1):
-            own = batch(sampler.sample, readings)
+            own = batch(read, readings)
             bare_loop = batch(lambda: bare.read_all(gpus), readings)
             if turn:  # the first one warms up
                 ours.append(own)
                 theirs.append(bare_loop)
-        keys = len(sampler.sample().metrics)
+        keys = len(read().metrics)
     ratio = statistics.median(own / other for own, other in zip(ours, theirs, strict=True))
     result = {"sampler": statistics.median(ours), "bare": statistics.median(theirs), "ratio": ratio, "keys": keys}
     sys.stdout.write(json.dumps(result) + "\n")
+
+
+def stepping(sampler: Sampler, clock: SteppingClock, step: float) -> Callable[[], Snapshot]:
+    """Readings that find the clock gone forward."""
+
+    def read() -> Snapshot:
+        clock.now += step
+        return sampler.sample()
+
+    return read
 
 
 def batch(read: Callable[[], object], count: int) -> float:

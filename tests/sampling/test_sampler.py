@@ -13,6 +13,7 @@ from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import InvalidOptionError, SourceError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.testing import FakeBackend, FakeClock
+from tests.sampling.conftest import lanes, until
 
 
 def test_values_come_out_under_the_devices_keys(gpus: FakeBackend) -> None:
@@ -128,6 +129,7 @@ def test_what_is_not_detected_is_absent_unless_it_was_asked_for_by_name(gpus: Fa
     snapshot = engine.take()
     assert snapshot.backends[0][:3] == ("fake", "absent", "no such card")
     assert gpus.opened == 0
+    until(lambda: lanes() == 0)
     with Sampler([gpus]) as sampler:
         assert sampler.sample().metrics["gpu.0.powerWatts"] == 100.0
 

@@ -14,7 +14,7 @@ from accelmetrics.backends.nvidia.gpm import NO_GPM, Cursor, Result, none_of
 from accelmetrics.backends.nvidia.memory import unified_block
 from accelmetrics.backends.nvidia.places import Place
 from accelmetrics.backends.nvidia.samples import SamplePool
-from accelmetrics.backends.nvidia.share import Share, board_of
+from accelmetrics.backends.nvidia.share import Share
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.reasons import Unavailable
 
@@ -28,7 +28,7 @@ class View:
         self.device = device
         self._samples = samples
         self._cursor: Cursor | None = None
-        self._share = Share(family)
+        self._share = Share(family, device.memory.total)
         self._parts: tuple[Reasons, Reasons, Reasons] = (NO_REASONS, NO_REASONS, NO_REASONS)
         self._merged: Reasons = NO_REASONS
 
@@ -44,8 +44,8 @@ class View:
             self._merge(layout.unavailable, device.unavailable, no_profile)
         blocks = [Block(layout.names, values), throttle, profiled, *device.blocks]
         processes = device.table.processes
-        if processes and self._share.members(processes, now):
-            blocks.append(self._share.block(board_of(layout, values, device.limit, device.memory.total)))
+        if processes and self._share.is_used(processes, now):
+            blocks.append(self._share.block(layout, values, device.limit))
         if device.memory.unified:
             return _with_host_memory(blocks, self._merged, processes)
         return Reading(blocks, self._merged, processes)

@@ -4,66 +4,68 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from accelmetrics.backends.contract import Block, Number
 from accelmetrics.backends.nvidia.family import PACE, Family
 from accelmetrics.backends.nvidia.layouts import Layout
 from accelmetrics.schemas.identity import DeviceProcess
 
-
-class Board(NamedTuple):
-    """What is repeated from the device: the fast values by name, the power limit, the device's memory in bytes."""
-
-    names: tuple[str, ...]
-    values: tuple[Number, ...]
-    limit: float | None
-    total: float | None
+Processes = tuple[DeviceProcess, ...]
+_LIMIT = ("enforcedPowerLimitWatts",)
 
 
 class Share:
-    """One consumer's view of one device's processes."""
+    """One consumer's view of one device's processes.
 
-    def __init__(self, family: Family) -> None:
+    The family's own part is worked out when the processes were read anew, and once a second since families change too;
+    the board's part is put beside it at every reading.
+
+    Args:
+        family: Who is watched.
+        total: The device's memory in bytes, if known.
+    """
+
+    def __init__(self, family: Family, total: int | None) -> None:
         self._family = family
-        self._processes: tuple[DeviceProcess, ...] | None = None
+        self._total = total
+        self._processes: Processes | None = None
         self._until = -math.inf
-        self._members: list[DeviceProcess] = []
+        self._used = False
+        self._own_names: tuple[str, ...] = ()
+        self._own: tuple[Number, ...] = ()
+        self._parts: tuple[object, ...] = ()
         self._names: tuple[str, ...] = ()
 
-    def members(self, processes: tuple[DeviceProcess, ...] | None, now: float) -> list[DeviceProcess]:
-        """The family's processes on the device, worked out again when the list changed or the answer is old."""
+    def is_used(self, processes: Processes, now: float) -> bool:
+        """Whether the family uses the device."""
         if processes is not self._processes or now >= self._until:
-            self._members = [process for process in processes or () if self._family.owns(process.pid, now)]
-            self._processes, self._until = processes, now + PACE
-        return self._members
+            members = [process for process in processes if self._family.owns(process.pid, now)]
+            self._processes, self._until, self._used = processes, now + PACE, bool(members)
+            own = _own_part(members, self._total)
+            names, self._own = tuple(own), tuple(own.values())
+            self._own_names = self._own_names if names == self._own_names else names
+        return self._used
 
-    def block(self, board: Board) -> Block:
-        """The family's share, with the board's values beside it."""
-        found: dict[str, Number] = {}
-        members = self._members
-        _put(found, "gpu", _busy(process.utilization for process in members))
-        _put(found, "memory", _busy(process.memory_utilization for process in members))
-        used = _sum(process.memory_bytes for process in members)
-        if used is not None and board.total and used <= board.total:
-            found["memoryAllocated"] = used / board.total * 100
-        _put(found, "memoryAllocatedBytes", used)
-        found.update(zip(board.names, board.values, strict=True))
-        _put(found, "enforcedPowerLimitWatts", board.limit)
-        names = tuple(found)
-        # The same names are the same object, which is what the sampler looks at.
-        self._names = self._names if names == self._names else names
-        return Block(self._names, tuple(found.values()), process=True)
+    def block(self, layout: Layout, values: Sequence[Number], limit: float | None) -> Block:
+        """The family's part, and the board's: of the fast values, and the enforced power limit in watts."""
+        parts = (self._own_names, layout.board_names, limit is None)
+        if parts != self._parts:
+            self._parts = parts
+            self._names = (*self._own_names, *layout.board_names, *(() if limit is None else _LIMIT))
+        board = layout.board(values)
+        return Block(self._names, (*self._own, *board) if limit is None else (*self._own, *board, limit), process=True)
 
 
-def board_of(layout: Layout, values: Sequence[Number], limit: float | None, total: float | None) -> Board:
-    """What the process keys repeat of a reading."""
-    return Board(layout.board_names, layout.board(values), limit, total)
-
-
-def _put(found: dict[str, Number], name: str, value: Number | None) -> None:
-    if value is not None:
-        found[name] = value
+def _own_part(members: Sequence[DeviceProcess], total: int | None) -> dict[str, Number]:
+    """What the family's processes use together, as far as the driver says: percent, percent, percent, bytes."""
+    used = _sum(process.memory_bytes for process in members)
+    own = {
+        "gpu": _busy(process.utilization for process in members),
+        "memory": _busy(process.memory_utilization for process in members),
+        "memoryAllocated": used / total * 100 if used is not None and total and used <= total else None,
+        "memoryAllocatedBytes": used,
+    }
+    return {name: value for name, value in own.items() if value is not None}
 
 
 def _sum(values: Iterable[Number | None]) -> Number | None:

@@ -150,7 +150,12 @@ def test_answers_are_kept_for_a_second(proc: Proc) -> None:
 def test_the_family_is_walked_once_a_second(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many processes on the GPUs are not visible here, as in a container they may all be."""
     walked: list[int] = []
-    monkeypatch.setattr(family_module, "inner_numbers", lambda root: walked.append(root) or frozenset({4000}))
+
+    def walk(root: int) -> frozenset[int]:
+        walked.append(root)
+        return frozenset({4000})
+
+    monkeypatch.setattr(family_module, "inner_numbers", walk)
     proc.add(1, 0).add(100, 1).we_are(100)
     family = Family(100)
     assert [pid for pid in range(3990, 4010) if family.owns(pid, 0.0)] == [4000]

@@ -86,6 +86,9 @@ def test_one_metric_that_fails(simulator: NvmlSimulator, consumer: Consumer) -> 
     seen = consumer.later(0.2)
     assert seen.reason("pipeFp64Active") == "no_permission"
     assert seen.metrics.keys() >= GPM - {"pipeFp64Active"}
+    again = consumer.later(0.2)
+    assert again.reading.unavailable is seen.reading.unavailable
+    assert [new.names is old.names for new, old in zip(again.reading.blocks, seen.reading.blocks, strict=True)] == [True] * 6
     simulator.gpu[0].set(gpm={"FP64_UTIL": 5.0})
     assert consumer.later(0.2).metrics["pipeFp64Active"] == 5.0
 
