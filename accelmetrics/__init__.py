@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from accelmetrics._version import __version__
 
 if TYPE_CHECKING:
+    from accelmetrics.sampling.diagnosis import diagnose
     from accelmetrics.sampling.sampler import Sampler, sample
     from accelmetrics.schemas.errors import (
         AccelMetricsError,
@@ -46,6 +47,7 @@ __all__ = [
     "Unavailable",
     "UnknownNameError",
     "__version__",
+    "diagnose",
     "sample",
 ]
 
@@ -65,6 +67,7 @@ _HOMES = {
     "SourceError": "schemas.errors",
     "Unavailable": "schemas.reasons",
     "UnknownNameError": "schemas.errors",
+    "diagnose": "sampling.diagnosis",
     "sample": "sampling.sampler",
 }
 

@@ -83,6 +83,6 @@ def resident_memory(scale: Scale) -> Iterator[Row]:
     """Whether readings leave something behind."""
     few, many = scale.ticks // 20, scale.ticks
     with NvmlSimulator(scale.gpus) as simulator:
-        result = run(simulator, "resident", few, many)
+        result = run(simulator, "resident", few, many, 1.2 * scale.seconds)
     note = f"{result['early'] / 2**20:.1f} MiB, then {result['late'] / 2**20:.1f} MiB; a Sampler, GPUs and host"
     yield Row(f"resident memory after {many:,} readings against after {few:,}", result["late"] / result["early"], "×", 1.02, 1.0, note)

@@ -28,6 +28,7 @@ GROUP = "accelmetrics.backends"
 BUILT_IN = {
     "nvidia": "accelmetrics.backends.nvidia:backend",
     "amd": "accelmetrics.backends.amd:backend",
+    "graphcore": "accelmetrics.backends.graphcore:backend",
     "host": "accelmetrics.backends.host:backend",
 }
 """In the order in which device numbers are given out; third-party backends follow by name. Kept here so that naming a

@@ -8,7 +8,7 @@ says that the interpreter was busy elsewhere, not that a driver hangs. Such a re
 
 from __future__ import annotations
 
-import socket
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -35,6 +35,15 @@ STARVED = 0.1
 """Share of a wait by which slices overran, above which the interpreter counts as busy elsewhere."""
 LONGEST_LATENESS = 3.0
 """A wait ends after so many deadlines, however busy the interpreter is."""
+
+
+def hostname() -> str:
+    """The machine's name."""
+    if hasattr(os, "uname"):
+        return os.uname().nodename
+    import platform
+
+    return platform.node()
 
 
 class Statistics(NamedTuple):
@@ -84,7 +93,7 @@ class ThreadEngine:
         self._options = options
         self._selection = Selection(options.gpus)
         self._seen = seen
-        self._hostname = socket.gethostname()
+        self._hostname = hostname()
         self._lock = threading.Lock()
         self._epoch = -1
         self._sources: list[Source] = []

@@ -24,7 +24,7 @@ from accelmetrics.backends.clock import SYSTEM_CLOCK
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.registry import names
 from accelmetrics.sampling.child import Answer, Order
-from accelmetrics.sampling.engine import Statistics
+from accelmetrics.sampling.engine import Statistics, hostname
 from accelmetrics.sampling.inventory import Seen
 from accelmetrics.sampling.options import Options
 from accelmetrics.sampling.wire import Wire
@@ -193,7 +193,7 @@ class ProcessEngine:
         self.statistics = Statistics(readings + 1, timed_out + hung, late)
         return Snapshot(
             SYSTEM_CLOCK.time_ns(),
-            last.hostname if last is not None else socket.gethostname(),
+            last.hostname if last is not None else hostname(),
             {},
             last.identities if last is not None else (),
             dict.fromkeys(keys, why),

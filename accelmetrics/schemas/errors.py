@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -53,6 +52,8 @@ class UnknownNameError(AccelMetricsError, ValueError):
     """Something was asked for by a name that does not exist; the message lists what there is and suggests the nearest."""
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        import difflib  # a millisecond that nobody needs who makes no mistake
+
         choices = list(known)
         near = difflib.get_close_matches(name, choices, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""

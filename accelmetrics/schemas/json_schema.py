@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from accelmetrics.schemas.catalogue import CATALOGUE
@@ -11,6 +12,9 @@ from accelmetrics.schemas.snapshot import SCHEMA_VERSION
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMA_ID = f"urn:accelmetrics:dump:{SCHEMA_VERSION}"
+
+# Graphcore's keys hold parentheses.
+_SPECIAL = re.compile(r"[.()\[\]*+?|^$\\]")
 
 
 def json_schema() -> dict[str, Any]:
@@ -32,7 +36,7 @@ def json_schema() -> dict[str, Any]:
 
 def pattern(template: str) -> str:
     """The regular expression of a key template, in the part of the language that ECMA 262 and Python share."""
-    text = template.replace(".", r"\.").replace("{i}", "[0-9]+")
+    text = _SPECIAL.sub(r"\\\g<0>", template).replace("{i}", "[0-9]+")
     for placeholder in ("{path}", "{device}"):
         text = text.replace(placeholder, ".+")
     return f"^{text}$"

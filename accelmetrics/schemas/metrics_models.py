@@ -94,6 +94,19 @@ class GpuProcessMetrics(Model):
     power_percent: float | None = Field(None, alias="powerPercent", ge=0, description="The board's `powerPercent`, while the watched process uses the device. Unit: %.")
 
 
+class IpuMetrics(Model):
+    """What a IPU says: the keys below ``ipu.{i}``."""
+
+    ipu_utilisation: float | None = Field(None, alias="ipu utilisation (%)", ge=0, le=100, description="Share of the time during which the IPU computed, over its last interval. Unit: %.")
+    ipu_utilisation_session: float | None = Field(None, alias="ipu utilisation (session) (%)", ge=0, le=100, description="Share of the time during which the IPU computed, since the program attached to it. Unit: %.")
+    clock_mhz: float | None = Field(None, alias="clock (MHz)", ge=0, description="Clock of the IPU's tiles. Unit: MHz.")
+    average_die_temp_c: float | None = Field(None, alias="average die temp (C)", ge=-273.15, description="Mean temperature of the IPU's own sensors. Unit: Cel.")
+    average_board_temp_c: float | None = Field(None, alias="average board temp (C)", ge=-273.15, description="Mean temperature of the sensors on the board, which its IPUs share. Unit: Cel.")
+    ipu_power_w: float | None = Field(None, alias="ipu power (W)", ge=0, description="Power that the IPU draws; boards without such a sensor do not say. Unit: W.")
+    total_board_power_w: float | None = Field(None, alias="total board power (W)", ge=0, description="Power that the whole board draws: the same value at each of its IPUs, not to be added up over them. Unit: W.")
+    link_speed_gt_s: float | None = Field(None, alias="link speed (GT/s)", ge=0, description="Transfers per second and lane on the link to the host. Unit: GT/s.")
+
+
 class CpuMetrics(Model):
     """The keys below ``cpu.{i}``."""
 
@@ -145,11 +158,11 @@ class HostMetrics(Model):
 
 if TYPE_CHECKING:
 
-    class DeviceMetrics(GpuMetrics):
+    class DeviceMetrics(GpuMetrics, IpuMetrics):
         """A device of any kind, as type checkers see it: every name that some kind has."""
 
 else:
     DeviceMetrics = Model
 
-DEVICE_MODELS: dict[str, type[Model]] = {"gpu": GpuMetrics}
+DEVICE_MODELS: dict[str, type[Model]] = {"gpu": GpuMetrics, "ipu": IpuMetrics}
 """The model of each kind of device."""

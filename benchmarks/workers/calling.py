@@ -11,6 +11,7 @@ import sys
 import time
 
 from accelmetrics import Sampler
+from accelmetrics.backends.nvidia import NvidiaBackend
 from benchmarks.workers.stepping import SteppingClock
 
 
@@ -18,7 +19,7 @@ def main() -> None:
     """Reads and reads."""
     interval, warm_up, count = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     clock = SteppingClock()
-    with Sampler(backends=["nvidia"], clock=clock) as sampler:
+    with Sampler(backends=[NvidiaBackend(clock)], clock=clock) as sampler:
         for _ in range(warm_up):
             _step(sampler, clock, interval)
         sys.stdout.write("{}\n")

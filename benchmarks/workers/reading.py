@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from accelmetrics import Sampler, Snapshot
+from accelmetrics.backends.nvidia import NvidiaBackend
 from benchmarks.workers import bare
 from benchmarks.workers.stepping import SteppingClock
 
@@ -22,7 +23,7 @@ def main() -> None:
     readings, turns, step = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     gpus = bare.open_driver()
     clock = SteppingClock() if step else None
-    with Sampler(backends=["nvidia"], clock=clock) as sampler:
+    with Sampler(backends=[NvidiaBackend(clock) if clock else "nvidia"], clock=clock) as sampler:
         read = stepping(sampler, clock, step) if clock else sampler.sample
         ours, theirs = [], []
         for turn in range(turns + 1):

@@ -184,7 +184,7 @@ def test_process_blocks_stand_below_the_process_key() -> None:
 def test_readers_are_told_what_the_consumer_wants(gpus: FakeBackend) -> None:
     with Sampler([gpus], pid=77, children=True, disk_paths=["/", "/data"]) as sampler:
         sampler.sample()
-    assert gpus.options == [ReadOptions(77, True, ("/", "/data"))]
+    assert gpus.options == [ReadOptions(77, True, ("/", "/data"), watched=True)]
 
 
 def test_two_samplers_share_the_driver_and_have_readers_of_their_own(gpus: FakeBackend) -> None:

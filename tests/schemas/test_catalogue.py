@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from accelmetrics.backends.registry import BUILT_IN
 from accelmetrics.schemas import catalogue
 from accelmetrics.schemas.catalogue import CATALOGUE, SECTIONS, expected_keys, expected_names, find, match, resolve, rows_for
 from accelmetrics.schemas.errors import UnknownNameError
 from accelmetrics.schemas.metric import Metric, field_of, name_of, split_series
 
 GOLDEN = Path(__file__).with_name("golden_keys.txt")
-BACKENDS = {"nvidia", "amd", "host"}
+BACKENDS = set(BUILT_IN)
 PER_SECOND_BY_TRADITION = {"pcieTxBytes", "pcieRxBytes", "nvlinkTxBytes", "nvlinkRxBytes"}
 UNSOURCED = {"gpu.{i}.pcieLinkSpeed", "wandb.memory.rssMB"}
 
@@ -48,7 +49,7 @@ rows = pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.key)
 
 def test_the_keys_are_those_that_were_agreed() -> None:
     spellings = sorted(spelling for row in CATALOGUE for spelling in (row.key, *row.aliases))
-    assert spellings == GOLDEN.read_text("utf-8").split()
+    assert spellings == GOLDEN.read_text("utf-8").splitlines()
 
 
 def test_no_spelling_is_used_twice() -> None:
@@ -120,6 +121,7 @@ SUFFIXES = {
     "J": ("_joules", 1),
     "Cel": ("_celsius", 1),
     "MHz": ("_hertz", 1e6),
+    "GT/s": ("_transfers_per_second", 1e9),
 }
 UNIT_SUFFIXES = tuple(suffix for suffix, _ in SUFFIXES.values())
 # What promtool's linter objects to.

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from accelmetrics.schemas import metrics_models
 from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.metric import Metric
-from accelmetrics.schemas.metrics_models import DEVICE_MODELS, GpuMetrics, GpuProcessMetrics, HostMetrics
+from accelmetrics.schemas.metrics_models import DEVICE_MODELS, GpuProcessMetrics, HostMetrics
 from accelmetrics.schemas.models import Model
 from scripts import generate
 from tests.schemas.samples import some_value
@@ -52,7 +52,11 @@ def test_the_reference_has_a_line_for_each_row(row: Metric) -> None:
         assert part.replace("|", r"\|") in line
 
 
-MODELS: dict[str, type[Model]] = {"gpu.{i}": GpuMetrics, "gpu.process.{i}": GpuProcessMetrics, "": HostMetrics}
+MODELS: dict[str, type[Model]] = {
+    **{f"{kind}.{{i}}": model for kind, model in DEVICE_MODELS.items()},
+    "gpu.process.{i}": GpuProcessMetrics,
+    "": HostMetrics,
+}
 plain = pytest.mark.parametrize("row", [row for row in CATALOGUE if not row.templated], ids=lambda row: row.key)
 
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from accelmetrics.backends.amd.detection import detect
-from accelmetrics.backends.amd.rocm_smi import BACKEND, INTERVAL, RocmSmiDriver
+from accelmetrics.backends.amd.rocm_smi import RocmSmiDriver
+from accelmetrics.backends.amd.rounds import BACKEND, INTERVAL
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Detection, Driver
 from accelmetrics.schemas.errors import SourceError

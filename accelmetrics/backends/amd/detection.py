@@ -34,9 +34,9 @@ def detect() -> Detection:
 
 def _on_bus(addresses: list[str], drivers: list[str]) -> Detection:
     found = f"{_count(len(addresses))} on the PCI bus ({', '.join(addresses)})"
-    if not sysfs.driver_loaded() and "amdgpu" not in drivers:
+    if not sysfs.driver_loaded() and not set(drivers) & set(sysfs.DRIVERS):
         return Detection(True, f"{found}, but the kernel driver amdgpu is not loaded", len(addresses), LOAD_DRIVER)
-    unbound = [address for address, driver in zip(addresses, drivers, strict=True) if driver != sysfs.DRIVER]
+    unbound = [address for address, driver in zip(addresses, drivers, strict=True) if driver not in sysfs.DRIVERS]
     words = f"{found}, amdgpu loaded" + (f", not driven by it: {', '.join(unbound)}" if unbound and len(unbound) < len(addresses) else "")
     advice = _missing_nodes()
     return Detection(True, f"{words}, no /dev/kfd and no /dev/dri" if advice else words, len(addresses), advice)

@@ -1,4 +1,7 @@
-"""What the kernel knows about AMD's GPUs without asking them anything: who is there, who drives them, what is integrated."""
+"""What the kernel knows about AMD's GPUs without asking them anything: who is there, who drives them, who sleeps.
+
+Hygon's accelerators (DCU) are built on the same design, and their driver shows the same files.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,15 @@ import re
 
 from accelmetrics.backends.sysroot import list_directory, pci_devices, read_text, system_path
 
-VENDOR = "0x1002"
+VENDORS = {"0x1002": "amd", "0x1d94": "hygon"}
+"""By PCI vendor id. Hygon's is on its processors and bridges too, which the class of a device tells apart."""
 KFD_VENDOR = "4098"
 CLASSES = ("0x03", "0x12")
 """Displays and processing accelerators: not the audio functions and bridges that carry the same vendor id."""
 DRIVER = "amdgpu"
+DRIVERS = (DRIVER, "hydcu", "hycu")
+"""The kernel drivers that show these files: AMD's, and the names that Hygon gave its own."""
+ASLEEP = ("suspended", "suspending")
 KFD_NODES = "/sys/class/kfd/kfd/topology/nodes"
 INTEGRATED_FORMAT = 2
 """``gpu_metrics`` has format 1 for cards and 2 or later for processors with a GPU in them."""
@@ -19,8 +26,28 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
 
 def gpus() -> list[str]:
-    """PCI addresses of AMD's GPUs, whoever drives them."""
-    return pci_devices(VENDOR, CLASSES)
+    """PCI addresses of the GPUs, whoever drives them, in address order."""
+    return sorted(address for vendor in VENDORS for address in pci_devices(vendor, CLASSES))
+
+
+def device_path(address: str) -> str:
+    """Where a PCI device's files are."""
+    return f"/sys/bus/pci/devices/{address}"
+
+
+def vendor_of(address: str) -> str:
+    """The vendor in one word."""
+    return VENDORS.get(read_text(f"{device_path(address)}/vendor") or "", "amd")
+
+
+def is_driven(address: str) -> bool:
+    """Whether a kernel driver that shows its values drives it."""
+    return driver_of(address) in DRIVERS
+
+
+def is_suspended(address: str) -> bool:
+    """Whether the device is powered down, so that almost any question would wake it."""
+    return read_text(f"{device_path(address)}/power/runtime_status") in ASLEEP
 
 
 def driver_of(address: str) -> str:
@@ -32,8 +59,8 @@ def driver_of(address: str) -> str:
 
 
 def driver_loaded() -> bool:
-    """Whether amdgpu is there, as a module or built in."""
-    return exists(f"/sys/module/{DRIVER}") or exists(f"/sys/bus/pci/drivers/{DRIVER}")
+    """Whether the kernel driver is there, as a module or built in."""
+    return any(exists(f"/sys/module/{driver}") or exists(f"/sys/bus/pci/drivers/{driver}") for driver in DRIVERS)
 
 
 def compute_nodes() -> int:
@@ -52,9 +79,9 @@ def exists(path: str) -> bool:
 
 
 def is_integrated(address: str) -> bool | None:
-    """Whether the GPU at a PCI address is part of a processor; None where the kernel does not say."""
+    """Whether the GPU at a PCI address is part of a processor; None where the kernel does not say, or would have to wake it."""
     normalized = address.lower()
-    if _ADDRESS.fullmatch(normalized) is None:
+    if _ADDRESS.fullmatch(normalized) is None or is_suspended(normalized):
         return None
     try:
         with system_path(f"/sys/bus/pci/devices/{normalized}/gpu_metrics").open("rb") as metrics:

@@ -35,7 +35,9 @@ def is_absent(value: object) -> bool:
 
 
 def number(value: object) -> Number | Unavailable:
-    """A plain number. Whole numbers stay ints."""
+    """A plain number. Whole numbers stay ints. A reason stays what it is."""
+    if isinstance(value, Unavailable):
+        return value
     if is_absent(value):
         return Unavailable(Reason.NOT_SUPPORTED, quoted(value))
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):

@@ -7,7 +7,7 @@ nothing.
 from functools import cache
 from typing import NamedTuple
 
-from accelmetrics.schemas.catalogue import gpu, gpu_links, gpu_process, gpu_profiling, host
+from accelmetrics.schemas.catalogue import gpu, gpu_links, gpu_process, gpu_profiling, host, ipu
 from accelmetrics.schemas.metric import DEVICE_KINDS, Metric
 
 __all__ = ["CATALOGUE", "SECTIONS", "Section", "Sighting", "expected_keys", "expected_names", "find", "match", "resolve", "rows_for"]
@@ -39,6 +39,8 @@ SECTIONS: tuple[Section, ...] = (
     Section("GPU", "NVLink", gpu_links.NVLINK),
     Section("GPU", "Profiling", gpu_profiling.PROFILING),
     Section("GPU", "The watched process on a GPU", gpu_process.PROCESS),
+    Section("IPU", "Activity", ipu.ACTIVITY),
+    Section("IPU", "Temperature, power and link", ipu.CONDITION),
     Section("Host", "The watched process", host.PROCESS),
     Section("Host", "Processor", host.PROCESSOR),
     Section("Host", "Memory", host.MEMORY),

@@ -100,11 +100,11 @@ def test_an_outer_number_where_the_hosts_proc_is_mounted(proc: Proc) -> None:
 
 def test_watching_another_process_of_our_container_from_within(proc: Proc) -> None:
     """The watched process is found by its number in our own namespace, not by the same number in a neighbour's."""
-    proc.add(1, 0).add(6001, 1, 9, namespace=NAMESPACE_B).we_are(5001)
+    proc.add(1, 0).add(4000, 1, 9, 1).add(4001, 1, 9, namespace=NAMESPACE_B).we_are(5001)
     proc.add(5000, 1, 1, namespace=NAMESPACE_A).add(5001, 5000, 8, namespace=NAMESPACE_A).add(5002, 5000, 9, namespace=NAMESPACE_A)
     assert number_here(9) == 5002
     assert Family(9).owns(5002, 0.0)
-    assert not Family(9).owns(6001, 0.0)
+    assert not Family(9).owns(4001, 0.0)
     assert number_here(77) is None
     assert not Family(77).owns(5002, 0.0)
 

@@ -96,6 +96,12 @@ def test_only_new_samples_count(simulator: NvmlSimulator, consumer: Consumer) ->
     assert [process.utilization for process in third or ()] == [60]
 
 
+def test_process_zero_is_nobody(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Drivers have been seen to fill lists up with it."""
+    simulator.processes(0, [Process(pid=0, used=MIB, sm=3), Process(pid=STRANGER, used=MIB)])
+    assert consumer.read(0).processes == (DeviceProcess(STRANGER, "compute", MIB),)
+
+
 def test_an_impossible_utilisation(simulator: NvmlSimulator, consumer: Consumer) -> None:
     """Drivers have been seen to answer all-ones."""
     simulator.processes(0, [Process(pid=STRANGER, used=MIB, sm=2**32 - 1, mem=400)])
