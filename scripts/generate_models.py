@@ -39,14 +39,19 @@ def render() -> str:
 def device(kind: str) -> str:
     """The model of one kind of device."""
     rows = (row for row in CATALOGUE if row.device_part == f"{kind}.{{i}}")
-    return model(f"{kind.capitalize()}Metrics", f"What a {kind.upper()} says: the keys below ``{kind}.{{i}}``.", fields(rows))
+    return model(f"{kind.capitalize()}Metrics", f"What {article(kind)} {kind.upper()} says: the keys below ``{kind}.{{i}}``.", fields(rows))
 
 
 def process(kind: str) -> str:
     """The model of what the watched process uses of one kind of device."""
     rows = [row for row in CATALOGUE if row.device_part == f"{kind}.process.{{i}}"]
-    doc = f"What the watched process uses of a {kind.upper()}: the keys below ``{kind}.process.{{i}}``."
+    doc = f"What the watched process uses of {article(kind)} {kind.upper()}: the keys below ``{kind}.process.{{i}}``."
     return model(f"{kind.capitalize()}ProcessMetrics", doc, fields(rows)) if rows else ""
+
+
+def article(kind: str) -> str:
+    """The indefinite article of a kind of device, whose letters are said one by one."""
+    return "an" if kind[0] in "aefhilmnorsx" else "a"
 
 
 def instance(head: str) -> str:
@@ -58,7 +63,7 @@ def instance(head: str) -> str:
 
 def host() -> str:
     """The model of the host."""
-    lines = list(fields(row for row in CATALOGUE if not row.device_part and not row.templated))
+    lines = list(fields(row for row in CATALOGUE if row.of_host and not row.templated))
     for head, (name, kind, number) in INSTANCES.items():
         text = json.dumps(f"The keys below `{head}`, by instance.")
         lines.append(f"    {name}: dict[{number.__name__}, {kind}] = Field(default_factory=dict, description={text})")

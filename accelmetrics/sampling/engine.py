@@ -179,7 +179,7 @@ class ThreadEngine:
     def _check_selection(self) -> None:
         if any(source.state in {"opening", "failed"} for source in self._sources):
             return
-        self._selection.check([place for source in self._sources for place in self._inventory.known(source.backend.name)])
+        self._selection.check([place for post in self._posts for place in post.candidates])
 
     def _read(self, until: float) -> Snapshot:
         clock = self._session.clock

@@ -12,6 +12,7 @@ from accelmetrics.schemas.errors import InvalidOptionError
 
 Isolation = Literal["thread", "process"]
 Choice = int | str
+Visible = bool | Literal["renumber"]
 
 DEFAULT_TIMEOUT = 1.0
 DEFAULT_OPEN_TIMEOUT = 10.0
@@ -28,6 +29,7 @@ class Options(NamedTuple):
         timeout: Seconds within which a reading is answered.
         open_timeout: Seconds the first reading waits for sources that are still opening.
         watched: Whether the process was named: kept apart from ``pid``, which a child process is told in any case.
+        visible: Whether only the devices that the watched process sees are reported, or those under its own numbers.
     """
 
     pid: int | None
@@ -37,6 +39,7 @@ class Options(NamedTuple):
     timeout: float
     open_timeout: float
     watched: bool = False
+    visible: Visible = False
 
     def read_options(self) -> ReadOptions:
         """What every source is told, in this process."""
@@ -51,6 +54,7 @@ def checked(
     disk_paths: Sequence[str],
     timeout: float,
     open_timeout: float,
+    visible: Visible = False,
 ) -> Options:
     """Check what a user asked for.
 
@@ -61,6 +65,8 @@ def checked(
         raise InvalidOptionError(f"disk_paths takes a list of mount points such as ['/'], not {disk_paths!r}")
     if pid is not None and not (_is_count(pid) and pid):
         raise InvalidOptionError(f"pid is {pid!r}: it must be a process id, a whole number above 0")
+    if visible not in (True, False, "renumber"):
+        raise InvalidOptionError(f"visible is {visible!r}: it must be True, False or 'renumber'")
     return Options(
         pid,
         bool(children),
@@ -69,6 +75,7 @@ def checked(
         _seconds("timeout", timeout),
         _seconds("open_timeout", open_timeout),
         pid is not None,
+        visible,
     )
 
 

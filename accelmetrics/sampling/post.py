@@ -11,6 +11,7 @@ from accelmetrics.sampling.inventory import Inventory
 from accelmetrics.sampling.options import Options
 from accelmetrics.sampling.selection import Selection
 from accelmetrics.sampling.source import Source
+from accelmetrics.sampling.viewer import UNSEEN, Viewer
 from accelmetrics.schemas.catalogue import expected_keys, expected_names
 from accelmetrics.schemas.identity import BackendStatus, Status
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -55,6 +56,8 @@ class Post:
         self._read_options = options.read_options()
         self._timeout = options.timeout
         self._selection = selection
+        self._viewer = Viewer(options)
+        self._shown: dict[str, Place] = {}
         self._names, self._keys = _expected(source)
         self._shelves: dict[str, Shelf] = {}
         self._shelved: list[tuple[int, Shelf]] = []
@@ -78,6 +81,11 @@ class Post:
     def places(self) -> tuple[Place, ...]:
         """The devices of this source that were selected, by number: all that were ever seen, lost ones too."""
         return self._places
+
+    @property
+    def candidates(self) -> tuple[Place, ...]:
+        """The devices that could be selected: all of this source, or those that the watched process sees."""
+        return tuple(self._shown.values())
 
     def ask(self, now: float) -> bool:
         """Ask for a reading, if one is due.
@@ -135,10 +143,11 @@ class Post:
         """Note which devices there are and have a shelf for each that was selected: the keys of the driver's units."""
         name = self.source.backend.name
         listed = self._inventory.adopt(name, self.source.devices)
-        self._places = tuple(place for place in self._inventory.known(name) if self._selection.wants(place))
+        self._shown = self._viewer.show(self._inventory.known(name))
+        self._places = tuple(place for place in self._shown.values() if self._selection.wants(place))
         for place in self._places:
             self._shelves.setdefault(place.key, Shelf(place.key, self._names))
-        return [place.key for place in listed]
+        return [self._shown[place.key].key if place.key in self._shown else UNSEEN for place in listed]
 
     def _selected_units(self, keys: Sequence[str]) -> list[int]:
         """The units to read, in the driver's order; notes on the way which shelf each goes to and which devices are lost."""
@@ -188,7 +197,7 @@ class Post:
     def _status(self, cursor: Cursor, failures: Mapping[str, Unavailable], oldest: float | None, now: float) -> BackendStatus:
         source = self.source
         driver = source.driver
-        detail = source.detection.evidence
+        detail = "; ".join(filter(None, (source.detection.evidence, self._viewer.caveat)))
         status: Status = "ok"
         if failures:
             detail = "; ".join(f"{key or source.backend.name}: {why.reason}: {why.detail}" for key, why in failures.items())

@@ -11,7 +11,7 @@ from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.registry import select
 from accelmetrics.sampling.engine import Statistics, ThreadEngine
-from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Options, checked
+from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Options, Visible, checked
 from accelmetrics.sampling.session import SHARED, Session
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.snapshot import Snapshot
@@ -44,6 +44,8 @@ class Sampler:
         backends: Names, or backend objects, to read; all that are registered when left out. One named here is opened
             whatever detection says.
         gpus: Devices to report, by number (``0`` is ``gpu.0``), key or UUID; all when left out.
+        visible: Report only the devices that the watched process sees by its ``*_VISIBLE_DEVICES``; ``"renumber"`` also
+            gives them its numbers. What it sees is found out at the first reading. See docs/visible-devices.md.
         pid: The process watched by ``cpu``, ``proc.…`` and ``gpu.process.…``; this one when left out.
         children: Whether its descendants are watched with it.
         disk_paths: Mount points whose usage is reported.
@@ -63,6 +65,7 @@ class Sampler:
         backends: Sequence[str | Backend] | None = None,
         *,
         gpus: Sequence[Choice] | None = None,
+        visible: Visible = False,
         pid: int | None = None,
         children: bool = False,
         disk_paths: Sequence[str] = ("/",),
@@ -71,7 +74,15 @@ class Sampler:
         isolation: Isolation = "thread",
         clock: Clock | None = None,
     ) -> None:
-        options = checked(gpus=gpus, pid=pid, children=children, disk_paths=disk_paths, timeout=timeout, open_timeout=open_timeout)
+        options = checked(
+            gpus=gpus,
+            visible=visible,
+            pid=pid,
+            children=children,
+            disk_paths=disk_paths,
+            timeout=timeout,
+            open_timeout=open_timeout,
+        )
         self._engine = _engine(backends, options, isolation, clock)
         self._validate = os.environ.get("ACCELMETRICS_VALIDATE") == "1"
 
@@ -129,6 +140,7 @@ def sample(
     backends: Sequence[str | Backend] | None = None,
     *,
     gpus: Sequence[Choice] | None = None,
+    visible: Visible = False,
     pid: int | None = None,
     children: bool = False,
     disk_paths: Sequence[str] = ("/",),
@@ -140,6 +152,7 @@ def sample(
     key = (
         None if backends is None else tuple(backends),
         None if gpus is None else tuple(gpus),
+        visible,
         pid,
         children,
         tuple(disk_paths),
@@ -152,6 +165,7 @@ def sample(
         made = Sampler(
             backends,
             gpus=gpus,
+            visible=visible,
             pid=pid,
             children=children,
             disk_paths=disk_paths,

@@ -37,7 +37,7 @@ def json_schema() -> dict[str, Any]:
 def pattern(template: str) -> str:
     """The regular expression of a key template, in the part of the language that ECMA 262 and Python share."""
     text = _SPECIAL.sub(r"\\\g<0>", template).replace("{i}", "[0-9]+")
-    for placeholder in ("{path}", "{device}"):
+    for placeholder in ("{path}", "{device}", "{label}"):
         text = text.replace(placeholder, ".+")
     return f"^{text}$"
 

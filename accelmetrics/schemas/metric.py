@@ -72,6 +72,11 @@ class Metric(NamedTuple):
         return self.key[: -len(self.name) - 1] if self.name != self.key else ""
 
     @property
+    def of_host(self) -> bool:
+        """Whether it is the host's: neither a device's nor that of all devices of a kind (``tpu.grpcTcpMinRtt.meanUs``)."""
+        return not self.device_part and self.key.partition(".")[0] not in DEVICE_KINDS
+
+    @property
     def templated(self) -> bool:
         """Whether the name itself still holds a placeholder: a disk, a mount point, a CPU."""
         return "{" in self.name

@@ -51,6 +51,7 @@ class GpuMetrics(Model):
     throttle_hw_thermal_slowdown: int | None = Field(None, alias="throttle.hwThermalSlowdown", ge=0, le=1, description="1 while the clocks are held down because the hardware slows down for heat, else 0. Unit: 1.")
     throttle_hw_power_brake_slowdown: int | None = Field(None, alias="throttle.hwPowerBrakeSlowdown", ge=0, le=1, description="1 while the clocks are held down because the power supply asks it to, else 0. Unit: 1.")
     throttle_display_clock_setting: int | None = Field(None, alias="throttle.displayClockSetting", ge=0, le=1, description="1 while the clocks are held down because of the clocks that a display needs, else 0. Unit: 1.")
+    throttle_current_limit: int | None = Field(None, alias="throttle.currentLimit", ge=0, le=1, description="1 while the clocks are held down because a limit of electric current is reached, else 0. Unit: 1.")
     corrected_memory_errors: int | None = Field(None, alias="correctedMemoryErrors", ge=0, description="Memory errors that were corrected since the driver was loaded. Unit: 1.")
     uncorrected_memory_errors: int | None = Field(None, alias="uncorrectedMemoryErrors", ge=0, description="Memory errors that could not be corrected since the driver was loaded. Unit: 1.")
     corrected_memory_errors_aggregate: int | None = Field(None, alias="correctedMemoryErrorsAggregate", ge=0, description="Memory errors that were corrected over the life of the device. Unit: 1.")
@@ -67,6 +68,8 @@ class GpuMetrics(Model):
     pcie_rx_bytes_total: int | None = Field(None, alias="pcieRxBytesTotal", ge=0, description="Bytes received over PCIe since the driver was loaded. Unit: By.")
     nvlink_tx_bytes_total: int | None = Field(None, alias="nvlinkTxBytesTotal", ge=0, description="Bytes of payload sent over all NVLinks since the driver was loaded. Unit: By.")
     nvlink_rx_bytes_total: int | None = Field(None, alias="nvlinkRxBytesTotal", ge=0, description="Bytes of payload received over all NVLinks since the driver was loaded. Unit: By.")
+    xgmi_tx_bytes_total: int | None = Field(None, alias="xgmiTxBytesTotal", ge=0, description="Bytes written to other devices over all xGMI links since the driver was loaded. Unit: By.")
+    xgmi_rx_bytes_total: int | None = Field(None, alias="xgmiRxBytesTotal", ge=0, description="Bytes read from other devices over all xGMI links since the driver was loaded. Unit: By.")
     sm_active: float | None = Field(None, alias="smActive", ge=0, le=100, description="Share of the time during which a streaming multiprocessor had work, averaged over all of them. Unit: %.")
     sm_occupancy: float | None = Field(None, alias="smOccupancy", ge=0, le=100, description="Resident warps in percent of the most that the multiprocessors can hold. Unit: %.")
     dram_active: float | None = Field(None, alias="dramActive", ge=0, le=100, description="Memory bandwidth used, in percent of the peak. Unit: %.")
@@ -95,7 +98,7 @@ class GpuProcessMetrics(Model):
 
 
 class IpuMetrics(Model):
-    """What a IPU says: the keys below ``ipu.{i}``."""
+    """What an IPU says: the keys below ``ipu.{i}``."""
 
     ipu_utilisation: float | None = Field(None, alias="ipu utilisation (%)", ge=0, le=100, description="Share of the time during which the IPU computed, over its last interval. Unit: %.")
     ipu_utilisation_session: float | None = Field(None, alias="ipu utilisation (session) (%)", ge=0, le=100, description="Share of the time during which the IPU computed, since the program attached to it. Unit: %.")

@@ -131,7 +131,7 @@ def _own_names(device: Device) -> dict[str, int | float]:
 
 def _host_flat(metrics: Mapping[str, int | float]) -> dict[str, int | float]:
     sightings = {key: resolve(key) for key in metrics}
-    return {key: metrics[key] for key, sighting in sightings.items() if sighting and not sighting.row.device_part}
+    return {key: metrics[key] for key, sighting in sightings.items() if sighting and sighting.row.of_host}
 
 
 def _host_shown(snapshot: Snapshot) -> dict[str, Any]:

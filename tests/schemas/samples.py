@@ -83,7 +83,7 @@ def keys_of(row: Metric) -> st.SearchStrategy[str]:
     instances = st.sampled_from(["/", "/mnt/a.b", "sda", "nvme0n1", "dm-0"])
     numbers = st.integers(0, 3).map(str)
     return st.tuples(instances, numbers).map(
-        lambda pair: row.key.replace("{i}", pair[1]).replace("{path}", pair[0]).replace("{device}", pair[0])
+        lambda pair: row.key.replace("{i}", pair[1]).replace("{path}", pair[0]).replace("{device}", pair[0]).replace("{label}", "64mb")
     )
 
 

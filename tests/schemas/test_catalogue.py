@@ -30,6 +30,7 @@ WITHOUT_PROMETHEUS = {
     "disk.{device}.writeBps",
     "network.sentBps",
     "network.recvBps",
+    "tpu.{i}.hbmMemoryUsage",
 }
 AMD_NAMES = """gpu memory memoryReadWriteActivity memoryAllocated memoryAllocatedBytes memoryTotalBytes memoryOverDrive temp memoryTemp
     hotspotTemp powerWatts enforcedPowerLimitWatts powerPercent fanSpeed smClock memoryClock energyJoules correctedMemoryErrors
@@ -68,8 +69,9 @@ def test_each_row_is_complete(row: Metric) -> None:
     assert set(row.sources) <= BACKENDS
     assert bool(row.sources) == (row.key not in UNSOURCED)
     assert all(source.strip() for source in row.sources.values())
-    assert bool(row.prometheus) == (row.key not in WITHOUT_PROMETHEUS and not row.conditional)
-    assert row.conditional == row.key.startswith("gpu.process.")
+    process = row.key.startswith("gpu.process.")
+    assert bool(row.prometheus) == (row.key not in WITHOUT_PROMETHEUS and not process)
+    assert row.conditional == (process or "{label}" in row.key)
     assert all(name_of(alias) != row.name for alias in row.aliases)
 
 
@@ -121,6 +123,9 @@ SUFFIXES = {
     "J": ("_joules", 1),
     "Cel": ("_celsius", 1),
     "MHz": ("_hertz", 1e6),
+    "s": ("_seconds", 1),
+    "us": ("_seconds", 1e-6),
+    "Mbit/s": ("_bytes_per_second", 125_000),
     "GT/s": ("_transfers_per_second", 1e9),
 }
 UNIT_SUFFIXES = tuple(suffix for suffix, _ in SUFFIXES.values())
@@ -171,7 +176,7 @@ def test_prometheus_names_pass_the_linter(row: Metric) -> None:
 
 @pytest.mark.parametrize("attribute", ["prometheus", "otel"])
 def test_two_rows_never_share_a_series(attribute: str) -> None:
-    series = [getattr(row, attribute) for row in CATALOGUE if getattr(row, attribute)]
+    series = [(row.device_part, getattr(row, attribute)) for row in CATALOGUE if getattr(row, attribute)]
     assert len(series) == len(set(series))
 
 
@@ -192,7 +197,7 @@ def test_placeholders_become_labels(row: Metric) -> None:
     """An instance that is not a device is a label; else two disks would be one series."""
     held = set(re.findall(r"\{\w+\}", row.name))
     for series in filter(None, (row.prometheus, row.otel)):
-        assert set(split_series(series)[1].values()) & {"{i}", "{path}", "{device}"} == held
+        assert set(split_series(series)[1].values()) & {"{i}", "{path}", "{device}", "{label}"} == held
 
 
 # Look-ups
@@ -287,7 +292,7 @@ def test_other_keys_are_not(key: str) -> None:
 @rows
 def test_every_row_recognises_its_own_keys(row: Metric) -> None:
     for spelling in (row.key, *row.aliases):
-        key = spelling.replace("{i}", "5").replace("{path}", "/data").replace("{device}", "sdb")
+        key = spelling.replace("{i}", "5").replace("{path}", "/data").replace("{device}", "sdb").replace("{label}", "64mb")
         assert match(key) is match(spelling) is row
 
 

@@ -146,10 +146,11 @@ class CommandDriver:
         self._clock = clock
         self._lock = threading.Lock()
         _let_sleep(command.name)
+        started = clock.monotonic()
         self._devices = tuple(command.identify())
         self._places = {device.vendor_index: device for device in self._devices}
         self._forms = {number: Form() for number in self._places}
-        self._last = self._run(1)
+        self._last = self._run(1, started)
 
     @property
     def devices(self) -> Sequence[DeviceIdentity]:
@@ -172,11 +173,10 @@ class CommandDriver:
         asked = self._clock.monotonic()
         with self._lock:
             if not self._last.fresh(asked, self._last.number <= had, self.interval):
-                self._last = self._run(self._last.number + 1)
+                self._last = self._run(self._last.number + 1, self._clock.monotonic())
             return self._last
 
-    def _run(self, number: int) -> Round:
-        started = self._clock.monotonic()
+    def _run(self, number: int, started: float) -> Round:
         try:
             _let_sleep(self.source)
             output = self._command.read()

@@ -37,6 +37,7 @@ SECTIONS: tuple[Section, ...] = (
     Section("GPU", "Memory errors", gpu_links.ERRORS),
     Section("GPU", "PCIe", gpu_links.PCIE),
     Section("GPU", "NVLink", gpu_links.NVLINK),
+    Section("GPU", "xGMI", gpu_links.XGMI),
     Section("GPU", "Profiling", gpu_profiling.PROFILING),
     Section("GPU", "The watched process on a GPU", gpu_process.PROCESS),
     Section("IPU", "Activity", ipu.ACTIVITY),
@@ -139,7 +140,7 @@ def _resolve_device(index: _Index, key: str) -> Sighting | None:
 
 def _resolve_template(index: _Index, key: str) -> Sighting | None:
     for prefix, suffix, numbered, row, alias in index.templates:
-        instance = key[len(prefix) : -len(suffix)]
+        instance = key[len(prefix) : len(key) - len(suffix)]
         if instance and key == f"{prefix}{instance}{suffix}" and (not numbered or _is_number(instance)):
             return Sighting(row, instance, alias)
     return None

@@ -1,4 +1,7 @@
-"""GPUs: what NVIDIA's library and AMD's rocm-smi can say about a whole device.
+"""GPUs: what NVIDIA's library and AMD's kernel driver and tools can say about a whole device.
+
+AMD's sources name the file below ``/sys/bus/pci/devices/ADDRESS`` first (``hwmon:`` one below ``hwmon/hwmonN``,
+``gpu_metrics:`` a field of that binary table), then the key that ``rocm-smi`` prints.
 
 Pace, where it is not every reading: *1 s* and *10 s* after a source mean that the value is read anew at most that often, *once*
 that it is read when the driver is opened.
@@ -18,7 +21,7 @@ ACTIVITY = (
         "%",
         "gauge",
         "Share of the time during which at least one kernel was running.",
-        {"nvidia": "nvmlDeviceGetUtilizationRates().gpu", "amd": '"GPU use (%)"'},
+        {"nvidia": "nvmlDeviceGetUtilizationRates().gpu", "amd": 'gpu_busy_percent; "GPU use (%)"'},
         maximum=100,
         prometheus='accel_utilization_ratio{engine="compute"}',
         otel='hw.gpu.utilization{hw.gpu.task="general"}',
@@ -31,7 +34,7 @@ ACTIVITY = (
         "Share of the time during which the memory controller was busy; says nothing about how full the memory is.",
         {
             "nvidia": "nvmlDeviceGetUtilizationRates().memory",
-            "amd": '"GPU Memory Read/Write Activity (%)"; ROCm up to 6.1.1: "GPU memory use (%)"',
+            "amd": 'mem_busy_percent; "GPU Memory Read/Write Activity (%)", ROCm up to 6.1.1: "GPU memory use (%)"',
         },
         maximum=100,
         prometheus="accel_memory_bandwidth_ratio",
@@ -93,7 +96,10 @@ MEMORY = (
         "By",
         "gauge",
         "Memory that is allocated on the device, without the driver's own reserve.",
-        {"nvidia": f"{_MEMORY}.used; {_UNIFIED}", "amd": '"VRAM Total Used Memory (B)"; an APU: with "GTT Total Used Memory (B)"'},
+        {
+            "nvidia": f"{_MEMORY}.used; {_UNIFIED}",
+            "amd": 'mem_info_vram_used; "VRAM Total Used Memory (B)"; an APU: with mem_info_gtt_used; "GTT Total Used Memory (B)"',
+        },
         integer=True,
         prometheus="accel_memory_used_bytes",
         otel="hw.gpu.memory.usage",
@@ -103,7 +109,10 @@ MEMORY = (
         "By",
         "gauge",
         "Memory that the device has.",
-        {"nvidia": f"{_MEMORY}.total; {_UNIFIED}", "amd": '"VRAM Total Memory (B)"; an APU: with "GTT Total Memory (B)"'},
+        {
+            "nvidia": f"{_MEMORY}.total; {_UNIFIED}",
+            "amd": 'mem_info_vram_total; "VRAM Total Memory (B)"; an APU: with mem_info_gtt_total; "GTT Total Memory (B)"',
+        },
         integer=True,
         prometheus="accel_memory_total_bytes",
         otel="hw.gpu.memory.limit",
@@ -113,7 +122,7 @@ MEMORY = (
         "By",
         "gauge",
         "Memory that can still be allocated: total less what is used and what the driver reserves.",
-        {"nvidia": f"{_MEMORY}.free; {_UNIFIED}"},
+        {"nvidia": f"{_MEMORY}.free; {_UNIFIED}", "amd": "memoryTotalBytes - memoryAllocatedBytes"},
         integer=True,
         prometheus="accel_memory_free_bytes",
         otel="accel.memory.free",
@@ -133,7 +142,7 @@ MEMORY = (
         "%",
         "gauge",
         "By how much the memory clock is raised above its default limit.",
-        {"amd": '"GPU Memory OverDrive value (%)"'},
+        {"amd": 'pp_mclk_od, 10 s; "GPU Memory OverDrive value (%)"'},
         prometheus="accel_memory_overdrive_ratio",
         otel="accel.memory.overdrive",
         factor=PERCENT,
@@ -148,7 +157,7 @@ TEMPERATURE = (
         "Temperature of the chip's core.",
         {
             "nvidia": "nvmlDeviceGetTemperature(NVML_TEMPERATURE_GPU)",
-            "amd": '"Temperature (Sensor edge) (C)"; where there is no edge sensor, "Temperature (Sensor junction) (C)"',
+            "amd": 'hwmon: temp*_input labelled edge; "Temperature (Sensor edge) (C)"; where there is no edge sensor, junction',
         },
         minimum=ABSOLUTE_ZERO,
         prometheus='accel_temperature_celsius{sensor="core"}',
@@ -159,7 +168,10 @@ TEMPERATURE = (
         "Cel",
         "gauge",
         "Temperature of the device's memory.",
-        {"nvidia": "NVML_FI_DEV_MEMORY_TEMP (82)", "amd": '"Temperature (Sensor memory) (C)"'},
+        {
+            "nvidia": "NVML_FI_DEV_MEMORY_TEMP (82)",
+            "amd": 'hwmon: temp*_input labelled mem, else the hottest HBM_n; "Temperature (Sensor memory) (C)"',
+        },
         minimum=ABSOLUTE_ZERO,
         prometheus='accel_temperature_celsius{sensor="memory"}',
         otel='hw.temperature{hw.sensor_location="memory"}',
@@ -169,7 +181,7 @@ TEMPERATURE = (
         "Cel",
         "gauge",
         "Temperature of the hottest point of the chip.",
-        {"amd": '"Temperature (Sensor junction) (C)"'},
+        {"amd": 'hwmon: temp*_input labelled junction; "Temperature (Sensor junction) (C)"'},
         minimum=ABSOLUTE_ZERO,
         prometheus='accel_temperature_celsius{sensor="hotspot"}',
         otel='hw.temperature{hw.sensor_location="hotspot"}',
@@ -179,7 +191,10 @@ TEMPERATURE = (
         "Cel",
         "gauge",
         "Core temperature at which the device starts to slow itself down.",
-        {"nvidia": "nvmlDeviceGetTemperatureThreshold(NVML_TEMPERATURE_THRESHOLD_SLOWDOWN), once"},
+        {
+            "nvidia": "nvmlDeviceGetTemperatureThreshold(NVML_TEMPERATURE_THRESHOLD_SLOWDOWN), once",
+            "amd": "hwmon: temp*_crit of `temp`'s sensor, 10 s",
+        },
         minimum=ABSOLUTE_ZERO,
         prometheus='accel_temperature_limit_celsius{limit="slowdown"}',
         otel='hw.temperature.limit{hw.sensor_location="core",hw.limit_type="throttle"}',
@@ -189,7 +204,10 @@ TEMPERATURE = (
         "Cel",
         "gauge",
         "Core temperature at which the device switches itself off.",
-        {"nvidia": "nvmlDeviceGetTemperatureThreshold(NVML_TEMPERATURE_THRESHOLD_SHUTDOWN), once"},
+        {
+            "nvidia": "nvmlDeviceGetTemperatureThreshold(NVML_TEMPERATURE_THRESHOLD_SHUTDOWN), once",
+            "amd": "hwmon: temp*_emergency of `temp`'s sensor, 10 s",
+        },
         minimum=ABSOLUTE_ZERO,
         prometheus='accel_temperature_limit_celsius{limit="shutdown"}',
         otel='hw.temperature.limit{hw.sensor_location="core",hw.limit_type="high.critical"}',
@@ -199,7 +217,7 @@ TEMPERATURE = (
         "%",
         "gauge",
         "Intended speed of the first fan, in percent of its nominal maximum, which it may exceed.",
-        {"nvidia": "nvmlDeviceGetFanSpeed, 1 s", "amd": '"Fan speed (%)"'},
+        {"nvidia": "nvmlDeviceGetFanSpeed, 1 s", "amd": 'hwmon: pwm1 / 255; "Fan speed (%)"'},
         prometheus="accel_fan_ratio",
         otel='hw.fan.speed_ratio{hw.sensor_location="gpu"}',
         factor=PERCENT,
@@ -214,7 +232,7 @@ POWER = (
         "Power that the board draws, as the vendor's own tool prints it.",
         {
             "nvidia": "nvmlDeviceGetPowerUsage / 1000",
-            "amd": '"Average Graphics Package Power (W)", else "Current Socket Graphics Package Power (W)"',
+            "amd": 'hwmon: power1_average, else power1_input; "Average Graphics Package Power (W)", else "Current Socket …"',
         },
         prometheus="accel_power_watts",
         otel='hw.power{hw.type="gpu"}',
@@ -224,7 +242,7 @@ POWER = (
         "W",
         "gauge",
         "Power limit in force: the lowest of all limits that are set.",
-        {"nvidia": "nvmlDeviceGetEnforcedPowerLimit / 1000, 10 s", "amd": '"Max Graphics Package Power (W)"'},
+        {"nvidia": "nvmlDeviceGetEnforcedPowerLimit / 1000, 10 s", "amd": 'hwmon: power1_cap, 10 s; "Max Graphics Package Power (W)"'},
         prometheus="accel_power_limit_watts",
         otel="accel.power.limit",
     ),
@@ -242,7 +260,10 @@ POWER = (
         "J",
         "counter",
         "Energy used since the driver was loaded.",
-        {"nvidia": "NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION (83) / 1000", "amd": '"Accumulated Energy (uJ)" / 1000000'},
+        {
+            "nvidia": "NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION (83) / 1000",
+            "amd": 'hwmon: energy1_input, else gpu_metrics: energy_accumulator / 65536; "Accumulated Energy (uJ)"',
+        },
         prometheus="accel_energy_joules_total",
         otel='hw.energy{hw.type="gpu"}',
     ),
@@ -268,27 +289,33 @@ CLOCKS = (
         "smClock",
         "sm",
         "Clock of the compute units.",
-        {"nvidia": "nvmlDeviceGetClockInfo(NVML_CLOCK_SM)", "amd": '"sclk clock speed:"'},
+        {
+            "nvidia": "nvmlDeviceGetClockInfo(NVML_CLOCK_SM)",
+            "amd": 'hwmon: freq1_input (sclk), else the * in pp_dpm_sclk; "sclk clock speed:"',
+        },
     ),
     _clock(
         "memoryClock",
         "memory",
         "Clock of the memory.",
-        {"nvidia": "nvmlDeviceGetClockInfo(NVML_CLOCK_MEM)", "amd": '"mclk clock speed:"'},
+        {
+            "nvidia": "nvmlDeviceGetClockInfo(NVML_CLOCK_MEM)",
+            "amd": 'hwmon: freq2_input (mclk), else the * in pp_dpm_mclk; "mclk clock speed:"',
+        },
     ),
     _clock("graphicsClock", "graphics", "Clock of the graphics units.", {"nvidia": "nvmlDeviceGetClockInfo(NVML_CLOCK_GRAPHICS)"}),
     _clock(
         "maxSmClock",
         "sm",
         "Highest clock that the compute units can run at.",
-        {"nvidia": "nvmlDeviceGetMaxClockInfo(NVML_CLOCK_SM), once"},
+        {"nvidia": "nvmlDeviceGetMaxClockInfo(NVML_CLOCK_SM), once", "amd": "highest level of pp_dpm_sclk, 10 s"},
         top=True,
     ),
     _clock(
         "maxMemoryClock",
         "memory",
         "Highest clock that the memory can run at.",
-        {"nvidia": "nvmlDeviceGetMaxClockInfo(NVML_CLOCK_MEM), once"},
+        {"nvidia": "nvmlDeviceGetMaxClockInfo(NVML_CLOCK_MEM), once", "amd": "highest level of pp_dpm_mclk, 10 s"},
         top=True,
     ),
     Metric(
@@ -322,17 +349,43 @@ _REASONS = (
     ("displayClockSetting", "DisplayClockSetting (0x100)", "display_clock_setting", "of the clocks that a display needs"),
 )
 
-THROTTLING = tuple(
-    Metric(
+_RESIDENCY = "gpu_metrics: {} rose since the last reading (MI300), else indep_throttle_status, bits {}"
+_AMD_REASONS = {
+    "swPowerCap": _RESIDENCY.format("ppt_residency_acc", "0 to 7"),
+    "swThermalSlowdown": _RESIDENCY.format("socket_thm_ or hbm_thm_residency_acc", "32 to 43"),
+    "hwThermalSlowdown": _RESIDENCY.format("prochot_ or vr_thm_residency_acc", "44 to 47"),
+}
+
+
+def _throttle(name: str, label: str, meaning: str, sources: dict[str, str]) -> Metric:
+    return Metric(
         f"gpu.{{i}}.throttle.{name}",
         "1",
         "gauge",
         f"1 while the clocks are held down because {meaning}, else 0.",
-        {"nvidia": f"nvmlDeviceGetCurrentClocksEventReasons, bit nvmlClocksEventReason{bit}"},
+        sources,
         integer=True,
         maximum=1,
         prometheus=f'accel_throttle_active{{reason="{label}"}}',
         otel=f'accel.throttle.active{{reason="{label}"}}',
     )
-    for name, bit, label, meaning in _REASONS
+
+
+THROTTLING = (
+    *(
+        _throttle(
+            name,
+            label,
+            meaning,
+            {"nvidia": f"nvmlDeviceGetCurrentClocksEventReasons, bit nvmlClocksEventReason{bit}"}
+            | ({"amd": _AMD_REASONS[name]} if name in _AMD_REASONS else {}),
+        )
+        for name, bit, label, meaning in _REASONS
+    ),
+    _throttle(
+        "currentLimit",
+        "current_limit",
+        "a limit of electric current is reached",
+        {"amd": "gpu_metrics: indep_throttle_status, bits 16 to 23"},
+    ),
 )

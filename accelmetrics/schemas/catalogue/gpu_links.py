@@ -42,7 +42,7 @@ ERRORS = (
         "corrected",
         "volatile",
         "Memory errors that were corrected since the driver was loaded.",
-        {"nvidia": _ecc_call("CORRECTED", "VOLATILE"), "amd": "RAS counts, which rocm-smi leaves out of its JSON: always missing"},
+        {"nvidia": _ecc_call("CORRECTED", "VOLATILE"), "amd": "ras/*_err_count: ce over all blocks, 10 s; rocm-smi: none"},
     ),
     _errors(
         "uncorrectedMemoryErrors",
@@ -51,7 +51,7 @@ ERRORS = (
         "Memory errors that could not be corrected since the driver was loaded.",
         {
             "nvidia": _ecc_call("UNCORRECTED", "VOLATILE"),
-            "amd": "RAS counts, which rocm-smi leaves out of its JSON: always missing",
+            "amd": "ras/*_err_count: ue over all blocks, 10 s; rocm-smi: none",
         },
         ("gpu.{i}.unCorrectedMemoryErrors",),
     ),
@@ -84,13 +84,13 @@ ERRORS = (
 )
 
 
-def _pcie_link(name: str, series: str, otel: str, meaning: str, call: str, maximum: float | None = None) -> Metric:
+def _pcie_link(name: str, series: str, otel: str, meaning: str, call: str, file: str, maximum: float | None = None) -> Metric:
     return Metric(
         f"gpu.{{i}}.{name}",
         "1",
         "gauge",
         meaning,
-        {"nvidia": f"{call}, {'once' if series.startswith('max') else '10 s'}"},
+        {"nvidia": f"{call}, {'once' if series.startswith('max') else '10 s'}", "amd": f"{file} of the card's link to its slot, 10 s"},
         integer=True,
         minimum=1,
         maximum=maximum,
@@ -99,8 +99,8 @@ def _pcie_link(name: str, series: str, otel: str, meaning: str, call: str, maxim
     )
 
 
-def _moved(name: str, prometheus: str, otel: str, meaning: str, source: str) -> Metric:
-    return Metric(f"gpu.{{i}}.{name}", "By", "counter", meaning, {"nvidia": source}, integer=True, prometheus=prometheus, otel=otel)
+def _moved(name: str, prometheus: str, otel: str, meaning: str, source: str, vendor: str = "nvidia") -> Metric:
+    return Metric(f"gpu.{{i}}.{name}", "By", "counter", meaning, {vendor: source}, integer=True, prometheus=prometheus, otel=otel)
 
 
 PCIE = (
@@ -110,14 +110,18 @@ PCIE = (
         "generation",
         "PCIe generation that the link runs at now; it falls while the device is idle.",
         "nvmlDeviceGetCurrPcieLinkGeneration",
+        "current_link_speed",
     ),
-    _pcie_link("pcieLinkWidth", "width", "width", "PCIe lanes that the link uses now.", "nvmlDeviceGetCurrPcieLinkWidth", 32),
+    _pcie_link(
+        "pcieLinkWidth", "width", "width", "PCIe lanes that the link uses now.", "nvmlDeviceGetCurrPcieLinkWidth", "current_link_width", 32
+    ),
     _pcie_link(
         "maxPcieLinkGen",
         "max_generation",
         "generation.limit",
         "Highest PCIe generation that this device can reach in this slot.",
         "nvmlDeviceGetMaxPcieLinkGeneration",
+        "max_link_speed",
     ),
     _pcie_link(
         "maxPcieLinkWidth",
@@ -125,6 +129,7 @@ PCIE = (
         "width.limit",
         "Most PCIe lanes that this device can use in this slot.",
         "nvmlDeviceGetMaxPcieLinkWidth",
+        "max_link_width",
         32,
     ),
     Metric(
@@ -141,7 +146,7 @@ PCIE = (
         "1",
         "counter",
         "PCIe packets that had to be sent again.",
-        {"nvidia": "NVML_FI_DEV_PCIE_REPLAY_COUNTER (94), 10 s", "amd": '"PCIe Replay Count"'},
+        {"nvidia": "NVML_FI_DEV_PCIE_REPLAY_COUNTER (94), 10 s", "amd": 'pcie_replay_count, 10 s; "PCIe Replay Count"'},
         integer=True,
         prometheus="accel_pcie_replays_total",
         otel="accel.pcie.replays",
@@ -176,5 +181,24 @@ NVLINK = (
         'accel.link.io{link_type="nvlink",network.io.direction="receive"}',
         "Bytes of payload received over all NVLinks since the driver was loaded.",
         "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX (139) over all links, KiB × 1024",
+    ),
+)
+
+XGMI = (
+    _moved(
+        "xgmiTxBytesTotal",
+        'accel_link_bytes_total{link_type="xgmi",direction="tx"}',
+        'accel.link.io{link_type="xgmi",network.io.direction="transmit"}',
+        "Bytes written to other devices over all xGMI links since the driver was loaded.",
+        "gpu_metrics: xgmi_write_data_acc over all links, KiB × 1024",
+        "amd",
+    ),
+    _moved(
+        "xgmiRxBytesTotal",
+        'accel_link_bytes_total{link_type="xgmi",direction="rx"}',
+        'accel.link.io{link_type="xgmi",network.io.direction="receive"}',
+        "Bytes read from other devices over all xGMI links since the driver was loaded.",
+        "gpu_metrics: xgmi_read_data_acc over all links, KiB × 1024",
+        "amd",
     ),
 )

@@ -10,14 +10,22 @@ from accelmetrics.schemas.metric import Metric, Unit
 
 
 def _row(
-    name: str, unit: Unit, meaning: str, source: str, *, integer: bool = False, maximum: float | None = None, minimum: float = 0.0
+    name: str,
+    unit: Unit,
+    meaning: str,
+    source: str,
+    amd: str = "",
+    *,
+    integer: bool = False,
+    maximum: float | None = None,
+    minimum: float = 0.0,
 ) -> Metric:
     return Metric(
         f"gpu.process.{{i}}.{name}",
         unit,
         "gauge",
         meaning,
-        {"nvidia": source},
+        {"nvidia": source} | ({"amd": amd} if amd else {}),
         integer=integer,
         maximum=maximum,
         minimum=minimum,
@@ -25,7 +33,12 @@ def _row(
     )
 
 
-_BOARD = "The board's `{}`, while the watched process uses the device."
+def _board(name: str, unit: Unit, minimum: float = 0.0) -> Metric:
+    source = f"as `gpu.{{i}}.{name}`"
+    return _row(name, unit, f"The board's `{name}`, while the watched process uses the device.", source, source, minimum=minimum)
+
+
+_FDINFO = "drm-memory-vram in /proc/*/fdinfo (an APU: with drm-memory-gtt), 1 s"
 _USED = "usedGpuMemory of nvmlDeviceGetComputeRunningProcesses and …GraphicsRunningProcesses, 1 s"
 
 PROCESS = (
@@ -34,6 +47,7 @@ PROCESS = (
         "%",
         "Share of the time during which kernels of the watched process and its descendants were running.",
         "nvmlDeviceGetProcessUtilization().smUtil, 1 s",
+        "drm-engine-gfx and drm-engine-compute in /proc/*/fdinfo, 1 s",
         maximum=100,
     ),
     _row(
@@ -48,6 +62,7 @@ PROCESS = (
         "%",
         "Share of the device's memory that the watched process and its descendants hold.",
         f"{_USED} / total",
+        f"{_FDINFO} / total",
         maximum=100,
     ),
     _row(
@@ -55,10 +70,11 @@ PROCESS = (
         "By",
         "Device memory that the watched process and its descendants hold.",
         _USED,
+        _FDINFO,
         integer=True,
     ),
-    _row("temp", "Cel", _BOARD.format("temp"), "as `gpu.{i}.temp`", minimum=-273.15),
-    _row("powerWatts", "W", _BOARD.format("powerWatts"), "as `gpu.{i}.powerWatts`"),
-    _row("enforcedPowerLimitWatts", "W", _BOARD.format("enforcedPowerLimitWatts"), "as `gpu.{i}.enforcedPowerLimitWatts`"),
-    _row("powerPercent", "%", _BOARD.format("powerPercent"), "as `gpu.{i}.powerPercent`"),
+    _board("temp", "Cel", minimum=-273.15),
+    _board("powerWatts", "W"),
+    _board("enforcedPowerLimitWatts", "W"),
+    _board("powerPercent", "%"),
 )

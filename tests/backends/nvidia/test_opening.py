@@ -177,6 +177,19 @@ def test_attempts_at_a_failed_device_back_off(simulator: NvmlSimulator, consume:
     assert consumer.later(60.0, 1).metrics["temp"] == simulator.gpu[1].get("temperature")
 
 
+def test_facts_that_are_known_stay(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """A device that is asked again for one fact keeps the others, even where their calls fail this time."""
+    simulator.rule("nvmlDeviceGetSerial", 1, error=Ret.TIMEOUT)
+    consumer = consume()
+    before = consumer.driver.devices[1]
+    simulator.rule("nvmlDeviceGetSerial", 1)
+    simulator.rule("nvmlDeviceGetUUID", 1, error=Ret.TIMEOUT)
+    simulator.rule("nvmlDeviceGetNumGpuCores", 1, error=Ret.TIMEOUT)
+    consumer.later(1.5, 1)
+    assert before.serial == ""
+    assert consumer.driver.devices[1] == before._replace(serial="165230104712")
+
+
 def test_a_failed_device_when_the_driver_is_gone(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
     """The attempt to get it back finds out."""
     simulator.fail_enumeration(1)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from accelmetrics.backends.nvidia import layouts
 from tests.backends.nvidia.machine import Consumer, called
 from tests.simulators.nvml import NvmlSimulator, Ret
 
@@ -98,8 +99,24 @@ def test_blocks_and_names_stay_the_same_objects(simulator: NvmlSimulator, consum
     assert kept >= {"enforcedPowerLimitWatts", "encoderUtilization", "maxSmClock", "throttle.gpuIdle"}
     simulator.gpu[0].set(encoder_util=9)
     later = consumer.later(1.0).reading
+    assert later.unavailable is before.unavailable
     changed = [new for new, old in zip(later.blocks, after.blocks, strict=True) if "encoderUtilization" in new.names and new is not old]
     assert changed[0].names is next(block.names for block in after.blocks if "encoderUtilization" in block.names)
+
+
+def test_what_a_gpu_has_not_costs_nothing(
+    simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slot of a call that is never made does not look like an impossible answer at every reading."""
+    simulator = simulate(gpus=1)
+    consumer = consume()
+    simulator.rule("nvmlDeviceGetMemoryInfo_v2", error=Ret.NOT_SUPPORTED)
+    simulator.rule("nvmlDeviceGetFieldValues", error=Ret.NOT_SUPPORTED)
+    consumer.read(0)
+    doubted: list[object] = []
+    monkeypatch.setattr(layouts, "without_impossible", doubted.append)
+    assert consumer.later(0.2).reason("memoryTotalBytes") == "not_supported"
+    assert doubted == []
 
 
 def test_reasons_change_with_what_is_missing(simulator: NvmlSimulator, consumer: Consumer) -> None:

@@ -125,4 +125,5 @@ def test_the_first_form_of_a_process() -> None:
 def test_every_return_code_has_a_meaning() -> None:
     """Whatever the binding knows stands in the table, under the same name."""
     known = {value: name for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_") and isinstance(value, int)}
-    assert {code: meaning.symbol for code, meaning in MEANINGS.items()} == known
+    assert len(known) > 25
+    assert {code: MEANINGS[code].symbol for code in known} == known

@@ -1,0 +1,208 @@
+"""One card's files: what the kernel driver shows of it below ``/sys/bus/pci/devices``, as a record.
+
+What changes quickly is read each time, the rest every ten seconds. ``pcie_bw`` is never read: the kernel takes a second to
+answer. A file that is not there now may be later (sensors come when the card wakes), so nothing is remembered about it.
+
+Places in the record are the files' names; ``hwmon:`` stands before sensors, by their labels, and ``gpu_metrics:`` before
+fields of that table, in the units of the sensor files (thousandths of degrees, microwatts, hertz, microjoules).
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from accelmetrics.backends.amd import gpu_metrics, sysfs
+from accelmetrics.backends.amd.links import slot_link
+from accelmetrics.backends.amd.table import Value
+from accelmetrics.backends.host.files import Files, KeptFile
+from accelmetrics.backends.sysroot import list_directory, read_text
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+PACE = 9.95
+"""Seconds for which slow values are kept; a little less than ten, so that readings every second find them outdated."""
+
+FAST = ("gpu_busy_percent", "mem_busy_percent", "mem_info_vram_used", "mem_info_gtt_used")
+SLOW = ("mem_info_vram_total", "mem_info_gtt_total", "pcie_replay_count", "pp_mclk_od")
+FAST_SENSORS = re.compile(r"(temp\d+_input|power1_average|power1_input|pwm1|freq\d+_input|energy1_input)", re.ASCII)
+SLOW_SENSORS = re.compile(r"(temp\d+_(crit|emergency)|power1_cap)", re.ASCII)
+CLOCKS = {"pp_dpm_sclk": "sclk", "pp_dpm_mclk": "mclk"}
+GONE = (errno.ENODEV, errno.ENXIO)
+
+_LEVEL = re.compile(r"^\s*(\w+)\s*:\s*(\d{1,6})\s*mhz\s*(\*?)", re.IGNORECASE | re.MULTILINE | re.ASCII)
+_ERRORS = re.compile(r"^(ue|ce)\s*:\s*(\d{1,18})\s*$", re.MULTILINE | re.ASCII)
+
+
+class Card:
+    """The files of one card; shared by all its readers, which never read at the same time.
+
+    Attributes:
+        address: Its PCI address.
+        record: What the files said last.
+        table: ``gpu_metrics``, or why there is none.
+    """
+
+    def __init__(self, address: str, files: Files) -> None:
+        self.address = address
+        self.record: dict[str, object] = {}
+        self.table: gpu_metrics.Table | Unavailable = Unavailable(Reason.NOT_SUPPORTED, "gpu_metrics was not read yet")
+        self._base = sysfs.device_path(address)
+        self._files = files
+        self._kept: dict[str, KeptFile] = {}
+        self._slow: dict[str, object] = {}
+        self._sensors: dict[str, str] = {}
+        self._due = -math.inf
+
+    def check(self, steps: list[Any]) -> bool:
+        """Whether it is awake.
+
+        Raises:
+            SourceError: It is no longer there (``device_lost``).
+        """
+        state = self._read("power/runtime_status", steps)
+        if isinstance(state, str):
+            return state not in sysfs.ASLEEP
+        # A kernel without power management has no such file; a card that has gone has no files at all.
+        if read_text(f"{self._base}/vendor") is None:
+            raise SourceError(Reason.DEVICE_LOST, f"{self.address} is no longer on the PCI bus", backend="amd")
+        return True
+
+    def refresh(self, now: float, steps: list[Any]) -> None:
+        """Read what is due."""
+        if now >= self._due:
+            self._sensors = _labelled(self._base)
+            self._slow = dict(self._read_slow(steps))
+            self._due = now + PACE
+        self.table = self._read_table(steps)
+        self.record = {**self._slow, **dict(self._read_fast(steps)), **converted(self.table)}
+
+    def _read_fast(self, steps: list[Any]) -> Iterator[tuple[str, object]]:
+        yield from self._present(FAST, steps)
+        for place, path in self._sensors.items():
+            if FAST_SENSORS.fullmatch(path.rpartition("/")[2]):
+                yield place, self._read(path, steps)
+
+    def _read_slow(self, steps: list[Any]) -> Iterator[tuple[str, object]]:
+        yield from self._present(SLOW, steps)
+        for place, path in self._sensors.items():
+            if SLOW_SENSORS.fullmatch(path.rpartition("/")[2]):
+                yield place, self._read(path, steps)
+        for name, clock in CLOCKS.items():
+            yield from _levels(clock, self._read(name, steps))
+        yield from self._errors(steps)
+        yield from slot_link(self.address)
+
+    def _present(self, names: tuple[str, ...], steps: list[Any]) -> Iterator[tuple[str, object]]:
+        for name in names:
+            said = self._read(name, steps)
+            if said is not None:
+                yield name, said
+
+    def _errors(self, steps: list[Any]) -> Iterator[tuple[str, object]]:
+        """Counts of errors, added up over the blocks of the chip."""
+        found: dict[str, Value] = {}
+        for block in list_directory(f"{self._base}/ras"):
+            said = self._read(f"ras/{block}", steps) if block.endswith("_err_count") else None
+            if isinstance(said, Unavailable):
+                found.update({"ras:ce": said, "ras:ue": said})
+            for kind, count in _ERRORS.findall(said) if isinstance(said, str) else ():
+                before = found.get(f"ras:{kind}", 0)
+                found[f"ras:{kind}"] = before if isinstance(before, Unavailable) else before + int(count)
+        yield from found.items()
+
+    def _read_table(self, steps: list[Any]) -> gpu_metrics.Table | Unavailable:
+        data = self._bytes("gpu_metrics", steps)
+        if isinstance(data, bytes):
+            return gpu_metrics.parse(data)
+        return data or Unavailable(Reason.NOT_SUPPORTED, "the kernel driver shows no gpu_metrics for this card")
+
+    def _read(self, name: str, steps: list[Any]) -> str | Unavailable | None:
+        data = self._bytes(name, steps)
+        return data.decode("utf-8", "replace").strip() if isinstance(data, bytes) else data
+
+    def _bytes(self, name: str, steps: list[Any]) -> bytes | Unavailable | None:
+        """A file's content, why it cannot be read, or None when there is no such file."""
+        file = self._kept.get(name)
+        if file is None:
+            file = self._kept[name] = self._files.keep(f"{self._base}/{name}")
+        try:
+            data = file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            return _why(error, name)
+        finally:
+            steps.append(name)
+        return data
+
+
+def converted(table: gpu_metrics.Table | Unavailable) -> dict[str, object]:
+    """What is taken from ``gpu_metrics``, in the units of the sensor files."""
+    if isinstance(table, Unavailable):
+        return {}
+    found: dict[str, object] = {}
+    for name, factor in (("gfx", 1), ("umc", 1), ("hotspot", 1000), ("mem", 1000), ("power", 1_000_000), ("uclk", 1_000_000), ("replays", 1)):
+        if name in table:
+            found[f"gpu_metrics:{name}"] = table[name][0] * factor
+    if "gfxclk" in table:
+        found["gpu_metrics:gfxclk"] = table["gfxclk"][0] * 1_000_000
+    for name in ("xgmi_read", "xgmi_write"):
+        if name in table:
+            found[f"gpu_metrics:{name}"] = sum(table[name]) * 1024
+    # On cards without HBM nobody documents what the counter counts.
+    hbm = [degrees for degrees in table.get("hbm", ()) if degrees]
+    if hbm:
+        found["gpu_metrics:hbm"] = max(hbm) * 1000
+    if "energy" in table and ("power" in table or hbm):
+        found["gpu_metrics:energy"] = table["energy"][0] / gpu_metrics.JOULE * 1e6
+    return found
+
+
+def _labelled(base: str) -> dict[str, str]:
+    """The card's sensor files by their labels: ``hwmon:edge`` is at ``hwmon/hwmon3/temp1_input``."""
+    found: dict[str, str] = {}
+    for directory in list_directory(f"{base}/hwmon"):
+        files = list_directory(f"{base}/hwmon/{directory}")
+        for file in files:
+            sensor, _, what = file.partition("_")
+            if not (FAST_SENSORS.fullmatch(file) or SLOW_SENSORS.fullmatch(file)):
+                continue
+            label = file
+            if sensor.startswith(("temp", "freq")):
+                named = read_text(f"{base}/hwmon/{directory}/{sensor}_label") or _unlabelled(sensor)
+                label = named.lower() if what == "input" else f"{named.lower()}_{what}"
+            found.setdefault(f"hwmon:{label}", f"hwmon/{directory}/{file}")
+    return found
+
+
+def _unlabelled(sensor: str) -> str:
+    """What a sensor without a label is: the first temperature of a driver that labels none is the core's."""
+    return {"temp1": "edge", "freq1": "sclk", "freq2": "mclk"}.get(sensor, sensor)
+
+
+def _levels(clock: str, said: str | Unavailable | None) -> Iterator[tuple[str, object]]:
+    """The level marked as active, and the highest, in hertz; a sleeping engine's level (``S``) is no level."""
+    if isinstance(said, Unavailable):
+        yield from ((f"pp_dpm_{clock}:active", said), (f"pp_dpm_{clock}:top", said))
+    found = _LEVEL.findall(said) if isinstance(said, str) else []
+    for _, frequency, mark in found:
+        if mark:
+            yield f"pp_dpm_{clock}:active", int(frequency) * 1_000_000
+    if found:
+        yield f"pp_dpm_{clock}:top", max(int(frequency) for _, frequency, _ in found) * 1_000_000
+
+
+def _why(error: OSError, name: str) -> Unavailable:
+    if error.errno == errno.EACCES:
+        return Unavailable(Reason.NO_PERMISSION, f"{name} may not be read by this user")
+    if error.errno == errno.EPERM:
+        return Unavailable(Reason.DRIVER_ERROR, f"{name}: the kernel driver answers nothing while it resets the card")
+    if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODATA):
+        return Unavailable(Reason.NOT_SUPPORTED, f"{name}: the kernel driver has no value for this card")
+    if error.errno in GONE:
+        return Unavailable(Reason.DEVICE_LOST, f"{name}: the device has gone")
+    return Unavailable(Reason.DRIVER_ERROR, f"{name}: {error.strerror or error}")

@@ -1,0 +1,135 @@
+"""``gpu_metrics``: the table that the card's firmware fills, as the kernel hands it out, in binary.
+
+A header of four bytes says how long the table is and which revision it has; nothing else does. Revisions do not extend one
+another, so a field's place is looked up by the exact revision, and a table whose length is not that revision's is not read:
+kernels have shipped different tables under one revision. Fields that the firmware does not fill are all ones.
+
+Numbers are in the units of the table: degrees, watts, percent, megahertz; energy in 1/65536 J; xGMI in KiB.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+HEADER = struct.Struct("<HBB")
+LARGEST = 4096
+"""Bytes: what the kernel hands out at once."""
+INTEGRATED_FORMAT = 2
+"""Format 1 is for cards, 2 and later for processors with a GPU in them."""
+JOULE = 65536
+"""Steps of the energy counter in a joule: 15.259 µJ each."""
+
+Table = Mapping[str, Sequence[int]]
+"""By field, its values; those that the firmware did not fill are left out."""
+
+
+class Place(NamedTuple):
+    """Where a field stands: the kind of integer as in ``struct``, the offset, and how many there are."""
+
+    kind: str
+    offset: int
+    count: int = 1
+
+
+class Layout(NamedTuple):
+    """One revision of the table.
+
+    Attributes:
+        sizes: How long it may be.
+        places: The fields that are read.
+        partitions: Offset of the first partition's part, 0 where it has none.
+    """
+
+    sizes: tuple[int, ...]
+    places: Mapping[str, Place]
+    partitions: int = 0
+
+
+def _instinct(energy: int, pcie: int, replays: int, xgmi: int, clocks: int, **more: Place) -> dict[str, Place]:
+    """The fields of MI300 and later, whose revisions differ in where they begin."""
+    return {
+        "hotspot": Place("H", 4),
+        "mem": Place("H", 6),
+        "power": Place("H", 10),
+        "gfx": Place("H", 12),
+        "umc": Place("H", 14),
+        "energy": Place("Q", energy),
+        "width": Place("H", pcie),
+        "speed": Place("H", pcie + 2),
+        "replays": Place("Q", replays),
+        "xgmi_read": Place("Q", xgmi, 8),
+        "xgmi_write": Place("Q", xgmi + 64, 8),
+        "gfxclk": Place("H", clocks, 8),
+        "uclk": Place("H", clocks + 40),
+        **more,
+    }
+
+
+def _residencies(start: int, partitions: int) -> dict[str, Place]:
+    names = ("prochot_residency", "ppt_residency", "socket_thm_residency", "vr_thm_residency", "hbm_thm_residency")
+    places = {name: Place("I", start + 4 * number) for number, name in enumerate(names)}
+    return {**places, "partitions": Place("H", partitions)}
+
+
+_LATE = _instinct(24, 68, 112, 136, 296, **_residencies(44, 338))
+_CARD = {"energy": Place("Q", 24), "hbm": Place("H", 88, 4)}
+_THROTTLE = {"throttle": Place("Q", 120)}
+
+LAYOUTS: Mapping[tuple[int, int], Layout] = {
+    (1, 0): Layout((80,), {}),
+    (1, 1): Layout((96,), _CARD),
+    (1, 2): Layout((104,), _CARD),
+    (1, 3): Layout((120,), {**_CARD, "throttle": Place("Q", 112)}),
+    (1, 4): Layout((288,), _instinct(24, 48, 88, 104, 240)),
+    (1, 5): Layout((328,), _instinct(56, 80, 120, 144, 280)),
+    (1, 6): Layout((1664,), _instinct(16, 60, 104, 128, 264, **_residencies(36, 306)), 312),
+    (1, 7): Layout((2208,), _LATE, 344),
+    (1, 8): Layout((3360, 3872), _LATE, 344),
+    (2, 0): Layout((120,), {}),
+    (2, 1): Layout((120,), {}),
+    (2, 2): Layout((128,), _THROTTLE),
+    (2, 3): Layout((152,), _THROTTLE),
+    (2, 4): Layout((168,), _THROTTLE),
+    (3, 0): Layout((264,), {}),
+}
+PARTITIONS = 8
+BUSY = "xcp{}"
+"""The field that holds how busy each compute die of a partition is, in percent."""
+
+
+def parse(data: bytes) -> Table | Unavailable:
+    """Read a table. Any bytes are fine; what is not understood is a reason."""
+    if len(data) < HEADER.size:
+        return Unavailable(Reason.PARSE_ERROR, f"gpu_metrics has {len(data)} bytes")
+    size, form, content = HEADER.unpack_from(data)
+    layout = LAYOUTS.get((form, content))
+    if layout is None:
+        return Unavailable(Reason.NOT_SUPPORTED, f"gpu_metrics has revision {form}.{content}, which this release does not know")
+    if size not in layout.sizes:
+        return Unavailable(Reason.NOT_SUPPORTED, f"gpu_metrics of revision {form}.{content} is {size} bytes long, not {layout.sizes[0]}")
+    if len(data) < size:
+        return Unavailable(Reason.PARSE_ERROR, f"gpu_metrics was cut: {len(data)} of {size} bytes")
+    places = {**layout.places, **_partitions(layout, size)}
+    return {name: values for name, place in places.items() if (values := _values(data, place))}
+
+
+def integrated(header: bytes) -> bool | None:
+    """Whether the table is that of a processor's GPU; None where there is no header."""
+    return header[2] >= INTEGRATED_FORMAT if len(header) >= HEADER.size else None
+
+
+def _partitions(layout: Layout, size: int) -> dict[str, Place]:
+    if not layout.partitions:
+        return {}
+    stride = (size - layout.partitions - 8) // PARTITIONS  # eight bytes follow the partitions
+    return {BUSY.format(number): Place("I", layout.partitions + number * stride, 8) for number in range(PARTITIONS)}
+
+
+def _values(data: bytes, place: Place) -> tuple[int, ...]:
+    ones = (1 << 8 * struct.calcsize(place.kind)) - 1
+    found = struct.unpack_from(f"<{place.count}{place.kind}", data, place.offset)
+    return tuple(value for value in found if value != ones)

@@ -1,0 +1,104 @@
+"""One sampler's devices as the watched program sees them: their visible numbers, which are reported, and under which keys.
+
+What the program sees is found out once, when the driver opens first, and kept: a program reads its lists when it starts. A
+device that turns up later is none of those that it sees. :meth:`Viewer.show` is called when a driver is opened, never while
+devices are read.
+
+With ``visible="renumber"`` the program's n-th device takes the n-th of the numbers that its vendor's devices have, or n
+itself where one vendor alone makes the kind: for a program on one vendor's GPUs ``gpu.0`` is its device 0, and on a mixed host
+no two vendors ever meet under one key, whichever opens first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from accelmetrics.sampling.environ import Environment, environment_of
+from accelmetrics.sampling.inventory import VENDOR_NUMBERED
+from accelmetrics.sampling.options import Options
+from accelmetrics.sampling.visibility import Visibility, nothing_known, visibility
+from accelmetrics.schemas.snapshot import Place
+
+RENUMBER = "renumber"
+UNSEEN = "unseen"
+"""Stands for the key of a device that is not reported; no device has it."""
+
+
+class Viewer:
+    """Attributes: ``caveat``, what to know about a selection by visibility, in words; empty when nothing."""
+
+    def __init__(self, options: Options) -> None:
+        self.caveat = ""
+        self._options = options
+        self._shown: dict[str, Place | None] = {}
+        self._environment: Environment | None = None
+
+    def show(self, known: Sequence[Place]) -> dict[str, Place]:
+        """By the inventory's key: the place under which a device is reported; no entry for one that is not.
+
+        Args:
+            known: Every device of one backend.
+        """
+        if not self._shown and known:
+            self._decide(known)
+        reported: dict[str, Place] = {}
+        for place in known:
+            shown = self._shown.get(place.key, None if self._options.visible else place)
+            if shown is not None:
+                reported[place.key] = shown._replace(identity=place.identity)
+        if self._options.visible == RENUMBER:
+            return dict(sorted(reported.items(), key=lambda entry: entry[1].index))
+        return reported
+
+    def _decide(self, known: Sequence[Place]) -> None:
+        seen = self._look(known)
+        marked = [place._replace(visible_index=position) for place, position in zip(known, seen.positions, strict=True)]
+        if not self._options.visible:
+            self._shown = {place.key: place for place in marked}
+            return
+        self.caveat = "; ".join(seen.caveats)
+        # What cannot be told is not left out: only what is known to be hidden is.
+        kept = [place if sees is not False else None for place, sees in zip(marked, seen.visible, strict=True)]
+        if self._options.visible == RENUMBER:
+            kept = _renumbered(kept, known)
+        self._shown = {place.key: shown for place, shown in zip(known, kept, strict=True)}
+
+    def _look(self, known: Sequence[Place]) -> Visibility:
+        environment = self._read()
+        if environment.values is None:
+            return nothing_known(len(known), environment.why)
+        return visibility(environment.values, [place.identity for place in known])
+
+    def _read(self) -> Environment:
+        if self._environment is None:
+            # A child of ours that reads for us (isolation="process") has inherited what we had when it was started.
+            named = self._options.pid if self._options.watched else None
+            self._environment = environment_of(os.getpid() if named is None else named)
+        return self._environment
+
+
+def _renumbered(kept: Sequence[Place | None], known: Sequence[Place]) -> list[Place | None]:
+    """The places with the program's numbers; where a position cannot be told, or is no single device's, all keep theirs."""
+    taken = [(place.identity.kind, place.visible_index) for place in kept if place is not None]
+    if len(set(taken)) < len(taken) or any(position is None for _, position in taken):
+        return list(kept)
+    numbers: Mapping[str, list[int]] = _numbers(known)
+    return [None if place is None else _with_number(place, numbers[place.identity.kind]) for place in kept]
+
+
+def _numbers(known: Sequence[Place]) -> dict[str, list[int]]:
+    """By kind, the numbers of whole devices, rising."""
+    numbers: dict[str, list[int]] = {place.identity.kind: [] for place in known}
+    for place in known:
+        if not place.identity.parent:
+            numbers[place.identity.kind].append(place.index)
+    return {kind: sorted(found) for kind, found in numbers.items()}
+
+
+def _with_number(place: Place, numbers: Sequence[int]) -> Place:
+    position = place.visible_index
+    assert position is not None  # _renumbered has looked
+    kind = place.identity.kind
+    number = position if kind in VENDOR_NUMBERED else numbers[position]
+    return place._replace(key=f"{kind}.{number}", index=number)

@@ -1,0 +1,220 @@
+"""AWS Trainium and Inferentia: what ``neuron-monitor``, or the driver's sysfs counters, say.
+
+A device of kind ``trn`` is a NeuronCore under the tool's own number (a logical one where cores are joined). Memory on the
+host, and what is counted over all cores, belong to the machine; memory errors to a chip, ``trn.device.{i}``. Both sources
+count what programs use: with no program on a core its keys are ``not_in_use``.
+"""
+
+from __future__ import annotations
+
+from accelmetrics.schemas.metric import Metric
+
+PERCENT = 0.01
+CORE_MEMORY = {
+    "constants": "constants (training) or weights (inference)",
+    "model_code": "the executable code of models",
+    "model_shared_scratchpad": "the scratchpad that models share",
+    "runtime_memory": "the Neuron runtime itself",
+    "tensors": "tensors",
+}
+HOST_MEMORY = {
+    "application_memory": "everything that is none of the other three",
+    "constants": "constants (training) or weights (inference)",
+    "dma_buffers": "transfers between host and device",
+    "tensors": "tensors",
+}
+ECC = {
+    "mem_ecc_corrected": "Memory errors of the chip's DRAM that were corrected.",
+    "mem_ecc_uncorrected": "Memory errors of the chip's DRAM that could not be corrected.",
+    "mem_ecc_repairable_uncorrected": "Memory errors of the chip's DRAM that were not corrected and can be repaired.",
+    "sram_ecc_corrected": "Errors of the chip's SRAM that were corrected.",
+    "sram_ecc_uncorrected": "Errors of the chip's SRAM that could not be corrected.",
+}
+EXECUTIONS = {
+    "completed": "ended well",
+    "completed_with_err": "ended in an error that is not a numerical one",
+    "completed_with_num_err": "ended in a numerical error",
+    "timed_out": "took longer than the runtime allows",
+    "incorrect_input": "were not begun since their input was wrong",
+    "failed_to_queue": "were turned away since the queue was full",
+}
+ERRORS = ("generic", "numerical", "transient", "model", "runtime", "hardware")
+LATENCIES = {"total_latency": "as the runtime measures it", "device_latency": "on the device alone"}
+PERCENTILES = ("p50", "p99")
+
+_RUNTIMES = "neuron-monitor, summed over runtimes: "
+_SYSFS = "sysfs: "
+
+
+def _core_memory(category: str, use: str) -> Metric:
+    return Metric(
+        f"trn.{{i}}.neuroncore_memory_usage.{category}",
+        "By",
+        "gauge",
+        f"Device memory that programs use on the core for {use}.",
+        {
+            "neuron": f"{_RUNTIMES}memory_used…neuroncore_memory_usage.{{core}}.{category}; "
+            f"{_SYSFS}neuron_core{{n}}/stats/memory_usage/device_mem/{category}/total"
+        },
+        integer=True,
+        prometheus=f'accel_neuroncore_memory_used_bytes{{category="{category}"}}',
+        otel=f'accel.neuroncore.memory.usage{{category="{category}"}}',
+    )
+
+
+def _host_memory(category: str, use: str) -> Metric:
+    return Metric(
+        f"trn.host_memory_usage.{category}",
+        "By",
+        "gauge",
+        f"Host memory that programs with NeuronCores use for {use}.",
+        {
+            "neuron": f"{_RUNTIMES}memory_used…usage_breakdown.host.{category}; "
+            f"{_SYSFS}neuron{{n}}/stats/memory_usage/host_mem/{category}/total, summed over chips"
+        },
+        (f"trn.host_total_memory_usage.{category}",),
+        integer=True,
+        prometheus=f'accel_neuron_host_memory_used_bytes{{category="{category}"}}',
+        otel=f'accel.neuron.host.memory.usage{{category="{category}"}}',
+    )
+
+
+def _whole(key: str, unit: str, meaning: str, source: str, prometheus: str) -> Metric:
+    return Metric(
+        f"trn.{key}",
+        "By" if unit == "By" else "1",
+        "gauge",
+        meaning,
+        {"neuron": source},
+        integer=True,
+        prometheus=prometheus,
+        otel="accel.neuron." + prometheus.removeprefix("accel_neuron_").removesuffix("_bytes").replace("_", "."),
+    )
+
+
+def _ecc(counter: str, meaning: str) -> Metric:
+    memory, _, severity = counter.partition("_ecc_")
+    return Metric(
+        f"trn.device.{{i}}.{counter}",
+        "1",
+        "counter",
+        meaning,
+        {"neuron": f"neuron-monitor: neuron_hw_counters.neuron_devices[].{counter}; {_SYSFS}neuron{{n}}/stats/hardware/{counter}"},
+        integer=True,
+        prometheus=f'accel_neuron_ecc_errors_total{{device="{{i}}",memory="{memory}",severity="{severity}"}}',
+        otel=f'accel.neuron.ecc.errors{{device="{{i}}",memory="{memory}",severity="{severity}"}}',
+    )
+
+
+def _execution(group: str, name: str, meaning: str) -> Metric:
+    series = "executions" if group == "execution_summary" else "errors"
+    return Metric(
+        f"trn.{group}.{name}",
+        "1",
+        "gauge",
+        meaning,
+        {"neuron": f"{_RUNTIMES}execution_stats.{group}.{name}"},
+        integer=True,
+        prometheus=f'accel_neuron_recent_{series}{{outcome="{name}"}}',
+        otel=f'accel.neuron.recent.{series}{{outcome="{name}"}}',
+    )
+
+
+def _latency(clock: str, how: str, percentile: str) -> Metric:
+    return Metric(
+        f"trn.{clock}.{percentile}",
+        "s",
+        "gauge",
+        f"Time an execution took in the tool's last period, {how}: the {percentile[1:]}th percentile of the slowest program.",
+        {"neuron": f"neuron-monitor, largest over runtimes: execution_stats.latency_stats.{clock}.{percentile}"},
+        prometheus=f'accel_neuron_latency_seconds{{clock="{clock.partition("_")[0]}",percentile="{percentile}"}}',
+        otel=f'accel.neuron.latency{{clock="{clock.partition("_")[0]}",percentile="{percentile}"}}',
+    )
+
+
+CORES = (
+    Metric(
+        "trn.{i}.neuroncore_utilization",
+        "%",
+        "gauge",
+        "Share of the time during which the NeuronCore was executing, over the programs that use it.",
+        {
+            "neuron": f"{_RUNTIMES}neuroncore_counters.neuroncores_in_use.{{core}}.neuroncore_utilization; "
+            f"{_SYSFS}by difference of neuron_core{{n}}/stats/other_info/nc_time_in_use/total"
+        },
+        maximum=100,
+        prometheus="accel_neuroncore_utilization_ratio",
+        otel="accel.neuroncore.utilization",
+        factor=PERCENT,
+    ),
+    Metric(
+        "trn.{i}.flops",
+        "1",
+        "gauge",
+        "Floating-point operations per second that programs performed on the NeuronCore.",
+        {
+            "neuron": f"{_RUNTIMES}neuroncore_counters.neuroncores_in_use.{{core}}.flops; "
+            f"{_SYSFS}by difference of neuron_core{{n}}/stats/other_info/flop_count/total"
+        },
+        prometheus="accel_neuroncore_flops",
+        otel="accel.neuroncore.flops",
+    ),
+    *(_core_memory(category, use) for category, use in CORE_MEMORY.items()),
+)
+
+MEMORY = (
+    _whole(
+        "host_total_memory_usage",
+        "By",
+        "Host memory that programs with NeuronCores use.",
+        f"{_RUNTIMES}memory_used.neuron_runtime_used_bytes.host; {_SYSFS}neuron{{n}}/stats/memory_usage/host_mem/total, summed over chips",
+        "accel_neuron_host_memory_bytes",
+    ),
+    _whole(
+        "neuron_device_total_memory_usage",
+        "By",
+        "Device memory that programs use, over all chips.",
+        f"{_RUNTIMES}memory_used.neuron_runtime_used_bytes.neuron_device; "
+        f"{_SYSFS}neuron_core{{n}}/stats/memory_usage/device_mem/total, summed over cores",
+        "accel_neuron_device_memory_bytes",
+    ),
+    *(_host_memory(category, use) for category, use in HOST_MEMORY.items()),
+)
+
+MACHINE = (
+    _whole(
+        "neuron_device_count",
+        "1",
+        "Chips that the driver sees.",
+        f"neuron-monitor: neuron_hardware_info.neuron_device_count; {_SYSFS}directories neuron{{n}}",
+        "accel_neuron_devices",
+    ),
+    _whole(
+        "neuroncore_per_device_count",
+        "1",
+        "NeuronCores of each chip.",
+        f"neuron-monitor: neuron_hardware_info.neuroncore_per_device_count; {_SYSFS}neuron0/core_count",
+        "accel_neuron_cores_per_device",
+    ),
+    _whole(
+        "neuron_device_memory_size",
+        "By",
+        "Memory of each chip.",
+        "neuron-monitor: neuron_hardware_info.neuron_device_memory_size",
+        "accel_neuron_device_memory_size_bytes",
+    ),
+    _whole(
+        "neuron_runtime_count",
+        "1",
+        "Programs that use NeuronCores.",
+        "neuron-monitor: entries of neuron_runtime_data",
+        "accel_neuron_runtimes",
+    ),
+    *(_ecc(counter, meaning) for counter, meaning in ECC.items()),
+)
+
+EXECUTION = (
+    *(_execution("execution_summary", name, f"Executions in the tool's last period that {how}.") for name, how in EXECUTIONS.items()),
+    *(_execution("error_summary", kind, f"Errors of the kind `{kind}` in the tool's last period.") for kind in ERRORS),
+    *(_latency(clock, how, percentile) for clock, how in LATENCIES.items() for percentile in PERCENTILES),
+)

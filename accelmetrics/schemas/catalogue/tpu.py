@@ -1,0 +1,292 @@
+"""TPUs: what Google's runtime says of each device, and of the transfers and programs of a machine's devices together.
+
+``{i}`` is the runtime's device id. The runtime is asked over gRPC first, libtpu's SDK for what that does not say. Read on
+stand-ins only, never yet on a real TPU.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from accelmetrics.schemas.metric import Metric, Unit
+
+PERCENT = 0.01
+SECONDS_PER_MICROSECOND = 1e-6
+BYTES_PER_MEGABIT = 125_000
+WORST_SCORE = 10
+
+STATISTICS = {
+    "mean": "Mean",
+    "p50": "Median",
+    "p90": "90th percentile",
+    "p95": "95th percentile",
+    "p99": "99th percentile",
+    "p999": "99.9th percentile",
+}
+"""What is told of a distribution, by the word that stands in the keys. gRPC gives no ``p99``, the SDK ``p95`` or ``p99``."""
+
+
+class Family(NamedTuple):
+    """A distribution, and the keys of its statistics.
+
+    Attributes:
+        key: What the keys begin with: ``tpu.hloExecTiming``.
+        grpc: The runtime's name for it.
+        sdk: The SDK's names for it, those of newer releases first.
+        subject: What is distributed, in words.
+        series: The Prometheus name; its labels follow from the key.
+        operation: A label that tells families of one Prometheus name apart, if any.
+        unit: The unit of the values.
+        suffix: How the unit stands at the end of the keys.
+        factor: From there to the base unit.
+        labelled: Whether the keys name an instance: a size of buffers, a core.
+    """
+
+    key: str
+    grpc: str
+    sdk: tuple[str, ...]
+    subject: str
+    series: str
+    operation: str = ""
+    unit: Unit = "us"
+    suffix: str = "Us"
+    factor: float = SECONDS_PER_MICROSECOND
+    labelled: bool = True
+
+    def name(self, statistic: str, label: str = "{label}") -> str:
+        """The whole key of one statistic."""
+        part = f"{label}." if self.labelled else ""
+        return f"{self.key}.{part}{statistic}{self.suffix}"
+
+
+def _latency(key: str, grpc: str, sdk: tuple[str, ...], operation: str, subject: str) -> Family:
+    name = f"megascale.{grpc}.microsecond.cumulative.distribution"
+    return Family(key, name, sdk, subject, "accel_operation_latency_seconds", operation)
+
+
+TRANSFER_FAMILIES = (
+    _latency(
+        "tpu.bufferTransferLatency",
+        "dcn_transfer_latencies",
+        ("buffer_transfer_latency",),
+        "buffer_transfer",
+        "the time that sending a buffer to another slice takes",
+    ),
+    _latency(
+        "tpu.inboundBufferTransferLatency",
+        "dcn_inbound_transfer_latencies",
+        ("inbound_buffer_transfer_latency",),
+        "inbound_buffer_transfer",
+        "the time that receiving a buffer from another slice takes",
+    ),
+    _latency(
+        "tpu.hostToDeviceTransferLatency",
+        "host_to_device_transfer_latencies",
+        ("host_to_device_transfer_latency",),
+        "host_to_device_transfer",
+        "the time that a transfer from the host to a device takes",
+    ),
+    _latency(
+        "tpu.deviceToHostTransferLatency",
+        "device_to_host_transfer_latencies",
+        ("device_to_host_transfer_latency",),
+        "device_to_host_transfer",
+        "the time that a transfer from a device to the host takes",
+    ),
+    _latency(
+        "tpu.collectiveE2ELatency",
+        "collective_end_to_end_latencies",
+        ("collective_e2e_latency",),
+        "collective",
+        "the time that a collective operation between slices takes from end to end",
+    ),
+    _latency(
+        "tpu.hostComputeLatency",
+        "mxla_compute_latencies",
+        ("host_compute_latency",),
+        "host_compute",
+        "the time that the host computes for collective operations",
+    ),
+)
+NETWORK_FAMILIES = (
+    Family(
+        "tpu.grpcTcpMinRtt",
+        "megascale.grpc_tcp_min_rtt.microsecond.cumulative.distribution",
+        ("tcp_min_rtt", "grpc_tcp_min_rtt", "grpc_tcp_min_round_trip_times"),
+        "the shortest round trip over TCP between slices",
+        "accel_network_round_trip_seconds",
+        labelled=False,
+    ),
+    Family(
+        "tpu.grpcTcpDeliveryRate",
+        "megascale.grpc_tcp_delivery_rate.Mbps.cumulative.distribution",
+        ("tcp_delivery_rate", "grpc_tcp_delivery_rate", "grpc_tcp_delivery_rates"),
+        "the rate at which TCP delivers between slices",
+        "accel_network_delivery_bytes_per_second",
+        unit="Mbit/s",
+        suffix="Mbps",
+        factor=BYTES_PER_MEGABIT,
+        labelled=False,
+    ),
+)
+PROGRAM_FAMILIES = (
+    Family(
+        "tpu.hloExecTiming",
+        "hlo.execution.timing.distribution.microseconds",
+        ("hlo_execution_timing", "hlo_exec_timing"),
+        "the time that executing a compiled program on a core takes",
+        "accel_program_execution_seconds",
+    ),
+)
+FAMILIES = (*TRANSFER_FAMILIES, *NETWORK_FAMILIES, *PROGRAM_FAMILIES)
+
+QUEUE_KEY = "tpu.hloQueueSize"
+QUEUE_GRPC = "hlo.queue.size.gauge"
+QUEUE_SDK = ("hlo_queue_size",)
+
+
+def _rows(family: Family) -> tuple[Metric, ...]:
+    return tuple(_row(family, statistic, words) for statistic, words in STATISTICS.items())
+
+
+def _row(family: Family, statistic: str, words: str) -> Metric:
+    labels = {"operation": family.operation, "label": "{label}" if family.labelled else "", "statistic": statistic}
+    given = {name: value for name, value in labels.items() if value}
+    grpc = family.grpc if statistic != "p99" else ""
+    return Metric(
+        family.name(statistic),
+        family.unit,
+        "gauge",
+        f"{words} of {family.subject}.",
+        {"tpu": "; ".join(filter(None, (f"gRPC {grpc}" if grpc else "", f"SDK {', '.join(family.sdk)}")))},
+        conditional=family.labelled,
+        prometheus=f"{family.series}{{{_written(given)}}}",
+        otel=f"{_otel_name(family)}{{{_written({f'accel.{name}': value for name, value in given.items()})}}}",
+        factor=family.factor,
+    )
+
+
+def _otel_name(family: Family) -> str:
+    """The same name without its unit, which OpenTelemetry keeps beside it."""
+    return family.series.removesuffix("_bytes_per_second").removesuffix("_seconds").replace("_", ".")
+
+
+def _written(labels: dict[str, str]) -> str:
+    return ",".join(f'{name}="{value}"' for name, value in labels.items())
+
+
+ACTIVITY = (
+    Metric(
+        "tpu.{i}.dutyCycle",
+        "%",
+        "gauge",
+        "Share of the time during which the device was computing; TPU v2 and v3 say it of a chip, and both its devices have that value.",
+        {"tpu": "gRPC tpu.runtime.tensorcore.dutycycle.percent; SDK duty_cycle_pct"},
+        maximum=100,
+        prometheus='accel_utilization_ratio{engine="compute"}',
+        otel='accel.utilization{accel.engine="compute"}',
+        factor=PERCENT,
+    ),
+    Metric(
+        "tpu.{i}.tensorcoreUtilization",
+        "%",
+        "gauge",
+        "Share of the TensorCore's capacity that was used.",
+        {"tpu": "SDK tensorcore_util, tensorcore_utilization"},
+        maximum=100,
+        prometheus='accel_utilization_ratio{engine="tensorcore"}',
+        otel='accel.utilization{accel.engine="tensorcore"}',
+        factor=PERCENT,
+    ),
+    Metric(
+        "tpu.{i}.tensorcoreIdleDuration",
+        "s",
+        "gauge",
+        "For how long the TensorCore has been idle.",
+        {"tpu": "gRPC tpu.runtime.tensorcore.idle_duration.seconds"},
+        prometheus="accel_idle_seconds",
+        otel="accel.idle.duration",
+    ),
+)
+MEMORY = (
+    Metric(
+        "tpu.{i}.hbmCapacityTotal",
+        "By",
+        "gauge",
+        "Memory of the device that programs can use.",
+        {"tpu": "gRPC tpu.runtime.hbm.memory.total.bytes; SDK hbm_capacity_total"},
+        integer=True,
+        prometheus="accel_memory_total_bytes",
+        otel="accel.memory.limit",
+    ),
+    Metric(
+        "tpu.{i}.hbmCapacityUsage",
+        "By",
+        "gauge",
+        "Memory of the device that is in use.",
+        {"tpu": "gRPC tpu.runtime.hbm.memory.usage.bytes; SDK hbm_capacity_usage"},
+        ("tpu.{i}.memoryUsageBytes",),
+        integer=True,
+        prometheus="accel_memory_used_bytes",
+        otel="accel.memory.usage",
+    ),
+    Metric(
+        "tpu.{i}.hbmMemoryUsage",
+        "%",
+        "gauge",
+        "Share of the device's memory that is in use.",
+        {"tpu": "hbmCapacityUsage / hbmCapacityTotal"},
+        ("tpu.{i}.memoryUsage",),
+        maximum=100,
+        otel="accel.memory.utilization",
+        factor=PERCENT,
+    ),
+    Metric(
+        "tpu.{i}.runtimeHbmUtilization",
+        "%",
+        "gauge",
+        "Share of the memory's bandwidth that was used, as the runtime reckons it.",
+        {"tpu": "gRPC tpu.runtime.hbm.utilization.percent"},
+        maximum=100,
+        prometheus="accel_memory_bandwidth_ratio",
+        otel="accel.memory.bandwidth.utilization",
+        factor=PERCENT,
+    ),
+)
+HEALTH = (
+    Metric(
+        "tpu.{i}.iciLinkHealth",
+        "1",
+        "gauge",
+        "Score of the worst of the device's links to other chips, from 0 (sound) to 10 (unusable).",
+        {"tpu": "SDK ici_link_health"},
+        maximum=WORST_SCORE,
+        prometheus="accel_link_health_score",
+        otel="accel.link.health",
+    ),
+    Metric(
+        "tpu.{i}.throttleScore",
+        "1",
+        "gauge",
+        "How much the device is throttled, from 0 (not at all) to 10.",
+        {"tpu": "SDK tpu_throttle_score"},
+        maximum=WORST_SCORE,
+        prometheus="accel_throttle_score",
+        otel="accel.throttle.score",
+    ),
+)
+TRANSFERS = tuple(row for family in TRANSFER_FAMILIES for row in _rows(family))
+NETWORK = tuple(row for family in NETWORK_FAMILIES for row in _rows(family))
+PROGRAMS = (
+    *(row for family in PROGRAM_FAMILIES for row in _rows(family)),
+    Metric(
+        f"{QUEUE_KEY}.{{label}}",
+        "1",
+        "gauge",
+        "Compiled programs that wait to be executed on a core.",
+        {"tpu": f"gRPC {QUEUE_GRPC}; SDK {QUEUE_SDK[0]}"},
+        conditional=True,
+        prometheus='accel_program_queue_length{label="{label}"}',
+        otel='accel.program.queue.length{accel.label="{label}"}',
+    ),
+)

@@ -1,0 +1,183 @@
+"""Everything the vendor's module may do wrong, and what comes of it."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from accelmetrics import Sampler, Snapshot
+from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.schemas.reasons import Reason
+from tests.simulators.graphcore import GcipuinfoStandIn, Mode, c600, m2000
+
+KEYS = 9
+
+
+def reasons(snapshot: Snapshot) -> set[str]:
+    return {why.reason for why in snapshot.unavailable.values()}
+
+
+def eventually(sampler: Sampler, condition: Callable[[Snapshot], bool]) -> Snapshot:
+    """The first snapshot for which something is true; it must come."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        snapshot = sampler.sample()
+        if condition(snapshot):
+            return snapshot
+        time.sleep(0.05)
+    raise AssertionError(snapshot.backends)
+
+
+def test_a_machine_without_the_module_says_what_to_install(system: Path) -> None:
+    del system
+    with Sampler(["graphcore"], clock=SYSTEM_CLOCK) as sampler:
+        (status,) = sampler.sample().backends
+        (source,) = sampler._engine.sources()  # type: ignore[union-attr]  # what doctor prints
+    assert status.status == "failed"
+    assert "No module named 'gcipuinfo'" in status.detail
+    assert "Poplar SDK" in source.advice
+
+
+@pytest.mark.parametrize("at", ["import", "gcipuinfo", "getDevices"])
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [("raise", "RuntimeError: ipuof: no response"), ("permission", "Permission denied"), ("exit", "SystemExit: 3")],
+)
+def test_a_library_that_does_not_start_is_said_and_tried_again(
+    stand_in: GcipuinfoStandIn, sampler: Sampler, at: str, mode: Mode, words: str
+) -> None:
+    stand_in.behave([c600(0)], mode=mode, at=at)
+    (status,) = sampler.sample().backends
+    assert status.status == "failed"
+    assert words in status.detail
+    stand_in.behave([c600(0)])
+    assert "ipu.0.clock (MHz)" in eventually(sampler, lambda snapshot: bool(snapshot.metrics)).metrics
+
+
+def test_no_permission_is_told_apart(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:
+    stand_in.behave([c600(0)])
+    sampler.sample()
+    stand_in.behave([c600(0)], mode="permission")
+    snapshot = sampler.sample()
+    assert reasons(snapshot) == {Reason.NO_PERMISSION}
+    assert len(snapshot.unavailable) == KEYS
+
+
+def test_a_library_without_ipus_points_to_the_partition(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:
+    stand_in.behave([])
+    (status,) = sampler.sample().backends
+    assert (status.status, status.detail) == ("failed", "gcipuinfo lists no IPU")
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"), [("raise", Reason.DRIVER_ERROR), ("exit", Reason.DRIVER_ERROR), ("garbage", Reason.PARSE_ERROR)]
+)
+def test_a_call_that_fails_is_made_again_at_the_next_reading(
+    stand_in: GcipuinfoStandIn, sampler: Sampler, mode: Mode, reason: Reason
+) -> None:
+    stand_in.behave([c600(0), c600(1)])
+    sampler.sample()
+    stand_in.behave([c600(0), c600(1)], mode=mode)
+    snapshot = sampler.sample()
+    assert (len(snapshot.metrics), len(snapshot.unavailable), reasons(snapshot)) == (0, 2 * KEYS, {reason})
+    stand_in.behave([c600(0), c600(1)])
+    assert len(sampler.sample().metrics) == 16
+
+
+def test_after_failures_in_a_row_the_library_is_opened_again(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:
+    stand_in.behave([c600(0)])
+    sampler.sample()
+    made = stand_in.calls.count(["gcipuinfo"])
+    stand_in.behave([c600(0)], mode="raise")
+    for _ in range(3):
+        sampler.sample()
+    stand_in.behave([c600(0)])
+    assert eventually(sampler, lambda snapshot: bool(snapshot.metrics)).devices[0].key == "ipu.0"
+    assert stand_in.calls.count(["gcipuinfo"]) == made + 1
+
+
+def test_an_ipu_that_is_no_longer_listed_is_lost_and_the_others_are_not(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:
+    stand_in.behave([c600(0), c600(1)])
+    sampler.sample()
+    stand_in.behave([c600(1)])
+    snapshot = sampler.sample()
+    assert {why.reason for key, why in snapshot.unavailable.items() if key.startswith("ipu.0.")} == {Reason.DEVICE_LOST}
+    assert snapshot.metrics["ipu.1.clock (MHz)"] == 1500
+    stand_in.behave([], mode="empty")
+    assert reasons(sampler.sample()) == {Reason.DEVICE_LOST}
+
+
+@pytest.mark.parametrize(
+    "changed", [[c600(0), c600(5)], [c600(0, pci_id="0000:9a:00.0")], [c600(0, board_serial_number="0071.0044.999999")]]
+)
+def test_other_ipus_are_listed_again(stand_in: GcipuinfoStandIn, sampler: Sampler, changed: list[dict[str, str]]) -> None:
+    stand_in.behave([c600(0)])
+    sampler.sample()
+    stand_in.behave(changed)
+    assert reasons(sampler.sample()) == {Reason.DRIVER_UNAVAILABLE}
+    snapshot = eventually(sampler, lambda snapshot: len(snapshot.metrics) == 8 * len(changed))
+    wanted = {(device["id"], device["board serial number"]) for device in changed}
+    assert wanted <= {(str(device.identity.vendor_index), device.identity.serial) for device in snapshot.devices}
+
+
+def test_an_attribute_that_comes_and_goes_opens_nothing_again(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:
+    stand_in.behave([c600(0)])
+    sampler.sample()
+    stand_in.behave([c600(0, pci_id="N/A")])
+    assert len(sampler.sample().metrics) == 8
+    assert stand_in.calls.count(["gcipuinfo"]) == 1
+
+
+def test_a_call_that_hangs_costs_the_deadline_and_comes_back(stand_in: GcipuinfoStandIn) -> None:
+    stand_in.behave([c600(number) for number in range(4)])
+    with Sampler(["graphcore"], clock=SYSTEM_CLOCK, timeout=0.3) as sampler:
+        sampler.sample()
+        stand_in.behave([c600(number) for number in range(4)], mode="hang")
+        before = time.monotonic()
+        snapshots = [sampler.sample() for _ in range(3)]
+        assert time.monotonic() - before < 2.5
+        assert [reasons(snapshot) for snapshot in snapshots] == [{Reason.TIMED_OUT}] * 3
+        assert sum(thread.name.startswith("accelmetrics-graphcore") for thread in threading.enumerate()) <= 5
+        stand_in.behave([c600(number) for number in range(4)])
+        assert len(eventually(sampler, lambda snapshot: len(snapshot.metrics) == 32).devices) == 4
+
+
+def test_a_slow_call_is_waited_for(stand_in: GcipuinfoStandIn) -> None:
+    stand_in.behave([c600(0), m2000(1)], delay=0.2)
+    with Sampler(["graphcore"], clock=SYSTEM_CLOCK) as sampler:
+        for _ in range(3):
+            assert len(sampler.sample().metrics) == 12
+
+
+ISOLATED = """
+import sys, time
+from accelmetrics import Sampler
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+behaviour = Path(sys.argv[1], "behaviour.json")
+good = behaviour.read_text()
+with Sampler(["graphcore"], isolation="process") as sampler:
+    print(len(sampler.sample().metrics))
+    behaviour.write_text(good.replace('"normal"', '"die"'))
+    snapshot = sampler.sample()
+    print(len(snapshot.metrics), {str(why.reason) for why in snapshot.unavailable.values()})
+    behaviour.write_text(good)
+    end = time.monotonic() + 20
+    while not (metrics := sampler.sample().metrics) and time.monotonic() < end:
+        time.sleep(0.1)
+    print(len(metrics))
+"""
+
+
+def test_a_library_that_ends_the_process_takes_only_the_child_with_it(stand_in: GcipuinfoStandIn, system: Path) -> None:
+    stand_in.behave([c600(0)])
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "ACCELMETRICS_SYSROOT": str(system)}
+    done = subprocess.run(
+        [sys.executable, "-c", ISOLATED, str(stand_in.directory)], capture_output=True, text=True, env=environment, timeout=40
+    )
+    assert done.stdout.splitlines() == ["8", "0 {'driver_unavailable'}", "8"], done.stderr
