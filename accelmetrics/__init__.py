@@ -10,13 +10,17 @@ Importing this package loads nothing but itself: names load their module when th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from accelmetrics._version import __version__
 
+TYPE_CHECKING = False  # type checkers take it as true; importing it from typing would be most of what this import costs
+
 if TYPE_CHECKING:
+    from accelmetrics.sampling.allocation import allocation
+    from accelmetrics.sampling.allocation_records import Allocation, Finding, Worker
     from accelmetrics.sampling.diagnosis import diagnose
     from accelmetrics.sampling.sampler import Sampler, sample
+    from accelmetrics.sampling.visibility import Visibility, visibility
+    from accelmetrics.sampling.visible_devices import visible_devices
     from accelmetrics.schemas.errors import (
         AccelMetricsError,
         DocumentError,
@@ -32,12 +36,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccelMetricsError",
+    "Allocation",
     "BackendStatus",
     "Device",
     "DeviceIdentity",
     "DeviceProcess",
     "DocumentError",
     "DriverGoneError",
+    "Finding",
     "InvalidOptionError",
     "MissingDependencyError",
     "Reason",
@@ -46,19 +52,26 @@ __all__ = [
     "SourceError",
     "Unavailable",
     "UnknownNameError",
+    "Visibility",
+    "Worker",
     "__version__",
+    "allocation",
     "diagnose",
     "sample",
+    "visibility",
+    "visible_devices",
 ]
 
 _HOMES = {
     "AccelMetricsError": "schemas.errors",
+    "Allocation": "sampling.allocation_records",
     "BackendStatus": "schemas.identity",
     "Device": "schemas.snapshot",
     "DeviceIdentity": "schemas.identity",
     "DeviceProcess": "schemas.identity",
     "DocumentError": "schemas.errors",
     "DriverGoneError": "schemas.errors",
+    "Finding": "sampling.allocation_records",
     "InvalidOptionError": "schemas.errors",
     "MissingDependencyError": "schemas.errors",
     "Reason": "schemas.reasons",
@@ -67,12 +80,17 @@ _HOMES = {
     "SourceError": "schemas.errors",
     "Unavailable": "schemas.reasons",
     "UnknownNameError": "schemas.errors",
+    "Visibility": "sampling.visibility",
+    "Worker": "sampling.allocation_records",
+    "allocation": "sampling.allocation",
     "diagnose": "sampling.diagnosis",
     "sample": "sampling.sampler",
+    "visibility": "sampling.visibility",
+    "visible_devices": "sampling.visible_devices",
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Load a public name's module on first use (PEP 562)."""
     home = _HOMES.get(name)
     if home is None:

@@ -32,7 +32,15 @@ on the host. A pace such as *10 s* says that a slow-moving value is read anew at
 the driver is opened.
 """
 
-SOURCES = {"nvidia": "NVIDIA", "amd": "AMD", "graphcore": "Graphcore", "host": "Host"}
+SOURCES = {
+    "nvidia": "NVIDIA",
+    "amd": "AMD",
+    "apple": "Apple",
+    "tpu": "Google TPU",
+    "neuron": "AWS Neuron",
+    "graphcore": "Graphcore",
+    "host": "Host",
+}
 
 
 def render() -> str:

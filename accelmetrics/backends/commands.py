@@ -252,6 +252,9 @@ class Child:
 
     def abandon(self) -> None:
         """The interpreter exits: kill and tidy up without waiting."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()  # its keeper finds those too that left the group, and has the time for it
+            return
         self.kill_group()
         _remove(self.directory)
 

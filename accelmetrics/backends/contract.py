@@ -132,7 +132,11 @@ class Reader(Protocol):
 
 
 class Driver(Protocol):
-    """An open source."""
+    """An open source.
+
+    Where a backend has several sources, of which not all are read in the same way, its drivers have an attribute ``interval``
+    of their own, which takes the place of the backend's while they are open.
+    """
 
     @property
     def source(self) -> str:

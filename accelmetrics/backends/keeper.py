@@ -31,10 +31,18 @@ def main(directory: str, mark: str, argv: list[str]) -> int:
     except OSError as error:
         sys.stderr.write(f"{argv[0]}: {error.strerror}\n")
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+    close_outputs()
     threading.Thread(target=watch, args=(directory, mark), daemon=True).start()
     status = os.waitpid(pid, 0)[1]
     ENDING.acquire()
     return BY_SIGNAL + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def close_outputs() -> None:
+    """Only the command writes from here on: when it closes its outputs, they are closed."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for output in (1, 2):
+        os.dup2(nothing, output)
 
 
 def watch(directory: str, mark: str) -> None:

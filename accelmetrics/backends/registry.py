@@ -28,6 +28,9 @@ GROUP = "accelmetrics.backends"
 BUILT_IN = {
     "nvidia": "accelmetrics.backends.nvidia:backend",
     "amd": "accelmetrics.backends.amd:backend",
+    "apple": "accelmetrics.backends.apple:backend",
+    "tpu": "accelmetrics.backends.tpu:backend",
+    "neuron": "accelmetrics.backends.neuron:backend",
     "graphcore": "accelmetrics.backends.graphcore:backend",
     "host": "accelmetrics.backends.host:backend",
 }

@@ -146,7 +146,7 @@ class Stream:
         self._child: Child | None = None
         self._record: tuple[bytes, float, int] | None = None
         self._failure: Unavailable | None = NO_NEWS
-        self._words = b""
+        self._words, self._noisy = b"", False
         self._due = 0.0
         self.starts = 0
         self.ends = 0
@@ -210,12 +210,11 @@ class Stream:
             self._rest(failure)
 
     def _rest(self, failure: Unavailable) -> None:
+        self._fail(failure)
         with self._news:
             self.ends += 1
-            if not self._closed:
-                self._failure = failure
-                self._news.notify_all()
-                self._news.wait_for(lambda: self._closed, self._pause)
+            self._news.notify_all()
+            self._news.wait_for(lambda: self._closed, self._pause)
         self._pause = min(LAST_PAUSE, self._pause * 2)
 
     def _run(self) -> Unavailable:
@@ -228,14 +227,18 @@ class Stream:
             with self._news:
                 self._child = None  # before its number may become another's
             status = None if silent else child.reap(REAP)
+            ended = child.process.returncode is not None
             child.kill()  # all of it, or what it left behind
         if status is None:
-            return self._told(Reason.TIMED_OUT, f"gave no record for {self._silence:g} s and was killed")
+            reason = Reason.PARSE_ERROR if self._noisy else Reason.TIMED_OUT
+            return self._told(reason, f"gave no record for {self._silence:g} s and was killed")
+        if not ended:
+            return self._told(Reason.DRIVER_ERROR, "closed its output and was killed")
         return self._told(_REASONS.get(status, Reason.DRIVER_ERROR), _ending(status))
 
     def _adopt(self, child: Child) -> bool:
         with self._news:
-            self._words = b""
+            self._words, self._noisy = b"", False
             self._due = self._clock.monotonic() + max(self._silence, START_UP)
             self._child = None if self._closed else child
             return self._child is not None
@@ -264,16 +267,19 @@ class Stream:
     def _take(self, lines: Lines, chunk: bytes) -> None:
         """Part of standard output."""
         dropped = lines.dropped
-        records = []
-        for line in lines.feed(chunk):
-            if line.startswith(self._opening):
-                records.append(line)
-            else:
+        complete = lines.feed(chunk)
+        records = [line for line in complete if line.startswith(self._opening)]
+        for line in complete:
+            if not line.startswith(self._opening):
+                self._noisy = True
                 self._note(line + b"\n")
         if records:
             self._publish(records)
         elif lines.dropped > dropped:
-            self._failure = Unavailable(Reason.PARSE_ERROR, f"{self._name} printed a line of more than {self._max_line} bytes: dropped")
+            self._noisy = True
+            self._fail(Unavailable(Reason.PARSE_ERROR, f"{self._name} printed a line of more than {self._max_line} bytes: dropped"))
+        elif complete and self._failure is not None:
+            self._fail(self._told(Reason.PARSE_ERROR, "has printed no record"))
 
     def _publish(self, records: list[bytes]) -> None:
         now = self._clock.monotonic()
@@ -284,6 +290,11 @@ class Stream:
                 self._record = records[-1], now, number + len(records)
                 self._failure = None
                 self._news.notify_all()
+
+    def _fail(self, failure: Unavailable) -> None:
+        with self._news:
+            if not self._closed:
+                self._failure = failure
 
     def _note(self, chunk: bytes) -> None:
         """Keep words: standard error, and lines that are no records."""

@@ -25,7 +25,8 @@ def system_path(path: str) -> Path:
 def read_text(path: str) -> str | None:
     """The text of a system file without the white space around it; None when it is not there or may not be read."""
     try:
-        return system_path(path).read_text(encoding="utf-8", errors="replace").strip()
+        with open(sysroot() + path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - read often, and pathlib keeps every name
+            return file.read().strip()
     except OSError:
         return None
 
@@ -48,6 +49,6 @@ def pci_devices(vendor: str, classes: tuple[str, ...] = ()) -> list[str]:
 def list_directory(path: str) -> list[str]:
     """Names in a system directory, sorted; empty when it is not there."""
     try:
-        return sorted(os.listdir(system_path(path)))  # noqa: PTH208  names alone are wanted
+        return sorted(os.listdir(sysroot() + path))  # noqa: PTH208 - names alone are wanted
     except OSError:
         return []

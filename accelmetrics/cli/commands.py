@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "dump": "print one reading of everything, or one every so many seconds",
     "list": "list the devices",
+    "allocation": "compare which devices a job's processes were given with those that they use",
     "doctor": "say of every source whether it works, and what to do where it does not",
     "metrics": "list the metrics, with their units and meanings",
     "schema": "print the JSON Schema of the document that dump --json prints",

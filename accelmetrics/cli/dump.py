@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from accelmetrics.cli import parsing
 from accelmetrics.cli.parsing import UsageError
+from accelmetrics.cli.visible import add_visible
 from accelmetrics.schemas.reasons import Reason
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def configure(parser: ArgumentParser) -> None:
     add("--interval", type=parsing.pause, metavar="S", help="seconds from one reading to the next, without end unless --count is given")
     add("--count", type=parsing.count, metavar="N", help=f"how many readings (without --interval: one every {DEFAULT_INTERVAL:g} s)")
     add("--gpus", type=parsing.devices, metavar="LIST", help="devices, by number, range, key or UUID: 0,2-3")
+    add_visible(parser)
     add("--backends", type=parsing.backends, metavar="LIST", help="sources, by name: nvidia,host; one named here is opened in any case")
     add("--pid", type=parsing.process_id, metavar="PID", help="the process to watch (default: this one)")
     add("--children", action="store_true", help="watch its descendants with it")
@@ -137,6 +139,7 @@ def _sampler(options: Namespace) -> Sampler:
     return Sampler(
         options.backends,
         gpus=options.gpus,
+        visible=options.visible,
         pid=options.pid,
         children=options.children,
         disk_paths=options.disk_path or ("/",),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from accelmetrics.cli import parsing
 from accelmetrics.cli.output import say
+from accelmetrics.cli.visible import add_visible
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -17,13 +18,15 @@ HEAD = ("KEY", "VENDOR", "NAME", "UUID", "PCI", "MEMORY", "DRIVER")
 EXAMPLES = """\
   accelmetrics list
   accelmetrics list --json | jq -r '.[].uuid'
-  accelmetrics list --backends nvidia"""
+  accelmetrics list --backends nvidia
+  CUDA_VISIBLE_DEVICES=2,0 accelmetrics list --visible      those, with the numbers that a program has for them"""
 
 
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
     add = parser.add_argument
     add("--json", action="store_true", help="print a JSON array: the entries of `devices` in the document of dump --json")
+    add_visible(parser)
     add("--backends", type=parsing.backends, metavar="LIST", help="sources, by name: nvidia,amd")
     add("--timeout", type=parsing.pause, metavar="S", help="seconds to wait for an answer, and for sources to open (default: 1, and 10)")
 
@@ -34,35 +37,45 @@ def run(options: Namespace, out: Stdout) -> int:
     from accelmetrics.sampling.sampler import Sampler
 
     timeout, open_timeout = options.timeout or DEFAULT_TIMEOUT, options.timeout or DEFAULT_OPEN_TIMEOUT
-    with Sampler(options.backends, timeout=timeout, open_timeout=open_timeout) as sampler:
+    with Sampler(options.backends, visible=options.visible, timeout=timeout, open_timeout=open_timeout) as sampler:
         snapshot = sampler.sample()
     if options.json:
         import json
 
         out.write(json.dumps(snapshot.to_dict()["devices"], indent=2 if out.terminal else None) + "\n")
     elif snapshot.identities:
-        out.write(table(snapshot))
-    _explain(snapshot)
+        out.write(table(snapshot, bool(options.visible)))
+    _explain(snapshot, bool(options.visible))
     return 0
 
 
-def table(snapshot: Snapshot) -> str:
-    """A line a device, below a heading."""
+def table(snapshot: Snapshot, visible: bool = False) -> str:
+    """A line a device, below a heading.
+
+    Args:
+        snapshot: The devices.
+        visible: Whether the program's numbers for them are wanted too.
+    """
     from accelmetrics.cli.layout import aligned
     from accelmetrics.cli.units import quantity
 
-    rows = [HEAD]
+    rows: list[tuple[str, ...]] = [(*HEAD, "VISIBLE") if visible else HEAD]
     for device in snapshot.devices:
         memory = quantity(device.memory_total_bytes, "By") if device.memory_total_bytes else ""
         memory = "shared with the host" if device.unified else memory
         cells = (device.key, device.vendor, device.name, device.uuid, device.pci_bus_id, memory, device.driver_version)
-        rows.append(tuple(cell or "-" for cell in cells))  # type: ignore[arg-type]  # as many cells as the heading has
+        number = "?" if device.visible_index is None else str(device.visible_index)
+        rows.append(tuple(cell or "-" for cell in (*cells, *(number for _ in range(visible)))))
     return "\n".join(aligned(rows)) + "\n"
 
 
-def _explain(snapshot: Snapshot) -> None:
+def _explain(snapshot: Snapshot, visible: bool) -> None:
     for status in snapshot.backends:
         if status.status in {"failed", "timed_out", "degraded"}:
             say(f"{status.name}: {status.detail}")
-    if not snapshot.identities:
+    if visible and any(device.visible_index is None for device in snapshot.devices):
+        say("Which devices a program sees, or under which numbers, cannot be told in full: `accelmetrics allocation` says why.")
+    if visible and not snapshot.identities:
+        say("No device is visible: look at CUDA_VISIBLE_DEVICES and its like, or leave --visible out.")
+    elif not snapshot.identities:
         say("No devices were found. `accelmetrics doctor` says what was looked for, and what to do where something is expected.")

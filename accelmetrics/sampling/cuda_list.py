@@ -91,8 +91,8 @@ def _by_uuid(entries: Sequence[str], devices: Devices, lists: tuple[VisibleList,
     caveats: list[str] = []
     for entry in entries:
         found = [place for place, device in enumerate(devices) if entry.startswith(kind) and device.uuid.startswith(entry)]
-        if not found and _is_unmatched_instance(entry, devices):
-            return Sight(None, False, lists, (f"{entry!r} names a MIG instance by its numbers, which its UUID does not tell",))
+        if not found and _may_be_unlisted(entry, devices):
+            return Sight(None, False, lists, (f"{entry!r} names a MIG instance, and which one cannot be told by what is listed here",))
         if len(found) != 1:
             caveats += _ended(entry)
             break
@@ -102,10 +102,15 @@ def _by_uuid(entries: Sequence[str], devices: Devices, lists: tuple[VisibleList,
     return _enumerated(chosen, devices, Sight((), True, lists, tuple(caveats)))
 
 
-def _is_unmatched_instance(entry: str, devices: Devices) -> bool:
-    """Whether an entry has the form that drivers before R470 gave to instances, and names a GPU that has some."""
+def _may_be_unlisted(entry: str, devices: Devices) -> bool:
+    """Whether an entry may be an instance that is not listed under this name.
+
+    So it is where no instances are listed, and for the form that drivers before R470 gave them, with the numbers of the GPU
+    and compute instance, which are not in the UUIDs of later ones.
+    """
     legacy = _LEGACY.fullmatch(entry)
-    return legacy is not None and any(device.parent == legacy[1] for device in devices)
+    parents = {device.parent for device in devices} - {""}
+    return entry.startswith("MIG-") and (not parents or (legacy is not None and legacy[1] in parents))
 
 
 def _enumerated(chosen: Sequence[int], devices: Devices, sight: Sight) -> Sight:

@@ -36,11 +36,14 @@ def environment_of(pid: int) -> Environment:
 
 
 def _from_proc(pid: int) -> Environment:
-    from accelmetrics.backends.nvidia.family import number_here
+    from accelmetrics.backends.family import number_here
 
     number = number_here(pid)
-    if number is None:
-        return _gone(pid)
+    return _gone(pid) if number is None else environment_at(number, pid)
+
+
+def environment_at(number: int, pid: int) -> Environment:
+    """The environment of a process by its number in the ``/proc`` that we read; ``pid`` is what it is called in words."""
     try:
         data = system_path(f"/proc/{number}/environ").read_bytes()
         ended = not data and not system_path(f"/proc/{number}/cmdline").read_bytes()

@@ -136,7 +136,7 @@ def _engine(backends: Sequence[str | Backend] | None, options: Options, isolatio
 _shared: dict[object, Sampler] = {}
 
 
-def sample(
+def sample(  # noqa: PLR0913 - every option is a keyword with a default
     backends: Sequence[str | Backend] | None = None,
     *,
     gpus: Sequence[Choice] | None = None,

@@ -31,6 +31,10 @@ class Selection:
             return True
         return any(_is(place, choice) for choice in self._choices)
 
+    def names(self, place: Place) -> bool:
+        """Whether a choice is this device, of whatever kind it is."""
+        return any(_is(place, choice) for choice in self._choices or ())
+
     def check(self, places: Iterable[Place]) -> None:
         """Refuse a choice that no device answers to.
 

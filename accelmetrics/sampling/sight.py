@@ -73,7 +73,7 @@ def whole_number_any_base(text: str) -> int | None:
     for pattern, base in _BASES:
         if pattern.fullmatch(text):
             return int(text, base)
-    return int(text) if _DECIMAL.fullmatch(text) else None
+    return int(text) if _DECIMAL.fullmatch(text) and text.lstrip("+-")[0] != "0" else None
 
 
 def plain_number(text: str) -> int | None:

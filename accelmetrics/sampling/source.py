@@ -71,9 +71,15 @@ class Source:
         self._retry_at = 0.0
 
     @property
+    def interval(self) -> float:
+        """Seconds between two readings, 0 where it is read when asked: the open driver's own, where it has one."""
+        interval: float = getattr(self.driver, "interval", self.backend.interval)
+        return interval
+
+    @property
     def paced(self) -> bool:
         """Whether it is read in the background at an interval of its own."""
-        return self.backend.interval > 0
+        return self.interval > 0
 
     @property
     def lanes(self) -> int:
@@ -88,7 +94,7 @@ class Source:
 
         Its own interval, or twice what a reading takes, so that a slow command never runs more than half of the time.
         """
-        return max(self.backend.interval, 2.0 * self.busy_seconds)
+        return max(self.interval, 2.0 * self.busy_seconds)
 
     def ensure_open(self, forced: bool) -> bool:
         """Begin to look for the hardware and to open the source, on a lane, if that is due.

@@ -82,6 +82,8 @@ class GpuMetrics(Model):
     pcie_rx_bytes: float | None = Field(None, alias="pcieRxBytes", ge=0, description="Bytes per second received over PCIe. Unit: By/s.")
     nvlink_tx_bytes: float | None = Field(None, alias="nvlinkTxBytes", ge=0, description="Bytes per second sent over all NVLinks. Unit: By/s.")
     nvlink_rx_bytes: float | None = Field(None, alias="nvlinkRxBytes", ge=0, description="Bytes per second received over all NVLinks. Unit: By/s.")
+    scaled_utilization: float | None = Field(None, alias="scaledUtilization", ge=0, le=100, description="Share of the GPU's capacity that was used: the time it was active, weighted by its clock relative to the highest. Unit: %.")
+    freq: float | None = Field(None, alias="freq", ge=0, description="Clock of the GPU, averaged over the time it was active. Unit: MHz.")
 
 
 class GpuProcessMetrics(Model):
@@ -95,6 +97,32 @@ class GpuProcessMetrics(Model):
     power_watts: float | None = Field(None, alias="powerWatts", ge=0, description="The board's `powerWatts`, while the watched process uses the device. Unit: W.")
     enforced_power_limit_watts: float | None = Field(None, alias="enforcedPowerLimitWatts", ge=0, description="The board's `enforcedPowerLimitWatts`, while the watched process uses the device. Unit: W.")
     power_percent: float | None = Field(None, alias="powerPercent", ge=0, description="The board's `powerPercent`, while the watched process uses the device. Unit: %.")
+
+
+class TpuMetrics(Model):
+    """What a TPU says: the keys below ``tpu.{i}``."""
+
+    duty_cycle: float | None = Field(None, alias="dutyCycle", ge=0, le=100, description="Share of the time during which the device was computing; TPU v2 and v3 say it of a chip, and both its devices have that value. Unit: %.")
+    tensorcore_utilization: float | None = Field(None, alias="tensorcoreUtilization", ge=0, le=100, description="Share of the TensorCore's capacity that was used. Unit: %.")
+    tensorcore_idle_duration: float | None = Field(None, alias="tensorcoreIdleDuration", ge=0, description="For how long the TensorCore has been idle. Unit: s.")
+    hbm_capacity_total: int | None = Field(None, alias="hbmCapacityTotal", ge=0, description="Memory of the device that programs can use. Unit: By.")
+    hbm_capacity_usage: int | None = Field(None, alias="hbmCapacityUsage", ge=0, description="Memory of the device that is in use. Unit: By.")
+    hbm_memory_usage: float | None = Field(None, alias="hbmMemoryUsage", ge=0, le=100, description="Share of the device's memory that is in use. Unit: %.")
+    runtime_hbm_utilization: float | None = Field(None, alias="runtimeHbmUtilization", ge=0, le=100, description="Share of the memory's bandwidth that was used, as the runtime reckons it. Unit: %.")
+    ici_link_health: float | None = Field(None, alias="iciLinkHealth", ge=0, le=10, description="Score of the worst of the device's links to other chips, from 0 (sound) to 10 (unusable). Unit: 1.")
+    throttle_score: float | None = Field(None, alias="throttleScore", ge=0, le=10, description="How much the device is throttled, from 0 (not at all) to 10. Unit: 1.")
+
+
+class TrnMetrics(Model):
+    """What a TRN says: the keys below ``trn.{i}``."""
+
+    neuroncore_utilization: float | None = Field(None, alias="neuroncore_utilization", ge=0, le=100, description="Share of the time during which the NeuronCore was executing, over the programs that use it. Unit: %.")
+    flops: float | None = Field(None, alias="flops", ge=0, description="Floating-point operations per second that programs performed on the NeuronCore. Unit: 1.")
+    neuroncore_memory_usage_constants: int | None = Field(None, alias="neuroncore_memory_usage.constants", ge=0, description="Device memory that programs use on the core for constants (training) or weights (inference). Unit: By.")
+    neuroncore_memory_usage_model_code: int | None = Field(None, alias="neuroncore_memory_usage.model_code", ge=0, description="Device memory that programs use on the core for the executable code of models. Unit: By.")
+    neuroncore_memory_usage_model_shared_scratchpad: int | None = Field(None, alias="neuroncore_memory_usage.model_shared_scratchpad", ge=0, description="Device memory that programs use on the core for the scratchpad that models share. Unit: By.")
+    neuroncore_memory_usage_runtime_memory: int | None = Field(None, alias="neuroncore_memory_usage.runtime_memory", ge=0, description="Device memory that programs use on the core for the Neuron runtime itself. Unit: By.")
+    neuroncore_memory_usage_tensors: int | None = Field(None, alias="neuroncore_memory_usage.tensors", ge=0, description="Device memory that programs use on the core for tensors. Unit: By.")
 
 
 class IpuMetrics(Model):
@@ -154,6 +182,18 @@ class HostMetrics(Model):
     network_sent_bps: float | None = Field(None, alias="network.sentBps", ge=0, description="Bytes per second sent over the interval. Unit: By/s.")
     network_recv_bps: float | None = Field(None, alias="network.recvBps", ge=0, description="Bytes per second received over the interval. Unit: By/s.")
     network_tcp_retransmits: int | None = Field(None, alias="network.tcpRetransmits", ge=0, description="TCP segments that were sent again since the first reading. Unit: 1.")
+    cpu_ecpu_percent: float | None = Field(None, alias="cpu.ecpu_percent", ge=0, le=100, description="Share of the efficiency cores' capacity that was used: the time they were active, weighted by their clock. Unit: %.")
+    cpu_ecpu_freq: float | None = Field(None, alias="cpu.ecpu_freq", ge=0, description="Clock of the efficiency cores, averaged over them. Unit: MHz.")
+    cpu_pcpu_percent: float | None = Field(None, alias="cpu.pcpu_percent", ge=0, le=100, description="Share of the performance cores' capacity that was used: the time they were active, weighted by their clock. Unit: %.")
+    cpu_pcpu_freq: float | None = Field(None, alias="cpu.pcpu_freq", ge=0, description="Clock of the performance cores, averaged over them. Unit: MHz.")
+    ane_power: float | None = Field(None, alias="ane.power", ge=0, description="Power that the Neural Engine draws. Unit: W.")
+    system_power_watts: float | None = Field(None, alias="system.powerWatts", ge=0, description="Power that the whole machine draws. Unit: W.")
+    soc_power_watts: float | None = Field(None, alias="soc.powerWatts", ge=0, description="Power that the processor, the GPU and the Neural Engine draw together. Unit: W.")
+    soc_cpu_power_watts: float | None = Field(None, alias="soc.cpuPowerWatts", ge=0, description="Power that the processor's cores draw. Unit: W.")
+    soc_cpu_temp: float | None = Field(None, alias="soc.cpuTemp", ge=-273.15, description="Mean temperature of the processor's cores. Unit: Cel.")
+    memory_used: int | None = Field(None, alias="memory.used", ge=0, description="Memory of the machine that is in use, which its GPU shares. Unit: By.")
+    memory_used_percent: float | None = Field(None, alias="memory.used_percent", ge=0, le=100, description="Memory of the machine that is in use, in percent of what it has. Unit: %.")
+    swap_used: int | None = Field(None, alias="swap.used", ge=0, description="Swap space in use; missing on a machine without swap. Unit: By.")
     cpus: dict[int, CpuMetrics] = Field(default_factory=dict, description="The keys below `cpu.{i}`, by instance.")
     filesystems: dict[str, FilesystemMetrics] = Field(default_factory=dict, description="The keys below `disk.{path}`, by instance.")
     disks: dict[str, DiskMetrics] = Field(default_factory=dict, description="The keys below `disk.{device}`, by instance.")
@@ -161,11 +201,11 @@ class HostMetrics(Model):
 
 if TYPE_CHECKING:
 
-    class DeviceMetrics(GpuMetrics, IpuMetrics):
+    class DeviceMetrics(GpuMetrics, TpuMetrics, TrnMetrics, IpuMetrics):
         """A device of any kind, as type checkers see it: every name that some kind has."""
 
 else:
     DeviceMetrics = Model
 
-DEVICE_MODELS: dict[str, type[Model]] = {"gpu": GpuMetrics, "ipu": IpuMetrics}
+DEVICE_MODELS: dict[str, type[Model]] = {"gpu": GpuMetrics, "tpu": TpuMetrics, "trn": TrnMetrics, "ipu": IpuMetrics}
 """The model of each kind of device."""

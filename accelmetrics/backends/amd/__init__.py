@@ -1,28 +1,70 @@
-"""AMD GPUs.
+"""AMD GPUs, and Hygon's, which are built on the same design.
 
-Where the numbers come from is a list of sources, the best first; the first that opens is used. Each is a module with a
-driver of its own (:mod:`~accelmetrics.backends.amd.rocm_smi` runs the command of that name), and adding one adds its
-module and its place in the list. They give the same metrics under the same names; whether the hardware is here is not
-their question but :mod:`~accelmetrics.backends.amd.detection`'s.
+Where the numbers come from is a table of sources, the best first; the first that opens is used, unless one is pinned:
+
+=========  ===============================================================================  =========
+sysfs      the kernel driver's files, merged with the module ``amdsmi`` where one matches    when asked
+amdsmi     the module alone                                                                  when asked
+amd-smi    the command ``amd-smi``                                                           every 2 s
+rocm-smi   the command ``rocm-smi``                                                          every 2 s
+=========  ===============================================================================  =========
+
+They give the same metrics under the same names; whether the hardware is here is not their question but
+:mod:`~accelmetrics.backends.amd.detection`'s. A source's module is imported when it is opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import ClassVar
 
 from accelmetrics.backends.amd.detection import detect
-from accelmetrics.backends.amd.rocm_smi import RocmSmiDriver
-from accelmetrics.backends.amd.rounds import BACKEND, INTERVAL
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Detection, Driver
-from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.errors import SourceError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceKind
 from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.reasons import Reason
 
+BACKEND = "amd"
 Opener = Callable[[Clock], Driver]
 
-SOURCES: tuple[Opener, ...] = (RocmSmiDriver,)
+
+def _merged(clock: Clock) -> Driver:
+    from accelmetrics.backends.amd.in_process import InProcessDriver
+
+    return InProcessDriver(clock)
+
+
+def _sysfs(clock: Clock) -> Driver:
+    from accelmetrics.backends.amd.in_process import SYSFS, InProcessDriver
+
+    return InProcessDriver(clock, (SYSFS,))
+
+
+def _amdsmi(clock: Clock) -> Driver:
+    from accelmetrics.backends.amd.in_process import AMDSMI, InProcessDriver
+
+    return InProcessDriver(clock, (AMDSMI,))
+
+
+def _amd_smi(clock: Clock) -> Driver:
+    from accelmetrics.backends.amd.amd_smi import AmdSmiDriver
+
+    return AmdSmiDriver(clock)
+
+
+def _rocm_smi(clock: Clock) -> Driver:
+    from accelmetrics.backends.amd.rocm_smi import RocmSmiDriver
+
+    return RocmSmiDriver(clock)
+
+
+SOURCES: Mapping[str, Opener] = {"sysfs": _sysfs, "amdsmi": _amdsmi, "amd-smi": _amd_smi, "rocm-smi": _rocm_smi}
+"""What can be pinned, by name."""
+DEFAULT: tuple[Opener, ...] = (_merged, _amd_smi, _rocm_smi)
+"""What is tried where nothing is pinned, in order."""
 
 
 class AmdBackend:
@@ -30,23 +72,23 @@ class AmdBackend:
 
     Args:
         clock: Where intervals are taken from.
-        sources: What to try, in order.
+        pin: The one source to use; empty for the best.
     """
 
     name = BACKEND
     kind: ClassVar[DeviceKind | None] = "gpu"
-    interval = INTERVAL
+    interval = 0.0
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK, sources: Sequence[Opener] = SOURCES) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, pin: str = "") -> None:
         self._clock = clock
-        self._sources = sources
+        self._pin = pin
 
     def detect(self) -> Detection:
         return detect()
 
     def open(self) -> Driver:
         failures: list[SourceError] = []
-        for source in self._sources:
+        for source in (SOURCES[self._pin],) if self._pin else DEFAULT:
             try:
                 return source(self._clock)
             except SourceError as error:
@@ -56,12 +98,35 @@ class AmdBackend:
     def own_metrics(self) -> tuple[Metric, ...]:
         return ()
 
+    def pinned(self, source: str) -> AmdBackend:
+        """This backend with one source: the same object for the same name, so that its users share it.
+
+        Raises:
+            UnknownNameError: There is no such source; the message lists those there are.
+        """
+        if source not in SOURCES:
+            raise UnknownNameError("source of the backend amd", source, SOURCES)
+        return _pinned(source)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """In another process it is that process's own."""
+        return (_pinned, (self._pin,)) if self._pin else (_unpinned, ())
+
     def _explained(self, failures: list[SourceError]) -> SourceError:
-        """The best source's failure, with what the kernel shows to be wrong first among the advice."""
-        first = failures[0]
+        """The failure of the best source that is there, with what the kernel shows to be wrong first among the advice."""
+        first = next((error for error in failures if error.reason != Reason.DRIVER_UNAVAILABLE), failures[0])
         message = "; ".join(error.message for error in failures)
         advice = dict.fromkeys(words for words in (detect().advice, *(error.advice for error in failures)) if words)
         return type(first)(first.reason, message, backend=self.name, advice="; ".join(advice))
+
+
+@lru_cache(maxsize=len(SOURCES))
+def _pinned(source: str) -> AmdBackend:
+    return AmdBackend(pin=source)
+
+
+def _unpinned() -> AmdBackend:
+    return backend
 
 
 backend = AmdBackend()

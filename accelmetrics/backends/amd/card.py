@@ -77,7 +77,7 @@ class Card:
             self._sensors = _labelled(self._base)
             self._slow = dict(self._read_slow(steps))
             self._due = now + PACE
-        self.table = self._read_table(steps)
+        self.table = self.read_table(steps)
         self.record = {**self._slow, **dict(self._read_fast(steps)), **converted(self.table)}
 
     def _read_fast(self, steps: list[Any]) -> Iterator[tuple[str, object]]:
@@ -114,7 +114,8 @@ class Card:
                 found[f"ras:{kind}"] = before if isinstance(before, Unavailable) else before + int(count)
         yield from found.items()
 
-    def _read_table(self, steps: list[Any]) -> gpu_metrics.Table | Unavailable:
+    def read_table(self, steps: list[Any]) -> gpu_metrics.Table | Unavailable:
+        """The card's table now, or why there is none."""
         data = self._bytes("gpu_metrics", steps)
         if isinstance(data, bytes):
             return gpu_metrics.parse(data)
@@ -145,7 +146,15 @@ def converted(table: gpu_metrics.Table | Unavailable) -> dict[str, object]:
     if isinstance(table, Unavailable):
         return {}
     found: dict[str, object] = {}
-    for name, factor in (("gfx", 1), ("umc", 1), ("hotspot", 1000), ("mem", 1000), ("power", 1_000_000), ("uclk", 1_000_000), ("replays", 1)):
+    for name, factor in (
+        ("gfx", 1),
+        ("umc", 1),
+        ("hotspot", 1000),
+        ("mem", 1000),
+        ("power", 1_000_000),
+        ("uclk", 1_000_000),
+        ("replays", 1),
+    ):
         if name in table:
             found[f"gpu_metrics:{name}"] = table[name][0] * factor
     if "gfxclk" in table:

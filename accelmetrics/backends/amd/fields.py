@@ -29,6 +29,7 @@ from accelmetrics.backends.amd.table import (
     Field,
     Memory,
     Value,
+    complete,
     device_memory,
     memory_values,
     pool,
@@ -39,6 +40,7 @@ from accelmetrics.backends.amd.table import (
 from accelmetrics.backends.amd.values import Bounds, megahertz, whole
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
+NOT_PRINTED = "rocm-smi does not print it"
 ABSENT = 'rocm-smi does not print "{}" for this card'
 NO_RAS = Unavailable(Reason.NOT_SUPPORTED, "rocm-smi prints RAS error counts as tables only, not in its JSON")
 
@@ -86,7 +88,7 @@ def read_card(card: Card, unified: bool) -> dict[str, Value]:
     memory = card_memory(card, unified)
     values |= memory_values(memory)
     values["memoryAllocated"] = _allocated(card, memory, unified)
-    return values | dict.fromkeys(RAS_NAMES, NO_RAS)
+    return complete(values | dict.fromkeys(RAS_NAMES, NO_RAS), NOT_PRINTED)
 
 
 def card_memory(card: Card, unified: bool) -> Memory:

@@ -28,18 +28,18 @@ Table = Mapping[str, Sequence[int]]
 
 
 class Place(NamedTuple):
-    """Where a field stands: the kind of integer as in ``struct``, the offset, and how many there are."""
+    """Where a field stands: the kind of integer as in ``struct``, the offset, and how many there are of it."""
 
     kind: str
     offset: int
-    count: int = 1
+    number: int = 1
 
 
 class Layout(NamedTuple):
     """One revision of the table.
 
     Attributes:
-        sizes: How long it may be.
+        sizes: How long it may be; empty where that makes no difference.
         places: The fields that are read.
         partitions: Offset of the first partition's part, 0 where it has none.
     """
@@ -75,12 +75,14 @@ def _residencies(start: int, partitions: int) -> dict[str, Place]:
     return {**places, "partitions": Place("H", partitions)}
 
 
+NOTHING = Layout((), {})
+"""A revision of which nothing is taken that the sensor files do not have."""
 _LATE = _instinct(24, 68, 112, 136, 296, **_residencies(44, 338))
 _CARD = {"energy": Place("Q", 24), "hbm": Place("H", 88, 4)}
 _THROTTLE = {"throttle": Place("Q", 120)}
 
 LAYOUTS: Mapping[tuple[int, int], Layout] = {
-    (1, 0): Layout((80,), {}),
+    (1, 0): NOTHING,
     (1, 1): Layout((96,), _CARD),
     (1, 2): Layout((104,), _CARD),
     (1, 3): Layout((120,), {**_CARD, "throttle": Place("Q", 112)}),
@@ -89,12 +91,12 @@ LAYOUTS: Mapping[tuple[int, int], Layout] = {
     (1, 6): Layout((1664,), _instinct(16, 60, 104, 128, 264, **_residencies(36, 306)), 312),
     (1, 7): Layout((2208,), _LATE, 344),
     (1, 8): Layout((3360, 3872), _LATE, 344),
-    (2, 0): Layout((120,), {}),
-    (2, 1): Layout((120,), {}),
+    (2, 0): NOTHING,
+    (2, 1): NOTHING,
     (2, 2): Layout((128,), _THROTTLE),
     (2, 3): Layout((152,), _THROTTLE),
     (2, 4): Layout((168,), _THROTTLE),
-    (3, 0): Layout((264,), {}),
+    (3, 0): NOTHING,
 }
 PARTITIONS = 8
 BUSY = "xcp{}"
@@ -109,7 +111,7 @@ def parse(data: bytes) -> Table | Unavailable:
     layout = LAYOUTS.get((form, content))
     if layout is None:
         return Unavailable(Reason.NOT_SUPPORTED, f"gpu_metrics has revision {form}.{content}, which this release does not know")
-    if size not in layout.sizes:
+    if layout.sizes and size not in layout.sizes:
         return Unavailable(Reason.NOT_SUPPORTED, f"gpu_metrics of revision {form}.{content} is {size} bytes long, not {layout.sizes[0]}")
     if len(data) < size:
         return Unavailable(Reason.PARSE_ERROR, f"gpu_metrics was cut: {len(data)} of {size} bytes")
@@ -131,5 +133,5 @@ def _partitions(layout: Layout, size: int) -> dict[str, Place]:
 
 def _values(data: bytes, place: Place) -> tuple[int, ...]:
     ones = (1 << 8 * struct.calcsize(place.kind)) - 1
-    found = struct.unpack_from(f"<{place.count}{place.kind}", data, place.offset)
+    found = struct.unpack_from(f"<{place.number}{place.kind}", data, place.offset)
     return tuple(value for value in found if value != ones)

@@ -13,13 +13,12 @@ from accelmetrics.backends.amd.identity import identify, pci_bus_id, unique_id
 from accelmetrics.backends.amd.rocm_smi_command import Tool
 from accelmetrics.backends.amd.rocm_smi_json import Output
 from accelmetrics.backends.amd.rounds import INTERVAL, CommandDriver, CommandReader, differs
-from accelmetrics.backends.amd.table import Record, Values, complete
+from accelmetrics.backends.amd.table import Record, Values
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason
 
-NOT_PRINTED = "rocm-smi does not print it"
 RocmSmiReader = CommandReader
 
 
@@ -44,7 +43,7 @@ class RocmSmi:
         return first or self._tool.read()
 
     def values(self, card: Record, device: DeviceIdentity) -> Values:
-        return complete(read_card(card, device.unified), NOT_PRINTED)
+        return read_card(card, device.unified)
 
     def moved(self, card: Record, device: DeviceIdentity) -> bool:
         return differs(device.uuid, unique_id(card)) or differs(device.pci_bus_id, pci_bus_id(card))

@@ -230,4 +230,6 @@ def differs(known: str, printed: str) -> bool:
 def _let_sleep(command: str) -> None:
     asleep = [address for address in sysfs.gpus() if sysfs.is_suspended(address)]
     if asleep:
-        raise SourceError(Reason.SUSPENDED, f"{command} is not run while {', '.join(asleep)} is suspended: it would wake it", backend=BACKEND)
+        raise SourceError(
+            Reason.SUSPENDED, f"{command} is not run while {', '.join(asleep)} is suspended: it would wake it", backend=BACKEND
+        )

@@ -38,11 +38,13 @@ class CgroupPart:
         self._levels: list[MemoryLevel] = []
         self._stat: KeptFile | None = None
         self._events: KeptFile | None = None
+        self._no_events: Unavailable | None = None
         self._begin()
 
     def read(self, moment: Moment) -> None:
         if self._pace.due(moment.now):
             self._refresh()
+            self._no_events = None
         limits = self._limits
         moment.cpu_quota = limits.quota if limits else None
         self._throttling(moment)
@@ -104,13 +106,14 @@ class CgroupPart:
         return min(100.0 * throttled / periods, 100.0) if periods else _NO_PERIOD
 
     def _oom_kills(self, moment: Moment) -> None:
-        if self._events is None:
-            moment.reasons[_KILLS] = self._failure or _NO_CGROUP
+        if self._events is None or self._no_events is not None:
+            moment.reasons[_KILLS] = self._no_events or self._failure or _NO_CGROUP
             return
         try:
             kills = parse_flat(self._events.read()).get(b"oom_kill")
         except OSError as error:
-            moment.reasons[_KILLS] = reason_of(error, self._events.path)
+            # A file that is not there is not looked for again at every reading, but at the limits' own pace.
+            moment.reasons[_KILLS] = self._no_events = reason_of(error, self._events.path)
             return
         if kills is None:
             moment.reasons[_KILLS] = Unavailable(Reason.NOT_SUPPORTED, f"{self._events.path} has no oom_kill")

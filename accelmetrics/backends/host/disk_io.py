@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 from accelmetrics.backends.host.files import reason_of
@@ -34,16 +35,17 @@ def parse_diskstats(data: bytes) -> dict[str, DiskIo]:
     Raises:
         ValueError: A line has too few fields, or one is not a number.
     """
-    found = {}
-    for line in data.split(b"\n"):
-        fields = line.split(None, 10)
-        if not fields:
-            continue
-        if len(fields) < 10:
-            raise ValueError(f"{len(fields)} fields in a line, 10 are needed")
-        number = count(fields[0]), count(fields[1])
-        found[os.fsdecode(fields[2])] = DiskIo(count(fields[5]) * _SECTOR, count(fields[9]) * _SECTOR, number)
-    return found
+    return dict([_parse_line(line) for line in data.split(b"\n") if line])
+
+
+@lru_cache(maxsize=256)
+def _parse_line(line: bytes) -> tuple[str, DiskIo]:
+    """One device. Most are idle between two readings, and their lines the same."""
+    fields = line.split(None, 10)
+    if len(fields) < 10:
+        raise ValueError(f"{len(fields)} fields in a line, 10 are needed")
+    number = count(fields[0]), count(fields[1])
+    return os.fsdecode(fields[2]), DiskIo(count(fields[5]) * _SECTOR, count(fields[9]) * _SECTOR, number)
 
 
 class Chosen(NamedTuple):

@@ -10,7 +10,7 @@ import errno
 import os
 import weakref
 
-from accelmetrics.backends.sysroot import system_path
+from accelmetrics.backends.sysroot import sysroot
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 _FIRST_SIZE = 4096
@@ -56,7 +56,7 @@ class KeptFile:
             self._close = None
 
     def _open(self) -> None:
-        fd = os.open(system_path(self.path), os.O_RDONLY)
+        fd = os.open(sysroot() + self.path, os.O_RDONLY)
         self._fd = fd
         # Readers have no end of life of their own: the descriptor goes when the last of them does.
         self._close = weakref.finalize(self, os.close, fd)
@@ -97,7 +97,7 @@ class Files:
 
 def read_once(path: str) -> bytes:
     """The content of a file that is not worth a descriptor. Raises ``OSError`` as ``KeptFile.read`` does."""
-    fd = os.open(system_path(path), os.O_RDONLY)
+    fd = os.open(sysroot() + path, os.O_RDONLY)
     try:
         parts = [os.read(fd, _FIRST_SIZE)]
         while parts[-1]:

@@ -7,9 +7,9 @@ from typing import Any
 
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import NO_REASONS, Block, Reading, ReadOptions
+from accelmetrics.backends.family import Family
 from accelmetrics.backends.nvidia.device import Device
 from accelmetrics.backends.nvidia.errors import check_device, unavailable
-from accelmetrics.backends.nvidia.family import Family
 from accelmetrics.backends.nvidia.gpm import NO_GPM, Cursor, Result, none_of
 from accelmetrics.backends.nvidia.memory import unified_block
 from accelmetrics.backends.nvidia.places import Place

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from accelmetrics.backends.contract import Block, Number
-from accelmetrics.backends.nvidia.family import PACE, Family
+from accelmetrics.backends.family import PACE, Family
 from accelmetrics.backends.nvidia.layouts import Layout
 from accelmetrics.schemas.identity import DeviceProcess
 

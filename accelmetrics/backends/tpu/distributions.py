@@ -12,33 +12,33 @@ from math import inf, isfinite
 
 from accelmetrics.backends.tpu.messages import Buckets, Distribution, Summary
 
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p999": 0.999}
-"""What is taken from buckets."""
-QUANTILES = {**PERCENTILES, "p99": 0.99}
-"""What is taken from a summary, if it is there."""
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+"""What is taken from buckets, and from a summary if it is there."""
 CLOSE = 1e-9
 
 
 def statistics(parts: Sequence[Distribution | Summary]) -> dict[str, float]:
     """By name (``mean``, ``p50``, …) what is known of these distributions taken together; nothing when they are empty."""
-    told = [part for part in parts if part.count > 0]
+    told = [part for part in parts if part.samples > 0]
     if not told:
         return {}
     if len(told) == 1 and isinstance(told[0], Summary):
         return _of_summary(told[0])
-    mean = sum(_total(part) for part in told) / sum(part.count for part in told)
+    mean = sum(_total(part) for part in told) / sum(part.samples for part in told)
     return {"mean": mean, **_percentiles(told)}
 
 
 def _of_summary(summary: Summary) -> dict[str, float]:
-    found = {"mean": summary.total / summary.count}
-    for name, share in QUANTILES.items():
-        found.update({name: value for quantile, value in summary.quantiles if abs(quantile - share) < CLOSE})
+    found = {"mean": summary.total / summary.samples}
+    for name, share in PERCENTILES.items():
+        for quantile, value in summary.quantiles:
+            if abs(quantile - share) < CLOSE:
+                found[name] = value
     return found
 
 
 def _total(part: Distribution | Summary) -> float:
-    return part.total if isinstance(part, Summary) else part.mean * part.count
+    return part.total if isinstance(part, Summary) else part.mean * part.samples
 
 
 def _percentiles(parts: Sequence[Distribution | Summary]) -> dict[str, float]:
@@ -78,6 +78,8 @@ def bounds(buckets: Buckets, index: int) -> tuple[float, float]:
 def _bound(buckets: Buckets, index: int) -> float:
     if buckets.kind == "explicit":
         return buckets.numbers[index] if index < len(buckets.numbers) else inf
+    if buckets.finite and index > buckets.finite:
+        return inf
     first, second = buckets.numbers
     if buckets.kind == "linear":
         return second + first * index

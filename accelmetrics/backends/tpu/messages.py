@@ -10,7 +10,8 @@
                          1 string, 2 bool, 3 int, 4 double, 6 KeyValueList{ 1 repeated Attribute }
     Gauge, Counter       one of 1 double, 2 int, 3 string, 4 bool
     Distribution         1 count, 2 mean, 4 max, 6 BucketOptions, 7 repeated bucket_counts
-    BucketOptions        one of 2 exponential{ 2 growth, 3 scale }, 3 explicit{ 1 repeated bounds }, 4 linear{ 2 width, 3 offset }
+    BucketOptions        one of 2 exponential{ 1 finite, 2 growth, 3 scale }, 4 linear{ 1 finite, 2 width, 3 offset },
+                         3 explicit{ 1 repeated bounds }
     Summary              1 sample_count, 2 sample_sum, 3 repeated Quantile{ 1 quantile, 2 value }
     ListSupportedMetricsResponse    1 repeated SupportedMetric{ 1 metric_name }
 
@@ -44,16 +45,23 @@ class Attribute(NamedTuple):
 
 
 class Buckets(NamedTuple):
-    """The bounds of a distribution's buckets: ``exponential`` (growth, scale), ``linear`` (width, offset) or ``explicit``."""
+    """The bounds of a distribution's buckets.
+
+    Attributes:
+        kind: ``exponential``, ``linear`` or ``explicit``.
+        numbers: Growth and scale, width and offset, or the bounds themselves.
+        finite: How many buckets there are between the first and the last bound; 0 when not told.
+    """
 
     kind: str
     numbers: tuple[float, ...]
+    finite: int = 0
 
 
 class Distribution(NamedTuple):
     """A histogram, with what is known beside it. A ``maximum`` of 0 is one that was not told."""
 
-    count: int
+    samples: int
     mean: float
     maximum: float
     buckets: Buckets | None
@@ -63,7 +71,7 @@ class Distribution(NamedTuple):
 class Summary(NamedTuple):
     """A count, a sum, and quantiles by their share."""
 
-    count: int
+    samples: int
     total: float
     quantiles: tuple[tuple[float, float], ...]
 
@@ -130,7 +138,8 @@ def _measure(field: Field) -> Measure | None:
 def _attribute(fields: Sequence[Field], depth: int) -> Attribute:
     if depth == 0:
         raise WireError(f"attributes more than {DEPTH} deep")
-    key, value, parts = "", None, ()
+    key, value = "", None
+    parts: tuple[Attribute, ...] = ()
     for field in fields:
         if field.number == 1:
             key = wire.text(field)
@@ -188,9 +197,20 @@ def _buckets(fields: Sequence[Field]) -> Buckets | None:
         if field.number == 3:
             found = Buckets("explicit", tuple(x for part in wire.message(field) if part.number == 1 for x in wire.doubles(part)))
         elif field.number in (2, 4):
-            numbers = {part.number: wire.double(part) for part in wire.message(field) if part.number in (2, 3)}
-            found = Buckets("exponential" if field.number == 2 else "linear", (numbers.get(2, 0.0), numbers.get(3, 0.0)))
+            found = _regular("exponential" if field.number == 2 else "linear", wire.message(field))
     return found
+
+
+def _regular(kind: str, fields: Sequence[Field]) -> Buckets:
+    finite, first, second = 0, 0.0, 0.0
+    for field in fields:
+        if field.number == 1:
+            finite = wire.signed(field)
+        elif field.number == 2:
+            first = wire.double(field)
+        elif field.number == 3:
+            second = wire.double(field)
+    return Buckets(kind, (first, second), finite)
 
 
 def _summary(fields: Sequence[Field]) -> Summary:

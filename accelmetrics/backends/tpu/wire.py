@@ -47,7 +47,7 @@ def parse(data: bytes) -> list[Field]:
     Raises:
         WireError: It is not well formed.
     """
-    fields = []
+    fields: list[Field] = []
     position = 0
     while position < len(data):
         if len(fields) == MAX_FIELDS:

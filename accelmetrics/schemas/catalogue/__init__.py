@@ -7,7 +7,7 @@ nothing.
 from functools import cache
 from typing import NamedTuple
 
-from accelmetrics.schemas.catalogue import gpu, gpu_links, gpu_process, gpu_profiling, host, ipu
+from accelmetrics.schemas.catalogue import apple, gpu, gpu_links, gpu_process, gpu_profiling, host, ipu, neuron, tpu
 from accelmetrics.schemas.metric import DEVICE_KINDS, Metric
 
 __all__ = ["CATALOGUE", "SECTIONS", "Section", "Sighting", "expected_keys", "expected_names", "find", "match", "resolve", "rows_for"]
@@ -40,6 +40,17 @@ SECTIONS: tuple[Section, ...] = (
     Section("GPU", "xGMI", gpu_links.XGMI),
     Section("GPU", "Profiling", gpu_profiling.PROFILING),
     Section("GPU", "The watched process on a GPU", gpu_process.PROCESS),
+    Section("GPU", "Apple silicon", apple.GPU),
+    Section("TPU", "Activity", tpu.ACTIVITY),
+    Section("TPU", "Memory", tpu.MEMORY),
+    Section("TPU", "Links and throttling", tpu.HEALTH),
+    Section("TPU", "Transfers", tpu.TRANSFERS),
+    Section("TPU", "Network", tpu.NETWORK),
+    Section("TPU", "Programs", tpu.PROGRAMS),
+    Section("Neuron", "NeuronCores", neuron.CORES),
+    Section("Neuron", "Memory", neuron.MEMORY),
+    Section("Neuron", "Machine and chips", neuron.MACHINE),
+    Section("Neuron", "Execution", neuron.EXECUTION),
     Section("IPU", "Activity", ipu.ACTIVITY),
     Section("IPU", "Temperature, power and link", ipu.CONDITION),
     Section("Host", "The watched process", host.PROCESS),
@@ -47,6 +58,7 @@ SECTIONS: tuple[Section, ...] = (
     Section("Host", "Memory", host.MEMORY),
     Section("Host", "Disks", host.DISKS),
     Section("Host", "Network", host.NETWORK),
+    Section("Host", "Apple silicon", apple.MACHINE),
 )
 CATALOGUE: tuple[Metric, ...] = tuple(row for section in SECTIONS for row in section.rows)
 

@@ -21,7 +21,11 @@ ACTIVITY = (
         "%",
         "gauge",
         "Share of the time during which at least one kernel was running.",
-        {"nvidia": "nvmlDeviceGetUtilizationRates().gpu", "amd": 'gpu_busy_percent; "GPU use (%)"'},
+        {
+            "nvidia": "nvmlDeviceGetUtilizationRates().gpu",
+            "amd": 'gpu_busy_percent; "GPU use (%)"',
+            "apple": 'macmon gpu_active_ratio (0.8); else ioreg "Device Utilization %"; else powermetrics "GPU HW active residency"',
+        },
         maximum=100,
         prometheus='accel_utilization_ratio{engine="compute"}',
         otel='hw.gpu.utilization{hw.gpu.task="general"}',
@@ -86,6 +90,7 @@ MEMORY = (
         {
             "nvidia": "memoryAllocatedBytes / memoryTotalBytes",
             "amd": 'memoryAllocatedBytes / memoryTotalBytes; where no bytes are printed, "GPU Memory Allocated (VRAM%)"',
+            "apple": "memoryAllocatedBytes / memoryTotalBytes",
         },
         maximum=100,
         otel="hw.gpu.memory.utilization",
@@ -99,6 +104,7 @@ MEMORY = (
         {
             "nvidia": f"{_MEMORY}.used; {_UNIFIED}",
             "amd": 'mem_info_vram_used; "VRAM Total Used Memory (B)"; an APU: with mem_info_gtt_used; "GTT Total Used Memory (B)"',
+            "apple": 'ioreg IOAccelerator "In use system memory", a part of the host\'s',
         },
         integer=True,
         prometheus="accel_memory_used_bytes",
@@ -112,6 +118,7 @@ MEMORY = (
         {
             "nvidia": f"{_MEMORY}.total; {_UNIFIED}",
             "amd": 'mem_info_vram_total; "VRAM Total Memory (B)"; an APU: with mem_info_gtt_total; "GTT Total Memory (B)"',
+            "apple": "the host's memory: macmon memory.ram_total, else sysctl hw.memsize",
         },
         integer=True,
         prometheus="accel_memory_total_bytes",
@@ -158,6 +165,7 @@ TEMPERATURE = (
         {
             "nvidia": "nvmlDeviceGetTemperature(NVML_TEMPERATURE_GPU)",
             "amd": 'hwmon: temp*_input labelled edge; "Temperature (Sensor edge) (C)"; where there is no edge sensor, junction',
+            "apple": "macmon temp.gpu_temp_avg",
         },
         minimum=ABSOLUTE_ZERO,
         prometheus='accel_temperature_celsius{sensor="core"}',
@@ -233,6 +241,7 @@ POWER = (
         {
             "nvidia": "nvmlDeviceGetPowerUsage / 1000",
             "amd": 'hwmon: power1_average, else power1_input; "Average Graphics Package Power (W)", else "Current Socket …"',
+            "apple": 'macmon gpu_power, the GPU alone; else powermetrics "GPU Power"',
         },
         prometheus="accel_power_watts",
         otel='hw.power{hw.type="gpu"}',
@@ -251,7 +260,11 @@ POWER = (
         "%",
         "gauge",
         "Power drawn in percent of the limit in force; short peaks exceed 100.",
-        {"nvidia": "powerWatts / enforcedPowerLimitWatts", "amd": "powerWatts / enforcedPowerLimitWatts"},
+        {
+            "nvidia": "powerWatts / enforcedPowerLimitWatts",
+            "amd": "powerWatts / enforcedPowerLimitWatts",
+            "apple": "none: nobody publishes a limit",
+        },
         otel="accel.power.utilization",
         factor=PERCENT,
     ),

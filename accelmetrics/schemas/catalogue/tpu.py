@@ -23,7 +23,7 @@ STATISTICS = {
     "p99": "99th percentile",
     "p999": "99.9th percentile",
 }
-"""What is told of a distribution, by the word that stands in the keys. gRPC gives no ``p99``, the SDK ``p95`` or ``p99``."""
+"""What is told of a distribution, by the word that stands in the keys. The SDK tells ``p95`` or ``p99``, not both."""
 
 
 class Family(NamedTuple):
@@ -152,13 +152,12 @@ def _rows(family: Family) -> tuple[Metric, ...]:
 def _row(family: Family, statistic: str, words: str) -> Metric:
     labels = {"operation": family.operation, "label": "{label}" if family.labelled else "", "statistic": statistic}
     given = {name: value for name, value in labels.items() if value}
-    grpc = family.grpc if statistic != "p99" else ""
     return Metric(
         family.name(statistic),
         family.unit,
         "gauge",
         f"{words} of {family.subject}.",
-        {"tpu": "; ".join(filter(None, (f"gRPC {grpc}" if grpc else "", f"SDK {', '.join(family.sdk)}")))},
+        {"tpu": f"gRPC {family.grpc}; SDK {', '.join(family.sdk)}"},
         conditional=family.labelled,
         prometheus=f"{family.series}{{{_written(given)}}}",
         otel=f"{_otel_name(family)}{{{_written({f'accel.{name}': value for name, value in given.items()})}}}",

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from accelmetrics.backends.amd import backend
+from accelmetrics.backends.amd import backend as amd
 from accelmetrics.backends.amd.rocm_smi import RocmSmiDriver
 from accelmetrics.backends.amd.rocm_smi_command import ALL, FULL, Tool
 from accelmetrics.backends.clock import SYSTEM_CLOCK
@@ -21,6 +21,7 @@ from tests.simulators.rocm_smi import RocmSmiStandIn, cards, output
 
 OPTIONS = ReadOptions(pid=1)
 PAIR = "mi250_pair_5_4"
+backend = amd.pinned("rocm-smi")
 
 
 def driver(timeout: float = 5.0) -> RocmSmiDriver:
@@ -52,9 +53,10 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_it_is_a_source_of_gpus_with_a_pace_of_its_own() -> None:
-    assert (backend.name, backend.kind, backend.own_metrics()) == ("amd", "gpu", ())
-    assert backend.interval == 2.0
+def test_it_is_a_source_of_gpus_and_the_command_has_a_pace_of_its_own(stand_in: RocmSmiStandIn) -> None:
+    assert (amd.name, amd.kind, amd.own_metrics()) == ("amd", "gpu", ())
+    stand_in.behave(output(PAIR))
+    assert (amd.interval, RocmSmiDriver().interval) == (0.0, 2.0)
 
 
 def test_open_lists_the_devices_and_reading_gives_every_metric(stand_in: RocmSmiStandIn) -> None:

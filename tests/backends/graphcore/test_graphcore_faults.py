@@ -12,6 +12,7 @@ import pytest
 
 from accelmetrics import Sampler, Snapshot
 from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.sampling.diagnosis import diagnose
 from accelmetrics.schemas.reasons import Reason
 from tests.simulators.graphcore import GcipuinfoStandIn, Mode, c600, m2000
 
@@ -35,12 +36,10 @@ def eventually(sampler: Sampler, condition: Callable[[Snapshot], bool]) -> Snaps
 
 def test_a_machine_without_the_module_says_what_to_install(system: Path) -> None:
     del system
-    with Sampler(["graphcore"], clock=SYSTEM_CLOCK) as sampler:
-        (status,) = sampler.sample().backends
-        (source,) = sampler._engine.sources()  # type: ignore[union-attr]  # what doctor prints
-    assert status.status == "failed"
-    assert "No module named 'gcipuinfo'" in status.detail
-    assert "Poplar SDK" in source.advice
+    (found,) = diagnose(["graphcore"]).backends
+    assert (found.status, found.reason) == ("failed", Reason.DRIVER_UNAVAILABLE)
+    assert "No module named 'gcipuinfo'" in found.problem
+    assert "Poplar SDK" in found.advice
 
 
 @pytest.mark.parametrize("at", ["import", "gcipuinfo", "getDevices"])

@@ -124,9 +124,9 @@ def test_counters_that_only_root_may_read_say_so(tree: HostTree, monkeypatch: py
     path = tree.root / "sys/class/powercap/intel-rapl:0/energy_uj"
     real = os.open
 
-    def refuse(file: os.PathLike[str], flags: int) -> int:
-        if file == path:
-            raise PermissionError(13, "Permission denied", str(file))
+    def refuse(file: str, flags: int) -> int:
+        if file == str(path):
+            raise PermissionError(13, "Permission denied", file)
         return real(file, flags)
 
     monkeypatch.setattr(os, "open", refuse)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.nvidia import family as family_module
-from accelmetrics.backends.nvidia.family import Family, ancestors, descendants, inner_numbers, number_here
+from accelmetrics.backends import family as family_module
+from accelmetrics.backends.family import Family, ancestors, descendants, inner_numbers, number_here
 from tests.backends.nvidia.machine import write_tree
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
@@ -184,7 +184,7 @@ def test_the_real_proc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     """On other systems psutil climbs."""
-    monkeypatch.setattr("accelmetrics.backends.nvidia.family._has_proc", lambda: False)
+    monkeypatch.setattr("accelmetrics.backends.family._has_proc", lambda: False)
     family = Family(os.getppid())
     assert family.owns(os.getpid(), 0.0)
     assert not Family(os.getpid()).owns(os.getppid(), 0.0)

@@ -372,6 +372,77 @@ int nvmlsim_process_commit(void *handle, int gpu)
     return 0;
 }
 
+/* --- MIG and events ------------------------------------------------------------------------------------------ */
+
+static sim_instance *find_slot(control *c, int gpu, int slot)
+{
+    sim_gpu *target = find_gpu(c, gpu);
+    return target && slot >= 0 && slot < SIM_MAX_INSTANCES ? &target->instances[slot] : NULL;
+}
+
+/* Fills a slot, or empties it where `uuid` is NULL. */
+int nvmlsim_instance(void *handle, int gpu, int slot, const char *uuid, const char *name, uint32_t gpu_instance,
+                     uint32_t compute_instance, int64_t memory)
+{
+    sim_instance *target = find_slot(handle, gpu, slot);
+    if (!target)
+        return -1;
+    atomic_store(&target->live, 0);
+    if (!uuid)
+        return 0;
+    strncpy(target->uuid, uuid, SIM_TEXT - 1);
+    strncpy(target->name, name, SIM_TEXT - 1);
+    target->gpu_instance = gpu_instance;
+    target->compute_instance = compute_instance;
+    atomic_store(&target->memory_total, memory);
+    atomic_store(&target->memory_used, 0);
+    atomic_store(&target->gpm_ret, 0);
+    for (int metric = 0; metric < SIM_INSTANCE_GPM; metric++)
+        atomic_store(&target->gpm[metric], 0);
+    atomic_store(&target->live, 1);
+    return 0;
+}
+
+/* `memory_used`, in bytes. */
+int nvmlsim_instance_memory(void *handle, int gpu, int slot, int64_t used)
+{
+    sim_instance *target = find_slot(handle, gpu, slot);
+    if (!target)
+        return -1;
+    atomic_store(&target->memory_used, used);
+    return 0;
+}
+
+/* One GPM metric of an instance; `ret` is what taking any sample of it answers from now on. */
+int nvmlsim_instance_gpm(void *handle, int gpu, int slot, int metric, double value, int ret)
+{
+    sim_instance *target = find_slot(handle, gpu, slot);
+    if (!target || metric < 0 || metric >= SIM_INSTANCE_GPM)
+        return -1;
+    atomic_store(&target->gpm[metric], bits_for('D', 0, value));
+    atomic_store(&target->gpm_ret, ret);
+    return 0;
+}
+
+int nvmlsim_event(void *handle, int gpu, uint64_t type, uint64_t data, uint32_t gpu_instance, uint32_t compute_instance)
+{
+    control *c = handle;
+    if (!find_gpu(c, gpu))
+        return -1;
+    uint32_t number = atomic_load(&c->state->event_count);
+    sim_event *event = &c->state->events[number % SIM_MAX_EVENTS];
+    atomic_store(&event->number, 0);
+    event->gpu = (uint32_t)gpu;
+    event->type = type;
+    event->data = data;
+    event->gpu_instance = gpu_instance;
+    event->compute_instance = compute_instance;
+    atomic_store(&event->number, number + 1);
+    atomic_store(&c->state->event_count, number + 1);
+    sim_wake(&c->state->event_count);
+    return 0;
+}
+
 /* --- faults -------------------------------------------------------------------------------------------------- */
 
 int nvmlsim_function(const char *name)

@@ -212,6 +212,13 @@ void sim_wake(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
 }
 
+/* Sleeps while the word is what was seen, at most so long. */
+void sim_wait(_Atomic uint32_t *word, uint32_t seen, int64_t nanoseconds)
+{
+    const struct timespec timeout = {nanoseconds / 1000000000, nanoseconds % 1000000000};
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0);
+}
+
 /* The timeout makes a waiter notice a word that changed without a wake-up, as when its state was closed. */
 static void wait_while_set(_Atomic uint32_t *word)
 {

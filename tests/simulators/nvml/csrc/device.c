@@ -7,13 +7,32 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
 {
     ENTER_DEVICE(nvmlDeviceGetUtilizationRates);
     NEED(out);
+    NEED_WHOLE();
     READ(V_gpu_util, &out->gpu);
     READ(V_memory_util, &out->memory);
     return NVML_SUCCESS;
 }
 
-GETTER_PAIR(nvmlDeviceGetEncoderUtilization, unsigned int, encoder_util, sampling_period_us)
-GETTER_PAIR(nvmlDeviceGetDecoderUtilization, unsigned int, decoder_util, sampling_period_us)
+nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int *share, unsigned int *period)
+{
+    ENTER_DEVICE(nvmlDeviceGetEncoderUtilization);
+    NEED(share && period);
+    NEED_WHOLE();
+    READ(V_encoder_util, share);
+    READ(V_sampling_period_us, period);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int *share, unsigned int *period)
+{
+    ENTER_DEVICE(nvmlDeviceGetDecoderUtilization);
+    NEED(share && period);
+    NEED_WHOLE();
+    READ(V_decoder_util, share);
+    READ(V_sampling_period_us, period);
+    return NVML_SUCCESS;
+}
+
 GETTER_PAIR(nvmlDeviceGetJpgUtilization, unsigned int, jpg_util, sampling_period_us)
 GETTER_PAIR(nvmlDeviceGetOfaUtilization, unsigned int, ofa_util, sampling_period_us)
 
@@ -301,32 +320,3 @@ nvmlReturn_t nvmlDeviceGetGpuUptime_v1(nvmlDevice_t device, nvmlGpuUptime_v1_t *
     return NVML_SUCCESS;
 }
 #endif
-
-/* --- MIG: the mode, and no instances yet ---------------------------------------------------------------------- */
-
-GETTER_PAIR(nvmlDeviceGetMigMode, unsigned int, mig_mode, mig_pending)
-GETTER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, max_mig_devices)
-
-nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *is_mig)
-{
-    ENTER_DEVICE(nvmlDeviceIsMigDeviceHandle);
-    NEED(is_mig);
-    *is_mig = 0;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *instance)
-{
-    ENTER_DEVICE(nvmlDeviceGetMigDeviceHandleByIndex);
-    NEED(instance);
-    int64_t most;
-    TRY(sim_integer(&gpu->values[V_max_mig_devices], &most));
-    return (int64_t)index < most ? NVML_ERROR_NOT_FOUND : NVML_ERROR_INVALID_ARGUMENT;
-}
-
-nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t device, nvmlDevice_t *parent)
-{
-    ENTER_DEVICE(nvmlDeviceGetDeviceHandleFromMigDeviceHandle);
-    NEED(parent);
-    return NVML_ERROR_NOT_FOUND;
-}

@@ -9,6 +9,7 @@
 
 typedef struct {
     int gpu; /* -1: allocated, never taken */
+    int instance; /* the GPU instance, -1 for the whole GPU */
     int64_t time_ns;
     uint64_t state;
     double values[NVML_GPM_METRIC_MAX];
@@ -70,6 +71,14 @@ static nvmlReturn_t read_metric(sim_value *value, double *out)
     return NVML_SUCCESS;
 }
 
+static void stamp(sample *taken, sim_state *state, const sim_gpu *gpu, int instance)
+{
+    taken->gpu = (int)(gpu - state->gpus);
+    taken->instance = instance;
+    taken->state = (uint64_t)(uintptr_t)state;
+    taken->time_ns = sim_now_ns();
+}
+
 nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t handle)
 {
     ENTER_DEVICE(nvmlGpmSampleGet);
@@ -79,18 +88,37 @@ nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t handle)
         return NVML_ERROR_NOT_SUPPORTED;
     for (int metric = 0; metric < NVML_GPM_METRIC_MAX; metric++)
         found->rets[metric] = read_metric(&gpu->values[V_gpm + metric], &found->values[metric]);
-    found->gpu = (int)(gpu - state->gpus);
-    found->state = (uint64_t)(uintptr_t)state;
-    found->time_ns = sim_now_ns();
+    stamp(found, state, gpu, -1);
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int instance, nvmlGpmSample_t handle)
+static sim_instance *find_instance(sim_gpu *gpu, unsigned int gpu_instance)
+{
+    for (int slot = 0; slot < SIM_MAX_INSTANCES; slot++)
+        if (atomic_load(&gpu->instances[slot].live) && gpu->instances[slot].gpu_instance == gpu_instance)
+            return &gpu->instances[slot];
+    return NULL;
+}
+
+/* Called with the whole GPU's handle. */
+nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int gpu_instance, nvmlGpmSample_t handle)
 {
     ENTER_DEVICE(nvmlGpmMigSampleGet);
-    (void)instance;
-    NEED(find_sample(handle));
-    return NVML_ERROR_NOT_SUPPORTED;
+    sample *found = find_sample(handle);
+    NEED(found);
+    if (!supports_gpm(gpu) || !sim_is_partitioned(gpu))
+        return NVML_ERROR_NOT_SUPPORTED;
+    sim_instance *instance = find_instance(gpu, gpu_instance);
+    if (!instance)
+        return NVML_ERROR_NOT_FOUND;
+    TRY((nvmlReturn_t)atomic_load(&instance->gpm_ret));
+    for (int metric = 0; metric < NVML_GPM_METRIC_MAX; metric++) {
+        int64_t bits = metric < SIM_INSTANCE_GPM ? atomic_load(&instance->gpm[metric]) : 0;
+        memcpy(&found->values[metric], &bits, sizeof bits);
+        found->rets[metric] = metric < SIM_INSTANCE_GPM ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+    }
+    stamp(found, state, gpu, (int)gpu_instance);
+    return NVML_SUCCESS;
 }
 
 static nvmlReturn_t give_metric(const sample *newest, nvmlGpmMetric_t *metric)
@@ -120,6 +148,7 @@ nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *get)
     NEED(get);
     NEED_VERSION(get, NVML_GPM_METRICS_GET_VERSION);
     NEED(first && second && first->gpu >= 0 && first->gpu == second->gpu && first->state == second->state);
+    NEED(first->instance == second->instance);
     NEED(first->time_ns < second->time_ns && get->numMetrics <= NVML_GPM_METRIC_MAX);
     for (unsigned int i = 0; i < get->numMetrics; i++)
         get->metrics[i].nvmlReturn = give_metric(second, &get->metrics[i]);

@@ -121,6 +121,15 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t
     return NVML_SUCCESS;
 }
 
+static void fill_cluster(sim_gpu *gpu, unsigned char uuid[NVML_GPU_FABRIC_UUID_LEN])
+{
+    int64_t number = 0;
+    sim_integer(&gpu->values[V_fabric_cluster], &number);
+    memset(uuid, 0, NVML_GPU_FABRIC_UUID_LEN);
+    for (int byte = 0; byte < 8; byte++)
+        uuid[NVML_GPU_FABRIC_UUID_LEN - 1 - byte] = (unsigned char)(number >> 8 * byte);
+}
+
 /* Version 3 is version 2 and one more number at its end. */
 nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t *info)
 {
@@ -132,7 +141,7 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV
 #endif
     if (info->version != nvmlGpuFabricInfo_v2 && !summary)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    memset(info->clusterUuid, 0, sizeof info->clusterUuid);
+    fill_cluster(gpu, info->clusterUuid);
     READ(V_fabric_state, &info->state);
     READ(V_fabric_status, &info->status);
     READ(V_fabric_clique, &info->cliqueId);

@@ -16,12 +16,21 @@ static nvmlReturn_t memory_of(sim_gpu *gpu, nvmlMemory_v2_t *out)
     return NVML_SUCCESS;
 }
 
+static nvmlReturn_t memory_of_instance(sim_instance *instance, nvmlMemory_v2_t *out)
+{
+    out->total = (unsigned long long)atomic_load(&instance->memory_total);
+    out->used = (unsigned long long)atomic_load(&instance->memory_used);
+    out->reserved = 0;
+    out->free = out->total - out->used;
+    return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
-    ENTER_DEVICE(nvmlDeviceGetMemoryInfo);
+    ENTER_ANY(nvmlDeviceGetMemoryInfo);
     NEED(memory);
     nvmlMemory_v2_t whole;
-    TRY(memory_of(gpu, &whole));
+    TRY(instance ? memory_of_instance(instance, &whole) : memory_of(gpu, &whole));
     memory->total = whole.total;
     memory->free = whole.free;
     memory->used = whole.used + whole.reserved;
@@ -30,10 +39,10 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
-    ENTER_DEVICE(nvmlDeviceGetMemoryInfo_v2);
+    ENTER_ANY(nvmlDeviceGetMemoryInfo_v2);
     NEED(memory);
     NEED_VERSION(memory, nvmlMemory_v2);
-    return memory_of(gpu, memory);
+    return instance ? memory_of_instance(instance, memory) : memory_of(gpu, memory);
 }
 
 nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory)

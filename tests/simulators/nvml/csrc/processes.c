@@ -10,8 +10,15 @@ typedef struct {
     sim_process entries[SIM_MAX_PROCESSES];
 } table;
 
+/* Whether a process is in a MIG device, or the GPU as a whole is asked for. */
+static bool is_in(const sim_process *process, const sim_instance *instance)
+{
+    return !instance
+        || (process->gpu_instance == instance->gpu_instance && process->compute_instance == instance->compute_instance);
+}
+
 /* A consistent copy of the processes of some kinds: read again if the writer was at work. */
-static void snapshot(sim_gpu *gpu, uint32_t kinds, table *out)
+static void snapshot(sim_gpu *gpu, const sim_instance *instance, uint32_t kinds, table *out)
 {
     uint32_t before, after;
     do {
@@ -19,7 +26,7 @@ static void snapshot(sim_gpu *gpu, uint32_t kinds, table *out)
         unsigned int total = atomic_load(&gpu->process_count);
         out->count = 0;
         for (unsigned int i = 0; i < total && i < SIM_MAX_PROCESSES; i++)
-            if (gpu->processes[i].kinds & kinds)
+            if (gpu->processes[i].kinds & kinds && is_in(&gpu->processes[i], instance))
                 out->entries[out->count++] = gpu->processes[i];
         atomic_thread_fence(memory_order_acquire);
         after = atomic_load(&gpu->process_sequence);
@@ -38,22 +45,22 @@ static nvmlReturn_t need_room(const table *all, unsigned int *count, const void 
     return room ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
 }
 
-static nvmlReturn_t list_v1(sim_gpu *gpu, uint32_t kinds, unsigned int *count, nvmlProcessInfo_v1_t *out)
+static nvmlReturn_t list_v1(sim_gpu *gpu, const sim_instance *instance, uint32_t kinds, unsigned int *count, nvmlProcessInfo_v1_t *out)
 {
     table all;
     NEED(count);
-    snapshot(gpu, kinds, &all);
+    snapshot(gpu, instance, kinds, &all);
     TRY(need_room(&all, count, out));
     for (unsigned int i = 0; i < all.count; i++)
         out[i] = (nvmlProcessInfo_v1_t){all.entries[i].pid, all.entries[i].used};
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t list_v2(sim_gpu *gpu, uint32_t kinds, unsigned int *count, nvmlProcessInfo_v2_t *out)
+static nvmlReturn_t list_v2(sim_gpu *gpu, const sim_instance *instance, uint32_t kinds, unsigned int *count, nvmlProcessInfo_v2_t *out)
 {
     table all;
     NEED(count);
-    snapshot(gpu, kinds, &all);
+    snapshot(gpu, instance, kinds, &all);
     TRY(need_room(&all, count, out));
     for (unsigned int i = 0; i < all.count; i++)
         out[i] = (nvmlProcessInfo_v2_t){all.entries[i].pid, all.entries[i].used, all.entries[i].gpu_instance,
@@ -64,18 +71,18 @@ static nvmlReturn_t list_v2(sim_gpu *gpu, uint32_t kinds, unsigned int *count, n
 #define LISTS(function, kind) \
 nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *out) \
 { \
-    ENTER_DEVICE(function); \
-    return list_v1(gpu, kind, count, out); \
+    ENTER_ANY(function); \
+    return list_v1(gpu, instance, kind, count, out); \
 } \
 nvmlReturn_t function##_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *out) \
 { \
-    ENTER_DEVICE(function##_v2); \
-    return list_v2(gpu, kind, count, out); \
+    ENTER_ANY(function##_v2); \
+    return list_v2(gpu, instance, kind, count, out); \
 } \
 nvmlReturn_t function##_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *out) \
 { \
-    ENTER_DEVICE(function##_v3); \
-    return list_v2(gpu, kind, count, out); \
+    ENTER_ANY(function##_v3); \
+    return list_v2(gpu, instance, kind, count, out); \
 }
 
 LISTS(nvmlDeviceGetComputeRunningProcesses, COMPUTE)
@@ -90,7 +97,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
     NEED(list);
     NEED_VERSION(list, nvmlProcessDetailList_v1);
     NEED(list->mode < sizeof kinds / sizeof *kinds);
-    snapshot(gpu, kinds[list->mode], &all);
+    snapshot(gpu, NULL, kinds[list->mode], &all);
     TRY(need_room(&all, &list->numProcArrayEntries, list->procArray));
     for (unsigned int i = 0; i < all.count; i++) {
         const sim_process *entry = &all.entries[i];
@@ -123,7 +130,8 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     ENTER_DEVICE(nvmlDeviceGetProcessUtilization);
     table all;
     NEED(count);
-    snapshot(gpu, COMPUTE | GRAPHICS | MPS, &all);
+    NEED_WHOLE();
+    snapshot(gpu, NULL, COMPUTE | GRAPHICS | MPS, &all);
     keep_busy(&all, last_seen);
     unsigned int space = samples ? *count : 0;
     *count = all.count;
@@ -145,7 +153,7 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
     table all;
     NEED(info);
     NEED_VERSION(info, nvmlProcessesUtilizationInfo_v1);
-    snapshot(gpu, COMPUTE | GRAPHICS | MPS, &all);
+    snapshot(gpu, NULL, COMPUTE | GRAPHICS | MPS, &all);
     keep_busy(&all, info->lastSeenTimeStamp);
     unsigned int space = info->procUtilArray ? info->processSamplesCount : 0;
     info->processSamplesCount = all.count;

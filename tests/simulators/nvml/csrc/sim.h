@@ -24,6 +24,9 @@
 #define SIM_MAX_FIELDS 512
 #define SIM_MAX_OVERRIDES 512
 #define SIM_LOG_ENTRIES 65536
+#define SIM_MAX_INSTANCES 8
+#define SIM_INSTANCE_GPM 64
+#define SIM_MAX_EVENTS 256
 #define SIM_MAGIC 0x314d49534c4d564eULL
 
 /* The low half of the gate. Any bit sends every call through sim_enter_slow. */
@@ -66,6 +69,21 @@ typedef struct {
     uint32_t sm, mem, enc, dec, jpg, ofa;
 } sim_process;
 
+typedef struct { /* a MIG device: one compute instance of one GPU instance */
+    _Atomic uint32_t live;
+    uint32_t gpu_instance, compute_instance;
+    _Atomic int64_t memory_total, memory_used;
+    _Atomic int32_t gpm_ret;
+    _Atomic int64_t gpm[SIM_INSTANCE_GPM]; /* the bits of doubles */
+    char uuid[SIM_TEXT], name[SIM_TEXT];
+} sim_instance;
+
+typedef struct { /* something that event sets may wait for */
+    _Atomic uint32_t number; /* 1 + its place among all that happened */
+    uint32_t gpu, gpu_instance, compute_instance;
+    uint64_t type, data;
+} sim_event;
+
 typedef struct {
     uint32_t next; /* 1 + slot, 0 ends the chain */
     uint32_t scope;
@@ -106,6 +124,7 @@ typedef struct {
     _Atomic uint32_t process_sequence; /* odd while the table is being written */
     _Atomic uint32_t process_count;
     sim_process processes[SIM_MAX_PROCESSES];
+    sim_instance instances[SIM_MAX_INSTANCES];
     _Atomic uint32_t override_count;
     _Atomic uint32_t override_head[SIM_MAX_FIELDS];
     sim_override overrides[SIM_MAX_OVERRIDES];
@@ -121,6 +140,8 @@ typedef struct {
     _Alignas(64) _Atomic uint32_t lock; /* calls that hang holding the driver's global lock */
     _Atomic int64_t system[S_COUNT];
     sim_text texts[ST_COUNT];
+    _Alignas(64) _Atomic uint32_t event_count;
+    sim_event events[SIM_MAX_EVENTS];
     _Alignas(64) _Atomic uint64_t log_head;
     sim_cell cells[FN_COUNT][SIM_COLUMNS];
     sim_log_entry log[SIM_LOG_ENTRIES];
@@ -138,10 +159,11 @@ typedef struct {
 extern sim_local sim;
 
 /* A handle is a number, never a pointer: magic, generation, kind, index. Checking one touches no memory.
- * MIG instances, when they come, are a second kind whose index is gpu * 8 + instance. */
+ * A GPU is of kind 0; the MIG device in slot n of a GPU is of kind 1 + n. A slot that is filled anew has the old handle. */
 #define HANDLE_MAGIC 0x4e56000000000000ULL
 #define HANDLE_GENERATION_SHIFT 16
 #define HANDLE_KIND_MASK 0xff00ULL
+#define HANDLE_KIND_SHIFT 8
 #define HANDLE_INDEX_MASK 0xffULL
 
 nvmlReturn_t sim_enter_slow(sim_state *state, int function, int column);
@@ -151,6 +173,7 @@ sim_state *sim_map(const char *path);
 void sim_sleep_us(sim_state *state, int64_t microseconds);
 nvmlReturn_t sim_ecc_total(sim_gpu *gpu, int first, unsigned long long *total);
 void sim_wake(_Atomic uint32_t *word);
+void sim_wait(_Atomic uint32_t *word, uint32_t seen, int64_t nanoseconds);
 int64_t sim_now_ns(void);
 int64_t sim_wall_us(void);
 nvmlReturn_t sim_ramped(sim_value *value, double *out);
@@ -183,18 +206,48 @@ static inline bool sim_is_device(const sim_state *state, const void *device)
         && (handle & HANDLE_INDEX_MASK) < state->capacity;
 }
 
+/* The slot of a MIG device's handle, -1 where it is none. */
+static inline int sim_slot_of(const sim_state *state, const void *device)
+{
+    uint64_t handle = (uint64_t)(uintptr_t)device, kind = (handle & HANDLE_KIND_MASK) >> HANDLE_KIND_SHIFT;
+    bool ours = (handle & ~(HANDLE_INDEX_MASK | HANDLE_KIND_MASK)) == atomic_load_explicit(&sim.handle_prefix, memory_order_relaxed)
+        && kind >= 1 && kind <= SIM_MAX_INSTANCES && (handle & HANDLE_INDEX_MASK) < state->capacity;
+    return ours ? (int)kind - 1 : -1;
+}
+
+/* What is no GPU: a MIG device, for which most functions answer NOT_SUPPORTED, or no handle at all. */
+static inline nvmlReturn_t sim_enter_other(int function, nvmlDevice_t device, sim_state *state)
+{
+    bool instance = sim_slot_of(state, device) >= 0;
+    nvmlReturn_t ret = sim_enter(state, function, instance ? (int)((uintptr_t)device & HANDLE_INDEX_MASK) : SIM_SYSTEM);
+    return ret != NVML_SUCCESS ? ret : instance ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
+}
+
 static inline nvmlReturn_t sim_enter_device(int function, nvmlDevice_t device, sim_state **state, sim_gpu **gpu)
 {
     *state = sim_current();
     if (!*state)
         return NVML_ERROR_UNINITIALIZED;
-    if (__builtin_expect(!sim_is_device(*state, device), 0)) {
-        nvmlReturn_t ret = sim_enter(*state, function, SIM_SYSTEM);
-        return ret == NVML_SUCCESS ? NVML_ERROR_INVALID_ARGUMENT : ret;
-    }
+    if (__builtin_expect(!sim_is_device(*state, device), 0))
+        return sim_enter_other(function, device, *state);
     int index = (int)((uintptr_t)device & HANDLE_INDEX_MASK);
     *gpu = &(*state)->gpus[index];
     return sim_enter(*state, function, index);
+}
+
+/* A GPU, or a MIG device of one; calls on both are counted under the GPU. `instance` is NULL for the GPU itself. */
+static inline nvmlReturn_t sim_enter_any(int function, nvmlDevice_t device, sim_state **state, sim_gpu **gpu, sim_instance **instance)
+{
+    *instance = NULL;
+    *state = sim_current();
+    int slot = *state ? sim_slot_of(*state, device) : -1;
+    if (slot < 0)
+        return sim_enter_device(function, device, state, gpu);
+    int index = (int)((uintptr_t)device & HANDLE_INDEX_MASK);
+    *gpu = &(*state)->gpus[index];
+    *instance = &(*gpu)->instances[slot];
+    nvmlReturn_t ret = sim_enter(*state, function, index);
+    return ret == NVML_SUCCESS && !atomic_load(&(*instance)->live) ? NVML_ERROR_INVALID_ARGUMENT : ret;
 }
 
 /* The first lines of every function. They declare `state` (and `gpu`), and return if the call must fail. */
@@ -207,6 +260,14 @@ static inline nvmlReturn_t sim_enter_device(int function, nvmlDevice_t device, s
     sim_state *state; \
     sim_gpu *gpu; \
     nvmlReturn_t entered = sim_enter_device(FN_##function, device, &state, &gpu); \
+    if (entered != NVML_SUCCESS) \
+        return entered; \
+    (void)state
+#define ENTER_ANY(function) \
+    sim_state *state; \
+    sim_gpu *gpu; \
+    sim_instance *instance; \
+    nvmlReturn_t entered = sim_enter_any(FN_##function, device, &state, &gpu, &instance); \
     if (entered != NVML_SUCCESS) \
         return entered; \
     (void)state
@@ -245,6 +306,19 @@ static inline bool sim_is_set(const sim_value *value)
 {
     return atomic_load_explicit(&value->ret, memory_order_relaxed) != RET_UNSET;
 }
+
+static inline bool sim_is_partitioned(sim_gpu *gpu)
+{
+    int64_t mode = 0;
+    return sim_integer(&gpu->values[V_mig_mode], &mode) == NVML_SUCCESS && mode == 1;
+}
+
+/* What a GPU in MIG mode does not have. */
+#define NEED_WHOLE() \
+    do { \
+        if (sim_is_partitioned(gpu)) \
+            return NVML_ERROR_NOT_SUPPORTED; \
+    } while (0)
 
 /* Reads a value into any integer type, or returns the value's error. */
 #define READ(slot, out) \

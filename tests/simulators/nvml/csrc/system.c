@@ -186,8 +186,29 @@ static nvmlReturn_t look_up(int function, int slot, const char *wanted, nvmlDevi
     return index < SIM_MAX_GPUS ? hand_out(state, index, device) : NVML_ERROR_NOT_FOUND;
 }
 
+static nvmlReturn_t look_up_instance(const char *uuid, nvmlDevice_t *device)
+{
+    sim_state *state = sim_current();
+    if (!state)
+        return NVML_ERROR_UNINITIALIZED;
+    for (unsigned int index = 0; index < gpu_count(state); index++)
+        for (unsigned int slot = 0; slot < SIM_MAX_INSTANCES; slot++) {
+            sim_instance *instance = &state->gpus[index].instances[slot];
+            if (!atomic_load(&instance->live) || strcasecmp(instance->uuid, uuid) != 0)
+                continue;
+            TRY(enter_lookup(FN_nvmlDeviceGetHandleByUUID, index, &state));
+            TRY(hand_out(state, index, device));
+            *device = (nvmlDevice_t)((uintptr_t)*device | (uintptr_t)(slot + 1) << HANDLE_KIND_SHIFT);
+            return NVML_SUCCESS;
+        }
+    TRY(enter_lookup(FN_nvmlDeviceGetHandleByUUID, SIM_MAX_GPUS, &state));
+    return NVML_ERROR_NOT_FOUND;
+}
+
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
+    if (uuid && device && strncmp(uuid, "MIG-", 4) == 0)
+        return look_up_instance(uuid, device);
     return look_up(FN_nvmlDeviceGetHandleByUUID, T_uuid, uuid, device);
 }
 
@@ -224,8 +245,29 @@ nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
 
 /* --- identity ------------------------------------------------------------------------------------------------ */
 
-GETTER_TEXT(nvmlDeviceGetName, name)
-GETTER_TEXT(nvmlDeviceGetUUID, uuid)
+static nvmlReturn_t copy_plain(const char *text, char *out, unsigned int length)
+{
+    size_t size = strnlen(text, SIM_TEXT - 1) + 1;
+    if (length < size)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    memcpy(out, text, size);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *out, unsigned int length)
+{
+    ENTER_ANY(nvmlDeviceGetName);
+    NEED(out);
+    return instance ? copy_plain(instance->name, out, length) : sim_copy_text(&gpu->texts[T_name], out, length);
+}
+
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *out, unsigned int length)
+{
+    ENTER_ANY(nvmlDeviceGetUUID);
+    NEED(out);
+    return instance ? copy_plain(instance->uuid, out, length) : sim_copy_text(&gpu->texts[T_uuid], out, length);
+}
+
 GETTER_TEXT(nvmlDeviceGetSerial, serial)
 GETTER_TEXT(nvmlDeviceGetVbiosVersion, vbios)
 GETTER_TEXT(nvmlDeviceGetBoardPartNumber, board_part_number)

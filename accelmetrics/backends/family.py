@@ -1,14 +1,14 @@
-"""Which of the processes that NVML lists belong to the watched process and its descendants, across PID namespaces.
+"""Which of the processes on a device belong to the watched process and its descendants, across PID namespaces.
 
 NVML numbers processes as its driver sees them, which need not be the numbering of the ``/proc`` that we read: a program
 may watch from inside a container, or from the host into one. ``/proc/PID/status`` has both sides where the kernel shows
 them: its ``NSpid`` line is a process's number in every namespace from that of the ``/proc`` mount inwards.
 
-A process that is visible under NVML's number belongs to the family if climbing from parent to parent meets the watched
-process: that costs a few small reads per process *on the GPU*, however many threads or children the family has. Only a
+A process that is visible under the driver's number belongs to the family if climbing from parent to parent meets the watched
+process: that costs a few small reads per process *on the device*, however many threads or children the family has. Only a
 number that is not visible is looked for among the inner numbers of the family, which is then walked through
 ``task/*/children``; a number that a stranger has here is never taken for an inner number of ours. Answers are kept for a
-second. Where there is no ``/proc``, psutil climbs.
+second. Where there is no ``/proc``, psutil climbs. Processes that were found in that ``/proc`` itself (AMD's) are visible.
 """
 
 from __future__ import annotations

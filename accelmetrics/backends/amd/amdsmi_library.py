@@ -1,0 +1,176 @@
+"""The Python module ``amdsmi``: found, held against the library that is installed, and loaded.
+
+The module is a description of the library's structures, which change from release to release; one that does not match reads
+garbage, or writes beyond what it allocated. So no module is loaded before its version was compared with the library's:
+
+1. the library is looked for where ROCm puts it; without one no module is imported (that would print and raise ``KeyError``);
+2. the module that ROCm brought along (``share/amd_smi``) is preferred, then one on Python's path;
+3. a module's version is read from its text. It must be the library's own (``26.0.2``), or that of the ROCm release that the
+   library belongs to (``7.0.2``), which is how the modules on PyPI are numbered;
+4. once loaded, it must have loaded the very library that it was compared with.
+
+The module is loaded under a name of its own, so that a program's own ``import amdsmi`` is not touched, and what it prints
+goes to standard error. The library does not count its users, so it is never shut down: another user may be in this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.reasons import Reason
+
+LIBRARY = "libamd_smi.so"
+DEFAULT_ROOT = "/opt/rocm"
+PRIVATE_NAME = "_accelmetrics_amdsmi"
+ROOM = 8192
+"""Bytes for an answer whose size depends on the release."""
+INSTALL = "install the Python module of the installed ROCm release: it is in /opt/rocm/share/amd_smi, or amdsmi of that version on PyPI"
+
+_VERSION = re.compile(r"__version__\s*=\s*[\"'](\d+\.\d+\.\d+)")
+_NUMBERS = re.compile(r"(\d+)\.(\d+)\.(\d+)", re.ASCII)
+
+Version = tuple[int, ...]
+
+
+class Installed(NamedTuple):
+    """The installed library.
+
+    Attributes:
+        path: Where it is.
+        version: Its own version.
+        release: The ROCm release it belongs to, empty where that is not written down.
+    """
+
+    path: Path
+    version: Version
+    release: Version
+
+    def words(self) -> str:
+        """For messages."""
+        release = f", of ROCm {_dotted(self.release)}" if self.release else ""
+        return f"{self.path} (version {_dotted(self.version)}{release})"
+
+
+def load() -> Any:
+    """The module that matches the installed library.
+
+    Raises:
+        SourceError: There is no library, no module, or none that matches.
+    """
+    installed = find_library()
+    mismatched = []
+    for package in packages(installed.path):
+        version = module_version(package)
+        if version and version in (installed.version, installed.release):
+            return _same_library(_import(package), installed)
+        mismatched.append(f"{package} is of version {_dotted(version) or 'unknown'}")
+    if not mismatched:
+        raise _refused(f"no Python module amdsmi was found for {installed.path}")
+    raise _refused(f"{'; '.join(mismatched)}, which does not match {installed.words()}: it is not used")
+
+
+def find_library() -> Installed:
+    """The library of the installed ROCm.
+
+    Raises:
+        SourceError: There is none, or it cannot be loaded.
+    """
+    for root in roots():
+        path = root / "lib" / LIBRARY
+        if not path.exists():
+            continue
+        try:
+            return Installed(path, _library_version(ctypes.CDLL(str(path))), _release(root))
+        except (OSError, AttributeError) as error:
+            raise _refused(f"{path} cannot be loaded: {error}") from error
+    raise _refused(f"{LIBRARY} was found in none of {', '.join(str(root / 'lib') for root in roots())}")
+
+
+def roots() -> list[Path]:
+    """Where ROCm may be installed, in the module's own order."""
+    named = os.environ.get("ROCM_HOME", os.environ.get("ROCM_PATH", ""))
+    return [Path(root) for root in dict.fromkeys([named, DEFAULT_ROOT]) if root.startswith("/")]
+
+
+def packages(library: Path) -> Iterator[Path]:
+    """Directories of the module ``amdsmi``, the best first."""
+    shipped = library.parent.parent / "share" / "amd_smi" / "amdsmi"
+    elsewhere = (Path(directory or ".") / "amdsmi" for directory in sys.path)
+    for package in dict.fromkeys([shipped, *elsewhere]):
+        if (package / "__init__.py").is_file():
+            yield package
+
+
+def module_version(package: Path) -> Version:
+    """A module's version, from its text; empty when it does not say."""
+    try:
+        text = (package / "_version.py").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    found = _VERSION.search(text)
+    return tuple(map(int, found.group(1).split("."))) if found else ()
+
+
+def _library_version(library: ctypes.CDLL) -> Version:
+    """The first three numbers of the answer, which in every release are its version; nothing needs to be initialised for that."""
+    answer = (ctypes.c_uint32 * (ROOM // 4))()
+    status = library.amdsmi_get_lib_version(ctypes.byref(answer))
+    return tuple(answer[:3]) if status == 0 else ()
+
+
+def _release(root: Path) -> Version:
+    try:
+        found = _NUMBERS.match((root / ".info" / "version").read_text(encoding="utf-8", errors="replace").strip())
+    except OSError:
+        return ()
+    return tuple(map(int, found.groups())) if found else ()
+
+
+def _import(package: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(PRIVATE_NAME, package / "__init__.py", submodule_search_locations=[str(package)])
+    assert spec is not None and spec.loader is not None  # a file that is there has both
+    module = importlib.util.module_from_spec(spec)
+    _forget()
+    sys.modules[PRIVATE_NAME] = module
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            spec.loader.exec_module(module)
+    except (ImportError, KeyError, AttributeError, OSError) as error:
+        _forget()
+        raise _refused(f"{package} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _forget() -> None:
+    for name in [name for name in sys.modules if name == PRIVATE_NAME or name.startswith(f"{PRIVATE_NAME}.")]:
+        del sys.modules[name]
+
+
+def _same_library(module: Any, installed: Installed) -> Any:
+    """Functions of one loaded library have one address, whatever name it was loaded by."""
+    loaded = module.amdsmi_interface.amdsmi_wrapper._libraries[LIBRARY]
+    if _address(loaded) != _address(ctypes.CDLL(str(installed.path))):
+        raise _refused(f"the module amdsmi loaded another library ({loaded._name}) than {installed.words()}: it is not used")
+    return module
+
+
+def _address(library: ctypes.CDLL) -> int | None:
+    return ctypes.cast(library.amdsmi_init, ctypes.c_void_p).value
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(map(str, version))
+
+
+def _refused(message: str) -> SourceError:
+    return SourceError(Reason.DRIVER_UNAVAILABLE, message, backend="amd", advice=INSTALL)

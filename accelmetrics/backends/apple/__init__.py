@@ -1,0 +1,53 @@
+"""Apple silicon: the GPU of the chip, and what else of the chip the host backend does not give.
+
+Nothing of the system may be asked for power without a helper, so there are several sources, merged metric by metric, the
+best first: :mod:`~accelmetrics.backends.apple.macmon` (a program that users install; everything but memory of the GPU),
+:mod:`~accelmetrics.backends.apple.ioreg` (always there, needs no rights; utilisation and memory) and, where there is no
+macmon, :mod:`~accelmetrics.backends.apple.powermetrics` (for root alone; power and clocks).
+
+``cpu.avg_temp`` and ``cpu.powerWatts`` are the host backend's names on every system, where it answers on Linux only. What
+macmon says of the processor stands under ``soc.``, so that no key has two owners.
+
+Read on stand-ins for these commands only, never yet on a real Mac.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from accelmetrics.backends.apple.detection import BACKEND, detect, require
+from accelmetrics.backends.apple.driver import AppleDriver
+from accelmetrics.backends.apple.pipe import INTERVAL
+from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
+from accelmetrics.backends.contract import Detection, Driver
+from accelmetrics.schemas.identity import DeviceKind
+from accelmetrics.schemas.metric import Metric
+
+
+class AppleBackend:
+    """The GPU of Apple's chips, and the chip around it.
+
+    Args:
+        clock: Where ages are taken from.
+    """
+
+    name = BACKEND
+    kind: ClassVar[DeviceKind | None] = "gpu"
+    interval = INTERVAL
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+
+    def detect(self) -> Detection:
+        return detect()
+
+    def open(self) -> Driver:
+        require()
+        return AppleDriver(self._clock)
+
+    def own_metrics(self) -> Iterable[Metric]:
+        return ()
+
+
+backend = AppleBackend()

@@ -1,0 +1,58 @@
+"""Whether Neuron devices are on this machine: by PCI ids, the device node and the driver's sysfs tree.
+
+Amazon's vendor id alone says nothing: every network card and disk of an EC2 instance carries it.
+"""
+
+from __future__ import annotations
+
+from accelmetrics.backends.contract import Detection
+from accelmetrics.backends.neuron import sysfs
+from accelmetrics.backends.sysroot import pci_devices, read_text, system_path
+
+VENDOR = "0x1d0f"
+ACCELERATOR = "0x12"
+"""The PCI class of processing accelerators."""
+CHIPS = {
+    "0x7064": "Inferentia",
+    "0x7065": "Inferentia",
+    "0x7066": "Inferentia",
+    "0x7067": "Inferentia",
+    "0x7164": "Trainium",
+    "0x7264": "Inferentia2",
+    "0x7364": "Trainium2",
+}
+"""PCI device ids; older chips call themselves system peripherals, so their class does not tell."""
+NODE = "/dev/neuron0"
+LOAD_DRIVER = "load the kernel driver: sudo modprobe neuron (package aws-neuronx-dkms)"
+INSTALL_TOOL = "install neuron-monitor: package aws-neuronx-tools"
+PASS_DEVICE = "in a container, start it with --device=/dev/neuron0"
+
+
+def detect() -> Detection:
+    """Look at the driver's tree, the device node and the PCI bus."""
+    chips = sysfs.chips()
+    cores = sum(len(chip.cores) for chip in chips)
+    node = system_path(NODE).exists()
+    if chips:
+        words = f"{_count(len(chips), 'Neuron device')} with {_count(cores, 'core')} in {sysfs.ROOT}"
+        return Detection(True, words + ("" if node else f", no {NODE}"), cores, "" if node else PASS_DEVICE)
+    if node:
+        return Detection(True, f"{NODE} is there; the driver shows no counters in {sysfs.ROOT}")
+    addresses = _on_bus()
+    if addresses:
+        words = f"{_count(len(addresses), 'Neuron device')} on the PCI bus ({', '.join(addresses)}), but the driver is not loaded"
+        return Detection(True, words, advice=LOAD_DRIVER)
+    return Detection(False, f"no accelerator of AWS ({VENDOR}) on the PCI bus, no {NODE}")
+
+
+def _on_bus() -> list[str]:
+    found = []
+    for address in pci_devices(VENDOR):
+        base = f"/sys/bus/pci/devices/{address}"
+        if read_text(f"{base}/device") in CHIPS or (read_text(f"{base}/class") or "").startswith(ACCELERATOR):
+            found.append(address)
+    return found
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -1,0 +1,196 @@
+"""The driver's own counters, below ``/sys/devices/virtual/neuron_device``: read, and never written.
+
+Writing a counter clears it for everybody, and the file ``reset`` resets the chip: nothing here opens a file for writing.
+Each counter is a directory with ``total`` and ``present``. Of memory, ``total`` is what is in use now and ``present`` the
+last change (AWS's sysfs guide); of time (µs) and operations, ``total`` accumulates since the driver was loaded.
+
+Some runtimes do not fill the counters of time and operations: one at exactly 0 has never counted, which is no 0 %. Nothing
+here says which program uses a core. Cores are numbered as the tool does without joined cores: chip by chip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from accelmetrics.backends.clock import Clock
+from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.neuron.numbers import LARGEST, Readout, Value, documented, percent, total
+from accelmetrics.backends.neuron.scope import picked_core
+from accelmetrics.backends.sysroot import list_directory, read_text, system_path
+from accelmetrics.schemas.catalogue import neuron as rows
+from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+ROOT = "/sys/devices/virtual/neuron_device"
+CHIP, CORE = "neuron", "neuron_core"
+TOOL_ONLY = Unavailable(Reason.NOT_SUPPORTED, "only neuron-monitor says this: install aws-neuronx-tools")
+NOT_BY_PROCESS = Unavailable(Reason.NOT_SUPPORTED, "the driver's counters do not tell processes apart: install aws-neuronx-tools")
+NEVER_COUNTED = Unavailable(Reason.NOT_IN_USE, "the counter has never counted: no program has used the core, or its runtime leaves it out")
+FIRST = Unavailable(Reason.NEEDS_INTERVAL, "a rate needs two readings")
+CLEARED = Unavailable(Reason.NEEDS_INTERVAL, "the counter was cleared since the last reading")
+
+
+class Chip(NamedTuple):
+    """One Neuron device: its number, and by the machine's number of each core, the core's directory."""
+
+    number: int
+    cores: dict[int, str]
+
+    @property
+    def path(self) -> str:
+        """Its directory."""
+        return f"{ROOT}/{CHIP}{self.number}"
+
+
+def chips() -> tuple[Chip, ...]:
+    """The chips that the driver shows, with their cores."""
+    return tuple(_chip(index) for index in _numbered(ROOT, CHIP))
+
+
+def _chip(index: int) -> Chip:
+    path = f"{ROOT}/{CHIP}{index}"
+    numbers = _numbered(path, CORE)
+    declared = read_text(f"{path}/core_count") or ""
+    each = int(declared) if declared.isdecimal() else len(numbers)
+    return Chip(index, {index * each + number: f"{path}/{CORE}{number}" for number in numbers})
+
+
+def _numbered(directory: str, prefix: str) -> list[int]:
+    found = (name.removeprefix(prefix) for name in list_directory(directory) if name.startswith(prefix))
+    return sorted(int(number) for number in found if number.isdecimal())
+
+
+class SysfsDriver:
+    """The counters of every core.
+
+    Args:
+        clock: Where rates are taken from.
+
+    Raises:
+        SourceError: There are no cores.
+    """
+
+    source = "sysfs"
+    machine_wide = True
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.chips = chips()
+        every = {core: path for chip in self.chips for core, path in chip.cores.items()}
+        if not every:
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, f"the driver shows no cores in {ROOT}", backend="neuron")
+        picked = picked_core(every)
+        self.paths = every if picked is None else {picked: every[picked]}
+        self._devices = tuple(_identity(core, path) for core, path in sorted(self.paths.items()))
+
+    @property
+    def devices(self) -> Sequence[DeviceIdentity]:
+        return self._devices
+
+    def reader(self, options: ReadOptions) -> SysfsReader:
+        return SysfsReader(self, options)
+
+    def close(self) -> None:
+        """Nothing is held open between readings."""
+
+
+class SysfsReader:
+    """One consumer's view: what its rates are taken from."""
+
+    def __init__(self, driver: SysfsDriver, options: ReadOptions) -> None:
+        self._driver = driver
+        self._watched = options.watched
+        self._before: dict[str, tuple[float, int]] = {}
+
+    def read(self, unit: int, steps: list[Any]) -> Reading:
+        devices = self._driver.devices
+        readout = self._machine(steps) if unit == len(devices) else self._core(devices[unit].vendor_index, steps)
+        return Reading.of(readout.values, readout.reasons)
+
+    def _core(self, core: int, steps: list[Any]) -> Readout:
+        path = self._driver.paths[core]
+        if not system_path(path).is_dir():
+            raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"{path} has gone")
+        readout = Readout({}, {})
+        if self._watched:
+            for row in rows.CORES:
+                readout.put(row.name, NOT_BY_PROCESS)
+            return readout
+        busy = self._rate(f"{path}/stats/other_info/nc_time_in_use/total", steps)  # µs of time per second
+        readout.put("neuroncore_utilization", busy if isinstance(busy, Unavailable) else percent(busy / 1e6 * 100))
+        readout.put("flops", self._rate(f"{path}/stats/other_info/flop_count/total", steps))
+        for category in rows.CORE_MEMORY:
+            readout.put(f"neuroncore_memory_usage.{category}", _read(f"{path}/stats/memory_usage/device_mem/{category}/total", steps))
+        return readout
+
+    def _rate(self, path: str, steps: list[Any]) -> Value:
+        now = self._driver.clock.monotonic()
+        value = _read(path, steps)
+        if isinstance(value, Unavailable):
+            return value
+        if value == 0:
+            self._before.pop(path, None)
+            return NEVER_COUNTED
+        before, self._before[path] = self._before.get(path), (now, value)
+        if before is None or now <= before[0]:
+            return FIRST
+        return (value - before[1]) / (now - before[0]) if value >= before[1] else CLEARED
+
+    def _machine(self, steps: list[Any]) -> Readout:
+        readout = Readout({}, {})
+        for row in (*rows.MEMORY, *rows.MACHINE, *rows.EXECUTION):
+            if not row.templated:
+                readout.put(row.key, TOOL_ONLY)
+        counted = {
+            "trn.neuron_device_count": len(self._driver.chips),
+            "trn.neuroncore_per_device_count": max((len(chip.cores) for chip in self._driver.chips), default=0),
+            **self._memory(steps),
+        }
+        for key, value in counted.items():
+            readout.reasons.pop(key)
+            readout.put(key, value)
+        documented(readout)
+        self._put_ecc(readout, steps)
+        return readout
+
+    def _memory(self, steps: list[Any]) -> dict[str, Value]:
+        if self._watched:
+            return {row.key: NOT_BY_PROCESS for row in rows.MEMORY}
+        host = [f"{chip.path}/stats/memory_usage/host_mem" for chip in self._driver.chips]
+        device = [f"{path}/stats/memory_usage/device_mem" for path in self._driver.paths.values()]
+        found = {"trn.host_total_memory_usage": host, "trn.neuron_device_total_memory_usage": device}
+        found |= {f"trn.host_memory_usage.{name}": [f"{path}/{name}" for path in host] for name in rows.HOST_MEMORY}
+        return {key: total([_read(f"{path}/total", steps) for path in paths]) for key, paths in found.items()}
+
+    def _put_ecc(self, readout: Readout, steps: list[Any]) -> None:
+        for chip in self._driver.chips:
+            for counter in rows.ECC:
+                readout.put(f"trn.device.{chip.number}.{counter}", _read(f"{chip.path}/stats/hardware/{counter}", steps))
+
+
+def _identity(core: int, path: str) -> DeviceIdentity:
+    chip = path.rpartition("/")[0]
+    name = read_text(f"{chip}/info/architecture/device_name") or ""
+    version = read_text(f"{path}/info/architecture/arch_type") or ""
+    serial = read_text(f"{chip}/info/serial_number") or ""
+    return DeviceIdentity("trn", "aws", core, name=name, architecture=version, serial=serial)
+
+
+def _read(path: str, steps: list[Any]) -> int | Unavailable:
+    """A counter's value, or why there is none."""
+    try:
+        with system_path(path).open("rb") as file:
+            text = file.read(64).decode("ascii", "replace").strip()
+    except PermissionError:
+        return Unavailable(Reason.NO_PERMISSION, f"{path} may not be read by this user")
+    except FileNotFoundError:
+        return Unavailable(Reason.NOT_SUPPORTED, f"this driver has no {path.removeprefix(ROOT)}")
+    except OSError as error:
+        return Unavailable(Reason.DRIVER_ERROR, f"{path}: {error.strerror}")
+    finally:
+        steps.append(None)
+    if not text.isdecimal():
+        return Unavailable(Reason.PARSE_ERROR, f"{path} holds {text!r}")
+    return int(text) if int(text) < LARGEST else Unavailable(Reason.INVALID_VALUE, f"{path} holds {text}")

@@ -1,0 +1,50 @@
+"""Google TPUs.
+
+The chips are known from the PCI bus; what they do is known to the runtime inside the program that holds them, and to nobody
+while none does. ``chips`` and ``holders`` look at the machine, ``runtime`` asks over gRPC, with ``wire`` and ``messages`` to
+read the answers, ``sdk`` asks libtpu in a process of its own, ``places`` says which device is which, ``gauges`` and ``machine``
+turn answers into metrics, and ``rounds`` puts them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
+
+if TYPE_CHECKING:
+    from accelmetrics.backends.contract import Detection, Driver
+    from accelmetrics.schemas.identity import DeviceKind
+    from accelmetrics.schemas.metric import Metric
+
+
+class TpuBackend:
+    """Google TPUs through their runtime.
+
+    Args:
+        clock: What ages and paces are measured on.
+    """
+
+    name = "tpu"
+    kind: DeviceKind | None = "tpu"
+    interval = 0.0
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+
+    def detect(self) -> Detection:
+        from accelmetrics.backends.tpu.chips import detect
+
+        return detect()
+
+    def open(self) -> Driver:
+        from accelmetrics.backends.tpu.driver import TpuDriver
+
+        return TpuDriver(self._clock)
+
+    def own_metrics(self) -> Iterable[Metric]:
+        return ()
+
+
+backend = TpuBackend()

@@ -1,0 +1,159 @@
+"""The open source: who is there, and rounds that serve every device and every consumer.
+
+A round is shared: whoever reads a unit that it has not had from the latest round gets that, if it is fresh; otherwise a new
+one is made, and whoever asks in the meantime waits for it, which its deadlines bound.
+
+A runtime that names a device which nobody knew makes the source be opened again, for devices are listed then. A runtime
+that goes away does not: its devices stay, and are not in use.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
+from accelmetrics.backends.contract import Block, Reading, ReadOptions
+from accelmetrics.backends.tpu.chips import BACKEND, EXTRA, chips
+from accelmetrics.backends.tpu.fields import Value
+from accelmetrics.backends.tpu.holders import Holders, find_holders
+from accelmetrics.backends.tpu.places import places
+from accelmetrics.backends.tpu.rounds import GRPC_NAMES, SDK_NAMES, Round, Speakers, devices_per_duty_cycle, gauges_of
+from accelmetrics.backends.tpu.runtime import HOST, PORTS_VARIABLE, Runtimes, ports
+from accelmetrics.backends.tpu.sdk import FIRST_WAIT, Sdk
+from accelmetrics.schemas.errors import DriverGoneError, MissingDependencyError, SourceError
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+FRESH = 0.25
+"""Seconds for which a round is fresh to those who have not had it."""
+HOLDERS_INTERVAL = 5.0
+"""Seconds between two looks at who holds the chips: it takes a look at every process."""
+
+
+class TpuDriver:
+    """See the module. Any thread may read.
+
+    Args:
+        clock: What ages and paces are measured on.
+
+    Raises:
+        SourceError: grpcio is not installed, or there is neither a chip nor a runtime.
+    """
+
+    source = "grpc"
+    machine_wide = True
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._chips = chips()
+        self._nodes = tuple(chip.node for chip in self._chips)
+        self._per_chip = devices_per_duty_cycle(self._chips)
+        self._speakers = Speakers()
+        self._ports = ports(os.environ.get(PORTS_VARIABLE, ""))
+        self._runtimes = self._connect()
+        self._sdk = Sdk(SDK_NAMES, clock)
+        self._reasons: dict[int, Mapping[str, Unavailable]] = {}
+        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._readings: list[Reading] = []
+        self._holders = Holders({}, False)
+        self._looked_at = float("-inf")
+        self._claimed: list[int] = []
+        self._last = self._ask(1, [], FIRST_WAIT)
+        self._places = places(self._chips, self._claimed, self._holders)
+        if not self._places:
+            self.close()
+            raise SourceError(
+                Reason.DRIVER_UNAVAILABLE, f"no TPU on the PCI bus, and no runtime on {HOST}:{', '.join(map(str, self._ports))}"
+            )
+        self._fill(self._last)
+
+    @property
+    def devices(self) -> Sequence[DeviceIdentity]:
+        return tuple(place.identity() for place in self._places)
+
+    def reader(self, options: ReadOptions) -> TpuReader:
+        """A consumer's view. What is watched makes no difference to it."""
+        del options
+        return TpuReader(self)
+
+    def close(self) -> None:
+        """Close the connections, and ask the SDK no more."""
+        self._sdk.close()
+        self._runtimes.close()
+
+    def read(self, unit: int, had: int, steps: list[Any]) -> tuple[int, Reading]:
+        """The number of a round and one unit's part of it: the latest round if that is fresh, else a new one.
+
+        Args:
+            unit: The unit.
+            had: Number of the round that the caller was given last for this unit.
+            steps: Where progress is reported.
+
+        Raises:
+            DriverGoneError: A runtime names devices that are not listed.
+        """
+        asked = self._clock.monotonic()
+        with self._lock:
+            if self._last.number <= had or asked - self._last.finished > FRESH:
+                latest = self._ask(self._last.number + 1, steps)
+                self._fill(latest)
+                self._last = latest
+            return self._last.number, self._readings[unit]
+
+    def _connect(self) -> Runtimes:
+        try:
+            return Runtimes(self._ports, self._clock)
+        except ImportError as error:
+            missing = MissingDependencyError("grpcio", EXTRA, backend=BACKEND)
+            raise SourceError(missing.reason, missing.message, backend=BACKEND, advice=missing.advice) from error
+
+    def _ask(self, number: int, steps: list[Any], wait: float = 0.0) -> Round:
+        now = self._clock.monotonic()
+        if now - self._looked_at >= HOLDERS_INTERVAL:
+            self._holders, self._looked_at = find_holders(self._nodes), now
+            steps.append(number)
+        answers = self._runtimes.ask(GRPC_NAMES, steps)
+        gauges = gauges_of(answers, self._per_chip, self._clock.time_ns() / 1e9)
+        self._claimed = sorted({device for one in gauges for device in one.ids})
+        # The SDK is loaded on a machine that has chips, and while a program uses them: never anywhere else.
+        if self._chips and (self._holders.pids or any(one.failure is None for one in answers)):
+            self._sdk.want(wait)
+        return Round(number, self._clock.monotonic(), answers, gauges, self._sdk.latest(), self._holders)
+
+    def _fill(self, latest: Round) -> None:
+        listed = {place.number for place in self._places}
+        new = [number for number in self._claimed if number not in listed]
+        if new:
+            raise DriverGoneError(
+                Reason.DRIVER_UNAVAILABLE, f"the runtime has new devices ({', '.join(map(str, new))}): they are to be listed again"
+            )
+        parts = latest.devices(self._places, self._speakers, self._per_chip)
+        readings = [self._reading(unit, part, latest) for unit, part in enumerate(parts)]
+        self._readings = [*readings, self._reading(len(parts), latest.machine(), latest)]
+
+    def _reading(self, unit: int, found: dict[str, Value], latest: Round) -> Reading:
+        values = {name: value for name, value in found.items() if not isinstance(value, Unavailable)}
+        reasons = {name: value for name, value in found.items() if isinstance(value, Unavailable)}
+        if self._reasons.get(unit) != reasons:
+            self._reasons[unit] = reasons
+        names = self._names.setdefault(tuple(values), tuple(values))
+        block = Block(names, tuple(values.values()))
+        processes = self._places[unit].processes(latest.holders) if unit < len(self._places) else None
+        return Reading((block,), self._reasons[unit], processes, latest.finished)
+
+
+class TpuReader:
+    """One consumer's view: which round it was given last, for each unit."""
+
+    def __init__(self, driver: TpuDriver) -> None:
+        self._driver = driver
+        self._had: dict[int, int] = {}
+
+    def read(self, unit: int, steps: list[Any]) -> Reading:
+        """One unit's part of the latest round."""
+        self._had[unit], reading = self._driver.read(unit, self._had.get(unit, 0), steps)
+        return reading

@@ -1,0 +1,136 @@
+"""``accelmetrics allocation``: which process of a job was given which devices, and which it really uses."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from accelmetrics.cli import parsing
+from accelmetrics.cli.parsing import UsageError
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable, Sequence
+
+    from accelmetrics.cli.output import Stdout
+    from accelmetrics.sampling.allocation_records import Allocation, Finding, Use, Worker
+
+HEAD = ("ROLE", "RANK", "LOCAL", "PID", "COMMAND", "LIST", "SEES", "USES")
+EXAMPLES = """\
+  accelmetrics allocation                                   every process that uses a device
+  accelmetrics allocation --pid 4711 --children             the ranks below a launcher, such as torchrun
+  accelmetrics allocation --role actor=101,102,rollout=103 --expect actor=0-1,rollout=2-3
+  accelmetrics allocation --json | jq -r '.findings[].text'
+
+A process's role is what --role says, else the variable ACCELMETRICS_ROLE of its environment; its rank is what its launcher
+left there (RANK, LOCAL_RANK, and those of Open MPI, PMI, Slurm and Ray). Lists are those it was started with.
+
+Exit status: 0 whatever is found; 1 when a pool differs from what --expect says or cannot be compared with it, and when a
+process that was named is not there; 2 for arguments that cannot be used."""
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument
+    add("--pid", type=pids, action="extend", metavar="PID,…", help="the processes (default: all that use a device)")
+    add("--children", action="store_true", help="the processes of --pid are launchers: look at what runs at and below them")
+    add("--role", type=roles, action="extend", metavar="NAME=PID,…", help="processes by role: actor=101,102,rollout=103")
+    add("--expect", type=pools, action="extend", metavar="NAME=LIST,…", help="devices by role: rollout=0-1,actor=2-3,teacher=4-7")
+    add("--json", action="store_true", help="print it as one JSON object")
+    add("--backends", type=parsing.backends, metavar="LIST", help="sources, by name: nvidia,amd")
+    add("--timeout", type=parsing.pause, metavar="S", help="seconds to wait for an answer, and for sources to open (default: 1, and 10)")
+
+
+def pids(text: str) -> list[int]:
+    """Process ids, separated by commas."""
+    return [parsing.process_id(word.strip()) for word in text.split(",")]
+
+
+def roles(text: str) -> list[tuple[str, int]]:
+    """Process ids by role; what follows a role's first without a name belongs to it too."""
+    return _named(text, pids)
+
+
+def pools(text: str) -> list[tuple[str, int | str]]:
+    """Devices by role."""
+    return _named(text, parsing.devices)
+
+
+def _named(text: str, read: Callable[[str], Sequence[Any]]) -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    name = ""
+    for word in text.split(","):
+        head, sign, rest = word.rpartition("=")
+        name = head.strip() if sign else name
+        if not name:
+            raise argparse.ArgumentTypeError(f"{word!r} has no name: write NAME=LIST, such as actor=0-1")
+        pairs += [(name, value) for value in read(rest)]
+    return pairs
+
+
+def run(options: Namespace, out: Stdout) -> int:
+    """Print the table and the findings."""
+    from accelmetrics.sampling.allocation import allocation
+    from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT
+
+    if options.children and not options.pid:
+        raise UsageError("--children needs the launcher whose children are meant: give it with --pid")
+    found = allocation(
+        options.pid or (),
+        children=options.children,
+        roles=_grouped(options.role),
+        expect=_grouped(options.expect),
+        backends=options.backends,
+        timeout=options.timeout or DEFAULT_TIMEOUT,
+        open_timeout=options.timeout or DEFAULT_OPEN_TIMEOUT,
+    )
+    out.write(found.to_json(2 if out.terminal else None) + "\n" if options.json else render(found, out.width))
+    return 0 if found.as_expected else 1
+
+
+def _grouped(pairs: Sequence[tuple[str, Any]] | None) -> dict[str, list[Any]]:
+    groups: dict[str, list[Any]] = {}
+    for name, value in pairs or ():
+        groups.setdefault(name, []).append(value)
+    return groups
+
+
+def render(found: Allocation, width: int) -> str:
+    """For people: a line a process, then what there is to know."""
+    from accelmetrics.cli.layout import aligned, wrapped
+    from accelmetrics.cli.table import clipped_end
+
+    rows = [HEAD, *(_row(worker) for worker in found.workers)]
+    table = [clipped_end(line, width) for line in aligned(rows)] if found.workers else ["No process that uses a device was found."]
+    expected = [
+        line
+        for pool in found.pools
+        for line in wrapped(f"{pool.role}: expected {_keys(pool.expected)}; uses {_keys(pool.used)}", width, "")
+    ]
+    words = [line for finding in found.findings for line in _finding(finding, width)] or ["Nothing to remark."]
+    return "\n\n".join("\n".join(part) for part in (table, expected, words) if part) + "\n"
+
+
+def _row(worker: Worker) -> tuple[str, ...]:
+    lists = " ".join(f"{listed.variable}={listed.value}" for listed in worker.lists)
+    sees = "?" if worker.visible is None else _keys(worker.visible)
+    numbers = ("-" if number is None else str(number) for number in (worker.rank, worker.local_rank))
+    return (worker.role or "-", *numbers, str(worker.pid), worker.name or "-", lists or "-", sees, _uses(worker.used))
+
+
+def _uses(used: Sequence[Use]) -> str:
+    from accelmetrics.cli.units import quantity
+
+    words = (use.device if use.memory_bytes is None else f"{use.device} ({quantity(use.memory_bytes, 'By')})" for use in used)
+    return ", ".join(words) or "-"
+
+
+def _keys(keys: Sequence[str]) -> str:
+    return ",".join(keys) or "none"
+
+
+def _finding(finding: Finding, width: int) -> list[str]:
+    from accelmetrics.cli.layout import wrapped
+
+    first, *rest = wrapped(finding.text, width, "  ")
+    return [f"- {first[2:]}", *rest]

@@ -1,0 +1,165 @@
+"""What there is to know about an allocation, in words: a function for each kind of finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+from accelmetrics.sampling.allocation_records import (
+    GONE,
+    LIST_PROBLEM,
+    NO_DEVICE,
+    NO_LIST,
+    OUTSIDE,
+    POOL_DIFFERS,
+    POOL_UNCLEAR,
+    SHARED,
+    SHARED_UNASKED,
+    SOURCE,
+    STRANGER,
+    UNREADABLE,
+    UNUSED,
+    USE_UNKNOWN,
+    Allocation,
+    Finding,
+    Pool,
+    Worker,
+)
+from accelmetrics.sampling.job import Member, owner
+from accelmetrics.sampling.ranks import RAY_NOTE
+from accelmetrics.sampling.visibility import rule
+from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.snapshot import Snapshot
+
+Processes = Mapping[str, tuple[DeviceProcess, ...]]
+
+
+def findings(made: Allocation, members: Sequence[Member], snapshot: Snapshot, processes: Processes) -> Iterator[Finding]:
+    """Everything to know, what was asked for first.
+
+    Args:
+        made: Workers, devices and pools.
+        members: The processes behind the workers.
+        snapshot: The reading that it was made from.
+        processes: By device, who uses it.
+    """
+    unclear = [device.key for device in made.devices if device.pids is None]
+    for pool in made.pools:
+        yield from _pool(pool, made.workers, [key for key in pool.expected if key in unclear])
+    by_pid = {member.pid: member for member in members}
+    for worker in made.workers:
+        yield from _unknown(worker, by_pid[worker.pid])
+    yield from _shared(made.workers, by_pid)
+    for worker in made.workers:
+        yield from _outside(worker)
+        yield from _list(worker, by_pid[worker.pid], snapshot)
+        yield from _idle(worker, by_pid[worker.pid], unclear)
+    yield from _unused(made)
+    yield from _strangers(members, processes)
+    yield from _sources(snapshot, unclear)
+
+
+def _pool(pool: Pool, workers: Sequence[Worker], unclear: Sequence[str]) -> Iterator[Finding]:
+    pids = tuple(worker.pid for worker in workers if worker.role == pool.role)
+    missing = [key for key in pool.expected if key not in pool.used and key not in unclear]
+    extra = [key for key in pool.used if key not in pool.expected]
+    if not pids:
+        yield Finding(POOL_DIFFERS, f"{pool.role}: no process has this role; expected on {listed(pool.expected)}", (), pool.expected)
+        return
+    if missing or extra:
+        parts = [f"does not use {listed(missing)}"] * bool(missing) + [f"uses {listed(extra)} beyond that"] * bool(extra)
+        text = f"{pool.role}: expected on {listed(pool.expected)}, {' and '.join(parts)}"
+        yield Finding(POOL_DIFFERS, text, pids, (*missing, *extra))
+    if unclear:
+        text = f"{pool.role}: expected on {listed(pool.expected)}, but who uses {listed(unclear)} cannot be told"
+        yield Finding(POOL_UNCLEAR, text, pids, tuple(unclear))
+
+
+def _unknown(worker: Worker, member: Member) -> Iterator[Finding]:
+    environment = member.environment
+    if environment.gone:
+        yield Finding(GONE, environment.why, (worker.pid,))
+    elif environment.values is None:
+        yield Finding(UNREADABLE, f"{worker.label}: {environment.why}; its list and rank are not known", (worker.pid,))
+
+
+def _shared(workers: Sequence[Worker], members: Mapping[int, Member]) -> Iterator[Finding]:
+    for one, other in combinations(workers, 2):
+        common = tuple(key for key in sorted(one.uses & other.uses))
+        if not common or _same_rank(members[one.pid], members[other.pid]):
+            continue
+        pids = (one.pid, other.pid)
+        text = f"{one.label} and {other.label} both use {listed(common)}"
+        if one.lists and other.lists and one.visible is not None and other.visible is not None and not {*one.visible} & {*other.visible}:
+            text += f", though each asked for its own: {_asked(one)} and {_asked(other)}"
+            yield Finding(SHARED_UNASKED, text, pids, common)
+        else:
+            yield Finding(SHARED, text, pids, common)
+
+
+def _same_rank(one: Member, other: Member) -> bool:
+    """Whether one is the other's helper: below it, and of the same place in the job."""
+    related = one.number in other.above or other.number in one.above
+    return related and one.position == other.position and one.position.known
+
+
+def _asked(worker: Worker) -> str:
+    return ", ".join(f"{listed.variable}={listed.value}" for listed in worker.lists)
+
+
+def _outside(worker: Worker) -> Iterator[Finding]:
+    if worker.visible is None:
+        return
+    outside = tuple(use.device for use in worker.used if use.device not in worker.visible)
+    if outside:
+        allowed = listed(worker.visible) if worker.visible else "no device"
+        text = f"{worker.label} uses {listed(outside)}, outside its list ({_asked(worker)}: {allowed})"
+        yield Finding(OUTSIDE, text, (worker.pid,), outside)
+
+
+def _list(worker: Worker, member: Member, snapshot: Snapshot) -> Iterator[Finding]:
+    if member.environment.values is None:
+        return
+    for note in worker.notes:
+        yield Finding(LIST_PROBLEM, f"{worker.label}: {note}", (worker.pid,))
+    rules = [rule(place.identity.kind, place.identity.vendor) for place in snapshot.identities]
+    variables = list(dict.fromkeys(found.variable for found in rules if found))
+    if not worker.lists and variables and len(snapshot.identities) > 1 and RAY_NOTE not in worker.notes:
+        text = f"{worker.label}: no list is set ({' or '.join(variables)}): it sees all {len(snapshot.identities)} devices"
+        yield Finding(NO_LIST, text, (worker.pid,))
+
+
+def _idle(worker: Worker, member: Member, unclear: Sequence[str]) -> Iterator[Finding]:
+    if not worker.used and not member.environment.gone and not unclear:
+        given = f", though it was given {listed(worker.visible)}" if worker.lists and worker.visible else ""
+        yield Finding(NO_DEVICE, f"{worker.label} uses no device{given}", (worker.pid,))
+
+
+def _unused(made: Allocation) -> Iterator[Finding]:
+    for device in made.devices:
+        if device.pids == ():
+            holders = [worker.label for worker in made.workers if worker.lists and device.key in (worker.visible or ())]
+            given = f", though it is in the list of {listed(holders)}" if holders else ""
+            yield Finding(UNUSED, f"{device.key} ({device.name}) is used by nobody{given}", (), (device.key,))
+
+
+def _strangers(members: Sequence[Member], processes: Processes) -> Iterator[Finding]:
+    named = {member.pid for member in members if member.number is None}
+    for key, found in processes.items():
+        pids = tuple(process.pid for process in found if process.pid not in named and owner(members, process.pid) is None)
+        if pids:
+            numbers = ", ".join(map(str, pids))
+            yield Finding(STRANGER, f"{key} is also used by {numbers}, not of the processes asked about", pids, (key,))
+
+
+def _sources(snapshot: Snapshot, unclear: Sequence[str]) -> Iterator[Finding]:
+    if unclear:
+        yield Finding(USE_UNKNOWN, f"who uses {listed(unclear)} cannot be told: the source does not list processes", (), tuple(unclear))
+    for status in snapshot.backends:
+        if status.name != "host" and status.status in {"failed", "timed_out", "degraded"}:
+            yield Finding(SOURCE, f"{status.name}: {status.detail}")
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words with commas between, and an "and" before the last."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

@@ -1,0 +1,291 @@
+"""Every key, exactly, from commands that print as the real ones do, in each of their formats."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from accelmetrics import Sampler
+from accelmetrics.backends.apple.driver import AppleDriver
+from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.schemas.catalogue import expected_keys, expected_names
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.reasons import Reason
+from tests.backends.apple.reading import eventually, open_driver, read
+from tests.simulators.apple import (
+    POWERMETRICS_OLD_TEXT,
+    POWERMETRICS_TEXT,
+    RAM,
+    MacStandIn,
+    ioreg,
+    macmon_0_7,
+    macmon_0_8,
+    powermetrics,
+)
+
+MEMORY = {"memoryAllocated": 25.0, "memoryAllocatedBytes": 8_589_934_592, "memoryTotalBytes": RAM}
+GPU = {"gpu": 62.5, "scaledUtilization": 37.5, "freq": 912, "temp": 48.5, "powerWatts": 7.25} | MEMORY
+MACHINE = {
+    "cpu.ecpu_percent": 12.5,
+    "cpu.ecpu_freq": 1284,
+    "cpu.pcpu_percent": 50.0,
+    "cpu.pcpu_freq": 3096,
+    "ane.power": 0.0,
+    "system.powerWatts": 24.5,
+    "soc.powerWatts": 13.75,
+    "soc.cpuPowerWatts": 6.5,
+    "soc.cpuTemp": 52.75,
+    "memory.used": 17_179_869_184,
+    "memory.used_percent": 50.0,
+    "swap.used": 805_306_368,
+}
+POWER = {"powerWatts": 3.0, "ane.power": 0.125, "soc.cpuPowerWatts": 4.25, "soc.powerWatts": 7.375, "cpu.ecpu_freq": 1200.0}
+
+
+def of_gpu(values: dict[str, float]) -> dict[str, float]:
+    return {f"gpu.0.{name}": value for name, value in values.items()}
+
+
+def test_macmon_and_ioreg_together_give_everything(mac: MacStandIn, sampler: Sampler) -> None:
+    snapshot = sampler.sample()
+    assert snapshot.metrics == of_gpu(GPU) | MACHINE
+    assert set(snapshot.unavailable) == {"gpu.0.powerPercent"}
+    assert snapshot.unavailable["gpu.0.powerPercent"].reason == Reason.NOT_SUPPORTED
+    (status,) = snapshot.backends
+    assert (status.status, status.source) == ("ok", "macmon+ioreg")
+    assert mac.calls("powermetrics") == []
+
+
+def test_what_is_given_or_explained_is_what_the_catalogue_promises(mac: MacStandIn, sampler: Sampler) -> None:
+    del mac
+    snapshot = sampler.sample()
+    promised = {*(f"gpu.0.{name}" for name in expected_names("apple")), *expected_keys("apple")}
+    assert {*snapshot.metrics, *snapshot.unavailable} == promised
+
+
+def test_0_7_has_no_active_ratio_so_that_is_ioreg_s(mac: MacStandIn, sampler: Sampler) -> None:
+    """The ratio that 0.7 prints is weighted by the clock: it is not how busy the GPU is."""
+    mac.behave("macmon", json.dumps(macmon_0_7()), version="macmon 0.7.2\n")
+    assert sampler.sample().metrics == of_gpu(GPU | {"gpu": 37}) | MACHINE
+
+
+def test_0_8_1_prints_both_spellings(mac: MacStandIn, sampler: Sampler) -> None:
+    mac.macmon(macmon_0_7() | macmon_0_8())
+    assert sampler.sample().metrics == of_gpu(GPU) | MACHINE
+
+
+def test_without_macmon_ioreg_gives_utilisation_and_memory(mac: MacStandIn, sampler: Sampler) -> None:
+    mac.remove("macmon")
+    snapshot = sampler.sample()
+    assert snapshot.metrics == of_gpu({"gpu": 37} | MEMORY)
+    assert snapshot.backends[0].source == "ioreg"
+    assert snapshot.unavailable["gpu.0.powerWatts"] == (
+        Reason.NO_PERMISSION,
+        "macmon is not installed (brew install macmon); powermetrics gives it to root alone",
+    )
+    assert snapshot.unavailable["gpu.0.temp"].reason == Reason.DRIVER_UNAVAILABLE
+    assert mac.calls("powermetrics") == []
+
+
+@pytest.mark.parametrize(
+    ("printed", "refused", "clock", "busy"),
+    [
+        (powermetrics(), "", 740.5, 37),
+        (POWERMETRICS_TEXT, "", 740.0, 37),
+        (POWERMETRICS_OLD_TEXT.replace("ANE", "CPU Power: 4250 mW\nGPU Power: 3000 mW\nANE"), "", 740.0, 37),
+    ],
+)
+def test_root_without_macmon_has_powermetrics(
+    root: MacStandIn, sampler: Sampler, printed: str, refused: str, clock: float, busy: float
+) -> None:
+    root.remove("macmon")
+    root.behave("powermetrics", printed, refused=refused)
+    snapshot = sampler.sample()
+    power = {key if "." in key else f"gpu.0.{key}": value for key, value in POWER.items()}
+    assert snapshot.metrics == of_gpu({"gpu": busy, "freq": clock} | MEMORY) | power | {"cpu.pcpu_freq": 2500.0}
+    assert snapshot.backends[0].source == "ioreg+powermetrics"
+
+
+def test_without_ioreg_powermetrics_says_how_busy_it_is(root: MacStandIn, sampler: Sampler) -> None:
+    root.remove("macmon", "ioreg")
+    root.behave("powermetrics", powermetrics())
+    snapshot = sampler.sample()
+    assert snapshot.metrics["gpu.0.gpu"] == 75.0
+    assert snapshot.unavailable["gpu.0.memoryAllocatedBytes"].reason == Reason.DRIVER_UNAVAILABLE
+    root.behave("powermetrics", POWERMETRICS_TEXT)
+
+
+@pytest.mark.parametrize(("printed", "busy"), [(POWERMETRICS_TEXT, 75.5), (POWERMETRICS_OLD_TEXT, 75.5), (powermetrics(), 75.0)])
+def test_residency_in_each_form(root: MacStandIn, drivers: list[AppleDriver], printed: str, busy: float) -> None:
+    root.remove("macmon", "ioreg")
+    root.behave("powermetrics", printed)
+    assert read(open_driver(drivers)).values["gpu"] == busy
+
+
+def test_a_powermetrics_without_property_lists_is_asked_for_text(root: MacStandIn, drivers: list[AppleDriver]) -> None:
+    root.remove("macmon")
+    root.behave("powermetrics", POWERMETRICS_TEXT, refused="plist", errors="unrecognized format\n", status=64)
+    assert read(open_driver(drivers)).values["powerWatts"] == 3.0
+
+
+def test_energies_are_as_good_as_powers(root: MacStandIn, drivers: list[AppleDriver]) -> None:
+    """Older releases give mJ over the sample's time."""
+    root.remove("macmon")
+    energies = {"ane_energy": 25, "cpu_energy": 850, "combined_energy": 1475}
+    root.behave("powermetrics", powermetrics(processor=energies))
+    values = read(open_driver(drivers)).values
+    assert {name: values[name] for name in POWER if name != "cpu.ecpu_freq"} == {
+        "powerWatts": 3.0,
+        "ane.power": 0.125,
+        "soc.cpuPowerWatts": 4.25,
+        "soc.powerWatts": 7.375,
+    }
+
+
+def test_who_the_gpu_is(mac: MacStandIn, sampler: Sampler) -> None:
+    (device,) = sampler.sample().devices
+    assert device.key == "gpu.0"
+    assert device.identity == DeviceIdentity("gpu", "apple", 0, name="Apple M2 Pro", cores=19, memory_total_bytes=RAM, unified=True)
+    assert mac.calls("system_profiler") == [["SPDisplaysDataType", "-json"]]
+    assert device.processes is None
+
+
+@pytest.mark.parametrize("printed", ["", "not JSON", "[]", '{"SPDisplaysDataType": [{"spdisplays_vendor": "sppci_vendor_amd"}]}'])
+def test_where_the_profiler_does_not_say_the_driver_does(mac: MacStandIn, drivers: list[AppleDriver], printed: str) -> None:
+    mac.behave("system_profiler", printed)
+    mac.behave("ioreg", ioreg(model=b"Apple M3\0", **{"gpu-core-count": 10}))
+    open_driver(drivers)
+    assert (drivers[0].devices[0].name, drivers[0].devices[0].cores) == ("Apple M3", 10)
+
+
+def test_where_nobody_says_it_is_apple_s_gpu(mac: MacStandIn, drivers: list[AppleDriver]) -> None:
+    mac.remove("system_profiler", "ioreg", "sysctl")
+    open_driver(drivers)
+    identity = drivers[0].devices[0]
+    assert (identity.name, identity.cores, identity.unified) == ("Apple GPU", None, True)
+
+
+def test_memory_that_sysctl_does_not_tell_is_macmon_s(mac: MacStandIn, sampler: Sampler) -> None:
+    mac.behave("sysctl", "", errors="sysctl: unknown oid 'hw.memsize'\n", status=1)
+    snapshot = sampler.sample()
+    assert snapshot.metrics["gpu.0.memoryAllocated"] == 25.0
+    assert snapshot.devices[0].identity.memory_total_bytes == RAM
+
+
+def test_a_share_of_unknown_memory_is_missing(mac: MacStandIn, sampler: Sampler) -> None:
+    mac.remove("macmon")
+    mac.behave("sysctl", "many\n")
+    snapshot = sampler.sample()
+    assert snapshot.metrics == of_gpu({"gpu": 37, "memoryAllocatedBytes": 8_589_934_592})
+    assert snapshot.unavailable["gpu.0.memoryAllocated"].reason == Reason.DRIVER_ERROR
+
+
+@pytest.mark.parametrize(
+    ("changed", "missing", "reason"),
+    [
+        ({"temp": {"cpu_temp_avg": 0.0, "gpu_temp_avg": 0.0}}, {"temp", "soc.cpuTemp"}, Reason.NOT_SUPPORTED),
+        ({"temp": {"cpu_temp_avg": 52.75, "gpu_temp_avg": 1250.0}}, {"temp"}, Reason.INVALID_VALUE),
+        ({"sys_power": 0.0}, {"system.powerWatts"}, Reason.NOT_SUPPORTED),
+        ({"cpu_power": 0.0}, {"soc.cpuPowerWatts"}, Reason.NOT_SUPPORTED),
+        ({"gpu_power": None}, {"powerWatts"}, Reason.NOT_SUPPORTED),
+        ({"gpu_power": -1.0}, {"powerWatts"}, Reason.INVALID_VALUE),
+        ({"gpu_power": "7 W"}, {"powerWatts"}, Reason.PARSE_ERROR),
+        ({"ecpu_freq_mhz": 0, "ecpu_scaled_ratio": 0.0}, {"cpu.ecpu_freq", "cpu.ecpu_percent"}, Reason.NOT_SUPPORTED),
+        ({"gpu_freq_mhz": 0}, {"freq"}, Reason.NOT_IN_USE),
+        ({"gpu_scaled_ratio": 37.5}, {"scaledUtilization"}, Reason.INVALID_VALUE),
+        (
+            {"memory": {"ram_total": RAM, "ram_usage": RAM + 1, "swap_total": 1, "swap_usage": 0}},
+            {"memory.used_percent"},
+            Reason.INVALID_VALUE,
+        ),
+        (
+            {"memory": {"ram_total": RAM, "ram_usage": 17_179_869_184, "swap_total": 0, "swap_usage": 0}},
+            {"swap.used"},
+            Reason.NOT_SUPPORTED,
+        ),
+    ],
+)
+def test_what_was_not_measured_is_missing_and_not_0(
+    mac: MacStandIn, sampler: Sampler, changed: dict[str, object], missing: set[str], reason: Reason
+) -> None:
+    mac.macmon(macmon_0_8(**changed))
+    snapshot = sampler.sample()
+    keys = {name if name in MACHINE else f"gpu.0.{name}" for name in missing}
+    assert {key: snapshot.unavailable[key].reason for key in keys} == dict.fromkeys(keys, reason)
+    assert set(snapshot.unavailable) == {*keys, "gpu.0.powerPercent"}
+
+
+def test_an_idle_gpu_is_0_percent_busy(mac: MacStandIn, sampler: Sampler) -> None:
+    mac.macmon(macmon_0_8(gpu_freq_mhz=0, gpu_scaled_ratio=0.0, gpu_active_ratio=0.0, gpu_power=0.0))
+    metrics = sampler.sample().metrics
+    assert (metrics["gpu.0.gpu"], metrics["gpu.0.scaledUtilization"], metrics["gpu.0.powerWatts"]) == (0.0, 0.0, 0.0)
+
+
+def test_a_ratio_a_hair_above_1_is_all_of_it(mac: MacStandIn, sampler: Sampler) -> None:
+    mac.macmon(macmon_0_8(gpu_active_ratio=1.0000001))
+    assert sampler.sample().metrics["gpu.0.gpu"] == 100.0
+
+
+def test_values_change_while_the_pipe_runs(mac: MacStandIn, drivers: list[AppleDriver]) -> None:
+    reader = open_driver(drivers)
+    for watts in (8.5, 9.5):
+        mac.macmon(macmon_0_8(gpu_power=watts))
+        assert eventually(reader, lambda found, watts=watts: found.values["powerWatts"] == watts).values["temp"] == 48.5  # type: ignore[misc]
+    assert len(mac.calls("macmon")) == 2
+    assert mac.calls("macmon")[1][0] == "pipe"
+
+
+def test_both_units_share_a_round(mac: MacStandIn, drivers: list[AppleDriver]) -> None:
+    reader = open_driver(drivers)
+    reader.read(0, [])
+    before = len(mac.calls("ioreg"))
+    for _ in range(3):
+        reader.read(0, [])
+        reader.read(1, [])
+    assert len(mac.calls("ioreg")) == before + 3
+
+
+def test_what_did_not_change_is_the_same_object(mac: MacStandIn, drivers: list[AppleDriver]) -> None:
+    del mac
+    reader = open_driver(drivers)
+    before, after = reader.read(0, []), reader.read(0, [])
+    assert after.blocks[0].names is before.blocks[0].names
+    assert after.unavailable is before.unavailable
+
+
+def test_no_key_is_the_host_backend_s() -> None:
+    assert not set(expected_keys("apple")) & set(expected_keys("host"))
+
+
+def test_beside_the_host_no_key_collides(mac: MacStandIn) -> None:
+    """Validation, on in every test, refuses a key with a value and a reason."""
+    del mac
+    with Sampler(["apple", "host"], clock=SYSTEM_CLOCK) as sampler:
+        sampler.sample()
+        time.sleep(0.05)
+        metrics = sampler.sample().metrics
+    assert metrics["system.powerWatts"] == 24.5
+    assert "memory_percent" in metrics
+
+
+PROGRAM = """
+import sys
+from accelmetrics.backends.apple import machine
+machine.uname = lambda: machine.Machine("Darwin", "arm64", "")
+from accelmetrics.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_the_command_line_gives_them(mac: MacStandIn) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "PATH": mac.path}
+    command = [sys.executable, "-c", PROGRAM, "dump", "--json", "--backends", "apple", "--settle", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["metrics"] == of_gpu(GPU) | MACHINE
+    assert document["devices"][0]["unified"] is True
