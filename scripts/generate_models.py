@@ -38,7 +38,7 @@ def render() -> str:
 
 def device(kind: str) -> str:
     """The model of one kind of device."""
-    rows = (row for row in CATALOGUE if row.device_part == f"{kind}.{{i}}")
+    rows = (row for row in CATALOGUE if row.device_part == f"{kind}.{{i}}" and not row.templated)
     return model(f"{kind.capitalize()}Metrics", f"What {article(kind)} {kind.upper()} says: the keys below ``{kind}.{{i}}``.", fields(rows))
 
 

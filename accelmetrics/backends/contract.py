@@ -150,7 +150,12 @@ class Driver(Protocol):
 
     @property
     def devices(self) -> Sequence[DeviceIdentity]:
-        """The devices in the vendor's order; empty for the host. A device that failed at enumeration keeps its place."""
+        """The devices in the vendor's order; empty for the host. A device that failed at enumeration keeps its place.
+
+        What is known of a device may change while the driver is open, and devices that turn up (a new partition) may be added
+        at the end, unless the driver is ``machine_wide``; a unit never becomes another device, and one that is gone says so
+        when it is read. The same object while nothing changed. Must not call into the driver: it is asked at every reading.
+        """
         ...
 
     def reader(self, options: ReadOptions) -> Reader:
@@ -163,7 +168,11 @@ class Driver(Protocol):
 
 
 class Backend(Protocol):
-    """A source of numbers that may or may not be on this machine. The first three may be plain class attributes."""
+    """A source of numbers that may or may not be on this machine. The first three may be plain class attributes.
+
+    One that can read the same devices in several ways may have a method ``pinned(source)`` and an attribute ``pin``: the same
+    backend with that one source alone, the same object for the same name, and the name; that object must pickle.
+    """
 
     @property
     def name(self) -> str:

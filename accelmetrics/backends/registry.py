@@ -8,7 +8,7 @@ whose import fails is reported as a backend that cannot be opened: it costs nobo
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NoReturn, cast
 
@@ -113,6 +113,31 @@ def select(selection: Sequence[str | Backend] | None) -> tuple[Backend, ...]:
     if twice:
         raise InvalidOptionError(f"backends names {', '.join(sorted(twice))} more than once")
     return tuple(sorted(chosen, key=_place))
+
+
+def pinned(backends: Sequence[Backend], sources: Mapping[str, str | None]) -> tuple[Backend, ...]:
+    """The backends, of which those named in ``sources`` read the one source that is given there.
+
+    Args:
+        backends: The backends.
+        sources: By backend, the source's name; None for the best that opens.
+
+    Raises:
+        UnknownNameError: The backend has no such source.
+        InvalidOptionError: The backend is not among those selected, or is another object that has no sources to choose from.
+    """
+    wanted = {name: source for name, source in sources.items() if source is not None}
+    for name, source in wanted.items():
+        if not any(backend.name == name and hasattr(backend, "pinned") for backend in backends):
+            raise InvalidOptionError(f"{name}_source is {source!r}, and the backend {name} is not among those that are read")
+    return tuple(_pin(backend, wanted.get(backend.name)) for backend in backends)
+
+
+def _pin(backend: Backend, source: str | None) -> Backend:
+    if source is None:
+        return backend
+    pin: Callable[[str], Backend] = getattr(backend, "pinned")  # noqa: B009 - not every backend has it
+    return pin(source)
 
 
 def _place(backend: Backend) -> tuple[int, str]:

@@ -29,6 +29,7 @@ def configure(parser: ArgumentParser) -> None:
     add("--json", action="store_true", help="print the findings as one JSON object")
     add("--strict", action="store_true", help="exit with 1 when a device is there and cannot be read")
     add("--backends", type=parsing.backends, metavar="LIST", help="sources, by name: nvidia,host; one named here is opened in any case")
+    add("--amd-source", metavar="NAME", help="read AMD's GPUs from this alone: sysfs, amdsmi, amd-smi or rocm-smi")
     add("--timeout", type=parsing.pause, metavar="S", help="seconds to wait for an answer, and for sources to open (default: 1, and 10)")
 
 
@@ -38,7 +39,7 @@ def run(options: Namespace, out: Stdout) -> int:
     from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT
 
     timeout, open_timeout = options.timeout or DEFAULT_TIMEOUT, options.timeout or DEFAULT_OPEN_TIMEOUT
-    found = diagnose(options.backends, timeout=timeout, open_timeout=open_timeout)
+    found = diagnose(options.backends, timeout=timeout, open_timeout=open_timeout, amd_source=options.amd_source)
     if options.json:
         import json
 

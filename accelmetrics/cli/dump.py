@@ -57,6 +57,7 @@ def configure(parser: ArgumentParser) -> None:
     add("--pid", type=parsing.process_id, metavar="PID", help="the process to watch (default: this one)")
     add("--children", action="store_true", help="watch its descendants with it")
     add("--disk-path", type=parsing.path, action="append", metavar="PATH", help="a mount point to report, again for more (default: /)")
+    add("--amd-source", metavar="NAME", help="read AMD's GPUs from this alone: sysfs, amdsmi, amd-smi or rocm-smi")
     add("--timeout", type=parsing.pause, metavar="S", help="seconds to wait for an answer, and for sources to open (default: 1, and 10)")
     add("--settle", type=parsing.span, metavar="S", help=SETTLE_HELP)
     add("--isolation", choices=("thread", "process"), default="thread", help="where drivers are called: here, or in a child process")
@@ -146,6 +147,7 @@ def _sampler(options: Namespace) -> Sampler:
         timeout=options.timeout or DEFAULT_TIMEOUT,
         open_timeout=options.timeout or DEFAULT_OPEN_TIMEOUT,
         isolation=options.isolation,
+        amd_source=options.amd_source,
     )
 
 

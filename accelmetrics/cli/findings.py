@@ -60,7 +60,7 @@ def _times(backend: BackendFinding) -> str:
 
 
 def _device(device: DeviceFinding, width: int) -> list[str]:
-    identity = ", ".join(filter(None, (device.name, device.uuid, device.pci_bus_id)))
+    identity = ", ".join(filter(None, (device.name, device.uuid, device.pci_bus_id, device.fabric)))
     if not device.readable:
         lines = _fact(device.key, f"{identity or 'device'}: cannot be read", width)
         return [*lines, *_deeper("problem", device.problem, width), *_deeper("what to do", device.advice, width)]

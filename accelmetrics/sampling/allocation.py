@@ -84,10 +84,14 @@ def _check(pids: Sequence[object], childless: bool) -> None:
 
 
 def _processes(snapshot: Snapshot) -> Processes:
-    """By device, who uses it; a GPU that is split into partitions is left to those."""
-    split = {place.identity.parent for place in snapshot.identities if place.identity.parent}
-    whole = {place.key for place in snapshot.identities if place.identity.uuid in split and place.identity.uuid}
-    return {key: found for key, found in snapshot.processes.items() if key not in whole}
+    """By device, who uses it; a device whose partitions say it themselves is left to those."""
+    told = _told_by_partitions(snapshot)
+    return {key: found for key, found in snapshot.processes.items() if key not in told}
+
+
+def _told_by_partitions(snapshot: Snapshot) -> set[str]:
+    listing = {place.identity.parent for place in snapshot.identities if place.identity.parent and place.key in snapshot.processes}
+    return {place.key for place in snapshot.identities if place.identity.anchor in listing}
 
 
 def _chosen(choices: Sequence[Choice], places: Sequence[Place]) -> tuple[str, ...]:
@@ -154,6 +158,7 @@ def _in_order(seen: Visibility, places: Sequence[Place]) -> tuple[str, ...] | No
 
 
 def _devices(snapshot: Snapshot, processes: Processes) -> tuple[UsedDevice, ...]:
+    told = _told_by_partitions(snapshot)
     return tuple(
         UsedDevice(
             place.key,
@@ -162,6 +167,7 @@ def _devices(snapshot: Snapshot, processes: Processes) -> tuple[UsedDevice, ...]
             tuple(process.pid for process in processes[place.key]) if place.key in processes else None,
         )
         for place in snapshot.identities
+        if place.key not in told and (not place.identity.parent or place.key in processes)
     )
 
 

@@ -110,11 +110,18 @@ def _asked(worker: Worker) -> str:
 def _outside(worker: Worker) -> Iterator[Finding]:
     if worker.visible is None:
         return
-    outside = tuple(use.device for use in worker.used if use.device not in worker.visible)
+    # Where the driver lists the processes of a split device under the whole, that may be any of its partitions.
+    inside = {part for key in worker.visible for part in (key, _whole(key))}
+    outside = tuple(use.device for use in worker.used if use.device not in inside)
     if outside:
         allowed = listed(worker.visible) if worker.visible else "no device"
         text = f"{worker.label} uses {listed(outside)}, outside its list ({_asked(worker)}: {allowed})"
         yield Finding(OUTSIDE, text, (worker.pid,), outside)
+
+
+def _whole(key: str) -> str:
+    """The key of the device that a partition's key begins with."""
+    return ".".join(key.split(".")[:2])
 
 
 def _list(worker: Worker, member: Member, snapshot: Snapshot) -> Iterator[Finding]:

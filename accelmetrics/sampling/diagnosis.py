@@ -13,7 +13,7 @@ from typing import NamedTuple
 from accelmetrics.backends.clock import SYSTEM_CLOCK
 from accelmetrics.backends.contract import Backend, Reading
 from accelmetrics.backends.guard import Outcome
-from accelmetrics.backends.registry import BrokenBackend, select
+from accelmetrics.backends.registry import BrokenBackend, pinned, select
 from accelmetrics.sampling.engine import ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, checked
 from accelmetrics.sampling.session import Session
@@ -68,6 +68,7 @@ class DeviceFinding(NamedTuple):
         advice: What to do about that.
         metrics: How many metrics it gave.
         gaps: Those that it did not give.
+        fabric: How it stands in the fabric that connects several machines' devices; empty when there is none.
     """
 
     key: str
@@ -80,6 +81,7 @@ class DeviceFinding(NamedTuple):
     advice: str
     metrics: int
     gaps: tuple[Gap, ...]
+    fabric: str = ""
 
 
 class BackendFinding(NamedTuple):
@@ -151,7 +153,11 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(
-    backends: Sequence[str | Backend] | None = None, *, timeout: float = DEFAULT_TIMEOUT, open_timeout: float = DEFAULT_OPEN_TIMEOUT
+    backends: Sequence[str | Backend] | None = None,
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    open_timeout: float = DEFAULT_OPEN_TIMEOUT,
+    amd_source: str | None = None,
 ) -> Diagnosis:
     """Detect, open and read everything, and say what came of it.
 
@@ -160,13 +166,14 @@ def diagnose(
             detection says.
         timeout: Seconds within which a reading is answered.
         open_timeout: Seconds to wait for sources that are still opening.
+        amd_source: The one source to read AMD's GPUs from.
 
     Raises:
         InvalidOptionError: An option that cannot be used.
-        UnknownNameError: A backend that does not exist.
+        UnknownNameError: A backend, or a source of one, that does not exist.
     """
     options = checked(gpus=None, pid=None, children=False, disk_paths=("/",), timeout=timeout, open_timeout=open_timeout)
-    chosen = select(backends)
+    chosen = pinned(select(backends), {"amd": amd_source})
     forced = frozenset(backend.name for backend in chosen) if backends is not None else frozenset()
     engine = ThreadEngine(Session(SYSTEM_CLOCK), chosen, forced, options)
     try:
@@ -262,6 +269,7 @@ def _device(device: Device, status: BackendStatus, outcome: Outcome[Reading] | N
         advice="" if wrong is None else advised or ADVICE.get(wrong.reason, ""),
         metrics=len(device.values),
         gaps=gaps,
+        fabric=device.fabric,
     )
 
 

@@ -174,7 +174,8 @@ class ThreadEngine:
         for source in self._sources:
             kind = source.backend.kind
             if kind is not None and (source.detection.present or source.devices):
-                self._inventory.reserve(source.backend.name, kind, max(source.detection.devices, len(source.devices)))
+                wholes = sum(not device.parent for device in source.devices)
+                self._inventory.reserve(source.backend.name, kind, max(source.detection.devices, wholes))
 
     def _check_selection(self) -> None:
         if any(source.state in {"opening", "failed"} for source in self._sources):

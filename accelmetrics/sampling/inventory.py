@@ -3,7 +3,8 @@
 GPUs are numbered compactly from 0, in the fixed order of the selected backends, since several vendors share ``gpu.<i>``. A
 vendor's places are reserved when its hardware is detected, so that one that opens late, or never, shifts nobody; what
 turns up beyond the reserved places is numbered after everything else. Kinds that one vendor alone makes keep its own
-numbers (``tpu.<i>`` is the runtime's device id), and a partition has a number below its parent's (``gpu.0.mig.1``).
+numbers (``tpu.<i>`` is the runtime's device id), and a partition has a number below its parent's (``gpu.0.mig.1``): the
+vendor's own, unless another partition had that before, since a key never changes its device.
 
 A device is recognised by its UUID or PCI address, so it keeps its number when its driver is reloaded and the vendor's own
 order changes.
@@ -15,12 +16,11 @@ import threading
 from collections.abc import Sequence
 
 from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.metric import PARTITION
 from accelmetrics.schemas.snapshot import Place
 
 VENDOR_NUMBERED = frozenset({"tpu", "trn", "ipu"})
 """Kinds whose numbers are the vendor's own."""
-PARTITION = "mig"
-"""The word between a device's key and the number of its partition."""
 
 Seen = tuple[str, Place]
 """A backend's name and a device of its, with its place."""
@@ -71,7 +71,8 @@ class Inventory:
             for backend, place in seen:
                 kind = place.identity.kind
                 self._places[(backend, place.identity.anchor)] = place
-                self._next[kind] = max(self._next.get(kind, 0), place[1] + 1)
+                if not place.identity.parent:
+                    self._next[kind] = max(self._next.get(kind, 0), place[1] + 1)
 
     def _place(self, backend: str, anchor: str, device: DeviceIdentity) -> Place:
         known = self._places.get((backend, anchor))
@@ -82,10 +83,17 @@ class Inventory:
     def _new_place(self, backend: str, device: DeviceIdentity) -> Place:
         parent = self._places.get((backend, device.parent)) if device.parent else None
         if parent is not None:
-            return Place(f"{parent.key}.{PARTITION}.{device.vendor_index}", device.vendor_index, None, device)
+            return self._new_partition(parent, device)
         vendor_numbered = device.kind in VENDOR_NUMBERED
         index = device.vendor_index if vendor_numbered else self._free_number(backend, device.kind)
         return Place(f"{device.kind}.{index}", index, None, device)
+
+    def _new_partition(self, parent: Place, device: DeviceIdentity) -> Place:
+        taken = {place.key for place in self._places.values()}
+        index = device.vendor_index
+        while (key := f"{parent.key}.{PARTITION}.{index}") in taken:
+            index += 1
+        return Place(key, index, None, device)
 
     def _free_number(self, backend: str, kind: str) -> int:
         taken = {place[1] for (owner, _), place in self._places.items() if owner == backend and not place.identity.parent}

@@ -202,8 +202,8 @@ class ProcessEngine:
 
 
 def _portable(backend: Backend) -> str | Backend:
-    """A registered backend by its name; any other must travel as itself."""
-    if type(backend).__module__.startswith("accelmetrics.backends") or backend.name in names():
+    """A registered backend by its name; any other, and one with a source pinned, must travel as itself."""
+    if not getattr(backend, "pin", "") and (type(backend).__module__.startswith("accelmetrics.backends") or backend.name in names()):
         return backend.name
     try:
         pickle.dumps(backend)

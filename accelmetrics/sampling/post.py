@@ -13,7 +13,7 @@ from accelmetrics.sampling.selection import Selection
 from accelmetrics.sampling.source import Source
 from accelmetrics.sampling.viewer import UNSEEN, Viewer
 from accelmetrics.schemas.catalogue import expected_keys, expected_names
-from accelmetrics.schemas.identity import BackendStatus, Status
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, Status
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import Place, rfc3339
 
@@ -58,7 +58,8 @@ class Post:
         self._selection = selection
         self._viewer = Viewer(options)
         self._shown: dict[str, Place] = {}
-        self._names, self._keys = _expected(source)
+        self._names, self._names_of_partitions, self._keys = _expected(source)
+        self._listing: tuple[DeviceIdentity, ...] = ()
         self._shelves: dict[str, Shelf] = {}
         self._shelved: list[tuple[int, Shelf]] = []
         self._lost: list[Shelf] = []
@@ -73,8 +74,10 @@ class Post:
         if source.state != "open":
             return None
         if self.cursor is None or self.cursor.generation != source.generation:
-            self.cursor = source.new_cursor(self._read_options, self._selected_units(self._list_devices()))
+            self.cursor = source.new_cursor(self._read_options, self._selected_units(self._list_devices(source.devices)))
             self._served = {}
+        elif source.look() is not self._listing:
+            self.cursor.units = tuple(self._selected_units(self._list_devices(source.devices)))
         return self.cursor
 
     @property
@@ -132,6 +135,9 @@ class Post:
             if result is not None and served.get(unit) is not result:
                 fresh = fresh or unit not in served or served[unit][1] != result[1] or not self.source.paced
                 served[unit] = result
+        if self.source.look() is not self._listing:
+            # What this reading found out about its devices; those that it found besides are read from the next one on.
+            self._list_devices(self.source.devices[: len(self._listing)])
         self._sequence += fresh
         if cursor.spent:
             self.source.busy_seconds = cursor.spent
@@ -139,14 +145,17 @@ class Post:
         entries.extend((shelf, LOST) for shelf in self._lost)
         return Served(entries, self._status(cursor, failures, oldest, now))
 
-    def _list_devices(self) -> list[str]:
+    def _list_devices(self, devices: tuple[DeviceIdentity, ...]) -> list[str]:
         """Note which devices there are and have a shelf for each that was selected: the keys of the driver's units."""
         name = self.source.backend.name
-        listed = self._inventory.adopt(name, self.source.devices)
+        self._listing = devices
+        listed = self._inventory.adopt(name, devices)
         self._shown = self._viewer.show(self._inventory.known(name))
         self._places = tuple(place for place in self._shown.values() if self._selection.wants(place))
         for place in self._places:
-            self._shelves.setdefault(place.key, Shelf(place.key, self._names))
+            if place.key not in self._shelves:
+                names = self._names_of_partitions if place.identity.parent else self._names
+                self._shelves[place.key] = Shelf(place.key, names)
         return [self._shown[place.key].key if place.key in self._shown else UNSEEN for place in listed]
 
     def _selected_units(self, keys: Sequence[str]) -> list[int]:
@@ -214,9 +223,10 @@ class Post:
         return rfc3339(self.source.clock.time_ns() - int(age * 1e9))
 
 
-def _expected(source: Source) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the catalogue, and the backend's own rows, promise of each device and of the machine."""
+def _expected(source: Source) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """What the catalogue, and the backend's own rows, promise of each device, of each partition and of the machine."""
     name = source.backend.name
     own = [row for row in source.backend.own_metrics() if not row.conditional and not row.templated]
-    names = (*expected_names(name), *(part for row in own if row.device_part for part in row.names))
-    return names, (*expected_keys(name), *(part for row in own if not row.device_part for part in row.names))
+    devices = (*expected_names(name), *(part for row in own if row.device_part for part in row.names))
+    partitions = (*expected_names(name, True), *(part for row in own if name in row.partitions for part in row.names))
+    return devices, partitions, (*expected_keys(name), *(part for row in own if not row.device_part for part in row.names))

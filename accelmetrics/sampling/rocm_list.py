@@ -12,7 +12,8 @@ The rules, and where they are from:
   (https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html), ROCclr's code reads it for OpenCL alone. It is heeded
   where no other list is set, and said to be doubtful.
 
-ROCr numbers the GPUs as the compute driver's topology does, which is the order of rocm-smi's numbers.
+ROCr numbers the GPUs as the compute driver's topology does, which is the order of rocm-smi's numbers;
+partitions of a card stand in its place, and share its id, which therefore names none of them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def see(environ: Mapping[str, str], devices: Devices) -> Sight:
         environ: The program's environment.
         devices: AMD's devices.
     """
-    left: Sequence[int] = by_number(devices)
+    left: Sequence[int] = _agents(devices)
     lists: list[VisibleList] = []
     caveats: list[str] = []
     if ROCR in environ:
@@ -49,6 +50,16 @@ def see(environ: Mapping[str, str], devices: Devices) -> Sight:
     if variable == ORDINAL:
         caveats.append(DOUBTFUL)
     return Sight(tuple(left), True, tuple(lists), tuple(caveats))
+
+
+def _agents(devices: Devices) -> list[int]:
+    """What ROCr lists: the cards, and in place of one that is split its partitions."""
+    agents: list[int] = []
+    order = by_number(devices)
+    for place in order:
+        if not devices[place].parent:
+            agents += [other for other in order if devices[other].parent == devices[place].anchor] or [place]
+    return agents
 
 
 def _by_rocr(value: str, present: Sequence[int], devices: Devices, caveats: list[str]) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Backend
-from accelmetrics.backends.registry import select
+from accelmetrics.backends.registry import pinned, select
 from accelmetrics.sampling.engine import Statistics, ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Options, Visible, checked
 from accelmetrics.sampling.session import SHARED, Session
@@ -53,11 +53,13 @@ class Sampler:
         open_timeout: Seconds that the first :meth:`sample` waits for sources that are still opening.
         isolation: ``"thread"`` reads in this process; ``"process"`` in a child, for drivers that may hang beyond
             repair, libraries that may call ``exit``, and interpreters that are busy.
+        amd_source: The one source to read AMD's GPUs from: ``"sysfs"``, ``"amdsmi"``, ``"amd-smi"`` or ``"rocm-smi"``; the
+            best that opens when left out.
         clock: Where intervals and timestamps come from; only tests give one.
 
     Raises:
         InvalidOptionError: An option that cannot be used.
-        UnknownNameError: A backend that does not exist.
+        UnknownNameError: A backend, or a source of one, that does not exist.
     """
 
     def __init__(  # noqa: PLR0913 - every option is a keyword with a default
@@ -72,6 +74,7 @@ class Sampler:
         timeout: float = DEFAULT_TIMEOUT,
         open_timeout: float = DEFAULT_OPEN_TIMEOUT,
         isolation: Isolation = "thread",
+        amd_source: str | None = None,
         clock: Clock | None = None,
     ) -> None:
         options = checked(
@@ -83,7 +86,7 @@ class Sampler:
             timeout=timeout,
             open_timeout=open_timeout,
         )
-        self._engine = _engine(backends, options, isolation, clock)
+        self._engine = _engine(backends, options, isolation, clock, amd_source)
         self._validate = os.environ.get("ACCELMETRICS_VALIDATE") == "1"
 
     def sample(self) -> Snapshot:
@@ -120,8 +123,10 @@ class Sampler:
         self.close()
 
 
-def _engine(backends: Sequence[str | Backend] | None, options: Options, isolation: str, clock: Clock | None) -> Engine:
-    chosen = select(backends)
+def _engine(
+    backends: Sequence[str | Backend] | None, options: Options, isolation: str, clock: Clock | None, amd_source: str | None
+) -> Engine:
+    chosen = pinned(select(backends), {"amd": amd_source})
     forced = frozenset(backend.name for backend in chosen) if backends is not None else frozenset()
     if isolation == "thread":
         return ThreadEngine(SHARED if clock is None else Session(clock), chosen, forced, options)
@@ -147,6 +152,7 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
     timeout: float = DEFAULT_TIMEOUT,
     open_timeout: float = DEFAULT_OPEN_TIMEOUT,
     isolation: Isolation = "thread",
+    amd_source: str | None = None,
 ) -> Snapshot:
     """Read everything once. The options are those of :class:`Sampler`; calls with equal ones share one sampler."""
     key = (
@@ -159,6 +165,7 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
         timeout,
         open_timeout,
         isolation,
+        amd_source,
     )
     sampler = _shared.get(key)
     if sampler is None:
@@ -172,6 +179,7 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
             timeout=timeout,
             open_timeout=open_timeout,
             isolation=isolation,
+            amd_source=amd_source,
         )
         sampler = _shared.setdefault(key, made)
     return sampler.sample()

@@ -12,8 +12,8 @@ from accelmetrics.schemas.snapshot import Place
 class Selection:
     """The devices asked for.
 
-    A bare number ``n`` is the device ``gpu.n``. Devices of a kind that is not mentioned are left out only if they are
-    GPUs: ``gpus=[0]`` says nothing about TPUs.
+    A bare number ``n`` is the device ``gpu.n``. A device is chosen with its partitions. Devices of a kind that is not
+    mentioned are left out only if they are GPUs: ``gpus=[0]`` says nothing about TPUs.
 
     Args:
         choices: What the user wrote; None for everything.
@@ -29,7 +29,7 @@ class Selection:
         """Whether a device was asked for."""
         if self._choices is None or place.identity.kind not in self._kinds:
             return True
-        return any(_is(place, choice) for choice in self._choices)
+        return any(_is(place, choice) or _is_part(place, choice) for choice in self._choices)
 
     def names(self, place: Place) -> bool:
         """Whether a choice is this device, of whatever kind it is."""
@@ -57,8 +57,17 @@ def _key(choice: str) -> str:
 
 
 def _is(place: Place, choice: str) -> bool:
-    uuid = place.identity.uuid
-    return choice == place.key or (bool(uuid) and uuid.lower().startswith(choice.lower()) and len(choice) >= MIN_UUID_PREFIX)
+    return choice == place.key or _begins(place.identity.uuid, choice)
+
+
+def _is_part(place: Place, choice: str) -> bool:
+    """Whether a choice is the device that this one is a partition of."""
+    parent = place.identity.parent
+    return bool(parent) and (place.key.startswith(f"{choice}.") or _begins(parent, choice))
+
+
+def _begins(uuid: str, choice: str) -> bool:
+    return bool(uuid) and uuid.lower().startswith(choice.lower()) and len(choice) >= MIN_UUID_PREFIX
 
 
 MIN_UUID_PREFIX = 8

@@ -38,7 +38,7 @@ class Source:
         state: ``new``, ``absent`` (detection found nothing), ``opening``, ``open``, ``failed``.
         detection: What detection found.
         driver: The open driver.
-        devices: The devices of the last open driver; kept when it goes away.
+        devices: The devices of the last open driver, as :meth:`look` found them; kept when it goes away.
         generation: How often a driver was opened.
         failure: Why the source is not open, in words and as a reason.
         advice: What to do about it.
@@ -56,6 +56,7 @@ class Source:
         self.detection = Detection(False, "not looked for yet")
         self.driver: Driver | None = None
         self.devices: tuple[DeviceIdentity, ...] = ()
+        self._listed: Sequence[DeviceIdentity] | None = None
         self.generation = 0
         self.failure: Unavailable | None = None
         self.advice = ""
@@ -161,6 +162,19 @@ class Source:
         self._retry_at = self.clock.monotonic() + min(LAST_RETRY, FIRST_RETRY * 2.0**self._attempts)
         self._attempts = min(self._attempts + 1, 10)
 
+    def look(self) -> tuple[DeviceIdentity, ...]:
+        """The devices as the open driver lists them now: the same object while nothing changed."""
+        driver = self.driver
+        if driver is None:
+            return self.devices
+        listed = guarded(_list, driver).value
+        if listed is not None and listed is not self._listed:
+            self._listed = listed
+            devices = tuple(listed)
+            if devices != self.devices and len(devices) >= len(self.devices):
+                self.devices = devices
+        return self.devices
+
     def failed_in(self, cursor: Cursor, error: BaseException) -> None:
         """A reading threw: when the driver went away under it, close it and have it opened again later."""
         if not isinstance(error, DriverGoneError):
@@ -234,3 +248,7 @@ class Source:
             if now - cursor.asked_at >= self.pace and cursor.finished:
                 cursor.ask(now)
                 cursor.work(lane)
+
+
+def _list(driver: Driver) -> Sequence[DeviceIdentity]:
+    return driver.devices

@@ -1,8 +1,8 @@
 """One sampler's devices as the watched program sees them: their visible numbers, which are reported, and under which keys.
 
-What the program sees is found out once, when the driver opens first, and kept: a program reads its lists when it starts. A
-device that turns up later is none of those that it sees. :meth:`Viewer.show` is called when a driver is opened, never while
-devices are read.
+The program's environment is read once, before the first reading: a program reads its lists when it starts. Whether a device is
+reported, and under which key, is decided when it is seen first, and kept; :meth:`Viewer.show` is called when a driver's
+listing changes, never while devices are read.
 
 With ``visible="renumber"`` the program's n-th device takes the n-th of the numbers that its vendor's devices have, or n
 itself where one vendor alone makes the kind: for a program on one vendor's GPUs ``gpu.0`` is its device 0, and on a mixed host
@@ -12,7 +12,7 @@ no two vendors ever meet under one key, whichever opens first.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from accelmetrics.sampling.environ import Environment, environment_of
 from accelmetrics.sampling.inventory import VENDOR_NUMBERED
@@ -31,6 +31,7 @@ class Viewer:
     def __init__(self, options: Options) -> None:
         self.caveat = ""
         self._options = options
+        self._known: list[Place] = []
         self._shown: dict[str, Place | None] = {}
         self._environment: Environment | None = None
 
@@ -40,29 +41,38 @@ class Viewer:
         Args:
             known: Every device of one backend.
         """
-        if not self._shown and known:
-            self._decide(known)
-        reported: dict[str, Place] = {}
-        for place in known:
-            shown = self._shown.get(place.key, None if self._options.visible else place)
-            if shown is not None:
-                reported[place.key] = shown._replace(identity=place.identity)
+        if list(known) != self._known:
+            self._known = list(known)
+            self._shown = self._decide(known)
+        reported = {key: place for key, place in self._shown.items() if place is not None}
         if self._options.visible == RENUMBER:
             return dict(sorted(reported.items(), key=lambda entry: entry[1].index))
         return reported
 
-    def _decide(self, known: Sequence[Place]) -> None:
+    def _decide(self, known: Sequence[Place]) -> dict[str, Place | None]:
         seen = self._look(known)
         marked = [place._replace(visible_index=position) for place, position in zip(known, seen.positions, strict=True)]
         if not self._options.visible:
-            self._shown = {place.key: place for place in marked}
-            return
+            return {place.key: place for place in marked}
         self.caveat = "; ".join(seen.caveats)
         # What cannot be told is not left out: only what is known to be hidden is.
         kept = [place if sees is not False else None for place, sees in zip(marked, seen.visible, strict=True)]
         if self._options.visible == RENUMBER:
-            kept = _renumbered(kept, known)
-        self._shown = {place.key: shown for place, shown in zip(known, kept, strict=True)}
+            kept, unnumbered = _renumbered(kept, known)
+            self.caveat = "; ".join(filter(None, (self.caveat, unnumbered)))
+        return self._settled(known, kept)
+
+    def _settled(self, known: Sequence[Place], kept: Sequence[Place | None]) -> dict[str, Place | None]:
+        """What was decided before, for devices that were known then; the others as far as their keys are free."""
+        settled: dict[str, Place | None] = {}
+        for place in known:
+            before = self._shown.get(place.key)
+            settled[place.key] = before._replace(identity=place.identity) if before else None
+        taken = {shown.key for shown in settled.values() if shown is not None}
+        for place, new in zip(known, kept, strict=True):
+            if place.key not in self._shown and new is not None and new.key not in taken:
+                settled[place.key] = new
+        return settled
 
     def _look(self, known: Sequence[Place]) -> Visibility:
         environment = self._read()
@@ -78,13 +88,15 @@ class Viewer:
         return self._environment
 
 
-def _renumbered(kept: Sequence[Place | None], known: Sequence[Place]) -> list[Place | None]:
-    """The places with the program's numbers; where a position cannot be told, or is no single device's, all keep theirs."""
+def _renumbered(kept: list[Place | None], known: Sequence[Place]) -> tuple[list[Place | None], str]:
+    """The places with the program's numbers; as they are, with the reason, where not every one has such a number of its own."""
     taken = [(place.identity.kind, place.visible_index) for place in kept if place is not None]
+    numbers = _numbers(known)
     if len(set(taken)) < len(taken) or any(position is None for _, position in taken):
-        return list(kept)
-    numbers: Mapping[str, list[int]] = _numbers(known)
-    return [None if place is None else _with_number(place, numbers[place.identity.kind]) for place in kept]
+        return kept, "the devices keep their usual numbers, since the program's cannot be told"
+    if any(kind not in VENDOR_NUMBERED and position is not None and position >= len(numbers[kind]) for kind, position in taken):
+        return kept, "the devices keep their usual numbers: the program sees more partitions than there are whole devices"
+    return [None if place is None else _with_number(place, numbers[place.identity.kind]) for place in kept], ""
 
 
 def _numbers(known: Sequence[Place]) -> dict[str, list[int]]:

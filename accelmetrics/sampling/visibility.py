@@ -23,6 +23,7 @@ class Rule(NamedTuple):
 VENDORS: Mapping[str, Rule] = {
     "nvidia": Rule(cuda_list.see, cuda_list.VARIABLE),
     "amd": Rule(rocm_list.see, rocm_list.ROCR),
+    "hygon": Rule(rocm_list.see, rocm_list.HIP[0]),
     "intel": Rule(other_lists.see_level_zero, other_lists.LEVEL_ZERO),
 }
 KINDS: Mapping[str, Rule] = {

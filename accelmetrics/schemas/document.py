@@ -90,6 +90,7 @@ class DeviceEntry(_Part):
     numa_node: int | None = Field(None, description="NUMA node of its slot; null when unknown.")
     unified: bool = Field(False, description="Whether it shares the host's memory.")
     parent: str = Field("", description="UUID of the device that it is a partition of, empty for a whole device.")
+    fabric: str = Field("", description="How it stands in the fabric that connects several machines' devices; empty when there is none.")
 
     def place(self) -> Place:
         """The same as a record."""

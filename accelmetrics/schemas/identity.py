@@ -28,6 +28,7 @@ class DeviceIdentity(NamedTuple):
         numa_node: NUMA node of the slot, if known.
         unified: Whether the device shares the host's memory.
         parent: Identity (uuid) of the device that this one is a partition of, empty for a whole device.
+        fabric: How it stands in the fabric that connects several machines' devices, in words; empty when there is none.
     """
 
     kind: DeviceKind
@@ -46,6 +47,7 @@ class DeviceIdentity(NamedTuple):
     numa_node: int | None = None
     unified: bool = False
     parent: str = ""
+    fabric: str = ""
 
     @property
     def anchor(self) -> str:

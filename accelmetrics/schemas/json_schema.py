@@ -7,7 +7,7 @@ from typing import Any
 
 from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.document import Document
-from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.metric import PARTITION, Metric
 from accelmetrics.schemas.snapshot import SCHEMA_VERSION
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -28,15 +28,23 @@ def json_schema() -> dict[str, Any]:
         schema["properties"][part].pop("propertyNames", None)
         schema["properties"][part]["propertyNames"] = {"minLength": 1}
     metrics = schema["properties"]["metrics"]
-    metrics["patternProperties"] = {pattern(spelling): value(row) for row in CATALOGUE for spelling in (row.key, *row.aliases)}
+    metrics["patternProperties"] = {
+        pattern(spelling, bool(row.partitions)): value(row) for row in CATALOGUE for spelling in (row.key, *row.aliases)
+    }
     metrics["additionalProperties"] = {"type": "number"}
     head = {"$schema": DIALECT, "$id": SCHEMA_ID, "title": "accelmetrics dump --json"}
     return {**head, **{name: part for name, part in schema.items() if name not in head}}
 
 
-def pattern(template: str) -> str:
-    """The regular expression of a key template, in the part of the language that ECMA 262 and Python share."""
-    text = _SPECIAL.sub(r"\\\g<0>", template).replace("{i}", "[0-9]+")
+def pattern(template: str, partitions: bool = False) -> str:
+    """The regular expression of a key template, in the part of the language that ECMA 262 and Python share.
+
+    Args:
+        template: The key.
+        partitions: Whether partitions of a device have it too.
+    """
+    device = rf"[0-9]+(\.{PARTITION}\.[0-9]+)?" if partitions else "[0-9]+"
+    text = _SPECIAL.sub(r"\\\g<0>", template).replace("{i}", device).replace("{link}", "[0-9]+")
     for placeholder in ("{path}", "{device}", "{label}"):
         text = text.replace(placeholder, ".+")
     return f"^{text}$"

@@ -11,6 +11,9 @@ Kind = Literal["gauge", "counter"]
 DEVICE_KINDS = ("gpu", "tpu", "trn", "ipu", "npu", "hpu")
 """The first words of device keys. A number after any other word (``cpu.3.cpu_percent``) is not a device's."""
 
+PARTITION = "mig"
+"""The word between a device's key and the number of its partition: ``gpu.0.mig.1``."""
+
 # A plain dict, not a mapping proxy: rows of a plug-in travel through pickle to a child process.
 NOTHING: Mapping[str, str] = {}
 
@@ -35,6 +38,8 @@ class Metric(NamedTuple):
             for the instance); empty when the value is derivable or has no place there.
         otel: OpenTelemetry metric name and attributes, ``hw.temperature{hw.sensor_location="core"}``.
         factor: What the value is multiplied by to reach the base unit that Prometheus and OpenTelemetry use.
+        partitions: The backends whose partitions of a device (``gpu.{i}.mig.{j}``) have the metric too. What the board has
+            as a whole (power, temperature) stays with it, so that sums over devices are right.
     """
 
     key: str
@@ -50,6 +55,7 @@ class Metric(NamedTuple):
     prometheus: str = ""
     otel: str = ""
     factor: float = 1.0
+    partitions: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -78,7 +84,7 @@ class Metric(NamedTuple):
 
     @property
     def templated(self) -> bool:
-        """Whether the name itself still holds a placeholder: a disk, a mount point, a CPU."""
+        """Whether the name itself still holds a placeholder: a disk, a mount point, a CPU, a link."""
         return "{" in self.name
 
 

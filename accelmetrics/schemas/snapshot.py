@@ -246,8 +246,11 @@ class Device:
 
     @property
     def process_metrics(self) -> "GpuProcessMetrics | None":
-        """What the watched process uses of the device (``gpu.process.{i}.…``), None while it does not use it."""
-        values = self._snapshot.values_of(f"{self.kind}.process.{self.index}")
+        """What the watched process uses of the device (``gpu.process.{i}.…``), None while it does not use it.
+
+        A partition has none of its own: what is used of it is among what is used of the whole device.
+        """
+        values = {} if self.parent else self._snapshot.values_of(f"{self.kind}.process.{self.index}")
         if self._process_metrics is None and values:
             from accelmetrics.schemas.views import process_metrics
 
@@ -368,6 +371,11 @@ class Device:
     def parent(self) -> str:
         """UUID of the device that this one is a partition of, empty for a whole device."""
         return self._place.identity.parent
+
+    @property
+    def fabric(self) -> str:
+        """How it stands in the fabric that connects several machines' devices, in words; empty when there is none."""
+        return self._place.identity.fabric
 
     def __repr__(self) -> str:
         return f"<Device {self.key} {self.vendor} {self.name!r}: {len(self.values)} metrics, {len(self.unavailable)} unavailable>"

@@ -321,8 +321,9 @@ def test_silence_from_the_start_is_borne_a_little_longer(start: Start, monkeypat
 def test_a_child_that_closes_its_outputs_and_lives_on_is_ended(start: Start) -> None:
     stream = start(TICK + "say(json.dumps({'pid': os.getpid()}) + '\\n'); os.close(1); os.close(2); time.sleep(60)")
     pid = child_of(stream)
-    come_true(lambda: stream.ends == 1)
+    come_true(lambda: stream.ends == 1, 3.0)
     assert gone(pid)
+    assert stream.failure == (Reason.DRIVER_ERROR, "program0 closed its output and was killed")
 
 
 def test_what_a_dead_child_left_behind_is_killed(start: Start) -> None:
@@ -449,7 +450,9 @@ def test_after_a_fork_the_new_process_leaves_it_alone(start: Start) -> None:
 
 def test_a_fork_that_lives_on_does_not_keep_it_alive(stubborn: Path) -> None:
     """The forked process holds no end of the pipe whose closing tells that the parent is gone."""
-    process, told = parent(stubborn, "child = os.fork()\nif child == 0: time.sleep(20); os._exit(0)\nprint(child, flush=True); time.sleep(120)")
+    process, told = parent(
+        stubborn, "child = os.fork()\nif child == 0: time.sleep(20); os._exit(0)\nprint(child, flush=True); time.sleep(120)"
+    )
     assert process.stdout is not None
     forked = int(process.stdout.readline())
     with process:
@@ -459,9 +462,13 @@ def test_a_fork_that_lives_on_does_not_keep_it_alive(stubborn: Path) -> None:
         os.kill(forked, signal.SIGKILL)
 
 
-def test_where_there_is_no_interpreter_the_command_is_started_directly(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_interpreter_the_command_is_started_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "program"
+    text = TICK + "say(json.dumps({'pid': os.getpid(), 'parent': os.getppid(), 'in': sys.stdin.read()}) + '\\n'); time.sleep(60)"
+    program.write_text(f"#!{sys.executable} -IS\n{text}", "utf-8")
+    program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", "")
-    stream = start(TICK + "say(json.dumps({'pid': os.getpid(), 'parent': os.getppid(), 'in': sys.stdin.read()}) + '\\n'); time.sleep(60)")
+    stream = Stream([str(program)], silence=5.0)
     told = json.loads(first(stream).line)
     assert (told["parent"], told["in"]) == (os.getpid(), "")
     stream.close()

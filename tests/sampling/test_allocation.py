@@ -308,6 +308,24 @@ def test_a_source_that_lists_no_processes(monkeypatch: pytest.MonkeyPatch) -> No
     assert not found.as_expected
 
 
+@pytest.mark.parametrize("lister", [0, 1])
+def test_a_device_that_is_split(lister: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who uses a partition is listed under it, or under the whole by drivers that know no better: inside its list either way."""
+    monkeypatch.setenv("ACCELMETRICS_VALIDATE", "0")
+    backend = FakeBackend(devices=2, vendor="nvidia")
+    whole, part = backend.device(0), backend.device(1)
+    part.identity = part.identity._replace(uuid="MIG-89c850dc-1f41-57ac-b1a6-f7b6fbf7a1c0", vendor_index=0, parent=whole.identity.uuid)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-89c850dc")
+    whole.run()
+    backend.device(lister).run(DeviceProcess(os.getpid(), "compute", 7))
+    found = allocation(backends=[backend])
+    (worker,) = found.workers
+    shown = "gpu.0.mig.0" if lister else "gpu.0"
+    assert (worker.visible, worker.used) == (("gpu.0.mig.0",), (Use(shown, 7),))
+    assert [device.key for device in found.devices] == [shown]
+    assert found.findings == ()
+
+
 def test_a_driver_that_fails_is_said() -> None:
     """An empty machine has its reason beside it."""
     from accelmetrics import Reason, SourceError

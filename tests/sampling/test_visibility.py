@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import accelmetrics
 from accelmetrics import AccelMetricsError, InvalidOptionError, Sampler, UnknownNameError, visible_devices
 from accelmetrics.sampling import cuda_list, other_lists, rocm_list
-from accelmetrics.sampling.environ import parse
+from accelmetrics.sampling.environ import environment_of, parse
 from accelmetrics.sampling.sight import Sight, leading_number, plain_number, whole_number_any_base
 from accelmetrics.sampling.visibility import visibility
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
-from accelmetrics.testing import FakeBackend
+from accelmetrics.testing import FakeBackend, FakeClock
 from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable
 
 UUIDS = [
@@ -178,6 +178,15 @@ def test_mig_instances() -> None:
 def test_rocm_lists(environ: dict[str, str], seen: tuple[int, ...]) -> None:
     """ROCr's list first, then HIP's among what is left; each with its own way to be wrong."""
     assert rocm_list.see(environ, AMD).devices == seen
+
+
+def test_partitions_stand_in_the_place_of_their_card() -> None:
+    """Numbers count them, the card itself is nobody's; their common id names none of them."""
+    split = [AMD[1]._replace(vendor_index=n, uuid=f"{AMD[1].uuid}/xcp{n}", parent=AMD[1].uuid) for n in range(2)]
+    devices = [*AMD, *split]
+    assert rocm_list.see({}, devices).devices == (0, 4, 5, 2, 3)
+    assert rocm_list.see({"ROCR_VISIBLE_DEVICES": "2,1"}, devices).devices == (5, 4)
+    assert rocm_list.see({"ROCR_VISIBLE_DEVICES": "GPU-5c88007d1d4c0000"}, devices).devices == ()
 
 
 def test_what_is_doubtful_about_rocm_lists_is_said() -> None:
@@ -399,6 +408,30 @@ def test_renumbered_as_the_program_counts(rig: FakeBackend, monkeypatch: pytest.
         assert snapshot.metrics == {"gpu.1.powerWatts": 101}
 
 
+def test_devices_that_turn_up_later(rig: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are reported where they are visible; those that were there keep their keys, and none is given twice."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1,0")
+    clock = FakeClock()
+    for visible, first, later in (
+        (True, {"gpu.0": 2, "gpu.1": 3}, {"gpu.0": 2, "gpu.1": 3, "gpu.2": 0}),
+        ("renumber", {"gpu.0": 3, "gpu.1": 2}, {"gpu.0": 3, "gpu.1": 2, "gpu.2": 0}),
+    ):
+        backend = FakeBackend(devices=4, vendor="nvidia")
+        for device in backend.all_devices():
+            device.set(powerWatts=device.identity.vendor_index)
+        everything = backend.all_devices()
+        backend.reorder(2, 3)
+        backend.detection = backend.detection._replace(devices=4)
+        with Sampler([backend], visible=visible, clock=clock) as sampler:  # type: ignore[arg-type]
+            assert {key.removesuffix(".powerWatts"): value for key, value in sampler.sample().metrics.items()} == first
+            backend.go_away()
+            sampler.sample()
+            backend.come_back()
+            backend._devices = everything[2:] + everything[:1]
+            clock.advance(2.0)
+            assert {key.removesuffix(".powerWatts"): value for key, value in sampler.sample().metrics.items()} == later
+
+
 def test_renumbering_two_vendors_never_meets_under_one_key(rig: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second vendor's first device begins where that vendor's numbers begin."""
     other = FakeBackend("rival", devices=2, vendor="amd")
@@ -409,6 +442,22 @@ def test_renumbering_two_vendors_never_meets_under_one_key(rig: FakeBackend, mon
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0,1")
     with Sampler([rig, other], visible="renumber") as sampler:
         assert sampler.sample().metrics == {"gpu.0.powerWatts": 102, "gpu.4.powerWatts": 201, "gpu.5.powerWatts": 200}
+
+
+def test_more_partitions_than_devices_keep_their_numbers(rig: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are not as many numbers: the reason is said, and no two devices meet."""
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2,1,0")
+    whole = rig.device(0)
+    whole.identity = whole.identity._replace(vendor="amd")
+    for number in range(1, 4):
+        part = rig.device(number)
+        part.identity = part.identity._replace(vendor="amd", vendor_index=number - 1, parent=whole.identity.anchor)
+    with Sampler([rig], visible="renumber") as sampler:
+        snapshot = sampler.sample()
+    assert [device.visible_index for device in snapshot.devices] == [0, 1, 2][::-1]
+    assert len(snapshot.metrics) == 3
+    assert all(key.startswith("gpu.0.") for key in snapshot.metrics)
+    assert "more partitions than there are whole devices" in snapshot.backends[0].detail
 
 
 def test_gpus_chooses_among_the_visible_ones(rig: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -516,3 +565,29 @@ def test_a_real_program_on_simulated_gpus(isolation: str) -> None:
         done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=50)
     assert done.stderr == ""
     assert done.stdout == "[('gpu.0', 3), ('gpu.1', 1)]\n2\nFalse\n"
+
+
+@linux
+def test_an_environment_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel refuses it, and that is what is said; ours stays readable."""
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    found = environment_of(os.getppid())
+    assert found.values is None
+    assert found.why == f"the environment of process {os.getppid()} may not be read: it belongs to another user"
+    assert not found.gone
+    assert environment_of(os.getpid()).values == dict(os.environ)
+
+
+@linux
+def test_an_ended_process_that_nobody_has_waited_for() -> None:
+    """Has an empty environment, which is not one without variables."""
+    ended = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+    assert ended.stdout is not None
+    ended.stdout.read()
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    assert environment_of(ended.pid).gone
+    ended.communicate()

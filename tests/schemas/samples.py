@@ -36,7 +36,7 @@ AMD = Place("gpu.1", 1, None, DeviceIdentity("gpu", "amd", 0, "AMD Instinct MI30
 
 def some_value(row: Metric) -> Number:
     """A value that the row allows."""
-    value = 1 if row.maximum == 1 else 7
+    value = 7 if row.maximum is None or row.maximum > 7 else int(row.maximum)
     return value if row.integer else value + 0.25
 
 
@@ -44,7 +44,7 @@ def complete_metrics() -> dict[str, Number]:
     """Every key that two devices and the host owe, and some that they may give."""
     keys = [f"{place.key}.{name}" for place in (NVIDIA, AMD) for name in expected_names(place.identity.vendor)]
     keys += expected_keys("host")
-    keys += [row.key.replace("{i}", "0") for row in rows_for("nvidia") if row.conditional]
+    keys += [row.key.replace("{i}", "0").replace("{link}", "5") for row in rows_for("nvidia") if row.conditional]
     keys += ["disk./.usagePercent", "disk./mnt/a.b.usageGB", "disk.nvme0n1.in", "disk.nvme0n1.readBps", "cpu.0.cpu_percent"]
     return {key: some_value(row) for key in keys if (row := match(key))}
 

@@ -32,9 +32,11 @@ WITHOUT_PROMETHEUS = {
     "network.recvBps",
     "tpu.{i}.hbmMemoryUsage",
 }
-AMD_NAMES = """gpu memory memoryReadWriteActivity memoryAllocated memoryAllocatedBytes memoryTotalBytes memoryOverDrive temp memoryTemp
-    hotspotTemp powerWatts enforcedPowerLimitWatts powerPercent fanSpeed smClock memoryClock energyJoules correctedMemoryErrors
-    uncorrectedMemoryErrors unCorrectedMemoryErrors pcieReplays"""
+AMD_NAMES = """gpu memory memoryReadWriteActivity memoryAllocated memoryAllocatedBytes memoryTotalBytes memoryFreeBytes memoryOverDrive
+    temp memoryTemp hotspotTemp tempLimit.slowdown tempLimit.shutdown powerWatts enforcedPowerLimitWatts powerPercent fanSpeed smClock
+    memoryClock maxSmClock maxMemoryClock energyJoules correctedMemoryErrors uncorrectedMemoryErrors unCorrectedMemoryErrors
+    throttle.swPowerCap throttle.swThermalSlowdown throttle.hwThermalSlowdown throttle.currentLimit pcieLinkGen pcieLinkWidth
+    maxPcieLinkGen maxPcieLinkWidth pcieReplays xgmiTxBytesTotal xgmiRxBytesTotal"""
 # What W&B's collector emits for an H100, and what its documentation lists besides.
 WANDB_GPU_NAMES = """gpu memory memoryAllocated memoryAllocatedBytes temp powerWatts enforcedPowerLimitWatts powerPercent energyJoules
     smClock memoryClock correctedMemoryErrors uncorrectedMemoryErrors smActive smOccupancy dramActive pipeTensorActive
@@ -71,7 +73,7 @@ def test_each_row_is_complete(row: Metric) -> None:
     assert all(source.strip() for source in row.sources.values())
     process = row.key.startswith("gpu.process.")
     assert bool(row.prometheus) == (row.key not in WITHOUT_PROMETHEUS and not process)
-    assert row.conditional == (process or "{label}" in row.key)
+    assert row.conditional == (process or "{label}" in row.key or "{link}" in row.key or row.key == "gpu.{i}.lastXid")
     assert all(name_of(alias) != row.name for alias in row.aliases)
 
 
@@ -197,10 +199,15 @@ def test_placeholders_become_labels(row: Metric) -> None:
     """An instance that is not a device is a label; else two disks would be one series."""
     held = set(re.findall(r"\{\w+\}", row.name))
     for series in filter(None, (row.prometheus, row.otel)):
-        assert set(split_series(series)[1].values()) & {"{i}", "{path}", "{device}", "{label}"} == held
+        assert set(split_series(series)[1].values()) & {"{i}", "{path}", "{device}", "{label}", "{link}"} == held
 
 
 # Look-ups
+
+
+def test_the_number_of_a_link_is_told() -> None:
+    assert [getattr(resolve(key), "link", None) for key in ("gpu.3.nvlink.17.state", "gpu.3.temp")] == ["17", ""]
+    assert [resolve(key) for key in ("gpu.3.nvlink.x.state", "gpu.3.nvlink.1.other", "gpu.3.mig.x.smActive", "gpu.3.mig.1")] == [None] * 4
 
 
 def test_every_key_of_wandb_is_there() -> None:
@@ -210,7 +217,7 @@ def test_every_key_of_wandb_is_there() -> None:
         assert match(key), key
 
 
-def test_amd_gives_exactly_what_rocm_smi_prints() -> None:
+def test_amd_gives_exactly_what_its_sources_have() -> None:
     assert sorted(expected_names("amd")) == sorted(AMD_NAMES.split())
 
 
@@ -232,6 +239,19 @@ def test_expected_names_are_owed_at_every_reading(backend: str) -> None:
     assert rows_for(backend) is rows_for(backend)
 
 
+def test_a_partition_owes_what_partitions_have() -> None:
+    shares = {name for name in expected_names("nvidia") if name.startswith(("pipe", "sm", "dram")) and name != "smClock"}
+    memory = {"memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes", "memoryFreeBytes"}
+    assert set(expected_names("nvidia", True)) == shares | memory
+    assert expected_names("graphcore", True) == ()
+
+
+@rows
+def test_what_partitions_have_is_read_there_from_the_same_source(row: Metric) -> None:
+    assert set(row.partitions) <= set(row.sources)
+    assert not row.partitions or not (row.conditional or row.templated)
+
+
 def test_an_unknown_backend_owes_nothing() -> None:
     assert rows_for("acme") == ()
     assert expected_names("acme") == ()
@@ -251,6 +271,8 @@ def test_an_unknown_backend_owes_nothing() -> None:
         ("disk.in", "disk.in", "", False),
         ("disk.nvme0n1.in", "disk.{device}.in", "nvme0n1", False),
         ("gpu.{i}.temp", "gpu.{i}.temp", "{i}", False),
+        ("gpu.0.mig.12.memoryAllocatedBytes", "gpu.{i}.memoryAllocatedBytes", "0.mig.12", False),
+        ("gpu.3.nvlink.17.state", "gpu.{i}.nvlink.{link}.state", "3", False),
     ],
 )
 def test_concrete_keys_are_recognised(key: str, template: str, instance: str, alias: bool) -> None:

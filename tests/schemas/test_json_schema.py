@@ -74,17 +74,24 @@ def test_a_document_with_fields_from_later_is_valid() -> None:
 @pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.key)
 def test_a_row_s_pattern_meets_its_own_keys_alone(row: Metric) -> None:
     for spelling in (row.key, *row.aliases):
-        key = spelling.replace("{i}", "12").replace("{path}", "/mnt/a.b").replace("{device}", "sda").replace("{label}", "64mb")
+        key = spelling.replace("{i}", "12").replace("{path}", "/mnt/a.b").replace("{device}", "sda").replace("{label}", "64mb").replace("{link}", "7")
         met = [other.key for other in CATALOGUE for text in (other.key, *other.aliases) if re.search(pattern(text), key)]
         assert met == [row.key]
 
 
 @pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.key)
 def test_a_value_is_described(row: Metric) -> None:
-    value = json_schema()["properties"]["metrics"]["patternProperties"][pattern(row.key)]
+    value = json_schema()["properties"]["metrics"]["patternProperties"][pattern(row.key, bool(row.partitions))]
     assert (value["x-unit"], value["x-kind"], value["description"]) == (row.unit, row.kind, row.meaning)
     assert value["type"] == ("integer" if row.integer else "number")
     assert (value.get("minimum"), value.get("maximum")) == (row.minimum, row.maximum)
+
+
+def test_partitions_are_held_to_the_rows_that_they_have() -> None:
+    VALIDATOR.validate(changed(lambda d: d["metrics"].update({"gpu.0.mig.1.memoryAllocatedBytes": 5})))
+    for value in (-1, 0.5):
+        assert not VALIDATOR.is_valid(changed(lambda d, value=value: d["metrics"].update({"gpu.0.mig.1.memoryAllocatedBytes": value})))
+    assert not VALIDATOR.is_valid(changed(lambda d: d["metrics"].update({"gpu.0.nvlink.17.state": 2})))
 
 
 def test_the_published_copy_is_current() -> None:

@@ -73,6 +73,9 @@ class AmdBackend:
     Args:
         clock: Where intervals are taken from.
         pin: The one source to use; empty for the best.
+
+    Attributes:
+        pin: The same.
     """
 
     name = BACKEND
@@ -81,14 +84,14 @@ class AmdBackend:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, pin: str = "") -> None:
         self._clock = clock
-        self._pin = pin
+        self.pin = pin
 
     def detect(self) -> Detection:
         return detect()
 
     def open(self) -> Driver:
         failures: list[SourceError] = []
-        for source in (SOURCES[self._pin],) if self._pin else DEFAULT:
+        for source in (SOURCES[self.pin],) if self.pin else DEFAULT:
             try:
                 return source(self._clock)
             except SourceError as error:
@@ -110,7 +113,7 @@ class AmdBackend:
 
     def __reduce__(self) -> tuple[object, ...]:
         """In another process it is that process's own."""
-        return (_pinned, (self._pin,)) if self._pin else (_unpinned, ())
+        return (_pinned, (self.pin,)) if self.pin else (_unpinned, ())
 
     def _explained(self, failures: list[SourceError]) -> SourceError:
         """The failure of the best source that is there, with what the kernel shows to be wrong first among the advice."""

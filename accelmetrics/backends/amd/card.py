@@ -194,7 +194,7 @@ def _unlabelled(sensor: str) -> str:
 
 
 def _levels(clock: str, said: str | Unavailable | None) -> Iterator[tuple[str, object]]:
-    """The level marked as active, and the highest, in hertz; a sleeping engine's level (``S``) is no level."""
+    """The level marked as active, which may be that of sleep (``S``), and the highest, in hertz."""
     if isinstance(said, Unavailable):
         yield from ((f"pp_dpm_{clock}:active", said), (f"pp_dpm_{clock}:top", said))
     found = _LEVEL.findall(said) if isinstance(said, str) else []

@@ -29,15 +29,16 @@ def detect() -> Detection:
     if addresses:
         return Detection(False, f"no AMD GPU for compute: {_foreign(list(drivers.values()))}")
     loaded = "; amdgpu is loaded without one" if sysfs.driver_loaded() else ""
-    return Detection(False, f"no display or accelerator device of AMD (0x1002) on the PCI bus{loaded}")
+    return Detection(False, f"no display or accelerator device of AMD (0x1002) or Hygon (0x1d94) on the PCI bus{loaded}")
 
 
 def _on_bus(addresses: list[str], drivers: list[str]) -> Detection:
-    found = f"{_count(len(addresses))} on the PCI bus ({', '.join(addresses)})"
+    found = f"{_counts(addresses)} on the PCI bus ({', '.join(addresses)})"
+    driver = next((driver for driver in sysfs.DRIVERS if driver in drivers), sysfs.DRIVER)
     if not sysfs.driver_loaded() and not set(drivers) & set(sysfs.DRIVERS):
         return Detection(True, f"{found}, but the kernel driver amdgpu is not loaded", len(addresses), LOAD_DRIVER)
     unbound = [address for address, driver in zip(addresses, drivers, strict=True) if driver not in sysfs.DRIVERS]
-    words = f"{found}, amdgpu loaded" + (f", not driven by it: {', '.join(unbound)}" if unbound and len(unbound) < len(addresses) else "")
+    words = f"{found}, {driver} loaded" + (f", not driven by it: {', '.join(unbound)}" if unbound and len(unbound) < len(addresses) else "")
     advice = _missing_nodes()
     return Detection(True, f"{words}, no /dev/kfd and no /dev/dri" if advice else words, len(addresses), advice)
 
@@ -50,5 +51,11 @@ def _foreign(drivers: list[str]) -> str:
     return ", ".join(f"{count} bound to {driver} ({FOREIGN[driver]})" for driver, count in Counter(drivers).items())
 
 
-def _count(number: int) -> str:
-    return "1 AMD GPU" if number == 1 else f"{number} AMD GPUs"
+def _counts(addresses: list[str]) -> str:
+    """How many of each vendor: ``2 AMD GPUs and 1 Hygon GPU``."""
+    makers = Counter(sysfs.MAKERS[sysfs.vendor_of(address)] for address in addresses)
+    return " and ".join(_count(number, maker) for maker, number in sorted(makers.items()))
+
+
+def _count(number: int, maker: str = "AMD") -> str:
+    return f"1 {maker} GPU" if number == 1 else f"{number} {maker} GPUs"

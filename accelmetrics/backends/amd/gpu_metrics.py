@@ -87,7 +87,7 @@ LAYOUTS: Mapping[tuple[int, int], Layout] = {
     (1, 2): Layout((104,), _CARD),
     (1, 3): Layout((120,), {**_CARD, "throttle": Place("Q", 112)}),
     (1, 4): Layout((288,), _instinct(24, 48, 88, 104, 240)),
-    (1, 5): Layout((328,), _instinct(56, 80, 120, 144, 280)),
+    (1, 5): Layout((360,), _instinct(88, 112, 152, 176, 312)),
     (1, 6): Layout((1664,), _instinct(16, 60, 104, 128, 264, **_residencies(36, 306)), 312),
     (1, 7): Layout((2208,), _LATE, 344),
     (1, 8): Layout((3360, 3872), _LATE, 344),

@@ -35,7 +35,7 @@ from accelmetrics.schemas.reasons import Reason, Unavailable
 SYSFS, AMDSMI = "sysfs", "amdsmi"
 ON_THE_CARD = "it belongs to the card as a whole: see the card that this is a partition of"
 NOT_DRIVEN = "no GPU is driven by amdgpu here"
-ALL = frozenset(expected_names("amd"))
+ALL = tuple(expected_names("amd"))
 
 
 class Unit:
@@ -79,11 +79,12 @@ class InProcessDriver:
         self.with_files = SYSFS in sources
         self.source = "+".join(name for name, used in ((SYSFS, self.with_files), (AMDSMI, library)) if used)
         self.units = _units(addresses, library, self._files)
+        self._devices = tuple(unit.identity for unit in self.units)
         self.table = ProcessTable(frozenset(unit.identity.pci_bus_id for unit in self.units if unit.identity.unified))
 
     @property
     def devices(self) -> Sequence[DeviceIdentity]:
-        return [unit.identity for unit in self.units]
+        return self._devices
 
     def reader(self, options: ReadOptions) -> InProcessReader:
         return InProcessReader(self, options, self._clock)

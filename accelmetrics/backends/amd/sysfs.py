@@ -11,6 +11,8 @@ from accelmetrics.backends.sysroot import list_directory, pci_devices, read_text
 
 VENDORS = {"0x1002": "amd", "0x1d94": "hygon"}
 """By PCI vendor id. Hygon's is on its processors and bridges too, which the class of a device tells apart."""
+MAKERS = {"amd": "AMD", "hygon": "Hygon"}
+"""The same, as they write themselves."""
 KFD_VENDOR = "4098"
 CLASSES = ("0x03", "0x12")
 """Displays and processing accelerators: not the audio functions and bridges that carry the same vendor id."""

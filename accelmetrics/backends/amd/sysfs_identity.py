@@ -12,7 +12,6 @@ from accelmetrics.schemas.identity import DeviceIdentity
 
 NAMES = ("/usr/share/libdrm/amdgpu.ids", "/opt/amdgpu/share/libdrm/amdgpu.ids")
 """Market names by device and revision: ``744C,	C8,	AMD Radeon RX 7900 XTX``."""
-MAKERS = {"amd": "AMD", "hygon": "Hygon"}
 
 
 def identify(number: int, address: str, nodes: Iterable[Node]) -> DeviceIdentity:
@@ -81,7 +80,7 @@ def _name(base: str, vendor: str) -> str:
     revision = (read_text(f"{base}/revision") or "").removeprefix("0x").upper()
     listed = (read_text(path) or "" for path in NAMES)
     market = (name for table in listed for name in _market_names(table, device, revision))
-    return _text(base, "product_name") or next(market, f"{MAKERS[vendor]} {device}".strip())
+    return _text(base, "product_name") or next(market, f"{sysfs.MAKERS[vendor]} {device}".strip())
 
 
 def _market_names(table: str, device: str, revision: str) -> list[str]:

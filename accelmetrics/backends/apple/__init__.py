@@ -17,8 +17,6 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from accelmetrics.backends.apple.detection import BACKEND, detect, require
-from accelmetrics.backends.apple.driver import AppleDriver
-from accelmetrics.backends.apple.pipe import INTERVAL
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Detection, Driver
 from accelmetrics.schemas.identity import DeviceKind
@@ -34,7 +32,7 @@ class AppleBackend:
 
     name = BACKEND
     kind: ClassVar[DeviceKind | None] = "gpu"
-    interval = INTERVAL
+    interval = 1.0  # as macmon prints
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -43,6 +41,8 @@ class AppleBackend:
         return detect()
 
     def open(self) -> Driver:
+        from accelmetrics.backends.apple.driver import AppleDriver  # commands and parsers, which other machines never need
+
         require()
         return AppleDriver(self._clock)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from accelmetrics.backends.apple import machine
-from accelmetrics.backends.apple.tools import INSTALL_MACMON, find
 from accelmetrics.backends.contract import Detection
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason
@@ -15,6 +14,8 @@ def detect() -> Detection:
     """Look at what the kernel is, and at which of the tools are there."""
     if not machine.uname().is_apple_silicon:
         return Detection(False, _not_ours())
+    from accelmetrics.backends.apple.tools import INSTALL_MACMON, find  # not needed anywhere else
+
     macmon = find("macmon")
     if macmon is None:
         return Detection(True, "macOS on Apple silicon, no macmon: no power without root", 1, INSTALL_MACMON)

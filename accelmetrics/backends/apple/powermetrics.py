@@ -53,11 +53,18 @@ def run() -> Values:
     Raises:
         SourceError: The command is not there, may not be used, was late, or printed something else.
     """
+    failure = SourceError(Reason.PARSE_ERROR, "powermetrics printed nothing about the GPU, as a property list or as text")
     for form in FORMS:
-        values = parse(output("powermetrics", (*SAMPLE, *form), TIMEOUT))
+        try:
+            values = parse(output("powermetrics", (*SAMPLE, *form), TIMEOUT))
+        except SourceError as error:
+            if error.reason != Reason.DRIVER_ERROR:  # that is how one refuses a form
+                raise
+            failure = error
+            continue
         if values is not None:
             return values
-    raise SourceError(Reason.PARSE_ERROR, "powermetrics printed nothing about the GPU, as a property list or as text")
+    raise failure
 
 
 def parse(text: str) -> Values | None:

@@ -96,7 +96,7 @@ def parse(line: bytes) -> Report:
         whole = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise _unreadable(line, str(error)) from error
-    if not isinstance(whole, dict) or not isinstance(whole.get("neuron_runtime_data"), (list, type(None))):
+    if not isinstance(whole, dict) or not isinstance(whole.get("neuron_runtime_data", ""), (list, type(None))):
         raise _unreadable(line, "it has no list neuron_runtime_data")
     # An empty list is null: that is how the tool's language writes one that was never made.
     runtimes = tuple(_runtime(entry) for entry in whole["neuron_runtime_data"] or () if isinstance(entry, dict))

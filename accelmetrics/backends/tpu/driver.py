@@ -69,11 +69,12 @@ class TpuDriver:
             raise SourceError(
                 Reason.DRIVER_UNAVAILABLE, f"no TPU on the PCI bus, and no runtime on {HOST}:{', '.join(map(str, self._ports))}"
             )
+        self._devices = tuple(place.identity() for place in self._places)
         self._fill(self._last)
 
     @property
     def devices(self) -> Sequence[DeviceIdentity]:
-        return tuple(place.identity() for place in self._places)
+        return self._devices
 
     def reader(self, options: ReadOptions) -> TpuReader:
         """A consumer's view. What is watched makes no difference to it."""

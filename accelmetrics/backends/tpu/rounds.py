@@ -91,6 +91,10 @@ class Round:
     def devices(self, listed: Sequence[Place], speakers: Speakers, per_chip: int) -> list[dict[str, Value]]:
         """Every device's values and reasons, in the order in which they are listed."""
         chosen = speakers.choose(self._gauges)
+        # A runtime that says nothing about any device says at least why.
+        for mute in (one for one in self._gauges if one.failure is None and not one.ids):
+            silent = [place.number for place in listed if speakers.port_of(place.number) in (None, mute.port)]
+            chosen = {**dict.fromkeys(silent, mute), **chosen}
         spoken = [place for place in listed if place.number in chosen] or listed
         told = self._from_sdk(chip_groups(spoken, per_chip), per_chip)
         return [self._device(place, chosen.get(place.number), told, speakers) for place in listed]

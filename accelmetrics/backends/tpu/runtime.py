@@ -178,10 +178,11 @@ class _Endpoint:
         for name, call in calls.items():
             answers[name] = self._answer(self._result(call))
             steps.append(name)
-        told = [answer for answer in answers.values() if isinstance(answer, Unavailable)]
-        if len(told) == len(answers) and all(why.reason == Reason.DRIVER_UNAVAILABLE for why in told):
-            return PortAnswers(self.port, self._gone(told[0]), {})
-        return PortAnswers(self.port, None, answers)
+        reasons = {answer.reason if isinstance(answer, Unavailable) else "" for answer in answers.values()}
+        told = next((answer for answer in answers.values() if isinstance(answer, Unavailable)), None)
+        if told is not None and reasons == {Reason.DRIVER_UNAVAILABLE}:
+            return PortAnswers(self.port, self._gone(told), {})
+        return PortAnswers(self.port, told if reasons == {Reason.TIMED_OUT} else None, answers)
 
     def _gone(self, said: Unavailable) -> Unavailable:
         """Nothing came through: the program has ended, or what listens there is no runtime."""

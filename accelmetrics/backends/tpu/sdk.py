@@ -120,7 +120,8 @@ class Sdk:
                 self._last = ask(self._names, self._clock, self._timeout)
                 self._answered.set()
                 pause = min(2 * pause, LONGEST_INTERVAL) if self._last.failed else self._interval
-            self._closing.wait(pause)
+            if not self._last.missing:
+                self._closing.wait(pause)
 
 
 def ask(names: Sequence[str], clock: Clock, timeout: float = TIMEOUT) -> SdkReading:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import NamedTuple
 
 from accelmetrics.schemas.catalogue import apple, gpu, gpu_links, gpu_process, gpu_profiling, host, ipu, neuron, tpu
-from accelmetrics.schemas.metric import DEVICE_KINDS, Metric
+from accelmetrics.schemas.metric import DEVICE_KINDS, PARTITION, Metric
 
 __all__ = ["CATALOGUE", "SECTIONS", "Section", "Sighting", "expected_keys", "expected_names", "find", "match", "resolve", "rows_for"]
 
@@ -35,6 +35,7 @@ SECTIONS: tuple[Section, ...] = (
     Section("GPU", "Clocks", gpu.CLOCKS),
     Section("GPU", "Throttling", gpu.THROTTLING),
     Section("GPU", "Memory errors", gpu_links.ERRORS),
+    Section("GPU", "Faults", gpu_links.FAULTS),
     Section("GPU", "PCIe", gpu_links.PCIE),
     Section("GPU", "NVLink", gpu_links.NVLINK),
     Section("GPU", "xGMI", gpu_links.XGMI),
@@ -68,13 +69,16 @@ class Sighting(NamedTuple):
 
     Attributes:
         row: The metric.
-        instance: What stands at the placeholder: ``3`` in ``gpu.3.temp``, ``/`` in ``disk./.usageGB``; empty without one.
+        instance: What stands at the placeholder: ``3`` in ``gpu.3.temp``, ``0.mig.1`` in ``gpu.0.mig.1.smActive``, ``/`` in
+            ``disk./.usageGB``; empty without one.
         alias: Whether the key is another spelling of the row's own.
+        link: What stands at a second placeholder: ``7`` in ``gpu.3.nvlink.7.state``.
     """
 
     row: Metric
     instance: str
     alias: bool
+    link: str = ""
 
 
 class _Index(NamedTuple):
@@ -111,11 +115,13 @@ def rows_for(backend: str) -> tuple[Metric, ...]:
 
 
 @cache
-def expected_names(backend: str) -> tuple[str, ...]:
-    """The names that a backend owes at every reading of every device: each has a value or a reason.
+def expected_names(backend: str, partition: bool = False) -> tuple[str, ...]:
+    """The names that a backend owes at every reading of every device, or partition: each has a value or a reason.
 
-    Aliases' names are among them. Left out are the keys of instances that may not exist (a process on the device).
+    Aliases' names are among them. Left out are the keys of instances that may not exist (a process on the device, a link).
     """
+    if partition:
+        return tuple(name for row in rows_for(backend) if backend in row.partitions for name in row.names)
     return _owed(backend, True)
 
 
@@ -146,8 +152,35 @@ def _resolve_device(index: _Index, key: str) -> Sighting | None:
     if number == "process":
         kind = f"{kind}.process"
         number, _, name = name.partition(".")
-    found = index.by_device_part.get(kind, {}).get(name)
-    return Sighting(found[0], number, found[1]) if found and _is_number(number) else None
+    elif name.startswith(_OF_PARTITION):
+        number, name = _split_partition(number, name)
+    names = index.by_device_part.get(kind, {})
+    found, link = names.get(name), ""
+    if found is None:
+        name, link = _split_link(name)
+        found = names.get(name)
+    return Sighting(found[0], number, found[1], link) if found and _are_numbers(number) else None
+
+
+_OF_PARTITION = f"{PARTITION}."
+
+
+def _split_partition(number: str, name: str) -> tuple[str, str]:
+    """``mig.1.smActive`` of device 0 is ``smActive`` of ``0.mig.1``."""
+    partition, _, rest = name.removeprefix(_OF_PARTITION).partition(".")
+    return f"{number}.{PARTITION}.{partition}", rest
+
+
+def _split_link(name: str) -> tuple[str, str]:
+    """``nvlink.7.state`` as the template that its row has, and the number of the link."""
+    head, _, rest = name.partition(".")
+    link, _, last = rest.partition(".")
+    return (f"{head}.{{link}}.{last}", link) if _is_number(link) or link == "{link}" else (name, "")
+
+
+def _are_numbers(instance: str) -> bool:
+    """A device's number, or that of a partition below it."""
+    return all(_is_number(number) for number in instance.split(f".{PARTITION}."))
 
 
 def _resolve_template(index: _Index, key: str) -> Sighting | None:

@@ -95,6 +95,7 @@ MEMORY = (
         maximum=100,
         otel="hw.gpu.memory.utilization",
         factor=PERCENT,
+        partitions=("nvidia",),
     ),
     Metric(
         "gpu.{i}.memoryAllocatedBytes",
@@ -109,6 +110,7 @@ MEMORY = (
         integer=True,
         prometheus="accel_memory_used_bytes",
         otel="hw.gpu.memory.usage",
+        partitions=("nvidia",),
     ),
     Metric(
         "gpu.{i}.memoryTotalBytes",
@@ -123,6 +125,7 @@ MEMORY = (
         integer=True,
         prometheus="accel_memory_total_bytes",
         otel="hw.gpu.memory.limit",
+        partitions=("nvidia",),
     ),
     Metric(
         "gpu.{i}.memoryFreeBytes",
@@ -133,6 +136,7 @@ MEMORY = (
         integer=True,
         prometheus="accel_memory_free_bytes",
         otel="accel.memory.free",
+        partitions=("nvidia",),
     ),
     Metric(
         "gpu.{i}.bar1UsedBytes",

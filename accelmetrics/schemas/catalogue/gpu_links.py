@@ -1,4 +1,4 @@
-"""GPUs: memory errors, and the links that carry data to and from the device."""
+"""GPUs: errors, and the links that carry data to and from the device."""
 
 from __future__ import annotations
 
@@ -80,6 +80,32 @@ ERRORS = (
         "uncorrected",
         "NVML_FI_DEV_REMAPPED_UNC (143)",
         "Memory rows that were replaced by spare ones after uncorrected errors.",
+    ),
+)
+
+
+FAULTS = (
+    Metric(
+        "gpu.{i}.xidErrors",
+        "1",
+        "counter",
+        "Xid errors that the driver has reported since this program began to listen.",
+        {"nvidia": "events nvmlEventTypeXidCriticalError of an event set, 1 s"},
+        integer=True,
+        prometheus="accel_xid_errors_total",
+        otel='hw.errors{hw.type="gpu",error.type="xid"}',
+    ),
+    Metric(
+        "gpu.{i}.lastXid",
+        "1",
+        "gauge",
+        "Code of the newest of them; there is none before the first.",
+        {"nvidia": "nvmlEventData_t.eventData, 1 s"},
+        integer=True,
+        minimum=1,
+        conditional=True,
+        prometheus="accel_xid_last_code",
+        otel="accel.xid.last_code",
     ),
 )
 
@@ -167,20 +193,91 @@ PCIE = (
     ),
 )
 
+_KIB = "KiB × 1024"
+
+
+def _link_errors(name: str, error: str, meaning: str, field: str, total: str) -> Metric:
+    return Metric(
+        f"gpu.{{i}}.{name}",
+        "1",
+        "counter",
+        meaning,
+        {"nvidia": f"the sum of NVML_FI_DEV_NVLINK_ERROR_DL_{field} over the links, else NVML_FI_DEV_NVLINK_{total}, 10 s"},
+        integer=True,
+        prometheus=f'accel_link_errors_total{{link_type="nvlink",error="{error}"}}',
+        otel=f'accel.link.errors{{link_type="nvlink",error.type="{error}"}}',
+    )
+
+
+def _of_link(name: str, direction: str, word: str, meaning: str, field: str) -> Metric:
+    return Metric(
+        f"gpu.{{i}}.nvlink.{{link}}.{name}",
+        "By",
+        "counter",
+        meaning,
+        {"nvidia": f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{field} of the link, {_KIB}, 10 s"},
+        integer=True,
+        conditional=True,
+        prometheus=f'accel_link_port_bytes_total{{link_type="nvlink",direction="{direction}",link="{{link}}"}}',
+        otel=f'accel.link.port.io{{link_type="nvlink",network.io.direction="{word}",link="{{link}}"}}',
+    )
+
+
 NVLINK = (
     _moved(
         "nvlinkTxBytesTotal",
         'accel_link_bytes_total{link_type="nvlink",direction="tx"}',
         'accel.link.io{link_type="nvlink",network.io.direction="transmit"}',
         "Bytes of payload sent over all NVLinks since the driver was loaded.",
-        "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX (138) over all links, KiB × 1024",
+        f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX (138) over all links, {_KIB}; else the sum of the links, 10 s",
     ),
     _moved(
         "nvlinkRxBytesTotal",
         'accel_link_bytes_total{link_type="nvlink",direction="rx"}',
         'accel.link.io{link_type="nvlink",network.io.direction="receive"}',
         "Bytes of payload received over all NVLinks since the driver was loaded.",
-        "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX (139) over all links, KiB × 1024",
+        f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX (139) over all links, {_KIB}; else the sum of the links, 10 s",
+    ),
+    _link_errors("nvlinkCrcErrors", "crc", "Checksum errors on all NVLinks.", "CRC (163)", "CRC_FLIT_ERROR_COUNT_TOTAL (38)"),
+    _link_errors(
+        "nvlinkReplayErrors",
+        "replay",
+        "Transmissions over all NVLinks that had to be repeated.",
+        "REPLAY (161)",
+        "REPLAY_ERROR_COUNT_TOTAL (52)",
+    ),
+    _link_errors(
+        "nvlinkRecoveryErrors",
+        "recovery",
+        "Times that an NVLink had to be set up again after errors.",
+        "RECOVERY (162)",
+        "RECOVERY_ERROR_COUNT_TOTAL (59)",
+    ),
+    Metric(
+        "gpu.{i}.nvlink.{link}.state",
+        "1",
+        "gauge",
+        "1 while the link is up, else 0.",
+        {"nvidia": "NVML_FI_DEV_NVLINK_GET_STATE (165), else nvmlDeviceGetNvLinkState, 10 s"},
+        integer=True,
+        maximum=1,
+        conditional=True,
+        prometheus='accel_link_port_up{link_type="nvlink",link="{link}"}',
+        otel='accel.link.port.up{link_type="nvlink",link="{link}"}',
+    ),
+    _of_link("txBytesTotal", "tx", "transmit", "Bytes of payload sent over the link since the driver was loaded.", "TX (138)"),
+    _of_link("rxBytesTotal", "rx", "receive", "Bytes of payload received over the link since the driver was loaded.", "RX (139)"),
+    Metric(
+        "gpu.{i}.fabricState",
+        "1",
+        "gauge",
+        "Whether the device has joined the fabric of NVLink switches: 1 not begun, 2 in progress, 3 done.",
+        {"nvidia": "nvmlDeviceGetGpuFabricInfoV().state on drivers from 550 on, 10 s"},
+        integer=True,
+        minimum=1,
+        maximum=3,
+        prometheus="accel_fabric_state",
+        otel="accel.fabric.state",
     ),
 )
 

@@ -1,4 +1,7 @@
-"""GPUs: the profiling metrics of NVIDIA's GPM (Hopper and later), each taken between two consecutive readings."""
+"""GPUs: the profiling metrics of NVIDIA's GPM (Hopper and later), each taken between two consecutive readings.
+
+A MIG instance has the shares, which are then of its GPU instance's own parts; what goes over PCIe and NVLink is the board's.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ def _share(name: str, gpm: str, prometheus: str, otel: str, meaning: str) -> Met
         prometheus=prometheus,
         otel=otel,
         factor=PERCENT,
+        partitions=("nvidia",),
     )
 
 

@@ -215,6 +215,9 @@ MACHINE = (
 
 EXECUTION = (
     *(_execution("execution_summary", name, f"Executions in the tool's last period that {how}.") for name, how in EXECUTIONS.items()),
-    *(_execution("error_summary", kind, f"Errors of the kind `{kind}` in the tool's last period.") for kind in ERRORS),
+    *(
+        _execution("error_summary", kind, f"Errors of the kind `{kind}` as the tool counts them: for its last period, AWS documents.")
+        for kind in ERRORS
+    ),
     *(_latency(clock, how, percentile) for clock, how in LATENCIES.items() for percentile in PERCENTILES),
 )

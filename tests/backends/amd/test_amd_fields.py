@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.amd.fields import Value, read_card
+from accelmetrics.backends.amd.fields import read_card
 from accelmetrics.backends.amd.identity import architecture, identify, is_unified, unique_id
 from accelmetrics.backends.amd.rocm_smi_json import Card
+from accelmetrics.backends.amd.table import Value
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from tests.simulators.rocm_smi import cards
 

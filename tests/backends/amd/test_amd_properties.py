@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelmetrics.backends.amd.fields import Value, read_card
+from accelmetrics.backends.amd.fields import read_card
 from accelmetrics.backends.amd.identity import identify
 from accelmetrics.backends.amd.rocm_smi_json import Card, parse
+from accelmetrics.backends.amd.table import Value
 from accelmetrics.schemas.catalogue import expected_names, find
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from tests.simulators.rocm_smi import OUTPUTS, output

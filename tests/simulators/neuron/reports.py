@@ -36,17 +36,25 @@ def runtime(
     cores = {0: 12.5, 1: 80.25} if utilization is None else utilization
     said = {"neuroncore_counters": "", "memory_used": "", "execution_stats": "", **(errors or {})}
     breakdown = {"host": dict(HOST), "neuroncore_memory_usage": {str(core): core_memory(core) for core in cores}}
-    used = {"host": sum(HOST.values()), "neuron_device": sum(sum(core_memory(core).values()) for core in cores), "usage_breakdown": breakdown}
+    used = {
+        "host": sum(HOST.values()),
+        "neuron_device": sum(sum(core_memory(core).values()) for core in cores),
+        "usage_breakdown": breakdown,
+    }
     outcomes = ("completed_with_err", "completed_with_num_err", "timed_out", "incorrect_input", "failed_to_queue")
-    sections = {
+    sections: dict[str, Json] = {
         "execution_stats": {
-            "error_summary": {name: place for place, name in enumerate(("generic", "numerical", "transient", "model", "runtime", "hardware"))},
+            "error_summary": {
+                name: place for place, name in enumerate(("generic", "numerical", "transient", "model", "runtime", "hardware"))
+            },
             "execution_summary": {"completed": completed, **{name: place for place, name in enumerate(outcomes)}},
             "latency_stats": {"total_latency": latency, "device_latency": latency and {name: value / 2 for name, value in latency.items()}},
         },
         "memory_used": {"neuron_runtime_used_bytes": used, "loaded_models": []},
         "neuroncore_counters": {
-            "neuroncores_in_use": {str(core): {"neuroncore_utilization": share, "flops": (core + 1) * 10**9} for core, share in cores.items()}
+            "neuroncores_in_use": {
+                str(core): {"neuroncore_utilization": share, "flops": (core + 1) * 10**9} for core, share in cores.items()
+            }
         },
     }
     report = {name: {"period": 1.0003, **section, "error": said[name]} for name, section in sections.items()}

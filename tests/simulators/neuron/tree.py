@@ -2,7 +2,16 @@
 
 from pathlib import Path
 
-DEVICE_MEMORY = ("collectives", "constants", "dma_rings", "driver_memory", "model_code", "model_shared_scratchpad", "runtime_memory", "tensors")
+DEVICE_MEMORY = (
+    "collectives",
+    "constants",
+    "dma_rings",
+    "driver_memory",
+    "model_code",
+    "model_shared_scratchpad",
+    "runtime_memory",
+    "tensors",
+)
 HOST_MEMORY = ("application_memory", "constants", "dma_buffers", "dma_rings", "driver_memory", "tensors")
 
 

@@ -5,11 +5,14 @@ with NvmlSimulator(gpus=8, profile="h100") as simulator:
     simulator.gpu[3].set(power_mw=431_000, temperature=Ret.NO_PERMISSION)
     simulator.rule("nvmlDeviceGetUtilizationRates", gpu=2, hang=True)
     simulator.lose(5)
+    simulator.partition(6, ["3g.40gb", "1g.10gb"])      # MIG devices
+    simulator.xid(7, 79)
     subprocess.run(["nvitop", "-1"], env=os.environ | simulator.environment())
     simulator.calls()[("nvmlDeviceGetPowerUsage", 3)]
 """
 
 from ._build import SimulatorUnavailable, build
+from ._mig import Instance
 from ._names import ALL_LINKS, NOT_AVAILABLE, Crash, Location, Ret, Threshold, ValueType
 from ._profiles import PRODUCTS, Ramp
 from ._simulator import Gpu, LogEntry, NvmlSimulator, Process
@@ -20,6 +23,7 @@ __all__ = [
     "PRODUCTS",
     "Crash",
     "Gpu",
+    "Instance",
     "Location",
     "LogEntry",
     "NvmlSimulator",

@@ -32,6 +32,10 @@ _PROTOTYPES: dict[str, tuple[object, list[object]]] = {
         [c_void_p, c_uint32, c_uint32, c_uint64, c_uint64, POINTER(c_uint32), c_uint64, POINTER(c_uint32)],
     ),
     "nvmlsim_process_commit": (c_int, [c_void_p, c_int]),
+    "nvmlsim_instance": (c_int, [c_void_p, c_int, c_int, c_char_p, c_char_p, c_uint32, c_uint32, c_int64]),
+    "nvmlsim_instance_memory": (c_int, [c_void_p, c_int, c_int, c_int64]),
+    "nvmlsim_instance_gpm": (c_int, [c_void_p, c_int, c_int, c_int, c_double, c_int]),
+    "nvmlsim_event": (c_int, [c_void_p, c_int, c_uint64, c_uint64, c_uint32, c_uint32]),
     "nvmlsim_function_name": (c_char_p, [c_int]),
     "nvmlsim_implemented": (c_int, [c_int]),
     "nvmlsim_rule": (c_int, [c_void_p, c_char_p, c_int, c_int, c_uint32, c_uint32, c_uint32, c_uint64, c_uint64]),
@@ -161,6 +165,27 @@ class Control:
     def show_processes(self, gpu: int) -> None:
         """Replaces a GPU's process table by the one added up."""
         self._check(self._c.nvmlsim_process_commit(self._handle, gpu), f"GPU {gpu}")
+
+    def fill_slot(self, gpu: int, slot: int, uuid: str, name: str, instances: tuple[int, int], memory: int) -> None:
+        """Puts a MIG device into a slot, in place of the one that is there."""
+        done = self._c.nvmlsim_instance(self._handle, gpu, slot, uuid.encode(), name.encode(), *instances, memory)
+        self._check(done, f"MIG slot {slot}")
+
+    def empty_slot(self, gpu: int, slot: int) -> None:
+        """Takes the MIG device of a slot away."""
+        self._check(self._c.nvmlsim_instance(self._handle, gpu, slot, None, None, 0, 0, 0), f"MIG slot {slot}")
+
+    def set_instance_memory(self, gpu: int, slot: int, used: int) -> None:
+        """What a MIG device holds, in bytes."""
+        self._check(self._c.nvmlsim_instance_memory(self._handle, gpu, slot, used), f"MIG slot {slot}")
+
+    def set_instance_gpm(self, gpu: int, slot: int, metric: int, value: float, ret: int) -> None:
+        """One GPM metric of a MIG device, and what taking a sample of it answers."""
+        self._check(self._c.nvmlsim_instance_gpm(self._handle, gpu, slot, metric, value, ret), f"MIG slot {slot}")
+
+    def event(self, gpu: int, kind: int, data: int, instances: tuple[int, int]) -> None:
+        """Something happens that event sets may wait for."""
+        self._check(self._c.nvmlsim_event(self._handle, gpu, kind, data, *instances), f"GPU {gpu}")
 
     def rule(self, function: str, gpu: int, error: int, latency_us: int, hang: int, crash: int, after: int, times: int) -> None:
         """Sets the fault of a function on a GPU, or on all for -1."""

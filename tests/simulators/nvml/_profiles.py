@@ -223,6 +223,7 @@ def _modes(product: Product, index: int) -> Settings:
         "c2c_enabled": 0,
         "api_restricted": [1, 1],
         "recovery_action": 0,
+        "event_types": 0x1F,
     }
 
 
@@ -319,6 +320,7 @@ def _nvlink(product: Product, index: int) -> Settings:
         "fabric_state": 3,
         "fabric_status": 0,
         "fabric_clique": 0,
+        "fabric_cluster": 0,
         "fabric_health_mask": 0x2,
         "fabric_health_summary": 1,
         "platform_slot": index,

@@ -13,12 +13,16 @@ from pathlib import Path
 from types import TracebackType
 
 from . import _build, _control, _profiles
+from ._mig import Instance, lay_out
 from ._names import NOT_AVAILABLE, Crash, Ret, ValueType, field_id, gpm_id
 from ._profiles import Number, Ramp, Value
 
 _KINDS = {"C": 1, "G": 2, "M": 4}
 _STATE_VARIABLE = "NVMLSIM_STATE"
 _NO_INSTANCE = 0xFFFFFFFF
+_MOST_INSTANCES = 8
+XID_EVENT = 0x8
+"""`nvmlEventTypeXidCriticalError`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +146,7 @@ class NvmlSimulator:
         self._control = _control.Control(self.library.with_name(_build.CONTROL), self.state, len(profiles))
         self._previous: dict[str, str | None] = {}
         self._closed = False
+        self._identities = [(str(values["name"]), str(values["uuid"])) for values in settings]
         self.gpu = [Gpu(self._control, index) for index in range(len(profiles))]
         self.set(driver_version="570.124.06", nvml_version="12.570.124.06", driver_branch="r570_00", cuda_version=12080)
         for gpu, values in zip(self.gpu, settings, strict=True):
@@ -211,7 +216,31 @@ class NvmlSimulator:
             self._control.add_process(entry.pid, kinds, entry.used, entry.protected, busy, entry.timestamp_us, instances)
         self._control.show_processes(gpu)
 
+    def partition(self, gpu: int, profiles: Iterable[str] | None) -> list[Instance]:
+        """Divides a GPU into MIG devices by their profiles, in place of those that it has; None ends MIG mode.
+
+        `partition(0, ["3g.40gb", "1g.10gb"])`; an empty list is MIG mode without devices.
+        """
+        for slot in range(_MOST_INSTANCES):
+            self._control.empty_slot(gpu, slot)
+        self.gpu[gpu].set(mig_mode=int(profiles is not None), mig_pending=int(profiles is not None))
+        layouts = enumerate(lay_out(profiles or ()))
+        return [Instance(self._control, gpu, slot, layout, self._identities[gpu]) for slot, layout in layouts]
+
+    def remove_instance(self, instance: Instance) -> None:
+        """Destroys one MIG device; the others stay where they are."""
+        self._control.empty_slot(instance.gpu, instance.slot)
+
     # --- what goes wrong ---
+
+    def xid(self, gpu: int, code: int, instance: Instance | None = None) -> None:
+        """An Xid error happens on a GPU, or in one of its MIG devices."""
+        ids = (instance.gpu_instance, instance.compute_instance) if instance else (_NO_INSTANCE, _NO_INSTANCE)
+        self._control.event(gpu, XID_EVENT, code, ids)
+
+    def event(self, gpu: int, kind: int, data: int = 0) -> None:
+        """Another event happens, by its `nvmlEventType…` bit."""
+        self._control.event(gpu, kind, data, (_NO_INSTANCE, _NO_INSTANCE))
 
     def rule(
         self,

@@ -10,7 +10,7 @@ runtime.gauge(DUTY_CYCLE, {0: 99.5})            # while it runs
 from tests.simulators.tpu.encode import About, Explicit, Exponential, Histogram, Linear, Quantiles, entry, response, supported
 from tests.simulators.tpu.machine import TpuMachine
 from tests.simulators.tpu.sdk import LibtpuStandIn
-from tests.simulators.tpu.server import DUTY_CYCLE, HBM_UTILIZATION, IDLE, QUEUE, TOTAL, USAGE, Refusal, TpuRuntime
+from tests.simulators.tpu.server import DUTY_CYCLE, HBM_UTILIZATION, IDLE, QUEUE, TOTAL, USAGE, RefusalError, TpuRuntime
 
 __all__ = [
     "DUTY_CYCLE",
@@ -26,7 +26,7 @@ __all__ = [
     "LibtpuStandIn",
     "Linear",
     "Quantiles",
-    "Refusal",
+    "RefusalError",
     "TpuMachine",
     "TpuRuntime",
     "entry",

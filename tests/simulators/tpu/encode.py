@@ -99,7 +99,7 @@ class Explicit(NamedTuple):
 class Histogram(NamedTuple):
     """A distribution."""
 
-    count: int
+    samples: int
     mean: float
     buckets: Exponential | Linear | Explicit | None = None
     counts: Sequence[int] = ()
@@ -107,7 +107,7 @@ class Histogram(NamedTuple):
     packed: bool = True
 
     def encode(self) -> bytes:
-        parts = [whole(1, self.count), double(2, self.mean)]
+        parts = [whole(1, self.samples), double(2, self.mean)]
         parts += [double(4, self.maximum)] if self.maximum else []
         parts += [self.buckets.encode()] if self.buckets else []
         if self.packed:
@@ -120,13 +120,13 @@ class Histogram(NamedTuple):
 class Quantiles(NamedTuple):
     """A summary."""
 
-    count: int
+    samples: int
     total: float
     values: Mapping[float, float]
 
     def encode(self) -> bytes:
         quantiles = (block(3, double(1, share), double(2, value)) for share, value in self.values.items())
-        return block(6, whole(1, self.count), double(2, self.total), *quantiles)
+        return block(6, whole(1, self.samples), double(2, self.total), *quantiles)
 
 
 Said = Value | Histogram | Quantiles | None

@@ -65,8 +65,8 @@ class TpuMachine:
         """Have a process with some device nodes open; returns the directory of its descriptors."""
         directory = self.root / "proc" / str(pid) / "fd"
         directory.mkdir(parents=True, exist_ok=True)
-        for number, target in enumerate(("/dev/null", *nodes)):
-            self.link(directory / str(number), target)
+        for target in ("/dev/null", *nodes):
+            self.link(directory / str(len(list(directory.iterdir()))), target)
         return directory
 
     def end(self, pid: int) -> None:

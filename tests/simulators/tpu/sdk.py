@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-MODULE = '''
+MODULE = """
 import json, os, signal, sys, time
 from pathlib import Path
 
@@ -42,7 +42,7 @@ class tpumonitoring:
         if name not in STATE["metrics"]:
             raise RuntimeError(f"unknown metric {name}")
         return Metric(*STATE["metrics"][name])
-'''
+"""
 
 
 class LibtpuStandIn:
@@ -58,7 +58,7 @@ class LibtpuStandIn:
         (self.package / "__init__.py").write_text("", encoding="utf-8")
         (self.package / "sdk" / "__init__.py").write_text(MODULE, encoding="utf-8")
         self.python = directory / "python-with-libtpu"
-        self.python.write_text(f"#!/bin/sh\nPYTHONPATH={directory / 'site'} exec {sys.executable} \"$@\"\n", encoding="utf-8")
+        self.python.write_text(f'#!/bin/sh\nPYTHONPATH={directory / "site"} exec {sys.executable} "$@"\n', encoding="utf-8")
         self.python.chmod(0o755)
         self._metrics: dict[str, tuple[str, Sequence[str] | str]] = {}
         self.behave()

@@ -21,7 +21,7 @@ HBM_UTILIZATION = "tpu.runtime.hbm.utilization.percent"
 QUEUE = "hlo.queue.size.gauge"
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     """What a call is to be refused with."""
 
     def __init__(self, status: str, details: str = "as the test wants it") -> None:
@@ -30,7 +30,7 @@ class Refusal(Exception):
         self.details = details
 
 
-Answer = bytes | Refusal
+Answer = bytes | RefusalError
 
 
 class TpuRuntime:
@@ -91,7 +91,7 @@ class TpuRuntime:
 
     def devices(self, *numbers: int) -> None:
         """Have these devices, with numbers of their own: 16 GiB, of which each uses another GiB more."""
-        self.gauge(TOTAL, {number: 16 * 2**30 for number in numbers})
+        self.gauge(TOTAL, dict.fromkeys(numbers, 16 * 2**30))
         self.gauge(USAGE, {number: (place + 1) * 2**30 for place, number in enumerate(numbers)})
         self.gauge(DUTY_CYCLE, {number: 10.5 + place for place, number in enumerate(numbers)})
         self.gauge(IDLE, {number: 0.25 + place for place, number in enumerate(numbers)})
@@ -100,7 +100,7 @@ class TpuRuntime:
     def _get(self, request: bytes, context: Any) -> bytes:
         name = asked_for(request)
         self.requests.append(name)
-        return self._answer(self.answers.get(name, Refusal("NOT_FOUND", f"no metric {name}")), context)
+        return self._answer(self.answers.get(name, RefusalError("NOT_FOUND", f"no metric {name}")), context)
 
     def _list(self, request: bytes, context: Any) -> bytes:
         assert request == b""
@@ -109,7 +109,7 @@ class TpuRuntime:
     def _answer(self, answer: Answer, context: Any) -> bytes:
         time.sleep(self.delay)
         self._going.wait(30)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, RefusalError):
             context.abort(answer.status, answer.details)
         assert isinstance(answer, bytes)
         return answer

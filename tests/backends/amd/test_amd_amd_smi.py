@@ -1,0 +1,276 @@
+"""The command ``amd-smi``, in both shapes of its output."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accelmetrics.backends.amd import DEFAULT
+from accelmetrics.backends.amd import backend as amd
+from accelmetrics.backends.amd.amd_smi import AmdSmi, AmdSmiDriver
+from accelmetrics.backends.amd.amd_smi_fields import identify, read_card
+from accelmetrics.backends.amd.amd_smi_json import parse
+from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.schemas.catalogue import expected_names, find
+from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.reasons import Reason, Unavailable
+from tests.simulators.amd_smi import AmdSmiStandIn, Shape, document, metric, static, value
+from tests.simulators.amdgpu import Tree, machines
+from tests.simulators.rocm_smi import RocmSmiStandIn, output
+
+OPTIONS = ReadOptions(pid=1)
+MIB = 2**20
+backend = amd.pinned("amd-smi")
+MI210 = {
+    **{"gpu": 62, "memory": 31, "memoryReadWriteActivity": 31, "powerWatts": 173, "enforcedPowerLimitWatts": 300},
+    **{"powerPercent": 100 * 173 / 300, "smClock": 1695, "maxSmClock": 1700, "memoryClock": 1600, "maxMemoryClock": 1601, "temp": 47},
+    **{"hotspotTemp": 58, "memoryTemp": 52, "pcieLinkWidth": 16, "pcieLinkGen": 4, "maxPcieLinkWidth": 16, "maxPcieLinkGen": 4},
+    **{"pcieReplays": 4, "correctedMemoryErrors": 9, "uncorrectedMemoryErrors": 1, "unCorrectedMemoryErrors": 1, "energyJoules": 8123.5},
+    **{"memoryAllocatedBytes": 4096 * MIB, "memoryTotalBytes": 65520 * MIB, "memoryFreeBytes": 61424 * MIB},
+    "memoryAllocated": 100 * 4096 / 65520,
+}
+STATIC = [static(0, "0000:63:00.0", "0x3B7A21C0FFEE0001"), static(1, "0000:43:00.0", "0x3B7A21C0FFEE0002")]
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, system: Path, monkeypatch: pytest.MonkeyPatch) -> AmdSmiStandIn:
+    del system
+    command = AmdSmiStandIn(tmp_path)
+    monkeypatch.setenv("PATH", command.path)
+    monkeypatch.setattr("accelmetrics.backends.amd.amd_smi.DIRECTORIES", ())
+    return command
+
+
+def good(shape: Shape = "gpu_data", **changes: Any) -> tuple[str, str]:
+    return document([metric(0, **changes), metric(1)], shape), document(STATIC, shape)
+
+
+def values(reading: Reading) -> dict[str, float]:
+    return {name: value for block in reading.blocks for name, value in zip(block.names, block.values, strict=True)}
+
+
+def driver(timeout: float = 10.0) -> AmdSmiDriver:
+    """A driver whose every reading is a new run."""
+    return AmdSmiDriver(SYSTEM_CLOCK, interval=0.0, tool=AmdSmi(timeout))
+
+
+@pytest.mark.parametrize("shape", ["list", "gpu_data"])
+def test_both_shapes_give_every_metric(stand_in: AmdSmiStandIn, shape: Shape) -> None:
+    stand_in.behave(*good(shape))
+    opened = backend.open()
+    assert opened.source == "amd-smi"
+    for unit in range(2):
+        reading = opened.reader(OPTIONS).read(unit, [])
+        assert values(reading) == pytest.approx(MI210)
+        assert sorted([*values(reading), *reading.unavailable]) == sorted(expected_names("amd"))
+        assert {why.reason for why in reading.unavailable.values()} == {Reason.NOT_SUPPORTED}
+    assert stand_in.calls == ["metric --json", "static --json"]
+
+
+def test_who_the_cards_are(stand_in: AmdSmiStandIn) -> None:
+    stand_in.behave(*good())
+    first, second = backend.open().devices
+    assert (first.name, first.uuid, first.pci_bus_id) == ("AMD Instinct MI210", "0x3b7a21c0ffee0001", "0000:63:00.0")
+    assert (first.serial, first.architecture, first.driver_version) == ("PCB052210-0047", "gfx90a", "6.10.5")
+    assert (first.firmware, first.memory_total_bytes) == ("022.040.003.043.000001", 65520 * MIB)
+    assert (second.vendor_index, second.uuid) == (1, "0x3b7a21c0ffee0002")
+
+
+@pytest.mark.parametrize(
+    ("changes", "metric_name", "reason"),
+    [
+        ({"usage": "N/A"}, "gpu", Reason.NOT_SUPPORTED),
+        ({"usage": {"gfx_activity": "N/A"}}, "gpu", Reason.NOT_SUPPORTED),
+        ({"usage": {"gfx_activity": {"value": "N/A", "unit": "%"}}}, "gpu", Reason.NOT_SUPPORTED),
+        ({"usage": {"gfx_activity": value(65535, "%")}}, "gpu", Reason.INVALID_VALUE),
+        ({"usage": {"gfx_activity": "busy"}}, "gpu", Reason.PARSE_ERROR),
+        ({"energy": {"total_energy_consumption": value(0.0, "J")}}, "energyJoules", Reason.NOT_SUPPORTED),
+        ({"power": {"socket_power": value(0, "W")}}, "powerWatts", Reason.NOT_SUPPORTED),
+        ({"pcie": {"speed": value(7, "GT/s")}}, "pcieLinkGen", Reason.INVALID_VALUE),
+        ({"mem_usage": {"total_vram": value(0, "MB"), "used_vram": value(0, "MB")}}, "memoryTotalBytes", Reason.NOT_SUPPORTED),
+    ],
+)
+def test_what_the_tool_does_not_have_is_no_value(stand_in: AmdSmiStandIn, changes: Any, metric_name: str, reason: Reason) -> None:
+    stand_in.behave(*good(**changes))
+    reader = driver().reader(OPTIONS)
+    assert reader.read(0, []).unavailable[metric_name].reason == reason
+    assert values(reader.read(1, [])) == pytest.approx(MI210)
+
+
+def test_older_releases_print_no_hotspot_unit_and_a_plain_number(stand_in: AmdSmiStandIn) -> None:
+    stand_in.behave(*good("list", temperature={"edge": 44, "hotspot": "55"}))
+    found = values(driver().reader(OPTIONS).read(0, []))
+    assert (found["temp"], found["hotspotTemp"]) == (44, 55)
+
+
+def test_words_and_further_documents_around_it_do_no_harm(stand_in: AmdSmiStandIn) -> None:
+    metrics, statics = good()
+    stand_in.behave(f"WARNING: User is missing group\nTIMESTAMP 1\n{metrics}\n[]\n", statics, status=3)
+    assert values(driver().reader(OPTIONS).read(0, [])) == pytest.approx(MI210)
+
+
+def test_cut_output_costs_only_the_card_that_was_cut(stand_in: AmdSmiStandIn) -> None:
+    metrics, statics = good()
+    stand_in.behave(metrics, statics)
+    reader = driver().reader(OPTIONS)
+    stand_in.behave(metrics[:-300], statics)
+    assert values(reader.read(0, [])) == pytest.approx(MI210)
+    with pytest.raises(SourceError) as caught:
+        reader.read(1, [])
+    assert caught.value.reason == Reason.PARSE_ERROR
+    assert "amd-smi's output was cut before the end of card1" in caught.value.message
+
+
+def test_cards_without_their_names_are_read_all_the_same(stand_in: AmdSmiStandIn) -> None:
+    metrics, _ = good()
+    stand_in.behave(metrics, "[]")
+    with pytest.raises(SourceError):
+        backend.open()
+    stand_in.behave(metrics, document([{"gpu": 0, "asic": "N/A"}], "list"))
+    assert [device.anchor for device in backend.open().devices] == ["amd:gpu:0", "amd:gpu:1"]
+
+
+FAILURES: dict[str, tuple[dict[str, Any], Reason, str]] = {
+    "nothing": ({}, Reason.PARSE_ERROR, "printed nothing (exit status 0)"),
+    "a crash": ({"errors": "Traceback\nKeyError: 'libamd_smi.so'\n", "status": 1}, Reason.DRIVER_ERROR, "KeyError: 'libamd_smi.so'"),
+    "no rights": ({"errors": "Permission denied: /dev/kfd\n", "status": 1}, Reason.NO_PERMISSION, "Permission denied"),
+    "prose": ({"metrics": "no GPU here\n"}, Reason.DRIVER_ERROR, "printed no card (exit status 0): no GPU here"),
+    "cut": ({"metrics": '[{"gpu": 0, "usage": {"gfx'}, Reason.PARSE_ERROR, "cut or holds no card"),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+def test_each_failure_has_its_words_and_is_got_over(stand_in: AmdSmiStandIn, case: str) -> None:
+    behaviour, reason, words = FAILURES[case]
+    stand_in.behave(*good())
+    reader = driver().reader(OPTIONS)
+    stand_in.behave(**{"metrics": "", **behaviour})
+    for call in (backend.open, lambda: reader.read(0, [])):
+        with pytest.raises(SourceError) as caught:
+            call()
+        assert caught.value.reason == reason
+        assert words in caught.value.message
+    stand_in.behave(*good())
+    assert values(reader.read(0, [])) == pytest.approx(MI210)
+
+
+def test_a_command_that_hangs_is_killed(stand_in: AmdSmiStandIn) -> None:
+    stand_in.behave(*good())
+    reader = driver(timeout=0.5).reader(OPTIONS)
+    stand_in.behave("", mode="hang")
+    with pytest.raises(SourceError) as caught:
+        reader.read(0, [])
+    assert caught.value.reason == Reason.TIMED_OUT
+
+
+def test_a_new_card_makes_the_driver_reopen(stand_in: AmdSmiStandIn) -> None:
+    stand_in.behave(*good())
+    reader = driver().reader(OPTIONS)
+    stand_in.behave(document([metric(0), metric(1), metric(2)], "list"))
+    with pytest.raises(DriverGoneError):
+        reader.read(0, [])
+
+
+# Which source is used
+
+
+@pytest.fixture
+def both(stand_in: AmdSmiStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[AmdSmiStandIn, RocmSmiStandIn]:
+    """Both commands, and neither ROCm's library nor a card that the kernel shows."""
+    rocm = RocmSmiStandIn(tmp_path)
+    rocm.behave(output("mi250_pair_5_4"))
+    stand_in.behave(*good())
+    monkeypatch.setenv("PATH", f"{stand_in.directory}:{rocm.path}")
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+    monkeypatch.setattr("accelmetrics.backends.amd.amdsmi_library.DEFAULT_ROOT", str(tmp_path))
+    return stand_in, rocm
+
+
+def test_a_command_runs_only_where_nothing_better_opened(both: tuple[AmdSmiStandIn, RocmSmiStandIn], system: Path) -> None:
+    better, worse = both
+    assert amd.open().source == "amd-smi"
+    assert worse.calls == []
+    better.behave("", errors="broken", status=1)
+    assert amd.open().source == "rocm-smi"
+    calls = len(better.calls), len(worse.calls)
+    machines.rx_7900(Tree(system))
+    assert amd.open().source == "sysfs"
+    assert (len(better.calls), len(worse.calls)) == calls
+
+
+def test_where_nothing_opens_each_source_says_why_and_the_one_that_is_there_gives_the_reason(
+    both: tuple[AmdSmiStandIn, RocmSmiStandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both[0].behave("", mode="hang")
+    both[1].behave("")
+    first, _, last = DEFAULT
+    monkeypatch.setattr("accelmetrics.backends.amd.DEFAULT", (first, lambda clock: AmdSmiDriver(clock, tool=AmdSmi(0.5)), last))
+    with pytest.raises(SourceError) as caught:
+        amd.open()
+    assert caught.value.reason == Reason.TIMED_OUT
+    for words in ("no GPU is driven by amdgpu here", "gave no answer in 0.5 s", "rocm-smi printed nothing"):
+        assert words in caught.value.message
+
+
+def test_a_command_is_not_run_while_a_card_sleeps(both: tuple[AmdSmiStandIn, RocmSmiStandIn], system: Path) -> None:
+    card = machines.rx_7900(Tree(system))
+    readers = [amd.pinned(name).open().reader(OPTIONS) for name in ("amd-smi", "rocm-smi")]
+    calls = len(both[0].calls), len(both[1].calls)
+    card.write({"power/runtime_status": "suspended"})
+    for reader in readers:
+        reader._driver.interval = 0.0  # type: ignore[attr-defined]
+        with pytest.raises(SourceError) as caught:
+            reader.read(0, [])
+        assert caught.value.reason == Reason.SUSPENDED
+        assert f"not run while {card.address} is suspended" in caught.value.message
+    with pytest.raises(SourceError) as caught:
+        backend.open()
+    assert caught.value.reason == Reason.SUSPENDED
+    assert (len(both[0].calls), len(both[1].calls)) == calls
+
+
+# Any text
+
+
+def check(text: str) -> None:
+    for number, card in parse(text).cards.items():
+        identify(number, card)
+        found = read_card(card, bool(number % 2))
+        assert sorted(found) == sorted(expected_names("amd"))
+        for name, said in found.items():
+            if not isinstance(said, Unavailable):
+                row = find(f"gpu.0.{name}")
+                assert math.isfinite(said)
+                assert row.minimum is None or said >= row.minimum
+                assert row.maximum is None or said <= row.maximum
+                assert isinstance(said, int) or not row.integer
+
+
+@given(st.text() | st.text(alphabet='{}[]":, gpu01value').map(lambda text: f'[{{"gpu": 0, {text}'))
+def test_any_text_can_be_parsed(text: str) -> None:
+    check(text)
+
+
+@given(st.data())
+def test_a_damaged_output_never_raises_and_stays_possible(data: st.DataObject) -> None:
+    text = document([metric(0), metric(1)], data.draw(st.sampled_from(["list", "gpu_data"])))
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, min(len(text), start + 40)))
+    check(text[:start] + data.draw(st.text(max_size=10)) + text[end:])
+
+
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.just({"value": 3, "unit": "W"})
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(metric(0))), st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+    )
+)
+def test_any_record_gives_possible_numbers_or_reasons(card: dict[str, Any]) -> None:
+    check(json.dumps([{"gpu": 0, **{name: inner for name, inner in card.items() if name != "gpu"}}]))

@@ -1,0 +1,210 @@
+"""The real module from PyPI against a library that is compiled here."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from accelmetrics.backends.amd import amdsmi_library, backend
+from accelmetrics.backends.contract import Driver, Reading, ReadOptions
+from accelmetrics.schemas.catalogue import expected_names
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.reasons import Reason
+from tests.simulators import libamd_smi
+from tests.simulators.amdgpu import Device, Tree, machines
+from tests.simulators.libamd_smi import Rocm, StandInUnavailable
+from tests.simulators.libamd_smi.machines import mi300x
+
+OPTIONS = ReadOptions(pid=1)
+GIB = 2**30
+ALONE = {
+    **{"gpu": 93, "memory": 58, "memoryReadWriteActivity": 58, "temp": 59, "hotspotTemp": 59, "memoryTemp": 46, "powerWatts": 613},
+    **{"enforcedPowerLimitWatts": 750, "powerPercent": 100 * 613 / 750, "energyJoules": 9000, "fanSpeed": 20, "smClock": 2101},
+    **{"maxSmClock": 2103, "memoryClock": 1301, "maxMemoryClock": 1302, "correctedMemoryErrors": 17, "uncorrectedMemoryErrors": 2},
+    **{"unCorrectedMemoryErrors": 2, "pcieReplays": 6, "pcieLinkGen": 5, "maxPcieLinkGen": 5, "pcieLinkWidth": 16},
+    **{"maxPcieLinkWidth": 16, "memoryAllocatedBytes": 31 * GIB, "memoryTotalBytes": 192 * GIB, "memoryFreeBytes": 161 * GIB},
+    "memoryAllocated": 100 * 31 / 192,
+}
+
+
+@pytest.fixture
+def rocm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rocm:
+    """A ROCm without a module, and the module from PyPI on Python's path."""
+    return installed(tmp_path, monkeypatch)
+
+
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str = "7.0.2-56") -> Rocm:
+    try:
+        made = Rocm(tmp_path / "rocm", release)
+    except StandInUnavailable as error:
+        pytest.skip(str(error))
+    monkeypatch.setenv("ROCM_PATH", str(made.root))
+    monkeypatch.delenv("ROCM_HOME", raising=False)
+    monkeypatch.setattr(amdsmi_library, "DEFAULT_ROOT", str(tmp_path / "opt"))
+    monkeypatch.setenv("AMDSMI_STAND_IN", str(made.state))
+    monkeypatch.syspath_prepend(str(libamd_smi.module()))
+    made.behave(mi300x())
+    return made
+
+
+@pytest.fixture
+def card(system: Path) -> Device:
+    return machines.mi300x(Tree(system))
+
+
+def values(reading: Reading) -> dict[str, float]:
+    return {name: value for block in reading.blocks for name, value in zip(block.names, block.values, strict=True)}
+
+
+def read(driver: Driver) -> Reading:
+    reading = driver.reader(OPTIONS).read(0, [])
+    assert sorted([*values(reading), *reading.unavailable]) == sorted(expected_names("amd"))
+    return reading
+
+
+def refusal() -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        backend.pinned("amdsmi").open()
+    return caught.value
+
+
+def test_alone_it_gives_everything_that_the_library_knows(rocm: Rocm, card: Device) -> None:
+    opened = backend.pinned("amdsmi").open()
+    assert opened.source == "amdsmi"
+    assert [device.pci_bus_id for device in opened.devices] == [card.address]
+    reading = read(opened)
+    assert values(reading) == pytest.approx(ALONE, rel=1e-6)
+    assert {why.reason for why in reading.unavailable.values()} == {Reason.NOT_SUPPORTED}
+
+
+def test_beside_the_files_it_gives_what_they_lack_and_nothing_else(rocm: Rocm, card: Device) -> None:
+    alone = values(read(backend.pinned("sysfs").open()))
+    opened = backend.open()
+    assert opened.source == "sysfs+amdsmi"
+    found = values(read(opened))
+    assert {name: found[name] for name in alone} == alone
+    lacking = {name: found[name] for name in found.keys() - alone.keys()}
+    assert lacking == pytest.approx({name: ALONE[name] for name in lacking}, rel=1e-6)
+    assert {"correctedMemoryErrors", "uncorrectedMemoryErrors", "pcieLinkGen", "fanSpeed"} <= lacking.keys()
+
+
+def test_only_calls_whose_metrics_are_missing_are_made(rocm: Rocm, card: Device) -> None:
+    steps: list[object] = []
+    backend.open().reader(OPTIONS).read(0, steps)
+    assert "ecc" in steps
+    assert not {"activity", "power", "vram", "edge", "junction"} & set(steps)
+
+
+def test_a_call_that_is_not_supported_is_not_made_again(rocm: Rocm, card: Device) -> None:
+    rocm.behave({**mi300x(), "0.ecc.status": 2})
+    reader = backend.pinned("amdsmi").open().reader(OPTIONS)
+    first = reader.read(0, [])
+    assert first.unavailable["correctedMemoryErrors"].reason == Reason.NOT_SUPPORTED
+    assert "AMDSMI_STATUS_NOT_SUPPORTED" in first.unavailable["correctedMemoryErrors"].detail
+    rocm.behave(mi300x())
+    assert "correctedMemoryErrors" not in values(reader.read(0, []))
+    assert values(read(backend.pinned("amdsmi").open()))["correctedMemoryErrors"] == 17
+
+
+@pytest.mark.parametrize(("status", "reason"), [(10, Reason.NO_PERMISSION), (30, Reason.DRIVER_ERROR), (9, Reason.DRIVER_ERROR)])
+def test_a_call_that_fails_is_made_again(rocm: Rocm, card: Device, status: int, reason: Reason) -> None:
+    reader = backend.pinned("amdsmi").open().reader(OPTIONS)
+    rocm.behave({**mi300x(), "0.power.status": status})
+    failed = reader.read(0, [])
+    assert {failed.unavailable[name].reason for name in ("powerWatts", "powerPercent")} == {reason}
+    assert values(failed)["gpu"] == 93
+    rocm.behave(mi300x())
+    assert values(reader.read(0, []))["powerWatts"] == 613
+
+
+def test_a_card_that_the_library_no_longer_knows_is_lost(rocm: Rocm, card: Device) -> None:
+    reader = backend.pinned("amdsmi").open().reader(OPTIONS)
+    rocm.behave({**mi300x(), "0.activity.status": 31})
+    with pytest.raises(SourceError) as caught:
+        reader.read(0, [])
+    assert caught.value.reason == Reason.DEVICE_LOST
+
+
+def test_sentinels_are_no_values(rocm: Rocm, card: Device) -> None:
+    rocm.behave({**mi300x(), "0.activity.gfx": 0xFFFF, "0.power.current_socket_power": 0, "0.energy.counter": 0})
+    reading = read(backend.pinned("amdsmi").open())
+    assert {reading.unavailable[name].reason for name in ("gpu", "powerWatts", "energyJoules")} == {Reason.NOT_SUPPORTED}
+
+
+def test_the_module_that_rocm_brought_along_is_preferred(rocm: Rocm, card: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    rocm.ship("26.0.2+39589fda")
+    loaded = amdsmi_library.load()
+    assert Path(loaded.__file__).parent == rocm.root / "share/amd_smi/amdsmi"
+    assert loaded.__version__ == "26.0.2+39589fda"
+
+
+@pytest.mark.parametrize("release", ["6.4.3-128", "7.0.1-42", ""])
+def test_a_module_of_another_release_is_refused_with_words_and_never_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: Device, release: str
+) -> None:
+    rocm = installed(tmp_path, monkeypatch, release)
+    sys.modules.pop(amdsmi_library.PRIVATE_NAME, None)
+    error = refusal()
+    assert error.reason == Reason.DRIVER_UNAVAILABLE
+    assert "amdsmi is of version 7.0.2, which does not match" in error.message
+    assert str(rocm.root / "lib/libamd_smi.so") in error.message
+    assert release.partition("-")[0] in error.message
+    assert "share/amd_smi" in error.advice
+    assert amdsmi_library.PRIVATE_NAME not in sys.modules
+    assert backend.open().source == "sysfs"
+
+
+def test_a_shipped_module_that_does_not_match_makes_way_for_one_that_does(rocm: Rocm, card: Device) -> None:
+    rocm.ship("25.3.0")
+    assert Path(amdsmi_library.load().__file__).parent == libamd_smi.module() / "amdsmi"
+
+
+def test_a_module_that_found_another_library_is_not_used(rocm: Rocm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: Device) -> None:
+    other = tmp_path / "other/lib"
+    other.mkdir(parents=True)
+    (other / "libamd_smi.so").write_bytes(libamd_smi.library().read_bytes())
+    found = amdsmi_library.find_library()
+    monkeypatch.setattr(amdsmi_library, "find_library", lambda: found)
+    monkeypatch.setenv("ROCM_HOME", str(other.parent))
+    error = refusal()
+    assert "loaded another library" in error.message
+    assert str(other) in error.message
+
+
+def test_a_library_that_does_not_start_says_so(rocm: Rocm, card: Device) -> None:
+    rocm.behave({"init.status": 34})
+    assert "AMDSMI_STATUS_DRIVER_NOT_LOADED" in refusal().message
+    assert backend.open().source == "sysfs"
+
+
+def test_the_library_is_left_alone_while_a_card_sleeps(rocm: Rocm, card: Device) -> None:
+    card.write({"power/runtime_status": "suspended"})
+    error = refusal()
+    assert error.reason == Reason.SUSPENDED
+    assert card.address in error.message
+    assert backend.open().source == "sysfs"
+
+
+def test_without_rocm_no_module_is_imported_and_nothing_is_printed(system: Path, tmp_path: Path) -> None:
+    """Importing it prints two lines on standard output, and raises ``KeyError``."""
+    machines.rx_7900(Tree(system))
+    package = tmp_path / "path/amdsmi"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("print('Unable to find libamd_smi.so')\nraise KeyError('libamd_smi.so')\n")
+    (package / "_version.py").write_text('__version__ = "7.0.2"\n')
+    script = "from accelmetrics.backends.amd import backend; import sys; sys.exit(backend.open().source)"
+    environment = {"ACCELMETRICS_SYSROOT": str(system), "PYTHONPATH": f"{Path.cwd()}:{tmp_path / 'path'}", "ROCM_PATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr.strip()) == ("", "sysfs")
+
+
+def test_what_a_module_prints_goes_to_standard_error(
+    rocm: Rocm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rocm.ship()
+    (rocm.root / "share/amd_smi/amdsmi/__init__.py").write_text("print('Unable to find libamd_smi.so')\nraise KeyError('libamd_smi.so')\n")
+    assert "cannot be imported: KeyError: 'libamd_smi.so'" in refusal().message
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "Unable to find" in printed.err

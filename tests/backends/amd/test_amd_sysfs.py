@@ -1,0 +1,416 @@
+"""Trees as the kernel shows them, and everything that is read from each."""
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accelmetrics.backends.amd import backend
+from accelmetrics.backends.amd.in_process import InProcessDriver
+from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.schemas.catalogue import expected_names
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.reasons import Reason
+from tests.simulators.amdgpu import Device, Tree, machines
+from tests.simulators.amdgpu.machines import GIB, mi300_table
+from tests.simulators.amdgpu.tables import table
+
+OPTIONS = ReadOptions(pid=1)
+
+RX_7900 = {
+    **{"gpu": 83, "memory": 41, "memoryReadWriteActivity": 41, "memoryAllocated": 25, "memoryAllocatedBytes": 6 * GIB},
+    **{"memoryTotalBytes": 24 * GIB, "memoryFreeBytes": 18 * GIB, "memoryOverDrive": 2, "temp": 51, "hotspotTemp": 68},
+    **{"memoryTemp": 74, "tempLimit.slowdown": 100, "tempLimit.shutdown": 105, "fanSpeed": 40, "powerWatts": 241},
+    **{"enforcedPowerLimitWatts": 303, "powerPercent": 100 * 241 / 303, "smClock": 2411, "memoryClock": 1249},
+    **{"maxSmClock": 2526, "maxMemoryClock": 1249, "throttle.swPowerCap": 0, "throttle.swThermalSlowdown": 1},
+    **{"throttle.hwThermalSlowdown": 0, "throttle.currentLimit": 1, "pcieLinkGen": 3, "pcieLinkWidth": 8, "maxPcieLinkGen": 4},
+    **{"maxPcieLinkWidth": 16, "pcieReplays": 5},
+}
+MI250_FIRST = {
+    **{"gpu": 97, "memory": 31, "memoryReadWriteActivity": 31, "memoryAllocated": 100 * 11 / 64, "memoryAllocatedBytes": 11 * GIB},
+    **{"memoryTotalBytes": 64 * GIB, "memoryFreeBytes": 53 * GIB, "temp": 45, "hotspotTemp": 61, "memoryTemp": 54, "powerWatts": 429},
+    **{"enforcedPowerLimitWatts": 560, "powerPercent": 100 * 429 / 560, "energyJoules": 5000, "smClock": 1700, "pcieReplays": 0},
+    **{"correctedMemoryErrors": 11, "uncorrectedMemoryErrors": 0, "unCorrectedMemoryErrors": 0},
+}
+MI250_SECOND = {
+    **{"gpu": 98, "memory": 32, "memoryReadWriteActivity": 32, "memoryAllocated": 100 * 12 / 64, "memoryAllocatedBytes": 12 * GIB},
+    **{"memoryTotalBytes": 64 * GIB, "memoryFreeBytes": 52 * GIB, "temp": 45.001, "hotspotTemp": 61, "memoryTemp": 54},
+    **{"smClock": 1700, "pcieReplays": 0, "correctedMemoryErrors": 11, "uncorrectedMemoryErrors": 1, "unCorrectedMemoryErrors": 1},
+}
+MI300X = {
+    **{"gpu": 95, "memory": 62, "memoryReadWriteActivity": 62, "memoryAllocated": 15.625, "memoryAllocatedBytes": 30 * GIB},
+    **{"memoryTotalBytes": 192 * GIB, "memoryFreeBytes": 162 * GIB, "temp": 58, "hotspotTemp": 58, "memoryTemp": 47},
+    **{"tempLimit.slowdown": 100, "powerWatts": 611, "enforcedPowerLimitWatts": 750, "powerPercent": 100 * 611 / 750},
+    **{"energyJoules": 7000.5, "smClock": 132, "memoryClock": 1300, "maxSmClock": 2100, "maxMemoryClock": 1300, "pcieReplays": 3},
+    **{"xgmiRxBytesTotal": 600 * 1024, "xgmiTxBytesTotal": 6 * 1024},
+}
+PHOENIX = {
+    **{"gpu": 7, "memoryAllocated": 100 * 3.25 / 15.5, "memoryAllocatedBytes": 3 * GIB + GIB // 4, "memoryFreeBytes": 49 * GIB // 4},
+    **{"memoryTotalBytes": 31 * GIB // 2, "temp": 42, "powerWatts": 9.1, "smClock": 801, "maxSmClock": 2800},
+    **{"throttle.swPowerCap": 1, "throttle.swThermalSlowdown": 0, "throttle.hwThermalSlowdown": 0, "throttle.currentLimit": 0},
+}
+HYGON = {
+    **{"gpu": 64, "memoryAllocated": 7.8125, "memoryAllocatedBytes": 5 * GIB, "memoryTotalBytes": 64 * GIB, "memoryFreeBytes": 59 * GIB},
+    **{"temp": 39, "powerWatts": 152, "enforcedPowerLimitWatts": 400, "powerPercent": 38},
+}
+GOLDEN: dict[str, tuple[Callable[[Tree], Any], list[dict[str, float]]]] = {
+    "RX 7900": (machines.rx_7900, [RX_7900]),
+    "MI250": (machines.mi250, [MI250_FIRST, MI250_SECOND]),
+    "MI300X": (machines.mi300x, [MI300X]),
+    "Phoenix": (machines.phoenix, [PHOENIX]),
+    "Hygon DCU": (machines.hygon, [HYGON]),
+}
+
+
+@pytest.fixture
+def tree(system: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tree:
+    """A machine without ROCm."""
+    monkeypatch.setenv("ROCM_PATH", str(tmp_path))
+    monkeypatch.setattr("accelmetrics.backends.amd.amdsmi_library.DEFAULT_ROOT", str(tmp_path))
+    return Tree(system)
+
+
+def values(reading: Reading) -> dict[str, float]:
+    return {name: value for block in reading.blocks for name, value in zip(block.names, block.values, strict=True)}
+
+
+def pick(reading: Reading, names: Sequence[str]) -> list[float]:
+    return [values(reading)[name] for name in names]
+
+
+def read(unit: int = 0) -> Reading:
+    return backend.open().reader(OPTIONS).read(unit, [])
+
+
+@pytest.mark.parametrize("machine", GOLDEN)
+def test_each_value_is_the_files_and_each_other_metric_has_a_reason(tree: Tree, machine: str) -> None:
+    build, expected = GOLDEN[machine]
+    build(tree)
+    opened = backend.open()
+    assert opened.source == "sysfs"
+    assert len(opened.devices) == len(expected)
+    for unit, golden in enumerate(expected):
+        reading = opened.reader(OPTIONS).read(unit, [])
+        assert values(reading) == pytest.approx(golden, rel=1e-12)
+        assert sorted([*golden, *reading.unavailable]) == sorted(expected_names("amd"))
+        allowed = {Reason.NOT_SUPPORTED} | ({Reason.NEEDS_INTERVAL} if machine == "MI300X" else set())
+        assert {why.reason for why in reading.unavailable.values()} == allowed
+        assert all(why.detail for why in reading.unavailable.values())
+
+
+def test_who_a_card_is(tree: Tree) -> None:
+    machines.rx_7900(tree)
+    (device,) = backend.open().devices
+    assert (device.kind, device.vendor, device.vendor_index) == ("gpu", "amd", 0)
+    assert (device.name, device.uuid, device.pci_bus_id) == ("AMD Radeon RX 7900 XTX", "0x7d4e1f2a90b3c611", "0000:03:00.0")
+    assert (device.architecture, device.firmware, device.numa_node) == ("gfx1100", "113-EXT85427-100", 0)
+    assert (device.memory_total_bytes, device.unified) == (24 * GIB, False)
+
+
+def test_a_pair_of_dies_is_two_devices_with_ids_of_their_own(tree: Tree) -> None:
+    machines.mi250(tree)
+    devices = backend.open().devices
+    assert [device.uuid for device in devices] == ["0x1f9d5c0e77aa0001", "0x1f9d5c0e77aa0002"]
+    assert {device.name for device in devices} == {"AMD INSTINCT MI250 (MCM) OAM AC MBA"}
+    assert {device.serial for device in devices} == {"PCB031144-0021"}
+
+
+def test_the_power_of_a_package_is_told_once(tree: Tree) -> None:
+    machines.mi250(tree)
+    reading = read(1)
+    for name in ("powerWatts", "enforcedPowerLimitWatts", "powerPercent", "energyJoules"):
+        assert reading.unavailable[name].reason == Reason.NOT_SUPPORTED
+    assert "second die" in reading.unavailable["powerWatts"].detail
+
+
+def test_an_apu_is_unified_and_an_id_of_zeros_is_none(tree: Tree) -> None:
+    machines.phoenix(tree)
+    (device,) = backend.open().devices
+    assert device.unified
+    assert (device.uuid, device.name, device.memory_total_bytes) == ("", "AMD 15BF", 31 * GIB // 2)
+
+
+def test_hygon_is_a_vendor_of_its_own_and_its_bridge_is_no_gpu(tree: Tree) -> None:
+    machines.hygon(tree)
+    assert backend.detect().present
+    assert "1 Hygon GPU on the PCI bus (0000:06:00.0), hydcu loaded" in backend.detect().evidence
+    (device,) = backend.open().devices
+    assert (device.vendor, device.name, device.uuid) == ("hygon", "Hygon 6320", "0x5c88007bd1f20a43")
+
+
+# MI300: accumulators and partitions
+
+
+def test_throttling_of_mi300_is_what_rose_since_this_consumers_last_reading(tree: Tree) -> None:
+    card = machines.mi300x(tree)
+    opened = backend.open()
+    reader, other = opened.reader(OPTIONS), opened.reader(OPTIONS)
+    names = ("throttle.swPowerCap", "throttle.swThermalSlowdown", "throttle.hwThermalSlowdown")
+    first = reader.read(0, [])
+    assert {first.unavailable[name].reason for name in names} == {Reason.NEEDS_INTERVAL}
+    card.write({"gpu_metrics": mi300_table(ppt_residency_acc=25, hbm_thm_residency_acc=51)})
+    assert pick(reader.read(0, []), names) == [1, 1, 0]
+    assert other.read(0, []).unavailable[names[0]].reason == Reason.NEEDS_INTERVAL
+    card.write({"gpu_metrics": mi300_table(ppt_residency_acc=25, hbm_thm_residency_acc=51, vr_thm_residency_acc=41)})
+    assert pick(reader.read(0, []), names) == [0, 0, 1]
+    assert pick(other.read(0, []), names) == [0, 0, 1]
+
+
+def test_a_card_without_sensors_is_read_from_its_table(tree: Tree) -> None:
+    card = machines.mi300x(tree)
+    card.remove(*(f"hwmon/hwmon3/{name}" for name in ("temp2_input", "temp3_input", "power1_input", "temp2_label", "temp3_label")))
+    card.remove("gpu_busy_percent", "mem_busy_percent", "pp_dpm_sclk", "pp_dpm_mclk")
+    found = values(read())
+    names = ("gpu", "memory", "temp", "hotspotTemp", "memoryTemp", "powerWatts", "smClock", "memoryClock")
+    assert [found[name] for name in names] == [94, 61, 57, 57, 49, 612, 2100, 1300]
+
+
+def test_partitions_are_devices_below_their_card_with_memory_and_activity_alone(tree: Tree) -> None:
+    machines.mi300x(tree, "CPX", 8)
+    opened = backend.open()
+    parent, *parts = opened.devices
+    assert len(parts) == 8
+    assert {part.parent for part in parts} == {parent.uuid}
+    assert len({part.uuid for part in parts}) == 8
+    assert [part.vendor_index for part in parts] == list(range(8))
+    assert parts[3].name == "AMD Instinct MI300X OAM (CPX partition 3)"
+    assert (parts[3].memory_total_bytes, parts[3].architecture) == (24 * GIB, "gfx942")
+    reader = opened.reader(OPTIONS)
+    assert values(reader.read(0, [])) == pytest.approx(MI300X)
+    assert values(reader.read(1, [])) == pytest.approx(
+        {"gpu": 70, "memoryAllocatedBytes": GIB, "memoryTotalBytes": 24 * GIB, "memoryFreeBytes": 23 * GIB, "memoryAllocated": 100 / 24}
+    )
+    assert values(reader.read(2, []))["gpu"] == 10
+    idle = reader.read(8, [])
+    assert sorted([*values(idle), *idle.unavailable]) == sorted(expected_names("amd"))
+    assert "see the card" in idle.unavailable["powerWatts"].detail
+
+
+def test_a_card_that_is_one_partition_is_one_device(tree: Tree) -> None:
+    machines.mi300x(tree, "SPX", 1)
+    assert len(backend.open().devices) == 1
+
+
+# Cards that sleep, go, or do not answer
+
+
+def test_a_card_that_sleeps_is_not_touched_and_every_metric_says_so(tree: Tree) -> None:
+    card, _ = machines.laptop(tree)
+    opened = backend.open()
+    steps: list[Any] = []
+    reading = opened.reader(OPTIONS).read(0, steps)
+    assert steps == ["power/runtime_status"]
+    assert values(reading) == {}
+    assert sorted(reading.unavailable) == sorted(expected_names("amd"))
+    assert {why.reason for why in reading.unavailable.values()} == {Reason.SUSPENDED}
+    assert card.address in reading.unavailable["gpu"].detail
+    assert values(opened.reader(OPTIONS).read(1, [])) == pytest.approx(PHOENIX)
+    assert (opened.devices[0].unified, opened.devices[0].memory_total_bytes) == (False, None)
+
+
+def test_opening_reads_nothing_of_a_card_that_sleeps_that_would_wake_it(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    card, _ = machines.laptop(tree)
+    wakes = [card.path / "gpu_metrics", card.path / "gpu_busy_percent", card.path / "mem_info_vram_total", card.path / "hwmon"]
+    for path in wakes[:3]:
+        path.unlink()
+        path.symlink_to(tree.root / "trap")  # a FIFO that nobody writes to: whoever opens it is found waiting
+    os.mkfifo(tree.root / "trap")
+    monkeypatch.setattr("accelmetrics.backends.amd.card.list_directory", _no_sensors)
+    opened = backend.open()
+    assert opened.reader(OPTIONS).read(0, []).unavailable["gpu"].reason == Reason.SUSPENDED
+
+
+def _no_sensors(path: str) -> list[str]:
+    raise AssertionError(f"{path} was looked into")
+
+
+def test_a_card_that_wakes_is_read_from_then_on(tree: Tree) -> None:
+    card, _ = machines.laptop(tree)
+    reader = backend.open().reader(OPTIONS)
+    assert values(reader.read(0, [])) == {}
+    card.write({"power/runtime_status": "active", "gpu_busy_percent": 33})
+    found = values(reader.read(0, []))
+    assert (found["gpu"], found["temp"]) == (33, 30)
+    card.write({"power/runtime_status": "suspending"})
+    assert values(reader.read(0, [])) == {}
+
+
+def test_a_kernel_without_power_management_shows_cards_that_are_awake(tree: Tree) -> None:
+    machines.rx_7900(tree).remove("power/runtime_status")
+    assert values(read())["gpu"] == 83
+
+
+def test_a_card_that_falls_off_the_bus_is_lost_and_its_neighbour_is_not(tree: Tree) -> None:
+    first, _ = machines.mi250(tree)
+    reader = backend.open().reader(OPTIONS)
+    assert values(reader.read(0, []))["gpu"] == 97
+    first.vanish()
+    forget_descriptors(reader)
+    with pytest.raises(SourceError) as caught:
+        reader.read(0, [])
+    assert caught.value.reason == Reason.DEVICE_LOST
+    assert first.address in caught.value.message
+    assert values(reader.read(1, []))["gpu"] == 98
+
+
+def forget_descriptors(reader: Any) -> None:
+    """On a real machine descriptors of files that have gone answer an error; those of a tree go on to be readable."""
+    for view in reader._views:
+        for file in view._unit.card._kept.values():
+            file.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "reason", "words"),
+    [
+        (errno.EACCES, Reason.NO_PERMISSION, "may not be read by this user"),
+        (errno.EPERM, Reason.DRIVER_ERROR, "while it resets the card"),
+        (errno.EOPNOTSUPP, Reason.NOT_SUPPORTED, "has no value for this card"),
+        (errno.ENODEV, Reason.DEVICE_LOST, "has gone"),
+        (errno.EIO, Reason.DRIVER_ERROR, "Input/output error"),
+    ],
+)
+def test_a_file_that_cannot_be_read_costs_its_own_metrics_alone(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, number: int, reason: Reason, words: str
+) -> None:
+    machines.rx_7900(tree)
+    read_whole = os.pread
+
+    def refuse(descriptor: int, size: int, offset: int) -> bytes:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name in ("power1_average", "gpu_busy_percent"):
+            raise OSError(number, os.strerror(number))
+        return read_whole(descriptor, size, offset)
+
+    monkeypatch.setattr("accelmetrics.backends.host.files.os.pread", refuse)
+    reading = read()
+    missing = {name: why for name, why in reading.unavailable.items() if words in why.detail}
+    expected = {"powerWatts", "powerPercent", "gpu"}
+    assert missing.keys() == expected
+    assert {why.reason for why in missing.values()} == {reason}
+    assert values(reading) == pytest.approx({name: value for name, value in RX_7900.items() if name not in expected})
+
+
+DAMAGE: list[tuple[str, Any, str, Reason]] = [
+    ("gpu_busy_percent", 101, "gpu", Reason.INVALID_VALUE),
+    ("gpu_busy_percent", "busy", "gpu", Reason.PARSE_ERROR),
+    ("gpu_busy_percent", "", "gpu", Reason.NOT_SUPPORTED),
+    ("hwmon/hwmon3/temp1_input", 65535000, "temp", Reason.INVALID_VALUE),
+    ("hwmon/hwmon3/temp1_input", -273000, "temp", Reason.INVALID_VALUE),
+    ("hwmon/hwmon3/temp1_crit", 0, "tempLimit.slowdown", Reason.NOT_SUPPORTED),
+    ("hwmon/hwmon3/power1_average", 0xFFFFFFFF, "powerWatts", Reason.INVALID_VALUE),
+    ("hwmon/hwmon3/power1_cap", 0, "enforcedPowerLimitWatts", Reason.NOT_SUPPORTED),
+    ("hwmon/hwmon3/pwm1", 256, "fanSpeed", Reason.INVALID_VALUE),
+    ("hwmon/hwmon3/freq1_input", 2**64 - 1, "smClock", Reason.INVALID_VALUE),
+    ("mem_info_vram_total", 0, "memoryTotalBytes", Reason.NOT_SUPPORTED),
+    ("mem_info_vram_used", 25 * GIB, "memoryAllocatedBytes", Reason.INVALID_VALUE),
+    ("mem_info_vram_used", 2**64 - 1, "memoryFreeBytes", Reason.INVALID_VALUE),
+    ("pcie_replay_count", 2**32 - 1, "pcieReplays", Reason.INVALID_VALUE),
+    ("gpu_metrics", b"", "throttle.swPowerCap", Reason.PARSE_ERROR),
+    ("gpu_metrics", table(1, 3)[:100], "throttle.swPowerCap", Reason.PARSE_ERROR),
+    ("gpu_metrics", b"\x08\x00\x01\x09\0\0\0\0", "throttle.swPowerCap", Reason.NOT_SUPPORTED),
+]
+
+
+@pytest.mark.parametrize(("file", "content", "metric", "reason"), DAMAGE)
+def test_what_cannot_be_true_is_no_value(tree: Tree, file: str, content: Any, metric: str, reason: Reason) -> None:
+    card = machines.rx_7900(tree)
+    card.write({file: content})
+    reading = read()
+    assert reading.unavailable[metric].reason == reason
+    assert sorted([*values(reading), *reading.unavailable]) == sorted(expected_names("amd"))
+
+
+def test_a_newer_card_has_its_power_under_the_other_name(tree: Tree) -> None:
+    card = machines.rx_7900(tree)
+    card.remove("hwmon/hwmon3/power1_average")
+    card.sensors({"power1_input": 87000000})
+    assert values(read())["powerWatts"] == 87
+
+
+def test_memory_with_a_sensor_for_each_stack_is_as_hot_as_the_hottest(tree: Tree) -> None:
+    card = machines.rx_7900(tree)
+    card.remove("hwmon/hwmon3/temp3_input", "hwmon/hwmon3/temp3_label")
+    card.sensors({"temp4_label": "HBM_0", "temp4_input": 61000, "temp5_label": "HBM_1", "temp5_input": 66000})
+    assert values(read())["memoryTemp"] == 66
+
+
+def test_energy_is_taken_from_a_sensor_where_there_is_one(tree: Tree) -> None:
+    machines.rx_7900(tree).sensors({"energy1_input": 5_500_000})
+    assert values(read())["energyJoules"] == 5.5
+
+
+def test_an_energy_counter_whose_unit_nobody_documents_is_not_read(tree: Tree) -> None:
+    card = machines.rx_7900(tree)
+    assert read().unavailable["energyJoules"].reason == Reason.NOT_SUPPORTED
+    card.write({"gpu_metrics": table(1, 3, energy_accumulator=65536 * 3, temperature_hbm=[40, 41, 42, 43])})
+    assert values(read())["energyJoules"] == 3
+
+
+def test_slow_values_are_read_every_ten_seconds_and_fast_ones_each_time(tree: Tree) -> None:
+    class FakeClock:
+        now = 100.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+        def time_ns(self) -> int:
+            raise NotImplementedError
+
+    clock, card = FakeClock(), machines.rx_7900(tree)
+    reader = InProcessDriver(clock).reader(OPTIONS)
+    reader.read(0, [])
+    card.write({"gpu_busy_percent": 12, "pcie_replay_count": 6})
+    clock.now += 9
+    assert pick(reader.read(0, []), ("gpu", "pcieReplays")) == [12, 5]
+    clock.now += 1
+    assert pick(reader.read(0, []), ("gpu", "pcieReplays")) == [12, 6]
+
+
+def test_pcie_bandwidth_is_never_read(tree: Tree) -> None:
+    """The kernel counts packets for a whole second before it answers."""
+    card = machines.rx_7900(tree)
+    os.mkfifo(card.path / "pcie_bw")
+    steps: list[Any] = []
+    backend.open().reader(OPTIONS).read(0, steps)
+    assert "pcie_bw" not in steps
+
+
+def test_the_same_names_and_reasons_are_the_same_objects(tree: Tree) -> None:
+    machines.rx_7900(tree)
+    reader = backend.open().reader(OPTIONS)
+    first, second = reader.read(0, []), reader.read(0, [])
+    assert first.blocks[0].names is second.blocks[0].names
+    assert first.unavailable is second.unavailable
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "radeon", ""])
+def test_a_card_that_amdgpu_does_not_drive_is_none_of_ours(tree: Tree, driver: str) -> None:
+    tree.device("0000:03:00.0", {"gpu_busy_percent": 5}, driver=driver)
+    with pytest.raises(SourceError) as caught:
+        backend.pinned("sysfs").open()
+    assert caught.value.reason == Reason.DRIVER_UNAVAILABLE
+    assert "no GPU is driven by amdgpu here" in caught.value.message
+
+
+def test_closing_gives_the_descriptors_back(tree: Tree) -> None:
+    machines.rx_7900(tree)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    opened = backend.open()
+    reader = opened.reader(OPTIONS)
+    reader.read(0, [])
+    assert len(list(Path("/proc/self/fd").iterdir())) > before
+    opened.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert isinstance(reader.read(0, []), Reading)
+    opened.close()
+
+
+def test_a_device_in_the_tree_is_what_the_helpers_say(tree: Tree) -> None:
+    """The stand-in writes in place: a descriptor that is kept sees the new content, as on a real machine."""
+    card: Device = machines.rx_7900(tree)
+    with (card.path / "gpu_busy_percent").open("rb", buffering=0) as file:
+        card.write({"gpu_busy_percent": 9})
+        assert file.read() == b"9\n"

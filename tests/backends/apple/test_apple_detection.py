@@ -1,0 +1,75 @@
+"""Detection goes by what the kernel says it is, starts nothing, and says what it found."""
+
+import pytest
+
+from accelmetrics import Sampler
+from accelmetrics.backends.apple import backend, machine
+from accelmetrics.backends.apple.machine import Machine
+from accelmetrics.backends.apple.pipe import INTERVAL
+from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.reasons import Reason
+from tests.simulators.apple import COMMANDS, MacStandIn
+
+LINUX = Machine("Linux", "aarch64", "#1 SMP PREEMPT_DYNAMIC")
+INTEL = Machine("Darwin", "x86_64", "Darwin Kernel Version 24.5.0: root:xnu-11417.121.6~2/RELEASE_X86_64")
+TRANSLATED = Machine("Darwin", "x86_64", "Darwin Kernel Version 25.1.0: root:xnu-12377.41.6~2/RELEASE_ARM64_T6020")
+
+
+def test_a_mac_is_found_and_its_macmon_named(mac: MacStandIn) -> None:
+    found = backend.detect()
+    assert (found.present, found.devices, found.advice) == (True, 1, "")
+    assert found.evidence == f"macOS on Apple silicon, {mac.directory}/macmon"
+    assert [mac.calls(name) for name in COMMANDS] == [[]] * len(COMMANDS)
+
+
+def test_without_macmon_it_says_what_that_costs(mac: MacStandIn) -> None:
+    mac.remove("macmon")
+    found = backend.detect()
+    assert (found.present, found.devices) == (True, 1)
+    assert found.evidence == "macOS on Apple silicon, no macmon: no power without root"
+    assert "brew install macmon" in found.advice
+
+
+def test_a_translated_program_is_on_apple_silicon_too(mac: MacStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    del mac
+    monkeypatch.setattr(machine, "uname", lambda: TRANSLATED)
+    assert backend.detect().present
+
+
+@pytest.mark.parametrize(
+    ("here", "words"),
+    [
+        (LINUX, "Linux aarch64: not macOS on Apple silicon"),
+        (INTEL, "a Mac with an Intel processor: only Apple silicon is read"),
+        (Machine("this system", "", ""), "this system: not macOS on Apple silicon"),
+    ],
+)
+def test_other_machines_are_told_by_what_they_are(mac: MacStandIn, monkeypatch: pytest.MonkeyPatch, here: Machine, words: str) -> None:
+    """The commands alone are no evidence."""
+    monkeypatch.setattr(machine, "uname", lambda: here)
+    assert backend.detect() == (False, words, 0, "")
+    with pytest.raises(SourceError) as caught:
+        backend.open()
+    assert (caught.value.reason, caught.value.message) == (Reason.DRIVER_UNAVAILABLE, words)
+    assert [mac.calls(name) for name in COMMANDS] == [[]] * len(COMMANDS)
+
+
+def test_the_kernel_is_asked() -> None:
+    here = machine.uname()
+    assert here.is_apple_silicon == (here.system == "Darwin" and here.architecture == "arm64")
+    assert machine.is_root() in (True, False)
+
+
+def test_asked_for_by_name_elsewhere_every_key_says_why(mac: MacStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    del mac
+    monkeypatch.setattr(machine, "uname", lambda: LINUX)
+    with Sampler(["apple"], clock=SYSTEM_CLOCK) as sampler:
+        snapshot = sampler.sample()
+    assert (snapshot.devices, snapshot.metrics) == ((), {})
+    assert snapshot.unavailable["ane.power"].reason == Reason.DRIVER_UNAVAILABLE
+    assert snapshot.backends[0].detail == "Linux aarch64: not macOS on Apple silicon"
+
+
+def test_it_is_a_source_of_gpus_with_a_pace_of_its_own() -> None:
+    assert (backend.name, backend.kind, backend.interval, tuple(backend.own_metrics())) == ("apple", "gpu", INTERVAL, ())

@@ -1,0 +1,82 @@
+"""Whether the hardware is here: by hard facts, quickly, and in words."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from accelmetrics import Sampler
+from accelmetrics.backends.neuron import backend
+from tests.simulators.neuron import NeuronMonitorStandIn, SysfsTree
+
+
+def test_nothing_is_here(tree: SysfsTree) -> None:
+    assert backend.detect() == (False, "no accelerator of AWS (0x1d0f) on the PCI bus, no /dev/neuron0", 0, "")
+
+
+def test_amazons_network_cards_and_disks_are_no_accelerators(tree: SysfsTree) -> None:
+    tree.add_pci("0000:00:04.0", "0x8061", kind="0x010802")
+    tree.add_pci("0000:00:05.0", "0xec20", kind="0x020000")
+    assert not backend.detect().present
+
+
+def test_the_tool_alone_is_no_hardware(tool: NeuronMonitorStandIn) -> None:
+    assert not backend.detect().present
+
+
+@pytest.mark.parametrize(
+    ("device", "kind"),
+    [("0x7064", "0x088000"), ("0x7164", "0x088000"), ("0x7264", "0x088000"), ("0x7364", "0x088000"), ("0x9999", "0x120000")],
+)
+def test_a_chip_on_the_bus_without_a_driver(tree: SysfsTree, device: str, kind: str) -> None:
+    tree.add_pci("0000:00:1e.0", device, kind)
+    found = backend.detect()
+    assert found.present
+    assert found.evidence == "1 Neuron device on the PCI bus (0000:00:1e.0), but the driver is not loaded"
+    assert "modprobe neuron" in found.advice
+
+
+def test_another_vendors_accelerator(tree: SysfsTree) -> None:
+    tree.add_pci("0000:00:1e.0", "0x7164", vendor="0x1002")
+    assert not backend.detect().present
+
+
+def test_the_node_alone(tree: SysfsTree) -> None:
+    tree.add_node()
+    assert backend.detect()[:2] == (True, "/dev/neuron0 is there; the driver shows no counters in /sys/devices/virtual/neuron_device")
+
+
+def test_the_drivers_tree(tree: SysfsTree) -> None:
+    tree.add_chip(0)
+    tree.add_chip(1)
+    found = backend.detect()
+    assert found.evidence == "2 Neuron devices with 4 cores in /sys/devices/virtual/neuron_device, no /dev/neuron0"
+    assert (found.devices, found.advice) == (4, "in a container, start it with --device=/dev/neuron0")
+    tree.add_node()
+    assert backend.detect().advice == ""
+
+
+def test_it_is_quick_even_with_sixteen_chips(tree: SysfsTree) -> None:
+    for chip in range(16):
+        tree.add_chip(chip, cores=8)
+    fastest = min(_seconds() for _ in range(5))
+    assert fastest < 0.02, "it takes half a millisecond; 5 are promised"
+
+
+def _seconds() -> float:
+    started = time.perf_counter()
+    backend.detect()
+    return time.perf_counter() - started
+
+
+def test_an_absent_vendor_costs_no_child(tool: NeuronMonitorStandIn) -> None:
+    with Sampler() as made:
+        snapshot = made.sample()
+    status = next(status for status in snapshot.backends if status.name == "neuron")
+    assert status.status == "absent"
+    assert tool.starts == []
+
+
+def test_what_it_is() -> None:
+    assert (backend.name, backend.kind, backend.interval, backend.own_metrics()) == ("neuron", "trn", 1.0, ())

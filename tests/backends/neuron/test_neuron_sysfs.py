@@ -1,0 +1,243 @@
+"""The driver's counters, where the tool is not installed."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accelmetrics import Sampler
+from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.neuron.sysfs import SysfsDriver, SysfsReader
+from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.reasons import Reason
+from tests.backends.neuron.machine import once, sampler, until
+from tests.simulators.neuron import SysfsTree
+
+UTILIZATION = "neuroncore_utilization"
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time_ns(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def reader(tree: SysfsTree, clock: Clock) -> SysfsReader:
+    """One chip with two cores, of which the first has been used."""
+    tree.add_chip(0)
+    tree.count(0, 0, microseconds=1_000_000, flops=500)
+    return SysfsDriver(clock).reader(ReadOptions(pid=1))
+
+
+def values(reading: Reading) -> dict[str, float]:
+    return {name: value for block in reading.blocks for name, value in zip(block.names, block.values, strict=True)}
+
+
+def test_utilisation_is_the_share_of_time_in_use(reader: SysfsReader, tree: SysfsTree, clock: Clock) -> None:
+    first = reader.read(0, [])
+    assert first.unavailable[UTILIZATION].reason == first.unavailable["flops"].reason == Reason.NEEDS_INTERVAL
+    clock.now += 2.0
+    tree.count(0, 0, microseconds=1_500_000, flops=900)
+    second = values(reader.read(0, []))
+    assert second[UTILIZATION] == 25.0
+    assert second["flops"] == 200.0
+    clock.now += 2.0
+    assert values(reader.read(0, []))[UTILIZATION] == 0.0, "an idle core that has counted before is measured at 0"
+
+
+def test_each_consumer_has_intervals_of_its_own(tree: SysfsTree, clock: Clock) -> None:
+    tree.add_chip(0)
+    tree.count(0, 0, microseconds=1_000_000, flops=1)
+    driver = SysfsDriver(clock)
+    one, other = driver.reader(ReadOptions(pid=1)), driver.reader(ReadOptions(pid=1))
+    one.read(0, [])
+    clock.now += 1.0
+    tree.count(0, 0, microseconds=1_500_000, flops=1)
+    assert other.read(0, []).unavailable[UTILIZATION].reason == Reason.NEEDS_INTERVAL
+    assert values(one.read(0, []))[UTILIZATION] == 50.0
+
+
+def test_a_counter_that_has_never_counted_is_no_zero(reader: SysfsReader, clock: Clock) -> None:
+    reader.read(1, [])
+    clock.now += 1.0
+    assert reader.read(1, []).unavailable[UTILIZATION].reason == Reason.NOT_IN_USE
+
+
+def test_a_counter_that_was_cleared_gives_no_rate_once(reader: SysfsReader, tree: SysfsTree, clock: Clock) -> None:
+    reader.read(0, [])
+    clock.now += 1.0
+    tree.count(0, 0, microseconds=10, flops=10)
+    assert reader.read(0, []).unavailable[UTILIZATION].reason == Reason.NEEDS_INTERVAL
+    clock.now += 1.0
+    tree.count(0, 0, microseconds=500_010, flops=10)
+    assert values(reader.read(0, []))[UTILIZATION] == 50.0
+
+
+def test_two_readings_at_one_moment_give_no_rate(reader: SysfsReader) -> None:
+    reader.read(0, [])
+    assert reader.read(0, []).unavailable[UTILIZATION].reason == Reason.NEEDS_INTERVAL
+
+
+def test_more_time_than_has_passed_is_refused(reader: SysfsReader, tree: SysfsTree, clock: Clock) -> None:
+    reader.read(0, [])
+    clock.now += 1.0
+    tree.count(0, 0, microseconds=5_000_000, flops=500)
+    assert reader.read(0, []).unavailable[UTILIZATION].reason == Reason.INVALID_VALUE
+
+
+def test_every_other_value_and_its_reason(tree: SysfsTree) -> None:
+    tree.add_chip(0)
+    tree.add_chip(1)
+    snapshot = once()
+    assert [(device.key, device.name, device.architecture, device.serial) for device in snapshot.devices] == [
+        ("trn.0", "Trainium1", "NCv2", "0xabc0"),
+        ("trn.1", "Trainium1", "NCv2", "0xabc0"),
+        ("trn.2", "Trainium1", "NCv2", "0xabc1"),
+        ("trn.3", "Trainium1", "NCv2", "0xabc1"),
+    ]
+    assert {key: value for key, value in snapshot.metrics.items() if key.startswith("trn.3.")} == {
+        "trn.3.neuroncore_memory_usage.constants": 20_001,
+        "trn.3.neuroncore_memory_usage.model_code": 20_004,
+        "trn.3.neuroncore_memory_usage.model_shared_scratchpad": 20_005,
+        "trn.3.neuroncore_memory_usage.runtime_memory": 20_006,
+        "trn.3.neuroncore_memory_usage.tensors": 20_007,
+    }
+    host = {"application_memory": 3000, "constants": 3002, "dma_buffers": 3004, "tensors": 3010}
+    assert {key: value for key, value in snapshot.metrics.items() if key.count(".") < 3 and not key.startswith("trn.3")} == {
+        "trn.host_total_memory_usage": 30_000,
+        "trn.neuron_device_total_memory_usage": 5_000_000,
+        **{f"trn.host_memory_usage.{name}": value for name, value in host.items()},
+        **{f"trn.host_total_memory_usage.{name}": value for name, value in host.items()},
+        "trn.neuron_device_count": 2,
+        "trn.neuroncore_per_device_count": 2,
+    }
+    assert snapshot.metrics["trn.device.1.mem_ecc_uncorrected"] == 100
+    assert snapshot.metrics["trn.device.1.sram_ecc_uncorrected"] == 101
+    assert snapshot.metrics["trn.device.1.mem_ecc_repairable_uncorrected"] == 102
+    for key in ("trn.device.0.mem_ecc_corrected", "trn.execution_summary.completed", "trn.neuron_runtime_count"):
+        assert snapshot.unavailable[key].reason == Reason.NOT_SUPPORTED
+    assert snapshot.backends[0].source == "sysfs"
+
+
+def test_rates_come_with_the_second_reading(tree: SysfsTree) -> None:
+    tree.add_chip(0)
+    tree.count(0, 0, microseconds=1, flops=1)
+    with sampler() as made:
+        assert made.sample().unavailable["trn.0.neuroncore_utilization"].reason == Reason.NEEDS_INTERVAL
+        tree.count(0, 0, microseconds=2, flops=1)
+        assert until(made, lambda seen: "trn.0.neuroncore_utilization" in seen.metrics).metrics["trn.0.flops"] == 0.0
+
+
+def test_a_watched_process_cannot_be_told_from_others(tree: SysfsTree) -> None:
+    tree.add_chip(0)
+    snapshot = once(pid=os.getpid())
+    for key in ("trn.0.neuroncore_utilization", "trn.0.neuroncore_memory_usage.tensors", "trn.host_memory_usage.tensors"):
+        assert snapshot.unavailable[key].reason == Reason.NOT_SUPPORTED
+        assert "do not tell processes apart" in snapshot.unavailable[key].detail
+    assert snapshot.metrics["trn.device.0.mem_ecc_uncorrected"] == 0
+
+
+def test_local_rank_picks_a_core(tree: SysfsTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree.add_chip(0)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    snapshot = once()
+    assert [device.key for device in snapshot.devices] == ["trn.1"]
+    assert snapshot.metrics["trn.neuron_device_total_memory_usage"] == 1_000_000
+
+
+# What may be wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("garbage", Reason.PARSE_ERROR), ("", Reason.PARSE_ERROR), ("-5", Reason.PARSE_ERROR), (2**64 - 5, Reason.INVALID_VALUE)],
+)
+def test_a_file_that_holds_no_count(reader: SysfsReader, tree: SysfsTree, text: object, reason: Reason) -> None:
+    tree.write("neuron0/neuron_core0/stats/memory_usage/device_mem/tensors/total", text)
+    tree.write("neuron0/stats/memory_usage/host_mem/total", text)
+    reading = reader.read(0, [])
+    assert reading.unavailable["neuroncore_memory_usage.tensors"].reason == reason
+    assert values(reading)["neuroncore_memory_usage.constants"] == 5001
+    assert reader.read(2, []).unavailable["trn.host_total_memory_usage"].reason == reason
+
+
+def test_a_tree_of_another_release(reader: SysfsReader, tree: SysfsTree) -> None:
+    """A node that was moved is missing, with its path; one part of a sum makes the sum missing."""
+    shutil.rmtree(tree.neuron / "neuron0/neuron_core0/stats/memory_usage")
+    why = reader.read(0, []).unavailable["neuroncore_memory_usage.tensors"]
+    assert why == (Reason.NOT_SUPPORTED, "this driver has no /neuron0/neuron_core0/stats/memory_usage/device_mem/tensors/total")
+    assert reader.read(2, []).unavailable["trn.neuron_device_total_memory_usage"].reason == Reason.NOT_SUPPORTED
+
+
+def test_files_that_may_not_be_read(reader: SysfsReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests may run as root, whom no mode stops."""
+    opened: Callable[..., Any] = Path.open
+
+    def refuse(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if "other_info" in str(path):
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    reading = reader.read(0, [])
+    assert reading.unavailable[UTILIZATION].reason == Reason.NO_PERMISSION
+    assert values(reading)["neuroncore_memory_usage.constants"] == 5001
+
+
+def test_a_chip_that_goes_away_has_the_source_opened_again(reader: SysfsReader, tree: SysfsTree) -> None:
+    shutil.rmtree(tree.neuron / "neuron0")
+    with pytest.raises(DriverGoneError):
+        reader.read(0, [])
+
+
+def test_a_driver_without_cores(tree: SysfsTree, clock: Clock) -> None:
+    tree.write("neuron0/core_count", 2)
+    with pytest.raises(SourceError) as caught:
+        SysfsDriver(clock)
+    assert caught.value.reason == Reason.DRIVER_UNAVAILABLE
+
+
+def test_progress_is_reported_for_every_file(reader: SysfsReader) -> None:
+    steps: list[Any] = []
+    reader.read(0, steps)
+    assert len(steps) == 7
+
+
+def test_nothing_is_ever_opened_for_writing(tree: SysfsTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters are cleared by writing to them, and ``reset`` resets the chip."""
+    tree.add_chip(0)
+    modes: set[str] = set()
+    opened = io.open
+
+    def noted(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if str(tree.neuron) in str(file):
+            modes.add(mode)
+        return opened(file, mode, *args, **kwargs)
+
+    monkeypatch.setattr(io, "open", noted)
+    monkeypatch.setattr(builtins, "open", noted)
+    before = {path: path.stat().st_mtime_ns for path in tree.neuron.rglob("*") if path.is_file()}
+    with Sampler(["neuron"]) as made:
+        made.sample()
+    assert modes and modes <= {"r", "rb"}
+    assert {path: path.stat().st_mtime_ns for path in before} == before

@@ -1,0 +1,481 @@
+"""What goes wrong with a runtime, an SDK or a machine, and what is said of it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from accelmetrics.backends.contract import ReadOptions
+from accelmetrics.backends.tpu import driver, sdk
+from accelmetrics.backends.tpu.sdk import Sdk, understood
+from accelmetrics.schemas.reasons import Reason
+from tests.backends.tpu.reading import Consumer
+from tests.simulators.tpu import DUTY_CYCLE, TOTAL, USAGE, LibtpuStandIn, RefusalError, TpuMachine, TpuRuntime, response
+
+Start = Callable[[], TpuRuntime]
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.02)
+
+
+class FakeClock:
+    """Time that passes only when a test says so; wall-clock time is real."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time_ns(self) -> int:
+        return time.time_ns()
+
+
+def consumer(clock: FakeClock) -> Consumer:
+    return Consumer(driver.TpuDriver(clock))
+
+
+# Nobody there
+
+
+def test_a_tpu_that_nobody_holds_is_not_in_use(machine: TpuMachine) -> None:
+    machine.chips("v5e", 2)
+    found = Consumer()
+    assert found.device(0).only_reason() == found.machine().only_reason() == "not_in_use"
+    assert "no program holds it: no runtime on localhost:" in found.device(1).detail("dutyCycle")
+
+
+def test_a_tpu_whose_holder_serves_no_metrics_says_who_and_what_to_do(machine: TpuMachine) -> None:
+    nodes = machine.chips("v5e", 2)
+    machine.process(4711, nodes[1])
+    found = Consumer()
+    assert found.device(0).only_reason() == "not_in_use"
+    assert found.device(1).reason("dutyCycle") == "driver_unavailable"
+    assert "process 4711 holds it and serves no metrics" in found.device(1).detail("dutyCycle")
+    assert "TPU_RUNTIME_METRICS_PORTS" in found.device(1).detail("dutyCycle")
+
+
+def test_a_runtime_that_ends_and_comes_back(v5e: TpuRuntime, machine: TpuMachine) -> None:
+    found = Consumer()
+    assert found.device(0).values["dutyCycle"] == 10.5
+    v5e.stop()
+    machine.end(4711)
+    assert found.device(0).only_reason() == "not_in_use"
+    assert found.machine().only_reason() == "not_in_use"
+    v5e.gauge(DUTY_CYCLE, {0: 77.0})
+    v5e.start()
+    assert found.device(0).values["dutyCycle"] == 77.0
+
+
+def test_something_else_that_listens_there_is_no_runtime(machine: TpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.chips("v5e", 1)
+    with socket.create_server(("localhost", 0)) as other:
+        monkeypatch.setenv("TPU_RUNTIME_METRICS_PORTS", str(other.getsockname()[1]))
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = other.accept()
+                except OSError:
+                    return
+                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+                connection.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        seen = Consumer().device(0)
+        other.shutdown(socket.SHUT_RDWR)
+    assert seen.only_reason() in {"driver_unavailable", "timed_out"}
+
+
+# Answers that are none
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        ("UNIMPLEMENTED", "not_supported"),
+        ("NOT_FOUND", "not_supported"),
+        ("INVALID_ARGUMENT", "not_supported"),
+        ("DEADLINE_EXCEEDED", "timed_out"),
+        ("UNAVAILABLE", "driver_unavailable"),
+        ("PERMISSION_DENIED", "no_permission"),
+        ("UNAUTHENTICATED", "no_permission"),
+        ("INTERNAL", "driver_error"),
+        ("RESOURCE_EXHAUSTED", "driver_error"),
+    ],
+)
+def test_a_metric_that_is_refused_costs_only_itself(v5e: TpuRuntime, status: str, reason: str) -> None:
+    v5e.answers[DUTY_CYCLE] = RefusalError(status, "words of the runtime")
+    found = Consumer()
+    seen = found.device(1)
+    assert seen.reason("dutyCycle") == reason
+    assert f"{status}: words of the runtime" in seen.detail("dutyCycle")
+    assert seen.values["hbmCapacityUsage"] == 2 * 2**30
+    v5e.gauge(DUTY_CYCLE, {1: 5.0})
+    assert found.device(1).values["dutyCycle"] == 5.0
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\xff" * 40, b"\x0a\x7f", b"<html>", response(DUTY_CYCLE, b"\x0a")])
+def test_garbage_costs_only_itself(v5e: TpuRuntime, garbage: bytes) -> None:
+    v5e.answers[DUTY_CYCLE] = garbage
+    seen = Consumer().device(0)
+    assert seen.reason("dutyCycle") == "parse_error"
+    assert "not understood" in seen.detail("dutyCycle")
+    assert seen.values["hbmCapacityUsage"] == 2**30
+
+
+def test_an_answer_without_entries_is_no_zero(v5e: TpuRuntime) -> None:
+    v5e.answers[DUTY_CYCLE] = response(DUTY_CYCLE)
+    assert Consumer().device(0).reason("dutyCycle") == "not_supported"
+
+
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_a_runtime_that_answers_nothing_right_is_not_taken_for_none(v5e: TpuRuntime, from_the_start: bool) -> None:
+    def spoil() -> None:
+        v5e.answers = dict.fromkeys(v5e.answers, RefusalError("INTERNAL", "it is upset"))
+
+    if from_the_start:
+        spoil()
+    found = Consumer()
+    spoil()
+    seen = found.device(1)
+    assert seen.values == {}
+    assert {seen.reason(name) for name in ("dutyCycle", "hbmCapacityTotal", "memoryUsage")} == {"driver_error"}
+    assert seen.reason("tensorcoreUtilization") == "not_supported"
+
+
+def test_an_answer_that_is_too_large_is_refused(v5e: TpuRuntime) -> None:
+    v5e.answers[DUTY_CYCLE] = response(DUTY_CYCLE, description="x" * (5 * 1024 * 1024))
+    seen = Consumer().device(0)
+    assert seen.reason("dutyCycle") == "driver_error"
+    assert "hbmCapacityUsage" in seen.values
+
+
+def test_a_metric_that_is_not_listed_is_not_asked_for(v5e: TpuRuntime) -> None:
+    del v5e.answers[DUTY_CYCLE]
+    seen = Consumer().device(0)
+    assert seen.reason("dutyCycle") == "not_supported"
+    assert DUTY_CYCLE not in v5e.requests
+    assert TOTAL in v5e.requests
+
+
+@pytest.mark.parametrize("listing", [RefusalError("UNIMPLEMENTED"), RefusalError("INTERNAL"), b"\xff", b""])
+def test_a_runtime_that_cannot_list_is_asked_for_everything(v5e: TpuRuntime, listing: RefusalError | bytes) -> None:
+    v5e.listing = listing
+    assert Consumer().device(0).values["dutyCycle"] == 10.5
+    assert "hlo.queue.size.gauge" in v5e.requests
+
+
+def test_the_list_is_asked_for_again_after_a_while(v5e: TpuRuntime) -> None:
+    clock = FakeClock()
+    duty_cycle = v5e.answers.pop(DUTY_CYCLE)
+    found = consumer(clock)
+    assert found.device(0).reason("dutyCycle") == "not_supported"
+    v5e.answers[DUTY_CYCLE] = duty_cycle
+    clock.now += 29
+    assert found.device(0).reason("dutyCycle") == "not_supported"
+    clock.now += 2
+    assert found.device(0).values["dutyCycle"] == 10.5
+
+
+# Time
+
+
+def test_a_runtime_that_hangs_is_given_up_within_its_deadlines_and_got_over(v5e: TpuRuntime) -> None:
+    found = Consumer()
+    v5e.hang()
+    started = time.monotonic()
+    seen = found.device(0)
+    assert time.monotonic() - started < 0.9
+    assert {seen.reason(name) for name in ("dutyCycle", "hbmCapacityUsage", "memoryUsage")} == {"timed_out"}
+    v5e.release()
+    assert found.device(0).values["dutyCycle"] == 10.5
+
+
+def test_a_runtime_that_hangs_from_the_start(v5e: TpuRuntime) -> None:
+    v5e.hang()
+    found = Consumer()
+    started = time.monotonic()
+    assert found.device(0).reason("dutyCycle") == "timed_out"
+    assert time.monotonic() - started < 0.9
+    v5e.release()
+    assert found.device(0).values["dutyCycle"] == 10.5
+
+
+def test_a_list_that_hangs_alone_costs_one_round(v5e: TpuRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = v5e._list
+
+    def dawdle(request: bytes, context: object) -> bytes:
+        time.sleep(1)
+        return answer(request, context)
+
+    monkeypatch.setattr(v5e, "_list", dawdle)
+    v5e.stop()
+    v5e.start()
+    found = Consumer()
+    assert found.device(0).values["dutyCycle"] == 10.5
+
+
+def test_a_slow_runtime_that_answers_in_time_is_heard(v5e: TpuRuntime) -> None:
+    v5e.delay = 0.15
+    assert Consumer().device(0).values["dutyCycle"] == 10.5
+
+
+def test_what_the_runtime_noted_long_ago_is_stale_and_what_does_not_change_is_not(v5e: TpuRuntime) -> None:
+    now = int(time.time())
+    v5e.gauge(DUTY_CYCLE, {0: 50.0}, seconds=now - 300)
+    v5e.gauge(USAGE, {0: 5}, seconds=now - 30)
+    v5e.gauge(TOTAL, {0: 16}, seconds=now - 300)
+    seen = Consumer().device(0)
+    assert seen.reason("dutyCycle") == "stale"
+    assert (seen.values["hbmCapacityUsage"], seen.values["hbmCapacityTotal"]) == (5, 16)
+
+
+def test_progress_is_reported_answer_by_answer(v5e: TpuRuntime) -> None:
+    steps: list[object] = []
+    Consumer().driver.reader(ReadOptions(1)).read(0, steps)
+    assert len(steps) >= len(v5e.answers)
+
+
+# Rounds
+
+
+@pytest.fixture
+def sharing(machine: TpuMachine, monkeypatch: pytest.MonkeyPatch) -> TpuMachine:
+    """Rounds that are fresh for as long as usual."""
+    monkeypatch.setattr(driver, "FRESH", 0.25)
+    return machine
+
+
+@pytest.mark.usefixtures("sharing")
+def test_one_round_serves_all_devices_and_the_next_reading_makes_a_new_one(v5e: TpuRuntime) -> None:
+    found = Consumer()
+    for _ in range(2):
+        before = len(v5e.requests)
+        for number in range(4):
+            found.device(number)
+        found.machine()
+        first = len(v5e.requests) - before
+    assert first == len(v5e.answers)
+
+
+@pytest.mark.usefixtures("sharing")
+def test_a_second_consumer_shares_the_round(v5e: TpuRuntime) -> None:
+    found = Consumer()
+    found.device(0)
+    found.device(0)
+    before = len(v5e.requests)
+    assert Consumer(found.driver).device(0).values["dutyCycle"] == 10.5
+    assert len(v5e.requests) == before
+
+
+@pytest.mark.usefixtures("sharing")
+def test_an_old_round_is_not_served(v5e: TpuRuntime) -> None:
+    clock = FakeClock()
+    found = consumer(clock)
+    clock.now += 1
+    v5e.gauge(DUTY_CYCLE, {0: 99.0})
+    assert found.device(0).values["dutyCycle"] == 99.0
+
+
+def test_names_and_reasons_are_the_same_objects_while_nothing_changes(v5e: TpuRuntime) -> None:
+    found = Consumer()
+    first, second = found.device(0).reading, found.device(0).reading
+    assert v5e.requests
+    assert first is not second
+    assert first.blocks[0].names is second.blocks[0].names
+    assert first.unavailable is second.unavailable
+
+
+# Several runtimes
+
+
+def test_several_runtimes_are_one_machine(machine: TpuMachine, start: Start) -> None:
+    machine.chips("v5e", 4)
+    for pair in ((0, 1), (2, 3)):
+        start().devices(*pair)
+    found = Consumer()
+    assert [found.device(number).values["dutyCycle"] for number in range(4)] == [10.5, 11.5, 10.5, 11.5]
+
+
+def test_one_port_that_is_dead_costs_only_its_devices(machine: TpuMachine, start: Start) -> None:
+    machine.chips("v5e", 2)
+    first, second = start(), start()
+    first.devices(0)
+    second.devices(1)
+    found = Consumer()
+    first.stop()
+    assert found.device(0).only_reason() == "not_in_use"
+    assert found.device(1).values["dutyCycle"] == 10.5
+
+
+def test_one_port_that_hangs_costs_only_its_devices_and_its_own_time(machine: TpuMachine, start: Start) -> None:
+    machine.chips("v5e", 2)
+    first, second = start(), start()
+    first.devices(0)
+    second.devices(1)
+    found = Consumer()
+    second.hang()
+    started = time.monotonic()
+    assert found.device(0).values["dutyCycle"] == 10.5
+    assert found.device(1).reason("dutyCycle") == "timed_out"
+    assert time.monotonic() - started < 1.4
+
+
+def test_two_programs_that_both_have_a_device_0_are_not_mixed_up(machine: TpuMachine, start: Start) -> None:
+    """Each was started for one chip, and numbers it from 0."""
+    nodes = machine.chips("v5e", 2)
+    machine.process(1, nodes[0])
+    machine.process(2, nodes[1])
+    first, second = start(), start()
+    for runtime, share in ((first, 30.0), (second, 60.0)):
+        runtime.devices(0)
+        runtime.gauge(DUTY_CYCLE, {0: share})
+    found = Consumer()
+    assert found.device(0).values["dutyCycle"] == 30.0
+    assert found.device(1).reason("dutyCycle") == "driver_error"
+    assert f"ports {first.port} and {second.port} both have a device 0" in found.device(1).detail("dutyCycle")
+    first.stop()
+    assert "dutyCycle" not in found.device(0).values, "the other program's numbers are not this device's"
+
+
+def test_a_program_that_comes_back_on_another_port_takes_over(machine: TpuMachine, start: Start) -> None:
+    machine.chips("v5e", 1)
+    first, second = start(), start()
+    first.devices(0)
+    second.stop()
+    found = Consumer()
+    assert found.device(0).values["dutyCycle"] == 10.5
+    first.stop()
+    second.devices(0)
+    second.gauge(DUTY_CYCLE, {0: 70.0})
+    second.start()
+    assert found.device(0).values["dutyCycle"] == 70.0
+
+
+# The SDK
+
+
+def test_without_an_sdk_it_is_said_what_to_install_and_it_is_not_looked_for_again(
+    v5e: TpuRuntime, machine: TpuMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert machine.root.exists()
+    monkeypatch.setattr(
+        sdk, "ask", lambda names, clock, timeout: understood('{"missing": "No module named \'libtpu\'"}', 0, clock.monotonic())
+    )
+    seen = Consumer().device(0)
+    assert seen.reason("tensorcoreUtilization") == "not_supported"
+    assert "pip install libtpu" in seen.detail("tensorcoreUtilization")
+    assert v5e.requests
+    until(lambda: "accelmetrics-tpu-sdk" not in [thread.name for thread in threading.enumerate()])
+
+
+def test_the_sdk_is_never_loaded_where_nobody_uses_a_tpu(machine: TpuMachine, libtpu: LibtpuStandIn) -> None:
+    machine.chips("v5e", 1)
+    Consumer().device(0)
+    time.sleep(0.2)
+    assert libtpu.calls == []
+
+
+def test_the_sdk_is_never_loaded_where_there_is_no_chip(machine: TpuMachine, start: Start, libtpu: LibtpuStandIn) -> None:
+    assert machine.root.exists()
+    start().devices(0)
+    assert Consumer().device(0).values["dutyCycle"] == 10.5
+    time.sleep(0.2)
+    assert libtpu.calls == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason", "words"),
+    [("crash", "driver_error", "ended its process (signal 11)"), ("exit", "driver_error", "ended its process (exit status 3)")],
+)
+def test_an_sdk_that_ends_its_process_costs_only_what_it_alone_has(
+    v5e: TpuRuntime, libtpu: LibtpuStandIn, mode: str, reason: str, words: str
+) -> None:
+    libtpu.behave(mode)
+    seen = Consumer().device(0)
+    assert seen.values["dutyCycle"] == 10.5
+    assert seen.reason("tensorcoreUtilization") == reason
+    assert words in seen.detail("tensorcoreUtilization")
+    assert v5e.requests
+
+
+def test_what_an_sdk_said_before_it_crashed_is_not_lost(v5e: TpuRuntime, libtpu: LibtpuStandIn) -> None:
+    libtpu.metric("tensorcore_util", ["1", "2", "3", "4"])
+    libtpu.crash_at("tpu_throttle_score")
+    seen = Consumer().device(2)
+    assert seen.values["tensorcoreUtilization"] == 3
+    assert seen.reason("throttleScore") == "driver_error"
+    assert v5e.requests
+
+
+def test_an_sdk_that_hangs_is_killed_and_holds_up_no_reading(
+    v5e: TpuRuntime, libtpu: LibtpuStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    libtpu.behave("hang")
+    monkeypatch.setattr(driver, "FIRST_WAIT", 0.1)
+    monkeypatch.setattr(driver, "Sdk", lambda names, clock: Sdk(names, clock, interval=30.0, timeout=1.0))
+    found = Consumer()
+    started = time.monotonic()
+    seen = found.device(0)
+    assert time.monotonic() - started < 0.5
+    assert (seen.values["dutyCycle"], seen.reason("tensorcoreUtilization")) == (10.5, "timed_out")
+    until(lambda: "was killed" in found.device(0).detail("tensorcoreUtilization"))
+    assert v5e.requests
+
+
+def test_an_old_answer_of_the_sdk_is_stale(v5e: TpuRuntime, libtpu: LibtpuStandIn) -> None:
+    clock = FakeClock()
+    libtpu.metric("tensorcore_util", ["1", "2", "3", "4"])
+    found = consumer(clock)
+    assert found.device(0).values["tensorcoreUtilization"] == 1
+    clock.now += 29
+    assert found.device(0).reason("tensorcoreUtilization") == "stale"
+    assert v5e.requests
+
+
+def test_the_sdk_is_asked_at_its_own_pace_and_only_while_somebody_wants_to_know(libtpu: LibtpuStandIn) -> None:
+    clock = FakeClock()
+    libtpu.metric("tensorcore_util", ["1"])
+    asked = Sdk(("tensorcore_util",), clock, interval=0.05)
+    asked.want(5.0)
+    until(lambda: len(libtpu.calls) >= 3)
+    clock.now += 61
+    time.sleep(0.5)
+    before = len(libtpu.calls)
+    time.sleep(0.4)
+    assert len(libtpu.calls) == before
+    asked.close()
+
+
+def test_an_sdk_that_fails_is_asked_more_and_more_rarely(libtpu: LibtpuStandIn) -> None:
+    libtpu.behave("exit")
+    asked = Sdk(("tensorcore_util",), FakeClock(), interval=0.1)
+    asked.want(5.0)
+    time.sleep(1.2)
+    assert 1 <= len(libtpu.calls) <= 4  # after 0.2, 0.4 and 0.8 seconds
+    asked.close()
+
+
+def test_a_closed_driver_asks_nothing_more(v5e: TpuRuntime, libtpu: LibtpuStandIn) -> None:
+    libtpu.metric("tensorcore_util", ["1", "2", "3", "4"])
+    found = Consumer()
+    found.driver.close()
+    until(lambda: "accelmetrics-tpu-sdk" not in [thread.name for thread in threading.enumerate()])
+    assert v5e.requests
+
+
+@pytest.mark.parametrize("printed", ["", "no JSON", "{", "[1]", '{"name": 5}', '{"other": 1}', "{" * 5000])
+def test_an_sdk_that_prints_anything_else_says_nothing(printed: str) -> None:
+    reading = understood(f"{printed}\n", 1, 0.0)
+    assert reading.failed
+    found = reading.first(("tensorcore_util",))
+    assert found == (Reason.DRIVER_ERROR, "libtpu's SDK ended its process (exit status 1)")

@@ -1,0 +1,195 @@
+"""TPUs through the public API, every snapshot held to the whole schema."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from accelmetrics import Sampler
+from accelmetrics.backends.tpu import driver
+from accelmetrics.sampling.session import Session
+from accelmetrics.schemas.catalogue import expected_keys, expected_names
+from accelmetrics.schemas.catalogue.tpu import FAMILIES
+from accelmetrics.schemas.snapshot import Snapshot
+from tests.simulators.tpu import DUTY_CYCLE, QUEUE, USAGE, Histogram, Linear, TpuMachine, TpuRuntime
+
+GIB = 2**30
+Start = Callable[[], TpuRuntime]
+
+
+@pytest.fixture(autouse=True)
+def new_process(machine: TpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has sampled yet, and rounds are shared as they are outside of tests."""
+    assert machine.root.exists()
+    monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", Session())
+    monkeypatch.setattr(driver, "FRESH", 0.25)
+
+
+def keys_of(snapshot: Snapshot) -> set[str]:
+    return {place.key for place in snapshot.identities}
+
+
+def assert_whole(snapshot: Snapshot) -> None:
+    """Each key that is owed is in exactly one of the two."""
+    owed = {f"{key}.{name}" for key in keys_of(snapshot) for name in expected_names("tpu")} | set(expected_keys("tpu"))
+    assert not snapshot.metrics.keys() & snapshot.unavailable.keys()
+    assert snapshot.metrics.keys() | snapshot.unavailable.keys() >= owed
+
+
+def settled(sampler: Sampler, condition: Callable[[Snapshot], bool], seconds: float = 10.0) -> Snapshot:
+    """The first snapshot of which something is true."""
+    end = time.monotonic() + seconds
+    while not condition(snapshot := sampler.sample()):
+        assert time.monotonic() < end, snapshot.to_json()
+        time.sleep(0.05)
+    return snapshot
+
+
+def test_a_machine_in_use(v5e: TpuRuntime) -> None:
+    for family in FAMILIES:
+        v5e.labelled(family.grpc, {"8MB+": Histogram(4, 5.0, Linear(10, 1.0, 0.0), [0, 0, 4])})
+    v5e.labelled(QUEUE, {"tensor_core-0": 3})
+    with Sampler(["tpu"]) as sampler:
+        sampler.sample()
+        v5e.gauge(DUTY_CYCLE, {0: 99.5, 1: 0.0, 2: 1.0, 3: 2.0})
+        snapshot = sampler.sample()
+    assert_whole(snapshot)
+    assert keys_of(snapshot) == {"tpu.0", "tpu.1", "tpu.2", "tpu.3"}
+    assert [snapshot.metrics[f"tpu.{number}.dutyCycle"] for number in range(4)] == [99.5, 0.0, 1.0, 2.0]
+    assert snapshot.metrics["tpu.3.memoryUsageBytes"] == 4 * GIB
+    assert snapshot.metrics["tpu.3.memoryUsage"] == snapshot.devices[3].metrics.hbm_memory_usage == 25.0
+    assert snapshot.metrics["tpu.grpcTcpMinRtt.meanUs"] == 5.0
+    assert snapshot.metrics["tpu.bufferTransferLatency.8mb_plus.p50Us"] == 1.5
+    assert snapshot.metrics["tpu.hloQueueSize.tensor_core_0"] == 3
+    assert [process.pid for process in snapshot.devices[0].processes or ()] == [4711]
+    (status,) = snapshot.backends
+    assert (status.status, status.source) == ("ok", "grpc")
+    assert "4 TPU v5e chips" in status.detail
+    assert Snapshot.from_json(snapshot.to_json()) == snapshot
+
+
+def test_a_machine_that_nobody_uses_is_well(machine: TpuMachine) -> None:
+    machine.chips("v5p", 2)
+    with Sampler(["tpu"]) as sampler:
+        snapshot = sampler.sample()
+    assert_whole(snapshot)
+    assert snapshot.metrics == {}
+    assert {why.reason for why in snapshot.unavailable.values()} == {"not_in_use"}
+    assert [(device.name, device.memory_total_bytes) for device in snapshot.devices] == [("TPU v5p", 95 * GIB)] * 2
+    assert snapshot.backends[0].status == "ok"
+
+
+def test_a_machine_without_a_tpu_has_none(machine: TpuMachine) -> None:
+    assert machine.root.exists()
+    with Sampler(["tpu"]) as sampler:
+        (status,) = sampler.sample().backends
+    assert status.status == "failed"
+    assert "no TPU on the PCI bus" in status.detail
+
+
+def test_a_program_that_starts_and_ends_changes_no_key(machine: TpuMachine, start: Start) -> None:
+    """Its runtime's numbers are those of a pod: the keys stay what they were, and each device tells its number."""
+    machine.chips("v6e", 2)
+    runtime = start()
+    runtime.devices(8, 9)
+    runtime.stop()
+    with Sampler(["tpu"], timeout=1.0) as sampler:
+        assert keys_of(sampler.sample()) == {"tpu.0", "tpu.1"}
+        runtime.start()
+        snapshot = settled(sampler, lambda snapshot: bool(snapshot.metrics))
+        assert_whole(snapshot)
+        assert {device.key: device.vendor_index for device in snapshot.devices} == {"tpu.0": 8, "tpu.1": 9}
+        assert snapshot.metrics["tpu.1.hbmCapacityUsage"] == 2 * GIB
+        runtime.stop()
+        snapshot = settled(sampler, lambda snapshot: not snapshot.metrics)
+        assert {why.reason for why in snapshot.unavailable.values()} == {"not_in_use"}
+        assert keys_of(snapshot) == {"tpu.0", "tpu.1"}
+
+
+def test_a_program_that_runs_already_gives_its_own_numbers(machine: TpuMachine, start: Start) -> None:
+    machine.chips("v6e", 2)
+    start().devices(8, 12)
+    with Sampler(["tpu"]) as sampler:
+        snapshot = sampler.sample()
+    assert keys_of(snapshot) == {"tpu.8", "tpu.12"}
+    assert snapshot.metrics["tpu.12.memoryUsageBytes"] == 2 * GIB
+
+
+def test_a_runtime_that_hangs_costs_no_more_than_its_deadlines(v5e: TpuRuntime) -> None:
+    with Sampler(["tpu"], timeout=1.0) as sampler:
+        sampler.sample()
+        sampler.sample()
+        v5e.hang()
+        started = time.perf_counter()
+        snapshot = sampler.sample()
+        assert time.perf_counter() - started < 1.2
+        assert_whole(snapshot)
+        assert {why.reason for key, why in snapshot.unavailable.items()} == {"timed_out"}
+        v5e.release()
+        assert_whole(settled(sampler, lambda snapshot: "tpu.0.dutyCycle" in snapshot.metrics))
+
+
+def test_a_runtime_that_dies_in_the_middle_of_a_call(v5e: TpuRuntime) -> None:
+    with Sampler(["tpu"]) as sampler:
+        sampler.sample()
+        v5e.stop()
+        snapshot = sampler.sample()
+        assert_whole(snapshot)
+        assert snapshot.metrics == {}
+        v5e.start()
+        assert_whole(settled(sampler, lambda snapshot: "tpu.0.dutyCycle" in snapshot.metrics))
+
+
+def test_a_label_that_goes_takes_its_keys_with_it(v5e: TpuRuntime) -> None:
+    with Sampler(["tpu"]) as sampler:
+        v5e.labelled(QUEUE, {"a": 1, "b": 2})
+        sampler.sample()
+        v5e.labelled(QUEUE, {"b": 3})
+        time.sleep(0.3)
+        snapshot = sampler.sample()
+    assert {key: value for key, value in snapshot.metrics.items() if "Queue" in key} == {"tpu.hloQueueSize.b": 3}
+    assert "tpu.hloQueueSize.a" not in snapshot.unavailable
+
+
+def test_impossible_numbers_are_missing_with_their_reason(v5e: TpuRuntime) -> None:
+    v5e.gauge(DUTY_CYCLE, {0: float("nan"), 1: 50.0})
+    v5e.gauge(USAGE, {0: 17 * GIB, 1: GIB})
+    with Sampler(["tpu"]) as sampler:
+        snapshot = sampler.sample()
+    assert_whole(snapshot)
+    assert snapshot.unavailable["tpu.0.dutyCycle"].reason == "invalid_value"
+    assert snapshot.unavailable["tpu.0.memoryUsage"].reason == "invalid_value"
+    assert snapshot.metrics["tpu.1.dutyCycle"] == 50.0
+
+
+def test_two_samplers_have_readings_of_their_own(v5e: TpuRuntime) -> None:
+    with Sampler(["tpu"]) as one, Sampler(["tpu", "host"]) as other:
+        for share in (10.0, 20.0, 30.0):
+            v5e.gauge(DUTY_CYCLE, {0: share})
+            for sampler in (one, other):
+                time.sleep(0.3)  # until then the last round is fresh to who has not had it
+                assert sampler.sample().metrics["tpu.0.dutyCycle"] == share
+
+
+def test_a_program_that_only_looks_loads_neither_grpc_nor_libtpu(machine: TpuMachine) -> None:
+    machine.chips("v5e", 1)
+    code = (
+        "import sys; from accelmetrics.backends.tpu import backend; found = backend.detect();"
+        "print(found.present, *sorted({'grpc', 'libtpu', 'json', 'subprocess', 'socket'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["True"]
+
+
+def test_the_command_line_prints_it(v5e: TpuRuntime) -> None:
+    command = [sys.executable, "-m", "accelmetrics", "dump", "--json", "--backends", "tpu", "--settle", "0"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=50)
+    document = json.loads(done.stdout)
+    assert document["metrics"]["tpu.1.dutyCycle"] == 11.5
+    assert [device["vendor_index"] for device in document["devices"]] == [0, 1, 2, 3]
+    assert v5e.requests
