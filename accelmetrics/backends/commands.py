@@ -59,7 +59,7 @@ NO_FILES: Mapping[str, str] = MappingProxyType({})
 MARK = "ACCELMETRICS_COMMAND"
 """The environment variable by which the descendants of one run are recognised."""
 KEPT = ("HOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LOGNAME", "TMPDIR", "USER")
-KEPT_PREFIXES = ("AMD_", "GPU_DEVICE_", "HIP_", "HSA_", "ROCM_", "ROCR_")
+KEPT_PREFIXES = ("AMD_", "GPU_DEVICE_", "HIP_", "HSA_", "ROCM_", "ROCR_", "TPU_")
 SAFE_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 

@@ -6,6 +6,7 @@ call beside it, and never travels on into the program that is being watched.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Generic, ParamSpec, TypeVar
@@ -43,7 +44,9 @@ def guarded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Outcome[
         value = call(*args, **kwargs)
     except SourceError as error:
         return Outcome(None, error.unavailable, error, time.perf_counter() - started)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  the package's one broad except: foreign code may throw anything
+    except BaseException as error:  # the package's one broad except: foreign code may throw anything
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # the user's own
         return Outcome(None, describe(error), error, time.perf_counter() - started)
     return Outcome(value, None, None, time.perf_counter() - started)
 
@@ -52,5 +55,6 @@ def describe(error: BaseException) -> Unavailable:
     """An unexpected exception as a reason: its type and words."""
     if isinstance(error, PermissionError):
         return Unavailable(Reason.NO_PERMISSION, str(error))
-    words = str(error)
-    return Unavailable(Reason.DRIVER_ERROR, f"{type(error).__name__}: {words}" if words else type(error).__name__)
+    import traceback  # knows how to put into words even an exception that cannot be printed
+
+    return Unavailable(Reason.DRIVER_ERROR, "".join(traceback.format_exception_only(type(error), error)).strip())

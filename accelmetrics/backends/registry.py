@@ -167,3 +167,8 @@ def _instance(loader: object) -> Backend:
     if missing:
         raise TypeError(f"it is no backend: it lacks {', '.join(missing)}")
     return cast(Backend, loaded)
+
+
+def is_registered(backend: Backend) -> bool:
+    """Whether this very object is what its name stands for, rather than one made by hand."""
+    return (backend.name in BUILT_IN or backend.name in _plug_ins()) and load(backend.name) is backend

@@ -26,7 +26,6 @@ from accelmetrics.sampling.allocation_records import (
     Worker,
 )
 from accelmetrics.sampling.job import Member, owner
-from accelmetrics.sampling.ranks import RAY_NOTE
 from accelmetrics.sampling.visibility import rule
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.snapshot import Snapshot
@@ -131,8 +130,8 @@ def _list(worker: Worker, member: Member, snapshot: Snapshot) -> Iterator[Findin
         yield Finding(LIST_PROBLEM, f"{worker.label}: {note}", (worker.pid,))
     rules = [rule(place.identity.kind, place.identity.vendor) for place in snapshot.identities]
     variables = list(dict.fromkeys(found.variable for found in rules if found))
-    if not worker.lists and variables and len(snapshot.identities) > 1 and RAY_NOTE not in worker.notes:
-        text = f"{worker.label}: no list is set ({' or '.join(variables)}): it sees all {len(snapshot.identities)} devices"
+    if not worker.lists and variables and worker.visible is not None and len(worker.visible) > 1:
+        text = f"{worker.label}: no list is set ({' or '.join(variables)}): it sees all {len(worker.visible)} devices"
         yield Finding(NO_LIST, text, (worker.pid,))
 
 

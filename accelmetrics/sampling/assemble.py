@@ -10,10 +10,13 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
+from accelmetrics.sampling.boundary import fault
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 LARGEST = 1.7e308
 """What still fits a double: JSON's readers have nothing larger."""
+NUMBERS = frozenset({int, float})
+"""Exactly these: a bool, a Decimal or a number of NumPy's is written and compared in ways of its own."""
 SILENT = Unavailable(Reason.NOT_SUPPORTED, "the backend gave neither a value nor a reason")
 
 
@@ -57,16 +60,19 @@ class Shelf:
         if isinstance(what, Unavailable):
             return what == self._failure
         blocks, slots = what.blocks, self._slots
-        if what.unavailable is not self._given or len(blocks) != len(slots):
-            return False
-        for slot, block in zip(slots, blocks):  # noqa: B905 - equally long, and this is the hottest loop there is
-            if slot.block is block:
-                continue
-            values = block.values
-            if slot.names is not block.names or not _sound(values, len(slot.keys)):
+        try:
+            if what.unavailable is not self._given or len(blocks) != len(slots):
                 return False
-            slot.block = block
-            flat.update(zip(slot.keys, values))  # noqa: B905 - _sound compared the lengths
+            for slot, block in zip(slots, blocks):  # noqa: B905 - equally long, and this is the hottest loop there is
+                if slot.block is block:
+                    continue
+                values = block.values
+                if slot.names is not block.names or not _sound(values, len(slot.keys)):
+                    return False
+                slot.block = block
+                flat.update(zip(slot.keys, values))  # noqa: B905 - _sound compared the lengths
+        except (TypeError, AttributeError):  # what a reader gave has no such parts: ``put`` says what is wrong with it
+            return False
         return True
 
     def put(self, what: Reading | Unavailable, flat: dict[str, Number]) -> Mapping[str, Unavailable]:
@@ -75,6 +81,8 @@ class Shelf:
         Returns:
             By key, the reasons for what is missing.
         """
+        if isinstance(what, Reading) and (wrong := fault(what)):
+            what = Unavailable(Reason.DRIVER_ERROR, f"the backend broke its contract: {wrong}")
         self._reasons = self._fail(what) if isinstance(what, Unavailable) else self._put(what, flat)
         return self._reasons
 
@@ -82,7 +90,7 @@ class Shelf:
         refused: dict[str, Unavailable] = {}
         self._slots = [_Slot(block, self._process_prefix if block.process else self._prefix) for block in reading.blocks]
         for slot, block in zip(self._slots, reading.blocks, strict=True):
-            if _sound(block.values, len(slot.keys)):
+            if _sound(block.values, len(slot.keys)) and set(map(type, block.values)) <= NUMBERS:
                 slot.block = block
                 flat.update(zip(slot.keys, block.values, strict=True))
             else:
@@ -102,8 +110,8 @@ class Shelf:
 
     def _collect(self, reading: Reading) -> dict[str, Unavailable]:
         prefix = self._prefix
-        reasons = {prefix + name: why for name, why in reading.unavailable.items()}
         given = {name for block in reading.blocks if not block.process for name in block.names}
+        reasons = {prefix + name: why for name, why in reading.unavailable.items() if name not in given}
         for name in self._expected:
             if name not in given and name not in reading.unavailable:
                 reasons[prefix + name] = SILENT
@@ -130,11 +138,11 @@ class Page:
         """The flat dict, which is the caller's own, and the reasons, the same object as last time if none changed."""
         shelves = [shelf for shelf, _ in entries]
         if shelves != self._shelves or not self._refresh(entries):
-            self._shelves = shelves
+            self._shelves = []  # until the page is whole again: an interrupted write is not taken for a finished one
             flat: dict[str, Number] = {}
-            self._flat = flat
             parts = [shelf.put(what, flat) for shelf, what in entries]
-            self._reasons = {key: why for part in parts for key, why in part.items()}
+            reasons = {key: why for part in parts for key, why in part.items() if key not in flat}
+            self._flat, self._reasons, self._shelves = flat, reasons, shelves
         return self._flat.copy(), self._reasons
 
     def _refresh(self, entries: Sequence[Entry]) -> bool:
@@ -155,7 +163,7 @@ def _sort_out(keys: Sequence[str], values: Sequence[object], metrics: dict[str, 
     refused = {}
     for position, key in enumerate(keys):
         value = values[position] if position < len(values) else None
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST:
+        if isinstance(value, (int, float)) and type(value) in NUMBERS and abs(value) <= LARGEST:
             metrics[key] = value
         else:
             refused[key] = Unavailable(Reason.INVALID_VALUE, f"the source answered {value!r}")

@@ -5,16 +5,21 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from accelmetrics.backends.contract import Reader, Reading
+from accelmetrics.backends.contract import Driver, Reader, Reading, ReadOptions
 from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.sampling.boundary import checked_reading
 from accelmetrics.sampling.lanes import Flight, Lane
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 if TYPE_CHECKING:
     from accelmetrics.sampling.source import Source
 
+SHORTEST_HANG = 0.05
+"""Seconds without a returned call below which no lane is disowned, however impatient a consumer is."""
+TIMES = (type(None), float)
 GONE = Unavailable(Reason.DRIVER_UNAVAILABLE, "the driver was closed before this was read")
 
 
@@ -38,9 +43,8 @@ class Cursor:
         blocked: Units stuck in a call that nobody waits for any more.
     """
 
-    def __init__(self, source: Source, reader: Reader, generation: int, units: Sequence[int]) -> None:
+    def __init__(self, source: Source, driver: Driver, options: ReadOptions, generation: int, units: Sequence[int]) -> None:
         self.source = source
-        self.reader = reader
         self.generation = generation
         self.units = tuple(units)
         self.results: dict[int, Result] = {}
@@ -48,6 +52,9 @@ class Cursor:
         self.served_at = 0.0
         self.spent = 0.0
         self.blocked: set[int] = set()
+        self._make_reader = partial(driver.reader, options)
+        self._reader: Reader | None = None
+        self._reader_lock = threading.Lock()
         self._pending: deque[int] = deque()
         self._wanted: set[int] = set()
         self._done = threading.Lock()
@@ -68,21 +75,21 @@ class Cursor:
         self._pending.extend(missing)
 
     def send(self, now: float, lanes: int) -> None:
-        """Ask, and hand the work to so many lanes."""
+        """Ask, and hand the work to so many lanes, if there are any to be had."""
         crew = self.source.crew
-        crew.staff(lanes)
+        staffed = crew.staff(lanes)
         self.ask(now)
-        for _ in range(min(lanes, len(self._pending))):
-            crew.queue.put(self.work)
+        if staffed:
+            for _ in range(min(lanes, len(self._pending))):
+                crew.queue.put(self.work)
 
     def _not_in_the_air(self) -> Sequence[int]:
+        """Which units to read; one that is still stuck since the last time is not waited for again."""
         flights = self.source.crew.flights
         missing = []
         for unit in self.units:
-            flight = flights.get(unit)
-            if flight is not None and flight.abandoned:
+            if unit in self.blocked and unit in flights:
                 self._wanted.discard(unit)
-                self.blocked.add(unit)
             elif unit not in self._wanted:
                 missing.append(unit)
         return missing
@@ -94,28 +101,26 @@ class Cursor:
         return self._done.acquire(timeout=seconds) or not self._wanted
 
     def watch(self, seconds: float, patience: float) -> bool:
-        """Note that so much time has passed without the last unit, and disown lanes that stood still for too long.
+        """Note that so much time has passed without the last unit, and give up those whose calls stood still for too long.
+
+        The lane of such a call is disowned, so that another can go on with the rest; who has more patience still waits.
 
         Returns:
             Whether anything is still worth waiting for.
         """
         crew = self.source.crew
         for unit, flight in list(crew.flights.items()):
-            if not flight.abandoned and flight.stood_still(seconds) >= patience:
+            idle = flight.stood_still(seconds)
+            if idle >= patience and unit in self._wanted:
+                self.blocked.add(unit)
+                self._wanted.discard(unit)
+            if idle >= max(patience, SHORTEST_HANG) and not flight.abandoned:
                 crew.disown(flight)
-            if flight.abandoned:
-                self._block(unit)
-        return bool(self._wanted) and crew.live > 0
-
-    def _block(self, unit: int) -> None:
-        if unit in self._wanted:
-            self.blocked.add(unit)
-            self._wanted.discard(unit)
+        return bool(self._wanted) and (crew.live > 0 or not self._wanted.isdisjoint(crew.flights))
 
     def work(self, lane: Lane) -> None:
         """Read pending units, on a lane, until there are none or the lane is disowned."""
         flights = self.source.crew.flights
-        read = self.reader.read
         while not lane.disowned:
             try:
                 unit = self._pending.popleft()
@@ -128,7 +133,18 @@ class Cursor:
             elif self.source.generation != self.generation or self.source.driver is None:
                 self._land(flight, Outcome(None, self.source.failure or GONE, None, 0.0))
             else:
-                self._land(flight, guarded(read, unit, flight.steps))
+                self._land(flight, guarded(self._read, unit, flight.steps))
+
+    def _read(self, unit: int, steps: list[Any]) -> Reading:
+        """What the backend's reader gives, held to the contract."""
+        reader = self._reader
+        if reader is None:
+            with self._reader_lock:
+                reader = self._reader = self._reader or self._make_reader()
+        reading = reader.read(unit, steps)
+        if type(reading) is Reading and type(reading.read_at) in TIMES:
+            return reading
+        return checked_reading(reading)
 
     def _follow(self, other: Flight, unit: int) -> None:
         """Another reading of this unit is in the air: take its answer if it is ours, read again after it if not."""
@@ -143,7 +159,7 @@ class Cursor:
     def _land(self, flight: Flight, outcome: Outcome[Reading]) -> None:
         unit = flight.unit
         reading = outcome.value
-        read_at = reading.read_at if reading is not None and reading.read_at is not None else self.source.clock.monotonic()
+        read_at = self.source.clock.monotonic() if reading is None or reading.read_at is None else reading.read_at
         self.results[unit] = (outcome, read_at)
         self.spent += outcome.seconds
         for follower in self.source.crew.landed(flight):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -33,6 +34,10 @@ FIRST_PATIENCE, LATER_PATIENCE = 0.6, 0.15
 """Shares of the deadline: how long a flight may stand still before its lane is disowned, the first time and after that."""
 STARVED = 0.1
 """Share of a wait by which slices overran, above which the interpreter counts as busy elsewhere."""
+WAKE_UP = 0.002
+"""Seconds by which a slice may overrun without saying anything: what waking up costs on a machine with other work."""
+SHORTEST_TURN = 0.1
+"""Share of the timeout that a reading has in any case, when others or an opening took the rest."""
 LONGEST_LATENESS = 3.0
 """A wait ends after so many deadlines, however busy the interpreter is."""
 
@@ -102,15 +107,28 @@ class ThreadEngine:
         self._places: tuple[Place, ...] = ()
         self._page = Page()
         self._inventory = Inventory()
+        self._unchecked = False
+        self._last: Snapshot | None = None
+        self._last_began = 0.0
+        self._finalizer: weakref.finalize[..., ThreadEngine] = weakref.finalize(self, session.abandon, [])
         session.consumers.add(self)
 
     def take(self) -> Snapshot:
-        """One snapshot. Safe from any thread; a second caller waits for its turn within its own deadline."""
+        """One snapshot. Safe from any thread: who comes while another one samples takes part in what is left of the time."""
         self._session.check()
+        called = time.monotonic()
         with self._lock:
+            if self._last is not None and self._last_began >= called:
+                return self._last
             self._settle_in()
+            self._last_began = began = time.monotonic()
+            left = max(self._options.timeout - (began - called), SHORTEST_TURN * self._options.timeout)
             first, self._first = self._first, False
-            return self._read(self._open(first))
+            until = self._open(first, began + left)
+            if not first:
+                left = max(began + left - time.monotonic(), SHORTEST_TURN * self._options.timeout)
+            self._last = self._read(until, left)
+            return self._last
 
     def close(self) -> None:
         """Give the sources back."""
@@ -118,6 +136,8 @@ class ThreadEngine:
             sources, self._sources, self._posts = self._sources, [], []
             self._epoch = -1
             self._first = True
+            self._last = None
+            self._finalizer.detach()
         self._session.release(sources)
 
     def sources(self) -> list[Source]:
@@ -140,34 +160,44 @@ class ThreadEngine:
         if self._epoch == self._session.epoch:
             return
         self._sources, inventory = self._session.acquire(self._backends)
+        self._finalizer.detach()
+        self._finalizer = weakref.finalize(self, self._session.abandon, self._sources)
+        self._finalizer.atexit = False
         inventory.restore(self._seen)
-        self._epoch = self._session.epoch
         self._posts = [
             Post(source, inventory, self._options, self._selection, source.backend.name in self._forced) for source in self._sources
         ]
         self._inventory = inventory
         self._first = True
+        self._unchecked = self._options.gpus is not None
+        self._last = None
+        self._epoch = self._session.epoch
 
-    def _open(self, first: bool) -> float:
+    def _open(self, first: bool, deadline: float) -> float:
         """Begin to open what is due, and wait: long the first time, within the deadline after that.
 
+        Args:
+            first: Whether this is the first reading.
+            deadline: When a later reading must be done, on the machine's monotonic clock.
+
         Returns:
-            Until when sources with a pace of their own may be waited for, on the machine's monotonic clock.
+            Until when sources with a pace of their own may be waited for, on that clock.
         """
         begun = [post.source for post in self._posts if post.source.ensure_open(post.forced)]
         if not first and not begun:
+            if self._unchecked:
+                self._check_selection()
             return 0.0
-        if first:
-            begun = self._sources
-        until = time.monotonic() + (self._options.open_timeout if first else self._options.timeout)
-        for source in begun:
+        for source in self._sources if first else begun:
+            # One that somebody else has been opening for long is not waited for all over again.
+            until = source.opening_since + self._options.open_timeout if first else deadline
             source.settled.wait(max(0.0, until - time.monotonic()))
         if first:
             self._reserve()
             for post in self._posts:
                 post.prepare()
             self._check_selection()
-        return until
+        return time.monotonic() + self._options.open_timeout if first else deadline
 
     def _reserve(self) -> None:
         """Set places aside, once it is known who has opened: by what each lists, and by what was detected of those still out."""
@@ -178,46 +208,51 @@ class ThreadEngine:
                 self._inventory.reserve(source.backend.name, kind, max(source.detection.devices, wholes))
 
     def _check_selection(self) -> None:
-        if any(source.state in {"opening", "failed"} for source in self._sources):
+        """Refuse devices that were asked for and are not there, as soon as every source that might have them is open."""
+        kinds = self._selection.kinds
+        if any(source.state in {"new", "opening", "failed"} and source.backend.kind in kinds for source in self._sources):
             return
         self._selection.check([place for post in self._posts for place in post.candidates])
+        self._unchecked = False
 
-    def _read(self, until: float) -> Snapshot:
+    def _read(self, until: float, budget: float) -> Snapshot:
         clock = self._session.clock
         stamp = clock.time_ns()
         now = clock.monotonic()
         asked = [post for post in self._posts if post.ask(now)]
         cursors = [post.cursor for post in asked if post.cursor is not None]
-        wait = self._wait(cursors)
+        wait = self._wait(cursors, budget)
         for cursor in cursors:
             if cursor.source.paced and until:
                 cursor.wait(max(0.0, until - time.monotonic()))
         return self._assemble(stamp, wait)
 
-    def _wait(self, cursors: Sequence[Cursor]) -> _Wait:
-        budget = self._options.timeout
-        waiting = [cursor for cursor in cursors if not cursor.finished and cursor.source.crew.live]
+    def _wait(self, cursors: Sequence[Cursor], budget: float) -> _Wait:
+        waiting = [cursor for cursor in cursors if not cursor.finished]
         if not waiting:
             return _Wait(False, False)
         piece = min(LONGEST_SLICE, budget / SLICES)
         started = before = time.perf_counter()
         ran = overrun = 0.0
-        disowned = False
         while waiting:
             waiting[0].wait(min(piece, budget - ran))
             waiting = [cursor for cursor in waiting if not cursor.finished]
             after = time.perf_counter()
             elapsed, before = after - before, after
-            overrun += max(0.0, elapsed - piece)
+            overrun += max(0.0, elapsed - piece - WAKE_UP)
             ran += min(elapsed, 2.0 * piece)
             if not waiting or ran >= budget or after - started > LONGEST_LATENESS * budget:
                 break
-            patience = budget * (LATER_PATIENCE if disowned else FIRST_PATIENCE)
-            hopeful = [cursor for cursor in waiting if cursor.source.paced or cursor.watch(min(elapsed, 2.0 * piece), patience)]
-            disowned = disowned or any(cursor.blocked for cursor in waiting)
-            waiting = hopeful
+            waiting = [cursor for cursor in waiting if cursor.watch(min(elapsed, 2.0 * piece), self._patience(cursor))]
         total = before - started
         return _Wait(overrun > STARVED * total, total > budget or bool(waiting))
+
+    def _patience(self, cursor: Cursor) -> float:
+        """For how long a call may stand still, in seconds, before it is given up."""
+        timeout = self._options.timeout
+        if cursor.source.paced:
+            return cursor.source.pace + timeout
+        return timeout * (LATER_PATIENCE if cursor.blocked else FIRST_PATIENCE)
 
     def _assemble(self, stamp: int, wait: _Wait) -> Snapshot:
         late = wait.starved and wait.overdue

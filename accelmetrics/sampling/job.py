@@ -7,6 +7,7 @@ counts as the container does. What is found in neither way is a process that we 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -54,7 +55,14 @@ def listed(number: int) -> Member:
     """A process that the driver lists, if it is one that we see."""
     if not _visible(number):
         return Member(number, None, frozenset(), (), Environment(None, f"process {number} is not visible from here"))
-    return _member(number, number, environment_at(number, number) if _has_proc() else environment_of(number))
+    return _member(number, number, _environment(number))
+
+
+def _environment(number: int) -> Environment:
+    if not _has_proc():
+        return environment_of(number)
+    # Ours is known as it is now, which /proc does not show.
+    return environment_of(os.getpid()) if number == number_here(os.getpid()) else environment_at(number, number)
 
 
 def below(parents: Sequence[Member], using: Collection[int]) -> list[Member]:

@@ -3,7 +3,8 @@
 A *lane* takes tasks from its source's queue. What it is doing inside the driver is a *flight*: one unit, one reader, and
 the steps it has reported. When a flight stops making steps, the caller who is waiting disowns the lane and a fresh one
 takes over the rest of the work; the disowned lane keeps its flight, hence the unit, until the call returns. So a unit is
-never read by two lanes, a stuck call is never repeated, and the number of threads is bounded.
+never read by two lanes, a stuck call is never repeated, and the number of threads is bounded. Disowning says nothing about
+how long others wait: each consumer has its own patience with a flight.
 
 Lanes are daemon threads, made and forgotten here: an executor would join them at interpreter exit, and so wait for a hung
 driver.
@@ -25,7 +26,7 @@ MAX_LANES = 4
 MAX_FRUITLESS = 3
 """Take-overs in a row after which a driver counts as hung as a whole: nothing was read in between."""
 MAX_STUCK = 16
-"""Threads that one source may have stuck in calls."""
+"""Threads that one source may have, those stuck in calls among them."""
 
 Task = Callable[["Lane"], None]
 
@@ -80,7 +81,7 @@ class Lane(threading.Thread):
         self.leaving = False
 
     def run(self) -> None:
-        """Work until told to stop, or until disowned and no longer needed."""
+        """Work until told to leave, or until disowned and no longer needed."""
         try:
             self._work()
         finally:
@@ -93,8 +94,6 @@ class Lane(threading.Thread):
                 task = crew.queue.get(timeout=crew.delay())
             except Empty:
                 task = crew.on_idle
-            if task is None:
-                return
             task(self)
             if self.leaving or (self.disowned and not crew.take_back(self)):
                 return
@@ -109,11 +108,11 @@ class Crew:
         delay: How long a lane waits for a task before it runs ``on_idle``; None for ever.
     """
 
-    def __init__(self, name: str, on_idle: Task | None = None, delay: Callable[[], float | None] | None = None) -> None:
+    def __init__(self, name: str, on_idle: Task, delay: Callable[[], float | None]) -> None:
         self.name = name
-        self.queue: SimpleQueue[Task | None] = SimpleQueue()
+        self.queue: SimpleQueue[Task] = SimpleQueue()
         self.on_idle = on_idle
-        self.delay: Callable[[], float | None] = delay or (lambda: None)
+        self.delay = delay
         self.flights: dict[int, Flight] = {}
         self.lock = threading.Lock()
         self._live: set[Lane] = set()
@@ -124,34 +123,43 @@ class Crew:
 
     @property
     def live(self) -> int:
-        """Lanes that take tasks."""
+        """Lanes that take tasks, sooner or later."""
         return len(self._live)
 
-    @property
-    def stuck(self) -> int:
-        """Lanes that were disowned in the middle of a call and have not come back."""
-        return len(self._stuck)
+    def staff(self, wanted: int) -> bool:
+        """Have so many lanes that are not in the middle of a call, as far as the limits allow; send home those beyond.
 
-    def staff(self, wanted: int) -> None:
-        """Have at least one lane, and up to ``wanted``; send home those beyond it."""
+        Returns:
+            Whether some lane will take a task.
+        """
         with self.lock:
-            if self._fruitless >= MAX_FRUITLESS:
-                return
-            while len(self._live) < wanted:
-                self._hire()
-            surplus = len(self._live) - wanted
+            while len(self._free()) < wanted and self._may_hire() and self._hire():
+                pass
+            surplus = len(self._free()) - wanted
         for _ in range(surplus):
             self.queue.put(self._leave)
+        return bool(self._live)
 
-    def _hire(self) -> None:
+    def _free(self) -> set[Lane]:
+        busy = {flight.lane for flight in list(self.flights.values())} if self.flights else set()
+        return self._live - busy if busy else self._live
+
+    def _may_hire(self) -> bool:
+        return self._fruitless < MAX_FRUITLESS and len(self._stuck) + len(self._live) < MAX_STUCK
+
+    def _hire(self) -> bool:
         self._count += 1
         lane = Lane(self, self._count)
+        try:
+            lane.start()
+        except RuntimeError:  # no thread is to be had: the limit of the system, or an interpreter on its way out
+            return False
         self._live.add(lane)
-        lane.start()
+        return True
 
     def _leave(self, lane: Lane) -> None:
         with self.lock:
-            if len(self._live) > 1:
+            if self._free() - {lane}:
                 self._live.discard(lane)
                 lane.leaving = True
 
@@ -161,24 +169,21 @@ class Crew:
             self._live.discard(lane)
             lane.leaving = True
 
-    def disown(self, flight: Flight) -> bool:
-        """Give up on a lane that is stuck in a call, and let a fresh one take over; False when no more are hired."""
+    def disown(self, flight: Flight) -> None:
+        """Give up on a lane that is stuck in a call, and let a fresh one take over, unless too many have been."""
         with self.lock:
             lane = flight.lane
             if flight.abandoned or self.flights.get(flight.unit) is not flight:
-                return False
+                return
             flight.abandoned = True
             lane.disowned = True
             self._live.discard(lane)
             self._stuck.add(lane)
             self._fruitless += 1
-            if self._fruitless >= MAX_FRUITLESS or len(self._stuck) >= MAX_STUCK:
-                return False
-            if not self._live:
+            if not self._live and self._may_hire():
                 self._hire()
-        if flight.cursor is not None:
+        if flight.cursor is not None and self._live:
             self.queue.put(flight.cursor.work)
-        return True
 
     def landed(self, flight: Flight) -> tuple[Cursor, ...]:
         """A flight came back: free its unit and say who else waits for it."""
@@ -199,16 +204,28 @@ class Crew:
             return True
 
     def left(self, lane: Lane) -> None:
-        """A lane has ended, for whatever reason: it is counted no more, so that another is hired in its place."""
+        """A lane has ended, for whatever reason: it is counted no more, and what it was reading is free."""
         with self.lock:
             self._live.discard(lane)
             self._stuck.discard(lane)
+            for unit in [unit for unit, flight in self.flights.items() if flight.lane is lane]:
+                del self.flights[unit]
 
     def dismiss(self) -> None:
         """End every lane: one that is stuck ends when its call returns."""
         with self.lock:
             self._closed = True
-            count = len(self._live)
+            leaving = list(self._live)
             self._live.clear()
-        for _ in range(count):
-            self.queue.put(None)
+        for lane in leaving:
+            lane.leaving = True
+            self.queue.put(_nothing)
+
+    def reopen(self) -> None:
+        """Take lanes on again."""
+        with self.lock:
+            self._closed = False
+
+
+def _nothing(lane: Lane) -> None:
+    """A task that only wakes a lane, so that it sees that it may leave."""

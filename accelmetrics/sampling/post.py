@@ -14,11 +14,13 @@ from accelmetrics.sampling.source import Source
 from accelmetrics.sampling.viewer import UNSEEN, Viewer
 from accelmetrics.schemas.catalogue import expected_keys, expected_names
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, Status
+from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import Place, rfc3339
 
 HUNG = Unavailable(Reason.TIMED_OUT, "a call into the driver has not returned")
 DRIVER_HUNG = Unavailable(Reason.TIMED_OUT, "the driver answers no call: too many have not returned")
+NO_THREAD = Unavailable(Reason.DRIVER_ERROR, "no thread is to be had to call the driver with")
 TOO_SLOW = Unavailable(Reason.TIMED_OUT, "the driver did not answer within the deadline")
 LATE = Unavailable(Reason.STALE, "the reading is late: the interpreter was busy elsewhere, no call into the driver hangs")
 OPENING = Unavailable(Reason.TIMED_OUT, "the driver is still being opened")
@@ -58,7 +60,7 @@ class Post:
         self._selection = selection
         self._viewer = Viewer(options)
         self._shown: dict[str, Place] = {}
-        self._names, self._names_of_partitions, self._keys = _expected(source)
+        self._names, self._names_of_partitions, self._keys = _expected(source.backend.name, ())
         self._listing: tuple[DeviceIdentity, ...] = ()
         self._shelves: dict[str, Shelf] = {}
         self._shelved: list[tuple[int, Shelf]] = []
@@ -74,6 +76,7 @@ class Post:
         if source.state != "open":
             return None
         if self.cursor is None or self.cursor.generation != source.generation:
+            self._names, self._names_of_partitions, self._keys = _expected(source.backend.name, source.rows)
             self.cursor = source.new_cursor(self._read_options, self._selected_units(self._list_devices(source.devices)))
             self._served = {}
         elif source.look() is not self._listing:
@@ -106,7 +109,7 @@ class Post:
             return True
         if cursor.finished and (not cursor.asked_at or now - cursor.asked_at >= source.pace):
             cursor.send(now, 1)
-        return not all(self._acceptable(unit, cursor.results.get(unit), now) for unit in cursor.units)
+        return not all(unit in cursor.blocked or self._acceptable(unit, cursor.results.get(unit), now) for unit in cursor.units)
 
     def collect(self, late: bool) -> Served:
         """What came of the reading: an entry for every unit, and how the source fared.
@@ -184,7 +187,7 @@ class Post:
         if unit in cursor.blocked:
             return HUNG
         if self.source.crew.live == 0:
-            return DRIVER_HUNG
+            return DRIVER_HUNG if self.source.crew.flights else NO_THREAD
         if late:
             return LATE
         return STALE if self.source.paced and unit in cursor.results else TOO_SLOW
@@ -208,6 +211,9 @@ class Post:
         driver = source.driver
         detail = "; ".join(filter(None, (source.detection.evidence, self._viewer.caveat)))
         status: Status = "ok"
+        if not failures and self._lost:
+            detail = "; ".join(f"{shelf.key}: {LOST.reason}: {LOST.detail}" for shelf in self._lost)
+            status = "degraded"
         if failures:
             detail = "; ".join(f"{key or source.backend.name}: {why.reason}: {why.detail}" for key, why in failures.items())
             status = "degraded"
@@ -223,10 +229,9 @@ class Post:
         return rfc3339(self.source.clock.time_ns() - int(age * 1e9))
 
 
-def _expected(source: Source) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+def _expected(name: str, rows: Sequence[Metric]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """What the catalogue, and the backend's own rows, promise of each device, of each partition and of the machine."""
-    name = source.backend.name
-    own = [row for row in source.backend.own_metrics() if not row.conditional and not row.templated]
+    own = [row for row in rows if not row.conditional and not row.templated]
     devices = (*expected_names(name), *(part for row in own if row.device_part for part in row.names))
     partitions = (*expected_names(name, True), *(part for row in own if name in row.partitions for part in row.names))
     return devices, partitions, (*expected_keys(name), *(part for row in own if not row.device_part for part in row.names))

@@ -23,11 +23,11 @@ class Selection:
         self._choices = (
             None if choices is None else tuple(f"gpu.{choice}" if isinstance(choice, int) else _key(choice) for choice in choices)
         )
-        self._kinds = {"gpu", *(choice.partition(".")[0] for choice in self._choices or () if "." in choice)}
+        self.kinds = {"gpu", *(choice.partition(".")[0] for choice in self._choices or () if "." in choice)}
 
     def wants(self, place: Place) -> bool:
         """Whether a device was asked for."""
-        if self._choices is None or place.identity.kind not in self._kinds:
+        if self._choices is None or place.identity.kind not in self.kinds:
             return True
         return any(_is(place, choice) or _is_part(place, choice) for choice in self._choices)
 

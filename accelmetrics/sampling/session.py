@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 from weakref import WeakSet
 
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Backend
+from accelmetrics.backends.registry import is_registered
 from accelmetrics.sampling.inventory import Inventory
 from accelmetrics.sampling.source import Source
 
@@ -45,24 +47,53 @@ class Session:
         self._sources: dict[object, Source] = {}
         self._users: dict[Source, int] = {}
         self._inventories: dict[tuple[object, ...], Inventory] = {}
+        self._abandoned: deque[Sequence[Source]] = deque()
         _SESSIONS.add(self)
 
     def acquire(self, backends: Sequence[Backend]) -> tuple[list[Source], Inventory]:
         """The sources of some backends, and the numbering that goes with just this selection."""
+        self._collect()
         with self._lock:
             identities = tuple(map(_identity, backends))
             sources = [self._source(identity, backend) for identity, backend in zip(identities, backends, strict=True)]
             for source in sources:
                 self._users[source] = self._users.get(source, 0) + 1
+                source.adopt()
             return sources, self._inventories.setdefault(identities, Inventory())
 
     def release(self, sources: Sequence[Source]) -> None:
         """A sampler has gone: close what nobody else uses. What was made before a fork is left to the parent."""
         with self._lock:
-            idle = [source for source in sources if self._used_once_less(source)]
-            self._sources = {identity: source for identity, source in self._sources.items() if source not in idle}
-        for source in idle:
+            unused = [source for source in sources if self._used_once_less(source)]
+        for source in unused:
             source.close()
+        with self._lock:
+            self._forget()
+
+    def abandon(self, sources: Sequence[Source]) -> None:
+        """A sampler was garbage-collected without being closed: note it. Safe at any moment, in the middle of anything."""
+        self._abandoned.append(sources)
+
+    def _collect(self) -> None:
+        while self._abandoned:
+            try:
+                self.release(self._abandoned.popleft())
+            except IndexError:  # another thread was quicker
+                return
+
+    def _forget(self) -> None:
+        """Drop the sources of backends made by hand that nobody uses and that have nothing left to do, and their numbering.
+
+        Those of registered backends stay, so that a device has one number for as long as the process lives. One with a
+        call in progress stays too: whoever comes next finds it, and does not make the same call again.
+        """
+        gone = {
+            identity
+            for identity, source in self._sources.items()
+            if source not in self._users and source.idle and not is_registered(source.backend)
+        }
+        self._sources = {identity: source for identity, source in self._sources.items() if identity not in gone}
+        self._inventories = {chosen: inventory for chosen, inventory in self._inventories.items() if gone.isdisjoint(chosen)}
 
     def check(self) -> int:
         """Make everything anew if this is no longer the process it was made in.
@@ -81,6 +112,7 @@ class Session:
         self._lock = threading.Lock()
         self._sources = {}
         self._users = {}
+        self._abandoned.clear()
         for inventory in self._inventories.values():
             inventory.renew_lock()
         for consumer in list(self.consumers):

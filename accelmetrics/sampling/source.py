@@ -10,11 +10,13 @@ from weakref import WeakSet
 
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Backend, Detection, Driver, ReadOptions
-from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.sampling.boundary import Opened, checked_devices, detect, open_driver
 from accelmetrics.sampling.cursor import Cursor
 from accelmetrics.sampling.lanes import MAX_LANES, Crew, Flight, Lane
 from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError
 from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 State = Literal["new", "absent", "opening", "open", "failed"]
@@ -27,6 +29,8 @@ INTEREST = 60.0
 """A source with a pace of its own goes on for so many seconds after it was last asked for."""
 IDLE_PAUSE = 0.05
 """The shortest wait before a source with a pace of its own is looked at again, in seconds."""
+CLOSING = 1.0
+"""Seconds that closing a source waits for its driver to be closed."""
 OPENING = -1
 """The unit number under which the flight that opens the driver is kept."""
 
@@ -46,6 +50,7 @@ class Source:
         settled: Set while no attempt to open is in progress.
         busy_seconds: How much work the last whole reading was, added up over its units.
         retired: Drivers that went away and are closed as soon as no call into them is in progress.
+        rows: Catalogue rows that only this backend knows, as it gave them when it was opened.
     """
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
@@ -67,6 +72,9 @@ class Source:
         self.busy_seconds = 0.0
         self.cursors: WeakSet[Cursor] = WeakSet()
         self.retired: list[Driver] = []
+        self.rows: tuple[Metric, ...] = ()
+        self._closed = False
+        self._burial = threading.Lock()
         self._lock = threading.Lock()
         self._attempts = 0
         self._retry_at = 0.0
@@ -117,9 +125,13 @@ class Source:
             self.state = "opening"
             self.opening_since = time.monotonic()
             self.settled.clear()
-        self.crew.staff(1)
-        self.crew.queue.put(self._open_forced if forced else self._open_if_found)
-        return True
+        if self.crew.staff(1):
+            self.crew.queue.put(self._open_forced if forced else self._open_if_found)
+            return True
+        with self._lock:
+            self._fail(Unavailable(Reason.DRIVER_ERROR, "no thread is to be had to open it with"), None)
+        self.settled.set()
+        return False
 
     def _open_forced(self, lane: Lane) -> None:
         self._open(lane, True)
@@ -131,29 +143,36 @@ class Source:
         """Detect, and open what is there or was asked for by name. On a lane: even a look may hang (a dead mount)."""
         flight = Flight(OPENING, None, lane)
         self.crew.flights[OPENING] = flight
-        looked = guarded(self.backend.detect)
+        self.bury()
+        looked = guarded(detect, self.backend)
         self.detection = looked.value or Detection(True, looked.failure.detail if looked.failure else "detection gave nothing")
-        outcome = guarded(self._open_and_list) if self.detection.present or forced else None
+        outcome = guarded(open_driver, self.backend) if self.detection.present or forced else None
         self.crew.landed(flight)
         if outcome is None or outcome.value is None:
             self.crew.send_home(lane)  # before anybody can ask again: there is nothing to read, and no thread to keep
         with self._lock:
-            if outcome is None:
-                self.state, self._retry_at = "absent", self.clock.monotonic() + LAST_RETRY
-                self.failure = Unavailable(Reason.DRIVER_UNAVAILABLE, self.detection.evidence)
-                self.advice = self.detection.advice
-            elif outcome.value is not None:
-                self.driver, self.devices = outcome.value
-                self.generation += 1
-                self.state, self.failure, self.advice, self._attempts = "open", None, "", 0
-            else:
-                self._fail(outcome.failure, outcome.error)
+            self._settle(outcome)
+            if self._closed:
+                self._retire()
+                self.state = "new"
+        self.bury()
         self.open_seconds = outcome.seconds if outcome is not None else None
         self.settled.set()
 
-    def _open_and_list(self) -> tuple[Driver, tuple[DeviceIdentity, ...]]:
-        driver = self.backend.open()
-        return driver, tuple(driver.devices)
+    def _settle(self, outcome: Outcome[Opened] | None) -> None:
+        """Note what came of an attempt to open; no outcome means that detection found nothing."""
+        gone = Unavailable(Reason.DRIVER_UNAVAILABLE, self.detection.evidence)
+        if outcome is not None and outcome.value is not None:
+            self.driver, self.devices, self.rows = outcome.value
+            self.generation += 1
+            self.state, self.failure, self.advice, self._attempts = "open", None, "", 0
+        elif outcome is not None:
+            self._fail(outcome.failure, outcome.error)
+        elif self.generation:
+            self._fail(gone, None)  # what was there once is missed, and looked for again soon
+        else:
+            self.state, self._retry_at = "absent", self.clock.monotonic() + LAST_RETRY
+            self.failure, self.advice = gone, self.detection.advice
 
     def _fail(self, failure: Unavailable | None, error: BaseException | None) -> None:
         self.state = "failed"
@@ -170,8 +189,8 @@ class Source:
         listed = guarded(_list, driver).value
         if listed is not None and listed is not self._listed:
             self._listed = listed
-            devices = tuple(listed)
-            if devices != self.devices and len(devices) >= len(self.devices):
+            devices = guarded(checked_devices, listed).value
+            if devices is not None and devices != self.devices and len(devices) >= len(self.devices):
                 self.devices = devices
         return self.devices
 
@@ -192,14 +211,12 @@ class Source:
 
     def bury(self) -> None:
         """Close what was retired, unless a call is in progress: the lane that ends it comes by here too."""
-        if self.crew.flights:
-            return
-        while self.retired:
-            try:
-                driver = self.retired.pop()
-            except IndexError:  # another lane was quicker
-                return
-            guarded(driver.close)
+        with self._burial:
+            while self.retired and not self._in_use():
+                guarded(self.retired.pop().close)
+
+    def _in_use(self) -> bool:
+        return any(unit != OPENING for unit in list(self.crew.flights))
 
     def new_cursor(self, options: ReadOptions, units: Sequence[int]) -> Cursor | None:
         """A consumer's place in the open driver; None when it is not open (any more).
@@ -209,26 +226,48 @@ class Source:
             units: The units to read.
         """
         with self._lock:
-            driver, generation = self.driver, self.generation
-        if driver is None:
-            return None
-        outcome = guarded(driver.reader, options)
-        if outcome.value is None:
-            with self._lock:
-                self._fail(outcome.failure, outcome.error)
-            return None
-        cursor = Cursor(self, outcome.value, generation, units)
-        with self._lock:
+            if self.driver is None:
+                return None
+            cursor = Cursor(self, self.driver, options, self.generation, units)
             self.cursors.add(cursor)
-        return cursor
+            return cursor
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of it is left: no call in progress, no driver to close."""
+        return not self.crew.flights and not self.retired and self.driver is None
+
+    def adopt(self) -> None:
+        """Somebody uses the source, perhaps again: what is still in the air since it was closed is taken over."""
+        with self._lock:
+            self._closed = False
+            if self.state == "new" and OPENING in self.crew.flights:
+                self.state = "opening"
+                self.settled.clear()
+        self.crew.reopen()
 
     def close(self) -> None:
-        """Close the driver and end the lanes, unless a call is stuck: then the driver is left as it is."""
+        """Nobody uses the source any more: close the driver and end the lanes.
+
+        The driver is closed on a lane and waited for only so long. Beside a call that is stuck it is not closed at all; the
+        lane that brings the last one home does it.
+        """
         with self._lock:
+            self._closed = True
             self._retire()
             self.state, self._attempts, self._retry_at = "new", 0, 0.0
-        self.bury()
-        self.crew.dismiss()
+        if self.retired and not self._in_use() and self.crew.staff(1):
+            buried = threading.Event()
+
+            def bury(lane: Lane) -> None:
+                self.bury()
+                buried.set()
+
+            self.crew.queue.put(bury)
+            buried.wait(CLOSING)
+        with self._lock:
+            if self._closed:
+                self.crew.dismiss()
 
     def _until_due(self) -> float | None:
         """How long a lane may wait before the next reading of a source with a pace of its own."""

@@ -79,7 +79,7 @@ def test_a_driver_that_hangs_as_a_whole_is_given_up_after_a_few_threads() -> Non
         for device in backend.all_devices():
             device.release()
         until(lambda: len(timed(sampler)[1]) == 16)
-        until(lambda: lanes() <= 2)
+        until(lambda: timed(sampler)[3] == "ok" and lanes() <= 2)
 
 
 def test_a_driver_that_is_slow_everywhere_is_not_taken_for_hung(gpus: FakeBackend) -> None:

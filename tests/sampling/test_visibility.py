@@ -410,7 +410,7 @@ def test_renumbered_as_the_program_counts(rig: FakeBackend, monkeypatch: pytest.
 
 def test_devices_that_turn_up_later(rig: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are reported where they are visible; those that were there keep their keys, and none is given twice."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,1,0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(rig.device(number).identity.uuid for number in (3, 2, 0)))
     clock = FakeClock()
     for visible, first, later in (
         (True, {"gpu.0": 2, "gpu.1": 3}, {"gpu.0": 2, "gpu.1": 3, "gpu.2": 0}),

@@ -118,7 +118,7 @@ class AmdBackend:
     def _explained(self, failures: list[SourceError]) -> SourceError:
         """The failure of the best source that is there, with what the kernel shows to be wrong first among the advice."""
         first = next((error for error in failures if error.reason != Reason.DRIVER_UNAVAILABLE), failures[0])
-        message = "; ".join(error.message for error in failures)
+        message = "; ".join(dict.fromkeys(error.message for error in (first, *failures)))
         advice = dict.fromkeys(words for words in (detect().advice, *(error.advice for error in failures)) if words)
         return type(first)(first.reason, message, backend=self.name, advice="; ".join(advice))
 

@@ -19,8 +19,8 @@ from accelmetrics.backends.amd.gpu_metrics import BUSY
 from accelmetrics.backends.amd.processes import ProcessTable
 from accelmetrics.backends.amd.share import Share
 from accelmetrics.backends.amd.sysfs_fields import read_values
-from accelmetrics.backends.amd.sysfs_identity import cards, identify, partition, partition_mode
-from accelmetrics.backends.amd.table import Form, Value, Values, complete, memory_values, pool
+from accelmetrics.backends.amd.sysfs_identity import cards, identify, partition, partition_mode, shows_values
+from accelmetrics.backends.amd.table import Form, Value, Values, memory_values, pool
 from accelmetrics.backends.amd.throttling import Counts, counts_of
 from accelmetrics.backends.amd.topology import Node, gpu_nodes, used_memory
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
@@ -33,9 +33,12 @@ from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 SYSFS, AMDSMI = "sysfs", "amdsmi"
-ON_THE_CARD = "it belongs to the card as a whole: see the card that this is a partition of"
+NOT_SHOWN = "the kernel driver's files are not to be seen here"
+RELIST = 30.0
+"""Seconds between two looks at which cards there are: it reads through the whole PCI bus."""
 NOT_DRIVEN = "no GPU is driven by amdgpu here"
 ALL = tuple(expected_names("amd"))
+OF_PARTITIONS = tuple(expected_names("amd", partition=True))
 
 
 class Unit:
@@ -75,11 +78,15 @@ class InProcessDriver:
         addresses = cards()
         if not addresses:
             raise SourceError(Reason.DRIVER_UNAVAILABLE, NOT_DRIVEN, backend="amd")
+        self.with_files = SYSFS in sources and any(map(shows_values, addresses))
         library = _library(addresses, alone=SYSFS not in sources) if AMDSMI in sources else {}
-        self.with_files = SYSFS in sources
+        if not self.with_files and not library:
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, f"{NOT_SHOWN}: {', '.join(addresses)}", backend="amd")
         self.source = "+".join(name for name, used in ((SYSFS, self.with_files), (AMDSMI, library)) if used)
         self.units = _units(addresses, library, self._files)
         self._devices = tuple(unit.identity for unit in self.units)
+        self._listed = _listing()
+        self._relist_at = clock.monotonic() + RELIST
         self.table = ProcessTable(frozenset(unit.identity.pci_bus_id for unit in self.units if unit.identity.unified))
 
     @property
@@ -91,6 +98,19 @@ class InProcessDriver:
 
     def close(self) -> None:
         self._files.close()
+
+    def relist(self, now: float) -> None:
+        """Look, now and then, whether there are cards or partitions besides those that were listed. One that has gone is lost.
+
+        Raises:
+            DriverGoneError: There are: the driver is to be opened again.
+        """
+        if now < self._relist_at:
+            return
+        self._relist_at = now + RELIST
+        addresses, partitions = _listing()
+        if addresses - self._listed[0] or partitions != self._listed[1]:
+            raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, "there are cards or partitions that were not listed yet", backend="amd")
 
 
 class View:
@@ -112,7 +132,7 @@ class View:
         unit = self._unit
         if not unit.card.check(steps):
             asleep = Unavailable(Reason.SUSPENDED, f"{unit.card.address} is powered down, and reading it would wake it")
-            return self._form.reading(dict.fromkeys(ALL, asleep))
+            return self._form.reading(dict.fromkeys(ALL if unit.node is None else OF_PARTITIONS, asleep))
         if unit.node is not None:
             return self._form.reading(_partition_values(unit.node, unit.card, steps))
         values = self._values(now, steps)
@@ -124,12 +144,19 @@ class View:
         values: Values = dict.fromkeys(ALL, NOT_READ)
         if self._with_files:
             unit.card.refresh(now, steps)
+            if not unit.card.record:
+                raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"the kernel driver no longer shows {unit.card.address}", backend="amd")
             values = read_values(unit.card, unit.identity.unified, self._counts)
             self._counts = {} if isinstance(unit.card.table, Unavailable) else counts_of(unit.card.table)
         missing = {name for name, value in values.items() if isinstance(value, Unavailable) and value.reason != Reason.NEEDS_INTERVAL}
         if unit.library is None or not missing:
             return values
-        said = unit.library.read(missing, unit.identity.unified, steps)
+        try:
+            said = unit.library.read(missing, unit.identity.unified, steps)
+        except SourceError:
+            if not self._with_files:
+                raise
+            return values  # the library lost sight of a card that the kernel still shows
         better = {name: value for name, value in said.items() if not self._with_files or not isinstance(value, Unavailable)}
         return {**values, **better}
 
@@ -141,6 +168,7 @@ class InProcessReader:
     """One consumer."""
 
     def __init__(self, driver: InProcessDriver, options: ReadOptions, clock: Clock) -> None:
+        self._driver = driver
         self._table = driver.table
         self._now = clock.monotonic
         # Memory and engine time are the whole family's by definition, so ``options.children`` changes nothing here.
@@ -148,7 +176,15 @@ class InProcessReader:
         self._views = [View(unit, family, driver.with_files) for unit in driver.units]
 
     def read(self, unit: int, steps: list[Any]) -> Reading:
-        return self._views[unit].read(self._now(), self._table, steps)
+        now = self._now()
+        if unit == 0:
+            self._driver.relist(now)
+        return self._views[unit].read(now, self._table, steps)
+
+
+def _listing() -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
+    """Which cards there are, and which partitions."""
+    return frozenset(cards()), frozenset((node.address, node.partition) for node in gpu_nodes())
 
 
 def _units(addresses: Sequence[str], library: Mapping[str, AmdsmiCard], files: Files) -> list[Unit]:
@@ -201,7 +237,7 @@ def _partition_values(node: Node, card: Card, steps: list[Any]) -> Values:
     used = used_memory(node)
     steps.append(node.path)
     memory = memory_values(pool(unsaid if used is None else used, unsaid if node.memory is None else node.memory))
-    return complete({**memory, "gpu": _partition_activity(node, card, steps)}, ON_THE_CARD)
+    return {**memory, "gpu": _partition_activity(node, card, steps)}
 
 
 def _partition_activity(node: Node, card: Card, steps: list[Any]) -> Value:

@@ -12,6 +12,8 @@ from accelmetrics.schemas.identity import DeviceIdentity
 
 NAMES = ("/usr/share/libdrm/amdgpu.ids", "/opt/amdgpu/share/libdrm/amdgpu.ids")
 """Market names by device and revision: ``744C,	C8,	AMD Radeon RX 7900 XTX``."""
+SHOWN = ("gpu_busy_percent", "mem_info_vram_total", "hwmon", "gpu_metrics")
+"""Of which every card has at least one."""
 
 
 def identify(number: int, address: str, nodes: Iterable[Node]) -> DeviceIdentity:
@@ -103,3 +105,8 @@ def partition_mode(address: str) -> str:
 def cards() -> list[str]:
     """Addresses of the cards whose values the kernel shows."""
     return [address for address in sysfs.gpus() if sysfs.is_driven(address)]
+
+
+def shows_values(address: str) -> bool:
+    """Whether there is anything to read of a card: a container may show who is there, and nothing of them."""
+    return any(sysfs.exists(f"{sysfs.device_path(address)}/{name}") for name in SHOWN)

@@ -9,9 +9,12 @@ from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.nvidia.enumeration import ask_system
 from accelmetrics.backends.nvidia.errors import source_error
 from accelmetrics.backends.nvidia.library import Library, no_device, open_library
-from accelmetrics.backends.nvidia.places import Place
+from accelmetrics.backends.nvidia.opening import open_places
+from accelmetrics.backends.nvidia.places import Common, Place
 from accelmetrics.backends.nvidia.reader import NvidiaReader
+from accelmetrics.backends.nvidia.roster import Roster
 from accelmetrics.backends.nvidia.samples import SamplePool
+from accelmetrics.backends.nvidia.xid import Listener
 from accelmetrics.schemas.identity import DeviceIdentity
 
 
@@ -24,22 +27,23 @@ class NvidiaDriver:
     source = "nvml"
     machine_wide = False
 
-    def __init__(self, library: Library, places: list[Place], clock: Clock) -> None:
-        self._library = library
-        self._places = places
-        self._clock = clock
-        self._samples = SamplePool(library)
+    def __init__(self, common: Common) -> None:
+        self._common = common
+        self._roster = common.roster
+        self._samples = SamplePool(common.library)
 
     @property
     def devices(self) -> tuple[DeviceIdentity, ...]:
-        return tuple(place.identity for place in self._places)
+        return self._roster.devices
 
     def reader(self, options: ReadOptions) -> NvidiaReader:
-        return NvidiaReader(self._places, self._samples, self._clock, options)
+        return NvidiaReader(self._roster, self._samples, self._common.clock, options)
 
     def close(self) -> None:
+        if not self._common.listener.close() or self._common.roster.opening:
+            return  # a call that hangs uses the library still
         self._samples.close()
-        self._library.close()
+        self._common.library.close()
 
 
 def open_driver(clock: Clock) -> NvidiaDriver:
@@ -48,10 +52,13 @@ def open_driver(clock: Clock) -> NvidiaDriver:
     with ExitStack() as on_failure:
         on_failure.callback(library.close)
         count = _count(library)
-        system = ask_system(library)
-        places = [Place(library, index, system, clock.monotonic()) for index in range(count)]
+        common = Common(library, ask_system(library), Roster(), Listener(library), clock)
+        places = [Place(common, index) for index in range(count)]
         on_failure.pop_all()
-    return NvidiaDriver(library, places, clock)
+    common.roster.places.extend(places)
+    open_places(places)
+    common.roster.note()
+    return NvidiaDriver(common)
 
 
 def _count(library: Library) -> int:

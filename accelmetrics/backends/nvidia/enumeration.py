@@ -1,4 +1,8 @@
-"""What a device is: asked once through ``pynvml``, every fact on its own."""
+"""What a device is: asked once through ``pynvml``, every fact on its own.
+
+What listing a device needs is asked when the driver is opened, the rest at the device's first reading: there a call that hangs
+costs nobody else.
+"""
 
 from __future__ import annotations
 
@@ -68,6 +72,16 @@ class Questions:
         finally:
             self._steps.append(name)
 
+    def text(self, name: str, *arguments: Any) -> str | int:
+        """One text, or the return code of the call's failure."""
+        try:
+            return str(self._library.ask(name, *arguments))
+        except self._library.nvml.NVMLError as error:
+            self._note(error.value, name)
+            return int(error.value)
+        finally:
+            self._steps.append(name)
+
     def memory(self, handle: Any) -> DeviceMemory:
         """The device's memory, and whether it is the host's."""
         try:
@@ -92,30 +106,42 @@ def ask_system(library: Library) -> System:
     return System(str(version), f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "")
 
 
-def identify(questions: Questions, index: int, handle: Any, system: System, memory: DeviceMemory) -> DeviceIdentity:
-    """Everything about a device that does not change."""
+def recognise(questions: Questions, index: int, handle: Any, system: System) -> DeviceIdentity:
+    """What a device is listed and numbered by."""
     ask = questions.ask
     pci = ask("nvmlDeviceGetPciInfo", handle, otherwise=None)
-    bus_id = str(pci.busId) if pci is not None else ""
-    cores = ask("nvmlDeviceGetNumGpuCores", handle, otherwise=None)
-    architecture = ask("nvmlDeviceGetArchitecture", handle, otherwise=0)
     return DeviceIdentity(
         "gpu",
         "nvidia",
         index,
         name=str(ask("nvmlDeviceGetName", handle, otherwise="")),
         uuid=str(ask("nvmlDeviceGetUUID", handle, otherwise="")),
-        pci_bus_id=bus_id,
-        serial=str(ask("nvmlDeviceGetSerial", handle, otherwise="")),
-        architecture=ARCHITECTURES.get(architecture, ""),
+        pci_bus_id=str(pci.busId) if pci is not None else "",
         driver_version=system.driver_version,
         runtime_version=system.cuda_version,
+    )
+
+
+def describe(questions: Questions, listed: DeviceIdentity, handle: Any, memory: DeviceMemory) -> DeviceIdentity:
+    """Everything else about a device that does not change."""
+    ask = questions.ask
+    cores = ask("nvmlDeviceGetNumGpuCores", handle, otherwise=None)
+    architecture = ask("nvmlDeviceGetArchitecture", handle, otherwise=0)
+    return listed._replace(
+        serial=str(ask("nvmlDeviceGetSerial", handle, otherwise="")),
+        architecture=ARCHITECTURES.get(architecture, ""),
         firmware=str(ask("nvmlDeviceGetVbiosVersion", handle, otherwise="")),
         cores=None if cores in (None, 0, ALL_ONES) else int(cores),
         memory_total_bytes=memory.total,
-        numa_node=_numa_node(questions, handle, bus_id),
+        numa_node=_numa_node(questions, handle, listed.pci_bus_id),
         unified=memory.unified,
     )
+
+
+def completed(new: DeviceIdentity, old: DeviceIdentity) -> DeviceIdentity:
+    """The new facts, and the old ones where a new one could not be had."""
+    kept: dict[str, Any] = {name: before for name, now, before in zip(new._fields, new, old, strict=True) if now in ("", None)}
+    return new._replace(**kept)
 
 
 def _numa_node(questions: Questions, handle: Any, bus_id: str) -> int | None:

@@ -50,7 +50,8 @@ class Fast:
     def __init__(self, library: Library, handle: Any, skip: Iterable[Call] = ()) -> None:
         self._slots = Slots(library, handle, FAST)
         skipped = [FAST.index(call) for call in skip]
-        self._elsewhere = frozenset(name for index in skipped for name in layouts.names_of(index))
+        self._skipped = frozenset(name for index in skipped for name in layouts.names_of(index))
+        self._elsewhere = self._skipped
         self._fixed: dict[int, int] = {i: FUNCTION_NOT_FOUND for i, bound in enumerate(self._slots.bound) if bound is None}
         self._fixed.update(dict.fromkeys(skipped, NOT_SUPPORTED))
         self._limit = PowerLimit()
@@ -64,6 +65,13 @@ class Fast:
         if limit.missing != self._limit.missing:
             self._forget()
         self._limit = limit
+
+    def leave_out(self, names: frozenset[str]) -> None:
+        """Say which metrics something else gives, besides those of skipped calls."""
+        elsewhere = self._skipped | names
+        if elsewhere != self._elsewhere:
+            self._elsewhere = elsewhere
+            self._forget()
 
     def read(self, steps: list[Any]) -> FastReading:
         """Read now: the layout, the values of its names, and the block of the clocks-event reasons."""

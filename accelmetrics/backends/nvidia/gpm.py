@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from accelmetrics.backends.contract import NO_REASONS, Block, Number
 from accelmetrics.backends.nvidia.errors import FUNCTION_NOT_FOUND, check_device, impossible, unavailable
 from accelmetrics.backends.nvidia.library import Library
+from accelmetrics.backends.nvidia.paced import Group
+from accelmetrics.backends.nvidia.samples import SamplePool
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 MINIMUM_INTERVAL = 0.1
@@ -50,12 +52,11 @@ METRICS = (
     Metric("nvlinkRxBytes", 60, _MIB),
 )
 """Percent, and bytes per second: NVML answers MiB per second."""
-NAMES = tuple(metric.name for metric in METRICS)
-_FACTORS = tuple(metric.factor for metric in METRICS)
-_LIMITS = tuple(metric.maximum for metric in METRICS)
+SHARES = METRICS[:8]
+"""What a MIG instance has: its share of PCIe and NVLink is not measured, and the board's stays with the board."""
 
 # Of nvmlGpmMetric_t: identifier (skipped), return code, value, three pointers (skipped).
-LAYOUT = struct.Struct("=" + "4xid24x" * len(METRICS))
+METRIC_LAYOUT = "4xid24x"
 METRICS_OFFSET = 24
 """Of ``nvmlGpmMetricsGet_t``: version, count, two sample pointers, then the metrics."""
 _SAMPLES_OFFSET = 8
@@ -67,29 +68,43 @@ NO_GPM = Unavailable(Reason.NOT_SUPPORTED, "the GPU has no GPM (Hopper and later
 
 
 @cache
-def none_of(reason: Unavailable) -> Result:
+def none_of(reason: Unavailable, metrics: tuple[Metric, ...] = METRICS) -> Result:
     """No metric at all, all for one reason; the same objects for the same reason."""
-    return _NOTHING, dict.fromkeys(NAMES, reason)
+    return _NOTHING, dict.fromkeys([metric.name for metric in metrics], reason)
 
 
 class Gpm:
-    """The GPM calls of one device, shared by its consumers: they never read it at the same time."""
+    """The GPM calls of one device, shared by its consumers: they never read it at the same time.
 
-    def __init__(self, library: Library, handle: Any) -> None:
-        self._handle = handle
-        self._sample = library.function("nvmlGpmSampleGet")
+    Args:
+        library: The open library.
+        handle: The GPU's handle.
+        gpu_instance: The MIG instance's id on that GPU, if it is one; its compute instances share what is measured.
+
+    Attributes:
+        metrics: What is measured.
+    """
+
+    def __init__(self, library: Library, handle: Any, gpu_instance: int | None = None) -> None:
+        whole = gpu_instance is None
+        self.metrics = METRICS if whole else SHARES
+        sample = library.function("nvmlGpmSampleGet" if whole else "nvmlGpmMigSampleGet")
+        self._sample = None if sample is None else partial(sample, handle, *(() if whole else (gpu_instance,)))
         self._compute = library.function("nvmlGpmMetricsGet")
         self._get = library.nvml.c_nvmlGpmMetricsGet_t()
         self._get.version = 1
-        self._get.numMetrics = len(METRICS)
-        for number, metric in enumerate(METRICS):
+        self._get.numMetrics = len(self.metrics)
+        for number, metric in enumerate(self.metrics):
             self._get.metrics[number].metricId = metric.identifier
+        self._names = tuple(metric.name for metric in self.metrics)
+        self._factors = tuple(metric.factor for metric in self.metrics)
+        self._limits = tuple(metric.maximum for metric in self.metrics)
         self._pointers = (ctypes.c_void_p * 2).from_buffer(self._get, _SAMPLES_OFFSET)
-        self._raw = partial(LAYOUT.unpack_from, self._get, METRICS_OFFSET)
+        self._raw = partial(struct.Struct("=" + METRIC_LAYOUT * len(self.metrics)).unpack_from, self._get, METRICS_OFFSET)
 
     def take(self, sample: ctypes.c_void_p) -> int:
         """Take a sample into its buffer."""
-        return FUNCTION_NOT_FOUND if self._sample is None else self._sample(self._handle, sample)
+        return FUNCTION_NOT_FOUND if self._sample is None else self._sample(sample)
 
     def between(self, first: ctypes.c_void_p, second: ctypes.c_void_p) -> int:
         """Work out the metrics between two samples."""
@@ -99,17 +114,17 @@ class Gpm:
     def result(self) -> Result:
         """The metrics that the last ``between`` worked out."""
         raw = self._raw()
-        values = tuple(map(mul, raw[1::2], _FACTORS))
+        values = tuple(map(mul, raw[1::2], self._factors))
         # NaN compares with nothing, so it fails the first test.
-        if not any(raw[::2]) and all(map(le, values, _LIMITS)) and min(values) >= 0:
-            return Block(NAMES, values), NO_REASONS
-        return _sort_out(raw[::2], values)
+        if not any(raw[::2]) and all(map(le, values, self._limits)) and min(values) >= 0:
+            return Block(self._names, values), NO_REASONS
+        return _sort_out(self.metrics, raw[::2], values)
 
 
-def _sort_out(statuses: Sequence[int], values: Sequence[float]) -> Result:
+def _sort_out(wanted: Sequence[Metric], statuses: Sequence[int], values: Sequence[float]) -> Result:
     metrics: dict[str, Number] = {}
     reasons: dict[str, Unavailable] = {}
-    for metric, status, value in zip(METRICS, statuses, values, strict=True):
+    for metric, status, value in zip(wanted, statuses, values, strict=True):
         if status:
             reasons[metric.name] = unavailable(status)
         elif 0 <= value <= metric.maximum:
@@ -133,7 +148,7 @@ class Cursor:
         self._gpm = gpm
         self._older, self._newer = samples
         self._taken_at: float | None = None
-        self._result = none_of(NEEDS_INTERVAL)
+        self._result = none_of(NEEDS_INTERVAL, gpm.metrics)
 
     def read(self, now: float, steps: list[Any]) -> Result:
         """Sample the device, unless that is too soon, and give the metrics since the sample before."""
@@ -144,17 +159,17 @@ class Cursor:
         check_device(status, "nvmlGpmSampleGet")
         if status:
             # The sample before stays good: the next one is measured against it.
-            return none_of(unavailable(status))
+            return none_of(unavailable(status), self._gpm.metrics)
         self._older, self._newer = self._newer, self._older
         first, self._taken_at = self._taken_at is None, now
-        self._result = none_of(NEEDS_INTERVAL) if first else self._between(steps)
+        self._result = none_of(NEEDS_INTERVAL, self._gpm.metrics) if first else self._between(steps)
         return self._result
 
     def _between(self, steps: list[Any]) -> Result:
         status = self._gpm.between(self._older, self._newer)
         steps.append(status)
         check_device(status, "nvmlGpmMetricsGet")
-        return none_of(unavailable(status)) if status else _alike(self._gpm.result(), self._result)
+        return none_of(unavailable(status), self._gpm.metrics) if status else _alike(self._gpm.result(), self._result)
 
 
 def _alike(new: Result, old: Result) -> Result:
@@ -163,3 +178,35 @@ def _alike(new: Result, old: Result) -> Result:
     if block.names is not before.names and block.names == before.names:
         block = Block(before.names, block.values)
     return block, before_reasons if reasons == before_reasons else reasons
+
+
+class Profile:
+    """One consumer's GPM metrics of one device, from the question whether there are any to the sample last taken.
+
+    Args:
+        gpm: The device's calls.
+        support: The group that asks whether the device has GPM; read by somebody else, or here if nobody does.
+        samples: Lends sample buffers.
+
+    Attributes:
+        cursor: Where the consumer stands, once there is a sample.
+    """
+
+    def __init__(self, gpm: Gpm, support: Group, samples: SamplePool) -> None:
+        self.cursor: Cursor | None = None
+        self._gpm = gpm
+        self._support = support
+        self._samples = samples
+
+    def begin(self, now: float, steps: list[Any]) -> Result:
+        """The metrics before there is a cursor: the one reason why there are none, or the first sample."""
+        self._support.read(now, steps)
+        support = self._support.get("gpm")
+        if support != 1:
+            return none_of(support if isinstance(support, Unavailable) else NO_GPM, self._gpm.metrics)
+        lent = self._samples.lend(self, steps)
+        if isinstance(lent, int):
+            check_device(lent, "nvmlGpmSampleAlloc")
+            return none_of(unavailable(lent), self._gpm.metrics)
+        self.cursor = Cursor(self._gpm, lent)
+        return self.cursor.read(now, steps)

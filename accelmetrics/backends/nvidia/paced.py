@@ -31,13 +31,15 @@ class Group:
         handle: The device's handle.
         calls: What to read.
         interval: Seconds between two readings; infinite for what never changes.
+        patient: Fields that fail wait for the interval too; only a call that fails as a whole is made again at once.
 
     Attributes:
         block: The values; the same object while nothing in it changed.
         unavailable: Why the others are missing; likewise.
     """
 
-    def __init__(self, library: Library, handle: Any, calls: Sequence[Call], interval: float) -> None:
+    def __init__(self, library: Library, handle: Any, calls: Sequence[Call], interval: float, patient: bool = False) -> None:
+        self._patient = patient
         self._slots = Slots(library, handle, calls)
         self._unpack = self._slots.decoder()
         self._batches = [span for call, span in zip(self._slots.calls, self._slots.spans, strict=True) if call.fields]
@@ -103,7 +105,7 @@ class Group:
     def _store(self, answers: list[tuple[int, Answer]]) -> bool:
         self._live = [index for index in self._live if self._statuses[index] != NOT_SUPPORTED]
         doubtful = {i for i, (_, answer) in answers if isinstance(answer, Unavailable) and answer.reason != Reason.NOT_SUPPORTED}
-        self._again = [index for index in self._live if self._statuses[index] or index in doubtful]
+        self._again = [index for index in self._live if self._statuses[index] or (index in doubtful and not self._patient)]
         reasons: dict[str, Unavailable] = {}
         metrics: dict[str, Number] = {}
         for _, (value, answer) in answers:

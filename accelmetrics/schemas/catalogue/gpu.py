@@ -30,6 +30,7 @@ ACTIVITY = (
         prometheus='accel_utilization_ratio{engine="compute"}',
         otel='hw.gpu.utilization{hw.gpu.task="general"}',
         factor=PERCENT,
+        partitions=("amd",),
     ),
     Metric(
         "gpu.{i}.memory",
@@ -95,7 +96,7 @@ MEMORY = (
         maximum=100,
         otel="hw.gpu.memory.utilization",
         factor=PERCENT,
-        partitions=("nvidia",),
+        partitions=("nvidia", "amd"),
     ),
     Metric(
         "gpu.{i}.memoryAllocatedBytes",
@@ -104,13 +105,16 @@ MEMORY = (
         "Memory that is allocated on the device, without the driver's own reserve.",
         {
             "nvidia": f"{_MEMORY}.used; {_UNIFIED}",
-            "amd": 'mem_info_vram_used; "VRAM Total Used Memory (B)"; an APU: with mem_info_gtt_used; "GTT Total Used Memory (B)"',
+            "amd": (
+                'mem_info_vram_used (a partition: used_memory of its compute node); "VRAM Total Used Memory (B)"; '
+                'an APU: with mem_info_gtt_used; "GTT Total Used Memory (B)"'
+            ),
             "apple": 'ioreg IOAccelerator "In use system memory", a part of the host\'s',
         },
         integer=True,
         prometheus="accel_memory_used_bytes",
         otel="hw.gpu.memory.usage",
-        partitions=("nvidia",),
+        partitions=("nvidia", "amd"),
     ),
     Metric(
         "gpu.{i}.memoryTotalBytes",
@@ -125,7 +129,7 @@ MEMORY = (
         integer=True,
         prometheus="accel_memory_total_bytes",
         otel="hw.gpu.memory.limit",
-        partitions=("nvidia",),
+        partitions=("nvidia", "amd"),
     ),
     Metric(
         "gpu.{i}.memoryFreeBytes",
@@ -136,7 +140,7 @@ MEMORY = (
         integer=True,
         prometheus="accel_memory_free_bytes",
         otel="accel.memory.free",
-        partitions=("nvidia",),
+        partitions=("nvidia", "amd"),
     ),
     Metric(
         "gpu.{i}.bar1UsedBytes",

@@ -18,10 +18,10 @@ WORST_SCORE = 10
 STATISTICS = {
     "mean": "Mean",
     "p50": "Median",
-    "p90": "90th percentile",
-    "p95": "95th percentile",
-    "p99": "99th percentile",
-    "p999": "99.9th percentile",
+    "p90": "The 90th percentile",
+    "p95": "The 95th percentile",
+    "p99": "The 99th percentile",
+    "p999": "The 99.9th percentile",
 }
 """What is told of a distribution, by the word that stands in the keys. The SDK tells ``p95`` or ``p99``, not both."""
 

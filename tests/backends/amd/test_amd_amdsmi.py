@@ -124,6 +124,10 @@ def test_a_card_that_the_library_no_longer_knows_is_lost(rocm: Rocm, card: Devic
     with pytest.raises(SourceError) as caught:
         reader.read(0, [])
     assert caught.value.reason == Reason.DEVICE_LOST
+    rocm.behave({**mi300x(), "0.ecc.status": 31})
+    found = values(read(backend.open()))
+    assert found["gpu"] == 95
+    assert "correctedMemoryErrors" not in found
 
 
 def test_sentinels_are_no_values(rocm: Rocm, card: Device) -> None:

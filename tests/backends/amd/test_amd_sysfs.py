@@ -12,9 +12,9 @@ from accelmetrics.backends.amd import backend
 from accelmetrics.backends.amd.in_process import InProcessDriver
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.schemas.catalogue import expected_names
-from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.reasons import Reason
-from tests.simulators.amdgpu import Device, Tree, machines
+from tests.simulators.amdgpu import Device, Tree, location, machines
 from tests.simulators.amdgpu.machines import GIB, mi300_table
 from tests.simulators.amdgpu.tables import table
 
@@ -185,8 +185,8 @@ def test_partitions_are_devices_below_their_card_with_memory_and_activity_alone(
     )
     assert values(reader.read(2, []))["gpu"] == 10
     idle = reader.read(8, [])
-    assert sorted([*values(idle), *idle.unavailable]) == sorted(expected_names("amd"))
-    assert "see the card" in idle.unavailable["powerWatts"].detail
+    assert sorted([*values(idle), *idle.unavailable]) == sorted(expected_names("amd", partition=True))
+    assert idle.unavailable["gpu"].reason == Reason.NOT_SUPPORTED
 
 
 def test_a_card_that_is_one_partition_is_one_device(tree: Tree) -> None:
@@ -349,16 +349,19 @@ def test_an_energy_counter_whose_unit_nobody_documents_is_not_read(tree: Tree) -
     assert values(read())["energyJoules"] == 3
 
 
+class FakeClock:
+    """Time that passes when a test says so."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time_ns(self) -> int:
+        raise NotImplementedError
+
+
 def test_slow_values_are_read_every_ten_seconds_and_fast_ones_each_time(tree: Tree) -> None:
-    class FakeClock:
-        now = 100.0
-
-        def monotonic(self) -> float:
-            return self.now
-
-        def time_ns(self) -> int:
-            raise NotImplementedError
-
     clock, card = FakeClock(), machines.rx_7900(tree)
     reader = InProcessDriver(clock).reader(OPTIONS)
     reader.read(0, [])
@@ -367,6 +370,40 @@ def test_slow_values_are_read_every_ten_seconds_and_fast_ones_each_time(tree: Tr
     assert pick(reader.read(0, []), ("gpu", "pcieReplays")) == [12, 5]
     clock.now += 1
     assert pick(reader.read(0, []), ("gpu", "pcieReplays")) == [12, 6]
+
+
+def test_a_new_card_makes_the_driver_reopen(tree: Tree) -> None:
+    clock = FakeClock()
+    machines.rx_7900(tree)
+    reader = InProcessDriver(clock).reader(OPTIONS)
+    machines.mi300x(tree)
+    assert values(reader.read(0, []))["gpu"] == 83
+    clock.now += 30
+    with pytest.raises(DriverGoneError):
+        reader.read(0, [])
+    assert len(InProcessDriver(clock).devices) == 2
+
+
+def test_a_card_that_is_partitioned_anew_makes_the_driver_reopen(tree: Tree) -> None:
+    clock = FakeClock()
+    machines.mi300x(tree)
+    reader = InProcessDriver(clock).reader(OPTIONS)
+    tree.node(3, {"simd_count": 608, "location_id": location(5, 0, 1), "domain": 0, "gfx_target_version": 90402})
+    clock.now += 30
+    with pytest.raises(DriverGoneError):
+        reader.read(0, [])
+
+
+def test_a_card_that_the_driver_lets_go_of_makes_the_driver_reopen(tree: Tree) -> None:
+    card = machines.hygon(tree)
+    reader = backend.open().reader(OPTIONS)
+    reader.read(0, [])
+    card.remove("gpu_busy_percent", "mem_info_vram_used", "mem_info_vram_total", "hwmon/hwmon3/temp1_input")
+    card.remove("hwmon/hwmon3/power1_average", "hwmon/hwmon3/power1_cap")
+    forget_descriptors(reader)
+    reader._views[0]._unit.card._due = 0  # type: ignore[attr-defined]
+    with pytest.raises(DriverGoneError, match=r"no longer shows 0000:06:00\.0"):
+        reader.read(0, [])
 
 
 def test_pcie_bandwidth_is_never_read(tree: Tree) -> None:
@@ -393,6 +430,21 @@ def test_a_card_that_amdgpu_does_not_drive_is_none_of_ours(tree: Tree, driver: s
         backend.pinned("sysfs").open()
     assert caught.value.reason == Reason.DRIVER_UNAVAILABLE
     assert "no GPU is driven by amdgpu here" in caught.value.message
+
+
+def test_a_card_of_which_nothing_is_shown_is_left_to_other_sources(tree: Tree) -> None:
+    tree.device("0000:03:00.0", {"device": "0x744c"})
+    with pytest.raises(SourceError) as caught:
+        backend.pinned("sysfs").open()
+    assert caught.value.message == "the kernel driver's files are not to be seen here: 0000:03:00.0"
+
+
+def test_a_partition_of_a_card_that_sleeps_sleeps(tree: Tree) -> None:
+    card = machines.mi300x(tree, "DPX", 2)
+    card.write({"power/runtime_status": "suspended"})
+    reading = backend.open().reader(OPTIONS).read(1, [])
+    assert sorted(reading.unavailable) == sorted(expected_names("amd", partition=True))
+    assert {why.reason for why in reading.unavailable.values()} == {Reason.SUSPENDED}
 
 
 def test_closing_gives_the_descriptors_back(tree: Tree) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,11 +12,15 @@ from accelmetrics.backends.contract import Number, Reading, ReadOptions
 from accelmetrics.backends.nvidia.driver import NvidiaDriver, open_driver
 from accelmetrics.backends.nvidia.reader import NvidiaReader
 from accelmetrics.schemas.catalogue import expected_names
-from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 from accelmetrics.schemas.reasons import Unavailable
 
+LISTENING = "nvmlEventSetWait_v2"
+"""Called by a thread of its own, at its own pace."""
 OWED = frozenset(expected_names("nvidia"))
 """Every name that a reading of a device must have a value or a reason for."""
+OWED_BY_PARTITIONS = frozenset(expected_names("nvidia", True))
 
 
 class FakeClock:
@@ -44,13 +49,18 @@ class Seen(NamedTuple):
         return str(self.reasons[name].reason)
 
 
-def take_apart(reading: Reading) -> Seen:
+def is_conditional(name: str) -> bool:
+    """Whether a name exists only while what it is about does."""
+    return name.startswith("nvlink.") or name == "lastXid"
+
+
+def take_apart(reading: Reading, owed: frozenset[str] = OWED) -> Seen:
     """The values by name, after checking what holds for every reading: no name twice, none both there and missing."""
     metrics = {name: value for block in reading.blocks if not block.process for name, value in zip(block.names, block.values, strict=True)}
     share = {name: value for block in reading.blocks if block.process for name, value in zip(block.names, block.values, strict=True)}
     assert sum(len(block.names) for block in reading.blocks) == len(metrics) + len(share)
     assert not metrics.keys() & reading.unavailable.keys()
-    assert metrics.keys() | reading.unavailable.keys() == OWED
+    assert {name for name in (*metrics, *reading.unavailable) if not is_conditional(name)} == owed
     return Seen(metrics, dict(reading.unavailable), share, reading.processes, reading)
 
 
@@ -63,7 +73,15 @@ class Consumer:
         self.reader: NvidiaReader = self.driver.reader(ReadOptions(pid or os.getpid()))
 
     def read(self, unit: int = 0, steps: list[Any] | None = None) -> Seen:
-        return take_apart(self.reader.read(unit, [] if steps is None else steps))
+        partition = bool(self.driver.devices[unit].parent)
+        return take_apart(self.reader.read(unit, [] if steps is None else steps), OWED_BY_PARTITIONS if partition else OWED)
+
+    def identities(self) -> tuple[DeviceIdentity, ...]:
+        """Everything about the devices, most of which the first reading of each finds out."""
+        for unit in range(len(self.driver.devices)):
+            with suppress(SourceError):
+                self.reader.read(unit, [])
+        return self.driver.devices
 
     def later(self, seconds: float, unit: int = 0) -> Seen:
         self.clock.now += seconds
@@ -86,8 +104,7 @@ def write_tree(root: Path, files: dict[str, str]) -> None:
 
 
 def called(before: dict[Any, int], after: dict[Any, int], functions: Iterable[str] = ()) -> dict[Any, int]:
-    """What was called between two counts of calls, of some functions or of all."""
+    """What was called between two counts of calls, of some functions or of all; what is called apart from readings is left out."""
     wanted = set(functions)
-    return {
-        key: count - before.get(key, 0) for key, count in after.items() if count > before.get(key, 0) and (not wanted or key[0] in wanted)
-    }
+    risen = {key: count - before.get(key, 0) for key, count in after.items() if count > before.get(key, 0)}
+    return {key: count for key, count in risen.items() if key[0] != LISTENING and (not wanted or key[0] in wanted)}

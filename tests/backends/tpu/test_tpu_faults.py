@@ -479,3 +479,13 @@ def test_an_sdk_that_prints_anything_else_says_nothing(printed: str) -> None:
     assert reading.failed
     found = reading.first(("tensorcore_util",))
     assert found == (Reason.DRIVER_ERROR, "libtpu's SDK ended its process (exit status 1)")
+
+
+def test_the_sdk_is_told_how_the_program_set_its_tpu_up(v5e: TpuRuntime, libtpu: LibtpuStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+    module = libtpu.package / "sdk" / "__init__.py"
+    module.write_text(
+        module.read_text("utf-8") + "\nSTATE['metrics']['tensorcore_util'] = ('', [os.environ['TPU_SKIP_MDS_QUERY']] * 4)\n", "utf-8"
+    )
+    assert Consumer().device(0).values["tensorcoreUtilization"] == 1
+    assert v5e.requests

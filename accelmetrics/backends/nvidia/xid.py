@@ -1,0 +1,203 @@
+"""Xid errors: counted from the driver's events by a thread of its own, so that no reading waits for one.
+
+The thread looks every half second whether something has happened, and waits inside the driver for a few milliseconds only:
+closing and exit never wait for it, and a fork does not meet it in the middle of a call. The counter begins at 0 when the GPU
+was registered for events; as long as it is not, or the driver does not say what happened, there is a reason and no number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+from accelmetrics.backends.contract import Block
+from accelmetrics.backends.nvidia.errors import FUNCTION_NOT_FOUND, GONE, NOT_SUPPORTED, TIMEOUT, check_device, unavailable
+from accelmetrics.backends.nvidia.library import Library
+from accelmetrics.backends.nvidia.paced import EARLY
+from accelmetrics.schemas.reasons import Unavailable
+
+COUNT, LAST = "xidErrors", "lastXid"
+XID_EVENT = 0x8
+"""``nvmlEventTypeXidCriticalError``."""
+WAIT_MS = 5
+PAUSE = 0.5
+"""How long a wait inside the driver is, and seconds between two of them."""
+LONGEST_CALL = 1.0
+"""Seconds after which a call counts as hung when the driver is closed."""
+LONGEST_HOLD = 0.1
+"""Seconds that a fork waits for the call in progress."""
+INTERVAL = 1.0
+
+
+class EventData(ctypes.Structure):
+    """``nvmlEventData_t``; its first form ends before the instances' ids."""
+
+    _fields_ = (
+        ("device", ctypes.c_void_p),
+        ("type", ctypes.c_ulonglong),
+        ("data", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+class Tally(NamedTuple):
+    """What has happened on one GPU: how many Xid errors, and the code of the newest."""
+
+    errors: int = 0
+    last: int = 0
+
+
+class Listener:
+    """The event set of an open driver, and the thread that looks into it.
+
+    Attributes:
+        failure: The return code of the last look; 0 while looking works.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self.failure = 0
+        self._library = library
+        self._register = library.function("nvmlDeviceRegisterEvents")
+        self._look = library.function("nvmlEventSetWait_v2") or library.function("nvmlEventSetWait")
+        self._set = ctypes.c_void_p()
+        self._tallies: dict[int, Tally] = {}
+        self._stop = threading.Event()
+        self._starting = threading.Lock()
+        self._calling = threading.Lock()
+        self._thread: threading.Thread | None = None
+        create = library.function("nvmlEventSetCreate")
+        known = create is not None and self._register is not None and self._look is not None
+        self._created = create(ctypes.byref(self._set)) if known and create is not None else FUNCTION_NOT_FOUND
+
+    def register(self, handle: Any) -> int:
+        """Begin to count what happens on a GPU; the return code."""
+        if self._created or self._register is None:
+            return self._created
+        status = self._register(handle, ctypes.c_ulonglong(XID_EVENT), self._set)
+        if status == 0:
+            self._tallies.setdefault(_address(handle), Tally())
+            self._start()
+        return status
+
+    def tally(self, handle: Any) -> Tally:
+        """What has happened on a registered GPU."""
+        return self._tallies[_address(handle)]
+
+    def close(self) -> bool:
+        """End the thread and give the set back; False when a call hangs, and nothing can be given back."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(LONGEST_CALL)
+            if self._thread.is_alive():
+                return False
+        free = self._library.function("nvmlEventSetFree")
+        if free is not None and self._set.value is not None:
+            free(self._set)
+            self._set = ctypes.c_void_p()
+        return True
+
+    def hold(self) -> bool:
+        """Keep the thread out of the driver; whether that worked."""
+        return self._calling.acquire(timeout=LONGEST_HOLD)
+
+    def release(self) -> None:
+        """Let it go on."""
+        self._calling.release()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None and not self._stop.is_set():
+                self._thread = threading.Thread(target=self._listen, name="accelmetrics-nvidia-xid", daemon=True)
+                _LISTENERS.add(self)
+                self._thread.start()
+
+    def _listen(self) -> None:
+        assert self._look is not None  # else there is no set
+        event = EventData()
+        while not self._stop.is_set():
+            with self._calling:
+                status = self._look(self._set, ctypes.byref(event), WAIT_MS)
+            self.failure = 0 if status == TIMEOUT else status
+            if status == 0:
+                self._note(event)
+            elif status in GONE:
+                return
+            else:
+                self._stop.wait(PAUSE)
+
+    def _note(self, event: EventData) -> None:
+        before = self._tallies.get(event.device)
+        if event.type & XID_EVENT and before is not None:
+            # An error in a MIG instance is the GPU's too: it is counted there, so that sums are right.
+            self._tallies[event.device] = Tally(before.errors + 1, event.data)
+
+
+class Xids:
+    """One GPU's Xid errors: registered at its first reading, and then looked up in memory once a second.
+
+    Attributes:
+        block: The counter, and the newest code once there is one.
+        unavailable: Why the counter is missing.
+        due: When ``read`` is wanted next.
+    """
+
+    def __init__(self, listener: Listener, handle: Any) -> None:
+        self._listener = listener
+        self._handle = handle
+        self._registered = False
+        self.block = Block((), ())
+        self.unavailable: Mapping[str, Unavailable] = {}
+        self.due = -math.inf
+
+    def read(self, now: float, steps: list[Any]) -> bool:
+        """Bring the counter up to date, if that is due; says whether anything is different from before."""
+        if now < self.due:
+            return False
+        if not self._registered:
+            status = self._listener.register(self._handle)
+            steps.append(status)
+            check_device(status, "nvmlDeviceRegisterEvents")
+            if status:
+                self.due = math.inf if status in (NOT_SUPPORTED, FUNCTION_NOT_FOUND) else -math.inf
+                return self._set((), (), unavailable(status))
+            self._registered = True
+        self.due = now + INTERVAL * EARLY
+        if self._listener.failure:
+            return self._set((), (), unavailable(self._listener.failure))
+        tally = self._listener.tally(self._handle)
+        return self._set((COUNT, LAST), tally, None) if tally.errors else self._set((COUNT,), (0,), None)
+
+    def _set(self, names: tuple[str, ...], values: tuple[int, ...], missing: Unavailable | None) -> bool:
+        reasons = {} if missing is None else {COUNT: missing}
+        if names == self.block.names and values == self.block.values and reasons == self.unavailable:
+            return False
+        self.block, self.unavailable = Block(names, values), reasons
+        return True
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+_LISTENERS: WeakSet[Listener] = WeakSet()
+_held: list[Listener] = []
+
+
+def _before_fork() -> None:
+    """A child must not inherit the driver's library in the middle of a call, with a lock that nobody there releases."""
+    _held.extend(listener for listener in list(_LISTENERS) if listener.hold())
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
