@@ -1,4 +1,4 @@
-"""NVIDIA, AMD and the host in one program: no key collides, units agree, and one vendor's trouble stays its own."""
+"""NVIDIA, AMD, TPU and the host in one program: no key collides, units agree, and one vendor's trouble stays its own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 
 from accelmetrics import Reason, Sampler, Snapshot
 from accelmetrics.schemas.catalogue import match
+from tests.sampling.conftest import until
 from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
+from tests.simulators.tpu import DUTY_CYCLE, TOTAL, USAGE, TpuMachine, TpuRuntime
 
 
 @pytest.fixture
@@ -35,19 +37,42 @@ def rocm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RocmSmiStandIn:
 
 
 @pytest.fixture
-def sampler(nvml: NvmlSimulator, rocm: RocmSmiStandIn) -> Generator[Sampler, None, None]:
-    with Sampler(["host", "amd", "nvidia"], timeout=1.0) as both:
+def tpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[TpuRuntime, None, None]:
+    """Two TPU v5e chips, held by a program whose runtime numbers them 8 and 9; the host is this machine's own."""
+    root = tmp_path / "root"
+    (root / "proc").mkdir(parents=True)
+    machine = TpuMachine(root)
+    for node in machine.chips("v5e", 2):
+        machine.process(4711, node)
+    for path in Path("/proc").iterdir():
+        if not (root / "proc" / path.name).exists():
+            (root / "proc" / path.name).symlink_to(path)
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(root))
+    runtime = TpuRuntime()
+    runtime.devices(8, 9)
+    runtime.gauge(DUTY_CYCLE, {8: 99.5, 9: 12.25})
+    runtime.gauge(TOTAL, {8: 16 << 30, 9: 16 << 30})
+    runtime.gauge(USAGE, {8: 4 << 30, 9: 2 << 30})
+    monkeypatch.setenv("TPU_RUNTIME_METRICS_PORTS", str(runtime.port))
+    yield runtime
+    runtime.stop()
+
+
+@pytest.fixture
+def sampler(nvml: NvmlSimulator, rocm: RocmSmiStandIn, tpu: TpuRuntime) -> Generator[Sampler, None, None]:
+    with Sampler(["host", "amd", "nvidia", "tpu"], timeout=1.0) as both:
         yield both
 
 
 def by_vendor(snapshot: Snapshot) -> dict[str, list[str]]:
-    return {vendor: [device.key for device in snapshot.devices if device.vendor == vendor] for vendor in ("nvidia", "amd")}
+    return {vendor: [device.key for device in snapshot.devices if device.vendor == vendor] for vendor in ("nvidia", "amd", "google")}
 
 
 def test_numbers_are_nvidias_first_then_amds_however_they_were_named(sampler: Sampler) -> None:
     snapshot = sampler.sample()
-    assert by_vendor(snapshot) == {"nvidia": ["gpu.0", "gpu.1"], "amd": ["gpu.2"]}
-    assert [status.name for status in snapshot.backends] == ["nvidia", "amd", "host"]
+    assert by_vendor(snapshot) == {"nvidia": ["gpu.0", "gpu.1"], "amd": ["gpu.2"], "google": ["tpu.8", "tpu.9"]}
+    assert (snapshot.metrics["tpu.8.dutyCycle"], snapshot.metrics["tpu.9.memoryUsageBytes"]) == (99.5, 2 << 30)
+    assert [status.name for status in snapshot.backends] == ["nvidia", "amd", "tpu", "host"]
     assert {status.status for status in snapshot.backends} == {"ok"}
 
 
@@ -74,8 +99,7 @@ def test_one_vendors_hang_leaves_the_others_on_time(sampler: Sampler, nvml: Nvml
     nvml.rule("nvmlDeviceGetPowerUsage", hang=True)
     snapshot = sampler.sample()
     assert {snapshot.unavailable[f"gpu.{number}.powerWatts"].reason for number in (0, 1)} == {Reason.TIMED_OUT}
-    assert "gpu.2.powerWatts" in snapshot.metrics
-    assert "memory_percent" in snapshot.metrics
+    assert {"gpu.2.powerWatts", "tpu.8.dutyCycle", "memory_percent"} <= snapshot.metrics.keys()
     nvml.release("nvmlDeviceGetPowerUsage")
 
 
@@ -96,3 +120,16 @@ def test_a_vendor_that_never_opens_says_so_and_the_rest_is_there(nvml: NvmlSimul
     assert [status.status for status in snapshot.backends] == ["failed", "ok", "ok"]
     assert "version" in snapshot.backends[0].detail
     assert snapshot.devices[0].vendor == "amd"
+
+
+def test_a_runtime_that_dies_leaves_the_gpus_alone(sampler: Sampler, tpu: TpuRuntime) -> None:
+    before = sampler.sample()
+    tpu.stop()
+
+    def gone() -> bool:
+        snapshot = sampler.sample()
+        assert {"gpu.0.temp", "gpu.2.temp"} <= snapshot.metrics.keys()
+        assert by_vendor(snapshot) == by_vendor(before)
+        return "tpu.8.dutyCycle" not in snapshot.metrics
+
+    until(gone, 15.0)

@@ -52,7 +52,7 @@ def parse(text: str) -> Accelerator:
     Raises:
         SourceError: It is none, or holds no GPU.
     """
-    plist = guarded(plistlib.loads, text.encode(errors="replace"))  # the parser throws whatever comes to pass in it
+    plist = guarded(plistlib.loads, text.encode())  # the parser throws whatever comes to pass in it
     if plist.failure is not None or not isinstance(plist.value, list):
         raise SourceError(Reason.PARSE_ERROR, f"ioreg printed no property list: {' '.join(text.split())[:80]}")
     for entry in plist.value:

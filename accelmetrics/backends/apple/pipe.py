@@ -1,8 +1,8 @@
 """``macmon pipe`` as a long-lived child, once it has shown that it is macmon.
 
 Another program of that name is on PyPI: a dashboard that starts a web server. So a command of the name is asked for its
-version first, and its first line must be one of macmon's; if not, it is left alone. A macmon that fails at its start is
-tried again later; one that has worked is kept running by :mod:`~accelmetrics.backends.streams`.
+version first, and its first line must be one of macmon's; if not, it is left alone. One that ends is started again, with back-off,
+by :mod:`~accelmetrics.backends.streams`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FIRST_LINE = 4.0
 TRIAL = 15.0
 """Seconds within which a command must show that it is macmon."""
 RETRY = 60.0
-"""Seconds after which one that failed at its start is tried again."""
+"""Seconds after which one that was not there, or may not be executed, is looked for again."""
 VERSION_TIMEOUT = 3.0
 
 MISSING = Unavailable(Reason.DRIVER_UNAVAILABLE, "macmon is not installed (brew install macmon)")
@@ -114,9 +114,9 @@ class MacmonPipe:
         self._why = stream.failure or Unavailable(Reason.TIMED_OUT, "macmon has printed nothing yet")
         if spoke:
             self._why = Unavailable(Reason.PARSE_ERROR, "a program named macmon prints something else than macmon does")
-        # One that fails at its start may get better; a stranger is not started time and again.
-        self._rejected = spoke or late
-        if self._rejected or stream.ends:
+        # One that ends may do better when it is started again; a stranger that stays is not started time and again.
+        self._rejected = spoke or (late and not stream.ends)
+        if self._rejected:
             self.close()
         return Sheet.missing(self.name, NAMES, self._why)
 

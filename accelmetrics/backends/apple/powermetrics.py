@@ -69,7 +69,7 @@ def run() -> Values:
 
 def parse(text: str) -> Values | None:
     """Every metric of one sample, in either form; None when it is neither."""
-    plist = guarded(plistlib.loads, text.strip("\0 \n").encode(errors="replace"))  # the parser throws whatever comes to pass in it
+    plist = guarded(plistlib.loads, text.strip("\0 \n").encode())  # the parser throws whatever comes to pass in it
     if isinstance(plist.value, Mapping):
         return _of_plist(plist.value)
     return _of_text(text)

@@ -111,7 +111,7 @@ class Links:
             summed = self._sum(name, found)
             told[name] = found[f"{name}.all"] if summed is None else summed
         for way, (_, name) in TRAFFIC.items():
-            summed = self._sum(way, found) if isinstance(found[f"{way}.all"], Unavailable) else None
+            summed = self._sum(way, found) if _unsupported(found[f"{way}.all"]) else None
             if summed is not None:
                 told[name] = summed * KIB
         return told

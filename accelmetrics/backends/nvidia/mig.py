@@ -9,7 +9,15 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.nvidia.errors import FUNCTION_NOT_FOUND, GONE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, source_error
+from accelmetrics.backends.nvidia.errors import (
+    FUNCTION_NOT_FOUND,
+    GONE,
+    GPU_IS_LOST,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    source_error,
+)
 from accelmetrics.backends.nvidia.instance import InstancePlace, Parent
 from accelmetrics.backends.nvidia.library import Library
 from accelmetrics.backends.nvidia.paced import EARLY
@@ -70,7 +78,7 @@ class Partitions:
 
     def _seen(self, handle: Any, steps: list[Any]) -> list[Seen] | None:
         """The instances, None where not all questions about them were answered: then nobody is said to be gone."""
-        most = self._library_most(handle, steps)
+        most = self._most(handle, steps)
         found: list[Seen] = []
         for number in range(most):
             instance = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", steps, handle, number)
@@ -82,7 +90,7 @@ class Partitions:
             found.append(Seen(number, instance, str(uuid)))
         return found
 
-    def _library_most(self, handle: Any, steps: list[Any]) -> int:
+    def _most(self, handle: Any, steps: list[Any]) -> int:
         """How many instances there can be; seven is the most that any GPU has had so far."""
         most = self._ask_number("nvmlDeviceGetMaxMigDeviceCount", steps, handle)
         return 7 if most is None else most
@@ -119,5 +127,5 @@ class Partitions:
             steps.append(name)
 
     def _note(self, code: int, name: str) -> None:
-        if code in GONE:
+        if code in GONE or code == GPU_IS_LOST:
             raise source_error(code, name)

@@ -58,6 +58,7 @@ class Listener:
 
     Attributes:
         failure: The return code of the last look; 0 while looking works.
+        able: Whether the driver has what it takes.
     """
 
     def __init__(self, library: Library) -> None:
@@ -71,14 +72,26 @@ class Listener:
         self._starting = threading.Lock()
         self._calling = threading.Lock()
         self._thread: threading.Thread | None = None
-        create = library.function("nvmlEventSetCreate")
-        known = create is not None and self._register is not None and self._look is not None
-        self._created = create(ctypes.byref(self._set)) if known and create is not None else FUNCTION_NOT_FOUND
+        self._create = library.function("nvmlEventSetCreate")
+        self.able = not (self._create is None or self._register is None or self._look is None)
+        self.make_set()
+
+    def make_set(self) -> int:
+        """Have an event set; the return code. Where another lane is at it already, it counts as still to come."""
+        if not self.able or self._create is None:
+            return FUNCTION_NOT_FOUND
+        if self._set.value is not None:
+            return 0
+        if not self._starting.acquire(blocking=False):
+            return TIMEOUT
+        try:
+            return self._create(ctypes.byref(self._set))
+        finally:
+            self._starting.release()
 
     def register(self, handle: Any) -> int:
-        """Begin to count what happens on a GPU; the return code."""
-        if self._created or self._register is None:
-            return self._created
+        """Begin to count what happens on a GPU; the return code. There must be a set."""
+        assert self._register is not None  # else there is no set
         status = self._register(handle, ctypes.c_ulonglong(XID_EVENT), self._set)
         if status == 0:
             self._tallies.setdefault(_address(handle), Tally())
@@ -160,11 +173,9 @@ class Xids:
         if now < self.due:
             return False
         if not self._registered:
-            status = self._listener.register(self._handle)
-            steps.append(status)
-            check_device(status, "nvmlDeviceRegisterEvents")
+            status = self._register(steps)
             if status:
-                self.due = math.inf if status in (NOT_SUPPORTED, FUNCTION_NOT_FOUND) else -math.inf
+                self.due = math.inf if status == NOT_SUPPORTED or not self._listener.able else -math.inf
                 return self._set((), (), unavailable(status))
             self._registered = True
         self.due = now + INTERVAL * EARLY
@@ -172,6 +183,16 @@ class Xids:
             return self._set((), (), unavailable(self._listener.failure))
         tally = self._listener.tally(self._handle)
         return self._set((COUNT, LAST), tally, None) if tally.errors else self._set((COUNT,), (0,), None)
+
+    def _register(self, steps: list[Any]) -> int:
+        missing = self._listener.make_set()
+        if missing:
+            steps.append(missing)
+            return missing
+        status = self._listener.register(self._handle)
+        steps.append(status)
+        check_device(status, "nvmlDeviceRegisterEvents")
+        return status
 
     def _set(self, names: tuple[str, ...], values: tuple[int, ...], missing: Unavailable | None) -> bool:
         reasons = {} if missing is None else {COUNT: missing}

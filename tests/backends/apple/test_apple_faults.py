@@ -135,12 +135,14 @@ def test_one_that_prints_no_record_in_time_is_left_alone(
     assert len(mac.calls("macmon")) == 2
 
 
+@pytest.mark.parametrize("trial", [0.1, 15.0])
 def test_a_macmon_that_fails_at_its_start_is_tried_again(
-    mac: MacStandIn, drivers: list[AppleDriver], monkeypatch: pytest.MonkeyPatch
+    mac: MacStandIn, drivers: list[AppleDriver], monkeypatch: pytest.MonkeyPatch, trial: float
 ) -> None:
-    monkeypatch.setattr(pipe, "RETRY", 0.3)
+    monkeypatch.setattr(pipe, "TRIAL", trial)
     mac.behave("macmon", mode="die", errors="no IOReport\n")
     reader = open_driver(drivers)
+    until(lambda: len(mac.calls("macmon")) == 3)
     found = read(reader)
     assert set(found.values) == OF_IOREG
     assert "no IOReport" in found.reasons["temp"].detail

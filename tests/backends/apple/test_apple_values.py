@@ -54,10 +54,18 @@ def test_macmon_and_ioreg_together_give_everything(mac: MacStandIn, sampler: Sam
     snapshot = sampler.sample()
     assert snapshot.metrics == of_gpu(GPU) | MACHINE
     assert set(snapshot.unavailable) == {"gpu.0.powerPercent"}
-    assert snapshot.unavailable["gpu.0.powerPercent"].reason == Reason.NOT_SUPPORTED
+    assert snapshot.unavailable["gpu.0.powerPercent"] == (
+        Reason.NOT_SUPPORTED,
+        "nobody publishes a power limit for the GPUs of Apple's chips",
+    )
     (status,) = snapshot.backends
     assert (status.status, status.source) == ("ok", "macmon+ioreg")
     assert mac.calls("powermetrics") == []
+
+
+def test_root_needs_no_powermetrics_beside_macmon(root: MacStandIn, sampler: Sampler) -> None:
+    assert sampler.sample().backends[0].source == "macmon+ioreg"
+    assert root.calls("powermetrics") == []
 
 
 def test_what_is_given_or_explained_is_what_the_catalogue_promises(mac: MacStandIn, sampler: Sampler) -> None:

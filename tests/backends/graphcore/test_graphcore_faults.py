@@ -100,6 +100,18 @@ def test_after_failures_in_a_row_the_library_is_opened_again(stand_in: Gcipuinfo
     assert stand_in.calls.count(["gcipuinfo"]) == made + 1
 
 
+def test_failures_that_are_not_in_a_row_open_nothing_again(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:
+    stand_in.behave([c600(0)])
+    sampler.sample()
+    modes: tuple[Mode, ...] = ("raise", "raise", "normal", "raise", "normal")
+    given = []
+    for mode in modes:
+        stand_in.behave([c600(0)], mode=mode)
+        given.append(len(sampler.sample().metrics))
+    assert given == [0, 0, 8, 0, 8]
+    assert stand_in.calls.count(["gcipuinfo"]) == 1
+
+
 def test_an_ipu_that_is_no_longer_listed_is_lost_and_the_others_are_not(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:
     stand_in.behave([c600(0), c600(1)])
     sampler.sample()

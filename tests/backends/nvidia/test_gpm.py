@@ -88,7 +88,7 @@ def test_one_metric_that_fails(simulator: NvmlSimulator, consumer: Consumer) -> 
     assert seen.metrics.keys() >= GPM - {"pipeFp64Active"}
     again = consumer.later(0.2)
     assert again.reading.unavailable is seen.reading.unavailable
-    assert [new.names is old.names for new, old in zip(again.reading.blocks, seen.reading.blocks, strict=True)] == [True] * 6
+    assert [new.names is old.names for new, old in zip(again.reading.blocks, seen.reading.blocks, strict=True)] == [True] * 9
     simulator.gpu[0].set(gpm={"FP64_UTIL": 5.0})
     assert consumer.later(0.2).metrics["pipeFp64Active"] == 5.0
 

@@ -42,7 +42,7 @@ def failure() -> SourceError:
 def test_identity(simulator: NvmlSimulator, consumer: Consumer) -> None:
     """Everything that does not change, from the driver."""
     assert [device.vendor_index for device in consumer.driver.devices] == [0, 1, 2]
-    device = consumer.driver.devices[1]
+    device = consumer.identities()[1]
     assert device.name == "NVIDIA H100 80GB HBM3"
     assert device.uuid.startswith("GPU-")
     assert device.pci_bus_id == "00000000:19:00.0"
@@ -61,7 +61,7 @@ def test_the_numa_node_of_the_slot(root: Path, simulator: NvmlSimulator, consume
     """Where NVML does not say, the kernel does; -1 is none."""
     simulator.rule("nvmlDeviceGetNumaNodeId", error=Ret.NOT_SUPPORTED)
     write_tree(root, {"/sys/bus/pci/devices/0000:10:00.0/numa_node": "1\n", "/sys/bus/pci/devices/0000:19:00.0/numa_node": "-1\n"})
-    assert [device.numa_node for device in consume().driver.devices] == [1, None, None]
+    assert [device.numa_node for device in consume().identities()] == [1, None, None]
 
 
 def test_the_registration() -> None:
@@ -181,7 +181,7 @@ def test_facts_that_are_known_stay(simulator: NvmlSimulator, consume: Callable[.
     """A device that is asked again for one fact keeps the others, even where their calls fail this time."""
     simulator.rule("nvmlDeviceGetSerial", 1, error=Ret.TIMEOUT)
     consumer = consume()
-    before = consumer.driver.devices[1]
+    before = consumer.identities()[1]
     simulator.rule("nvmlDeviceGetSerial", 1)
     simulator.rule("nvmlDeviceGetUUID", 1, error=Ret.TIMEOUT)
     simulator.rule("nvmlDeviceGetNumGpuCores", 1, error=Ret.TIMEOUT)

@@ -55,7 +55,8 @@ def test_the_layout_of_gpm_metrics() -> None:
     get = pynvml.c_nvmlGpmMetricsGet_t
     metric = pynvml.c_nvmlGpmMetric_t
     assert get.metrics.offset == gpm.METRICS_OFFSET
-    assert gpm.LAYOUT.size == ctypes.sizeof(metric) * len(gpm.METRICS)
+    assert struct.calcsize("=" + gpm.METRIC_LAYOUT) == ctypes.sizeof(metric)
+    assert [metric.maximum for metric in gpm.SHARES] == [100.0] * 8
     assert (metric.metricId.offset, metric.nvmlReturn.offset, metric.value.offset) == (0, 4, 8)
     assert (get.sample1.offset, get.sample2.offset) == (8, 16)
 

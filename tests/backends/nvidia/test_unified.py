@@ -49,7 +49,7 @@ def test_a_total_of_zero_means_the_same(host: Path, simulate: Callable[..., Nvml
     simulator = simulate(gpus=2)
     simulator.gpu[1].set(memory_total=0, memory_used=0, memory_free=0, memory_reserved=0)
     consumer = consume()
-    assert [device.unified for device in consumer.driver.devices] == [False, True]
+    assert [device.unified for device in consumer.identities()] == [False, True]
     assert consumer.read(1).metrics["memoryTotalBytes"] == 1000 * 1024
     assert consumer.read(0).metrics["memoryTotalBytes"] == simulator.gpu[0].get("memory_total")
 

@@ -43,6 +43,7 @@ SOURCES: dict[str, tuple[str, float]] = {
     "maxPcieLinkGen": ("pcie_gen_max", 1),
     "maxPcieLinkWidth": ("pcie_width_max", 1),
     "pcieReplays": ("pcie_replay", 1),
+    "fabricState": ("fabric_state", 1),
     "pcieTxBytesTotal": ("pcie_tx_bytes", 1),
     "pcieRxBytesTotal": ("pcie_rx_bytes", 1),
     "bar1UsedBytes": ("bar1_used", 1),
@@ -62,7 +63,11 @@ SOURCES: dict[str, tuple[str, float]] = {
     "nvlinkTxBytes": ("gpm[61]", 2**20),
     "nvlinkRxBytes": ("gpm[60]", 2**20),
 }
-COMPUTED = {"memoryAllocated", "memoryFreeBytes", "powerPercent", "nvlinkTxBytesTotal", "nvlinkRxBytesTotal"}
+COMPUTED = {
+    *("memoryAllocated", "memoryFreeBytes", "powerPercent", "nvlinkTxBytesTotal", "nvlinkRxBytesTotal"),
+    *("nvlinkCrcErrors", "nvlinkReplayErrors", "nvlinkRecoveryErrors", "xidErrors"),
+}
+"""And counted: these are the matter of other tests."""
 THROTTLE = [
     "gpuIdle",
     "applicationsClocksSetting",

@@ -6,7 +6,7 @@
 
 /* A set's handle is a number like a device's: a freed or foreign one is refused, not followed. */
 #define SET_MAGIC 0x4e59000000000000ULL
-#define MAX_SETS 64
+#define MAX_SETS 4096
 
 typedef struct {
     _Atomic uint32_t next; /* the event to look at next */

@@ -1,0 +1,355 @@
+"""MIG: each instance a device of its own, found at opening, made and destroyed while readings go on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from accelmetrics import Reason, Sampler
+from accelmetrics.backends.contract import ReadOptions
+from accelmetrics.backends.nvidia import NvidiaBackend
+from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.testing import FakeClock
+from tests.backends.nvidia.machine import OWED_BY_PARTITIONS, Consumer
+from tests.simulators.nvml import NvmlSimulator, Process, Ret
+
+GIB = 2**30
+SHARES = {name for name in OWED_BY_PARTITIONS if not name.startswith("memory")}
+BOARD = ("powerWatts", "temp", "energyJoules", "smClock", "correctedMemoryErrors", "pcieTxBytesTotal", "enforcedPowerLimitWatts")
+
+
+@pytest.fixture
+def divided(simulator: NvmlSimulator) -> NvmlSimulator:
+    """Three H100s, the second with three instances."""
+    simulator.partition(1, ["3g.40gb", "1c.2g.20gb", "1c.2g.20gb"])
+    return simulator
+
+
+def test_who_an_instance_is(divided: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """UUID, parent, profile and size; the GPUs keep their units, the instances follow them."""
+    consumer = consume()
+    assert [device.uuid[:4] for device in consumer.driver.devices] == ["GPU-"] * 3 + ["MIG-"] * 3
+    before = consumer.driver.devices
+    devices = consumer.identities()
+    assert devices is not before
+    assert consumer.driver.devices is devices
+    assert [device.vendor_index for device in devices] == [0, 1, 2, 0, 1, 2]
+    instance = devices[3]
+    assert (instance.name, instance.memory_total_bytes) == ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", 40 * GIB)
+    assert {device.parent for device in devices[3:]} == {devices[1].uuid}
+    assert (instance.architecture, instance.driver_version, instance.pci_bus_id) == ("Hopper", "570.124.06", "")
+    assert len({device.uuid for device in devices}) == 6
+
+
+def test_memory_and_shares_of_an_instance(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """Each has its own; what the board has as a whole stays with the GPU, once."""
+    instances = simulator.partition(1, ["3g.40gb", "1g.10gb"])
+    instances[0].set(memory_used=10 * GIB, gpm={"SM_UTIL": 30.0})
+    instances[1].set(memory_used=9 * GIB, gpm={"SM_UTIL": 60.0})
+    consumer = consume()
+    assert {consumer.read(unit).reason("smActive") for unit in (3, 4)} == {"needs_interval"}
+    consumer.clock.now += 0.2
+    first, second = consumer.read(3), consumer.read(4)
+    assert [seen.metrics["memoryAllocatedBytes"] for seen in (first, second)] == [10 * GIB, 9 * GIB]
+    assert [seen.metrics["memoryTotalBytes"] for seen in (first, second)] == [40 * GIB, 10 * GIB]
+    assert [seen.metrics["memoryAllocated"] for seen in (first, second)] == [25.0, 90.0]
+    assert first.metrics["memoryFreeBytes"] == 30 * GIB
+    assert [seen.metrics["smActive"] for seen in (first, second)] == [30.0, 60.0]
+    assert first.metrics.keys() == OWED_BY_PARTITIONS
+    assert not first.metrics.keys() & {*BOARD}
+    board = consumer.read(1).metrics
+    assert board["powerWatts"] == simulator.gpu[1].get("power_mw") / 1000
+    assert board["memoryAllocatedBytes"] == simulator.gpu[1].get("memory_used")
+    assert simulator.count("nvmlGpmMigSampleGet") == 4
+
+
+def test_the_gpu_says_why_it_has_no_utilisation(divided: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """And points to its instances; a GPU that is whole has it."""
+    seen = consume().read(1)
+    assert {name for name in seen.reasons if "MIG mode" in seen.reasons[name].detail} == {
+        "gpu",
+        "memory",
+        "encoderUtilization",
+        "decoderUtilization",
+    }
+    assert seen.reason("gpu") == "not_supported"
+    assert "gpu" in consume().read(0).metrics
+
+
+def test_processes_of_instances(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """Each lists its own; the watched family's use is told of the GPU, over all of them, and of no instance."""
+    instances = simulator.partition(0, ["3g.40gb", "1g.10gb"])
+    table = [Process(os.getpid(), used=5, gpu_instance=instances[0].gpu_instance, compute_instance=0)]
+    table += [Process(os.getpid(), used=7, gpu_instance=instances[1].gpu_instance, compute_instance=0)]
+    table += [Process(4_194_309, used=9, gpu_instance=instances[1].gpu_instance, compute_instance=0)]
+    simulator.processes(0, table)
+    consumer = consume()
+    own, strangers = DeviceProcess(os.getpid(), "compute", 5), DeviceProcess(4_194_309, "compute", 9)
+    assert consumer.read(3).processes == (own,)
+    assert consumer.read(4).processes == (own._replace(memory_bytes=7), strangers)
+    assert consumer.read(3).share == consumer.read(4).share == {}
+    assert consumer.read(0).share["memoryAllocatedBytes"] == 12
+
+
+def test_mig_mode_without_instances(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """The GPU is there, and nothing below it."""
+    simulator.partition(1, [])
+    consumer = consume()
+    assert len(consumer.driver.devices) == 3
+    assert "MIG mode" in consumer.read(1).reasons["gpu"].detail
+
+
+def test_an_instance_that_is_destroyed(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """It keeps its unit and is lost within a second, the others never notice; made again, it is the same device."""
+    instances = simulator.partition(1, ["3g.40gb", "1g.10gb"])
+    consumer = consume()
+    consumer.read(3)
+    simulator.remove_instance(instances[0])
+    with pytest.raises(SourceError) as raised:
+        consumer.later(1.0, 3)
+    assert (raised.value.reason, "no longer exists" in str(raised.value)) == ("device_lost", True)
+    assert not isinstance(raised.value, DriverGoneError)
+    assert consumer.read(4).metrics["memoryTotalBytes"] == 10 * GIB
+    simulator.reset_calls()
+    for _ in range(70):
+        with pytest.raises(SourceError):
+            consumer.later(0.1, 3)
+    assert simulator.count("nvmlDeviceGetHandleByUUID") == 3, "looked for with back-off: after 1, 2 and 4 seconds"
+    simulator.partition(1, ["3g.40gb", "1g.10gb"])
+    assert consumer.later(60.0, 3).metrics["memoryTotalBytes"] == 40 * GIB
+
+
+def test_a_handle_that_was_given_to_another_instance(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """Its values are never served under the old UUID for longer than a second."""
+    simulator.partition(1, ["3g.40gb"])
+    consumer = consume()
+    consumer.read(3)
+    simulator.partition(1, ["1g.10gb"])
+    with pytest.raises(SourceError) as raised:
+        consumer.later(1.0, 3)
+    assert raised.value.reason == "device_lost"
+
+
+def test_an_instance_that_moved(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """The same UUID at another of NVML's numbers is the same unit, with its own values."""
+    kept = simulator.partition(1, ["1g.10gb", "3g.40gb"])[1]
+    consumer = consume()
+    consumer.read(4)
+    moved = simulator.partition(1, ["3g.40gb"])[0]
+    assert moved.uuid == kept.uuid
+    moved.set(memory_used=3 * GIB)
+    assert consumer.later(1.0, 4).metrics["memoryAllocatedBytes"] == 3 * GIB
+
+
+def test_instances_that_turn_up(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """Within ten seconds they are listed, at the end; those that are gone are known to be."""
+    first = simulator.partition(1, ["3g.40gb"])[0]
+    consumer = consume()
+    consumer.read(1)
+    simulator.partition(1, ["1g.10gb", "1g.10gb"])
+    consumer.later(10.0, 1)
+    devices = consumer.driver.devices
+    assert [device.name[-7:] for device in devices[3:]] == ["3g.40gb", "1g.10gb", "1g.10gb"]
+    assert devices[3].uuid == first.uuid
+    assert [consumer.read(unit).metrics["memoryTotalBytes"] for unit in (4, 5)] == [10 * GIB] * 2
+    with pytest.raises(SourceError):
+        consumer.read(3)
+
+
+def test_a_gpu_that_enters_and_leaves_mig_mode(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """What was not supported in one mode is asked again in the other."""
+    consumer = consume()
+    assert "gpu" in consumer.read(1).metrics
+    simulator.partition(1, ["7g.80gb"])
+    assert "MIG mode" in consumer.later(10.0, 1).reasons["gpu"].detail
+    assert len(consumer.driver.devices) == 4
+    simulator.partition(1, None)
+    assert consumer.later(10.0, 1).metrics["gpu"] == simulator.gpu[1].get("gpu_util")
+    with pytest.raises(SourceError):
+        consumer.read(3)
+
+
+def test_a_look_that_fails_declares_nobody_lost(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """Only a complete list says who is missing."""
+    simulator.partition(1, ["3g.40gb", "1g.10gb"])
+    consumer = consume()
+    consumer.read(3)
+    simulator.rule("nvmlDeviceGetMigDeviceHandleByIndex", 1, error=Ret.TIMEOUT)
+    consumer.later(10.0, 1)
+    simulator.rule("nvmlDeviceGetMigMode", 1, error=Ret.UNKNOWN)
+    consumer.later(10.0, 1)
+    assert consumer.read(3).metrics["memoryTotalBytes"] == 40 * GIB
+
+
+def test_gpus_without_mig_are_asked_once(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]) -> None:
+    """A product that cannot be divided never will."""
+    simulator = simulate(gpus=1, profile="t4")
+    consumer = consume()
+    for _ in range(3):
+        consumer.later(11.0)
+    assert simulator.count("nvmlDeviceGetMigMode") == 1
+
+
+@pytest.mark.parametrize("code", [Ret.TIMEOUT, Ret.NO_PERMISSION, Ret.UNKNOWN, Ret.NOT_SUPPORTED], ids=str)
+def test_memory_that_an_instance_does_not_say(simulator: NvmlSimulator, consume: Callable[..., Consumer], code: Ret) -> None:
+    """A reason on its four names, and its shares all the same."""
+    simulator.partition(1, ["3g.40gb"])
+    consumer = consume()
+    consumer.read(3)
+    simulator.rule("nvmlDeviceGetMemoryInfo_v2", 1, error=code)
+    seen = consumer.later(0.2, 3)
+    assert seen.reasons.keys() == OWED_BY_PARTITIONS - SHARES
+    assert seen.metrics.keys() == SHARES
+    simulator.clear_rules()
+    assert consumer.later(0.2, 3).metrics.keys() == OWED_BY_PARTITIONS
+
+
+def test_impossible_memory_of_an_instance(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """More used than there is says that one of the two is wrong."""
+    simulator.partition(1, ["1g.10gb"])[0].set(memory_used=11 * GIB)
+    assert consume().read(3).reason("memoryAllocatedBytes") == "invalid_value"
+
+
+def test_gpm_that_instances_have_not(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """On Ampere there is none, and a driver may refuse it for instances alone."""
+    instance = simulator.partition(1, ["3g.40gb"])[0]
+    instance.set(gpm=Ret.NOT_SUPPORTED)
+    seen = consume().read(3)
+    assert {seen.reason(name) for name in SHARES} == {"not_supported"}
+    simulator.gpu[1].set(gpm_support=0)
+    assert "Hopper" in consume().read(3).reasons["smActive"].detail
+
+
+@pytest.mark.parametrize("code", [Ret.DRIVER_NOT_LOADED, Ret.GPU_IS_LOST], ids=str)
+def test_a_driver_or_gpu_that_goes_under_an_instance(simulator: NvmlSimulator, consume: Callable[..., Consumer], code: Ret) -> None:
+    """The driver has to be opened again; a GPU takes its instances along and brings them back."""
+    simulator.partition(1, ["3g.40gb"])
+    consumer = consume()
+    consumer.read(3)
+    if code == Ret.GPU_IS_LOST:
+        simulator.lose(1)
+    else:
+        simulator.driver_away()
+    for seconds in (0.2, 1.0):
+        with pytest.raises(SourceError) as raised:
+            consumer.later(seconds, 3)
+        assert isinstance(raised.value, DriverGoneError) == (code != Ret.GPU_IS_LOST)
+    if code == Ret.GPU_IS_LOST:
+        simulator.recover(1)
+        assert consumer.later(1.0, 3).metrics["memoryTotalBytes"] == 40 * GIB
+
+
+def test_two_consumers_of_an_instance(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """Each takes its own samples."""
+    simulator.partition(1, ["3g.40gb"])
+    consumer = consume()
+    other = consumer.driver.reader(ReadOptions(os.getpid()))
+    consumer.read(3)
+    consumer.clock.now += 0.2
+    first: Any = other.read(3, [])
+    assert first.unavailable["smActive"].reason == "needs_interval"
+    assert "smActive" in consumer.read(3).metrics
+
+
+# Through the sampler
+
+
+@pytest.fixture
+def sample(simulator_builds: None) -> Iterator[Callable[..., tuple[Sampler, FakeClock]]]:
+    """Samplers of the simulated machine, on a clock that stands."""
+    made: list[Sampler] = []
+
+    def make(**options: Any) -> tuple[Sampler, FakeClock]:
+        clock = FakeClock()
+        made.append(Sampler([NvidiaBackend(clock)], clock=clock, **options))
+        return made[-1], clock
+
+    yield make
+    for sampler in made:
+        sampler.close()
+
+
+Make = Callable[..., tuple[Sampler, FakeClock]]
+
+
+def test_keys_of_instances(simulator: NvmlSimulator, sample: Make) -> None:
+    """They stand below the GPU's, the first snapshot has them whole, and the GPU's own stay as they were."""
+    simulator.partition(1, ["3g.40gb", "1g.10gb"])
+    sampler, _ = sample()
+    snapshot = sampler.sample()
+    assert [device.key for device in snapshot.devices] == ["gpu.0", "gpu.1", "gpu.2", "gpu.1.mig.0", "gpu.1.mig.1"]
+    instance = snapshot.device("gpu.1.mig.0")
+    assert instance.parent == snapshot.device("gpu.1").uuid
+    assert instance.memory_total_bytes == snapshot.metrics["gpu.1.mig.0.memoryTotalBytes"] == 40 * GIB
+    assert instance.metrics.memory_total_bytes == 40 * GIB
+    assert instance.process_metrics is None
+    assert {*instance.values, *instance.unavailable} == OWED_BY_PARTITIONS
+    watts = {key: value for key, value in snapshot.metrics.items() if key.endswith(".powerWatts")}
+    assert watts.keys() == {"gpu.0.powerWatts", "gpu.1.powerWatts", "gpu.2.powerWatts"}
+    assert snapshot.unavailable["gpu.1.gpu"].reason == Reason.NOT_SUPPORTED
+
+
+def test_instances_are_chosen_with_their_gpu_or_alone(simulator: NvmlSimulator, sample: Make) -> None:
+    """By number, key or UUID, the GPU's or their own."""
+    instances = simulator.partition(1, ["3g.40gb", "1g.10gb"])
+    parent = simulator.gpu[1]
+    assert parent.index == 1
+    for choice, keys in (
+        (1, ["gpu.1", "gpu.1.mig.0", "gpu.1.mig.1"]),
+        ("gpu.1.mig.1", ["gpu.1.mig.1"]),
+        (instances[0].uuid, ["gpu.1.mig.0"]),
+        (0, ["gpu.0"]),
+    ):
+        sampler, _ = sample(gpus=[choice])
+        assert [device.key for device in sampler.sample().devices] == keys, choice
+
+
+def test_a_reconfiguration_while_sampling(simulator: NvmlSimulator, sample: Make) -> None:
+    """What is gone is lost under its own key, what turns up has keys that nobody had; what returns has its old one."""
+    simulator.partition(1, ["3g.40gb"])
+    sampler, clock = sample()
+    sampler.sample()
+    simulator.partition(1, ["1g.10gb", "1g.10gb"])
+    clock.advance(10.0)
+    sampler.sample()
+    clock.advance(1.0)
+    snapshot = sampler.sample()
+    keys = ["gpu.0", "gpu.1", "gpu.2", "gpu.1.mig.0", "gpu.1.mig.1", "gpu.1.mig.2"]
+    assert [device.key for device in snapshot.devices] == keys
+    assert snapshot.unavailable["gpu.1.mig.0.memoryAllocatedBytes"].reason == Reason.DEVICE_LOST
+    assert [snapshot.metrics[f"gpu.1.mig.{number}.memoryTotalBytes"] for number in (1, 2)] == [10 * GIB] * 2
+    assert snapshot.backends[0].status == "degraded"
+    assert snapshot.metrics["gpu.1.powerWatts"]
+    simulator.partition(1, ["3g.40gb"])
+    clock.advance(61.0)
+    snapshot = sampler.sample()
+    assert snapshot.metrics["gpu.1.mig.0.memoryTotalBytes"] == 40 * GIB
+    assert snapshot.unavailable["gpu.1.mig.1.memoryTotalBytes"].reason == Reason.DEVICE_LOST
+
+
+def test_an_instance_of_a_gpu_that_nobody_reads(simulator: NvmlSimulator, sample: Make) -> None:
+    """It finds out by itself that it was destroyed, and made again."""
+    simulator.partition(1, ["3g.40gb"])
+    sampler, clock = sample(gpus=["gpu.1.mig.0"])
+    assert sampler.sample().metrics["gpu.1.mig.0.memoryTotalBytes"] == 40 * GIB
+    simulator.partition(1, [])
+    clock.advance(1.0)
+    assert not sampler.sample().metrics
+    simulator.partition(1, ["3g.40gb"])
+    clock.advance(2.0)
+    assert sampler.sample().metrics["gpu.1.mig.0.memoryTotalBytes"] == 40 * GIB
+
+
+def test_instances_take_no_places_from_other_vendors(simulator: NvmlSimulator, sample: Make) -> None:
+    """Whole GPUs alone are counted."""
+    from accelmetrics.testing import FakeBackend
+
+    simulator.partition(0, ["1g.10gb"] * 7)
+    other = FakeBackend("acme", devices=1)
+    other.device(0).set(temp=1)
+    with Sampler([NvidiaBackend(), other]) as sampler:
+        assert "gpu.3.temp" in sampler.sample().metrics
