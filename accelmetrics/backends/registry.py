@@ -66,6 +66,9 @@ class BrokenBackend:
         )
 
 
+_loaded: dict[str, Backend] = {}
+
+
 @lru_cache(maxsize=1)
 def _plug_ins() -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points
@@ -80,11 +83,23 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Backend:
-    """The backend registered under a name; a :class:`BrokenBackend` when its import fails.
+    """The backend registered under a name, one object for as long as the process lives; a :class:`BrokenBackend` when its import fails.
 
     Raises:
         UnknownNameError: Nothing is registered under that name.
     """
+    backend = _loaded.get(name)
+    # Two threads may both make one: both get the same, and nobody waits for a lock that a fork could copy.
+    return backend if backend is not None else _loaded.setdefault(name, _load(name))
+
+
+def forget() -> None:
+    """Look for plug-ins anew, and load everything anew: for tests."""
+    _plug_ins.cache_clear()
+    _loaded.clear()
+
+
+def _load(name: str) -> Backend:
     target = BUILT_IN.get(name)
     if target is not None:
         return _checked(name, target, lambda: _resolve(target))
@@ -99,13 +114,15 @@ def select(selection: Sequence[str | Backend] | None) -> tuple[Backend, ...]:
 
     Raises:
         UnknownNameError: A name that is not registered.
-        InvalidOptionError: The same backend twice, or nothing at all.
+        InvalidOptionError: The same backend twice, nothing at all, or what is no backend.
     """
     if isinstance(selection, str):
         raise InvalidOptionError(f"backends takes a list of names, not the string {selection!r}: write [{selection!r}]")
     if selection is None:
         return tuple(load(name) for name in names())
-    chosen = [load(item) if isinstance(item, str) else item for item in selection]
+    if not isinstance(selection, Iterable):
+        raise InvalidOptionError(f"backends takes a list of names or backend objects, not {selection!r}")
+    chosen = [load(item) if isinstance(item, str) else _made_by_hand(item) for item in selection]
     if not chosen:
         raise InvalidOptionError(f"backends is empty. Known: {', '.join(names())}")
     listed = [backend.name for backend in chosen]
@@ -152,21 +169,38 @@ def _resolve(target: str) -> object:
     return getattr(importlib.import_module(module), attribute)
 
 
+def _made_by_hand(item: Backend) -> Backend:
+    if isinstance(item, type):
+        raise InvalidOptionError(f"backends has the class {item.__name__}: give an object of it, {item.__name__}(...)")
+    missing = _missing(item)
+    if missing:
+        raise InvalidOptionError(f"backends has {item!r}: each must be a name or a backend object, and it lacks {', '.join(missing)}")
+    return item
+
+
 def _checked(name: str, target: str, loader: object) -> Backend:
-    outcome = guarded(_instance, loader)
+    outcome = guarded(_instance, name, loader)
     if outcome.failure is not None or outcome.value is None:
         return BrokenBackend(name, target, outcome.failure or Unavailable(Reason.DRIVER_ERROR, "it is None"))
     return outcome.value
 
 
-def _instance(loader: object) -> Backend:
+def _instance(name: str, loader: object) -> Backend:
     loaded = loader() if callable(loader) else loader
     if isinstance(loaded, type) or (callable(loaded) and not hasattr(loaded, "detect")):
         loaded = loaded()
-    missing = [part for part in ("name", "kind", "interval", "detect", "open", "own_metrics") if not hasattr(loaded, part)]
+    missing = _missing(loaded)
     if missing:
         raise TypeError(f"it is no backend: it lacks {', '.join(missing)}")
-    return cast(Backend, loaded)
+    backend = cast(Backend, loaded)
+    if backend.name != name:
+        raise ValueError(f"it calls itself {backend.name!r}, not {name!r}")
+    return backend
+
+
+def _missing(candidate: object) -> list[str]:
+    """What a backend has and this object lacks."""
+    return [part for part in ("name", "kind", "interval", "detect", "open", "own_metrics") if not hasattr(candidate, part)]
 
 
 def is_registered(backend: Backend) -> bool:

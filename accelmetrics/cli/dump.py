@@ -200,5 +200,5 @@ def readings(sampler: Sampler, interval: float, number: int | None) -> Iterator[
         taken += 1
         if taken == number:
             return
-        passed = time.monotonic() - start
-        time.sleep(start + (int(passed / interval) + 1) * interval - time.monotonic())
+        # The rest of the interval: never below 0, and finite, however short the interval is.
+        time.sleep(interval - (time.monotonic() - start) % interval)

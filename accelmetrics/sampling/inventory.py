@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import PARTITION
@@ -22,8 +23,22 @@ from accelmetrics.schemas.snapshot import Place
 VENDOR_NUMBERED = frozenset({"tpu", "trn", "ipu"})
 """Kinds whose numbers are the vendor's own."""
 
-Seen = tuple[str, Place]
-"""A backend's name and a device of its, with its place."""
+
+class Taken(NamedTuple):
+    """Numbers that are not free.
+
+    Attributes:
+        kind: Of which kind of devices; empty for those set aside for a backend, which has one kind.
+        numbers: The numbers.
+    """
+
+    kind: str
+    numbers: range
+
+
+Seen = tuple[str, Place | Taken]
+"""A backend's name and a device of its, with its place, or the numbers set aside for it; under no backend's name, all the
+numbers of a kind that are set aside or given out."""
 
 
 class Inventory:
@@ -61,18 +76,24 @@ class Inventory:
             return sorted(places, key=lambda place: (bool(place.identity.parent), place.key.rpartition(".")[0], place[1]))
 
     def export(self) -> list[Seen]:
-        """Every device seen, for :meth:`restore` in another process."""
+        """Every device seen and every number taken, for :meth:`restore` in another process."""
         with self._lock:
-            return [(entry[0], place) for entry, place in self._places.items()]
+            return [
+                *((entry[0], place) for entry, place in self._places.items()),
+                *((backend, Taken("", numbers)) for backend, numbers in self._reserved.items()),
+                *(("", Taken(kind, range(free))) for kind, free in self._next.items()),
+            ]
 
     def restore(self, seen: Sequence[Seen]) -> None:
         """Take over the numbering of another process."""
         with self._lock:
-            for backend, place in seen:
-                kind = place.identity.kind
-                self._places[(backend, place.identity.anchor)] = place
-                if not place.identity.parent:
-                    self._next[kind] = max(self._next.get(kind, 0), place[1] + 1)
+            for backend, entry in seen:
+                if isinstance(entry, Place):
+                    self._places[(backend, entry.identity.anchor)] = entry
+                elif backend:
+                    self._reserved[backend] = entry.numbers
+                else:
+                    self._next[entry.kind] = max(self._next.get(entry.kind, 0), len(entry.numbers))
 
     def _place(self, backend: str, anchor: str, device: DeviceIdentity) -> Place:
         known = self._places.get((backend, anchor))

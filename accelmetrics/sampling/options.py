@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, TypeVar
 
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.schemas.errors import InvalidOptionError
+
+_T = TypeVar("_T")
 
 Isolation = Literal["thread", "process"]
 Choice = int | str
@@ -16,6 +17,8 @@ Visible = bool | Literal["renumber"]
 
 DEFAULT_TIMEOUT = 1.0
 DEFAULT_OPEN_TIMEOUT = 10.0
+MAX_SECONDS = 1_000_000.0
+"""Eleven days, as on the command line: longer than anybody waits, and within what every platform's clocks take."""
 
 
 class Options(NamedTuple):
@@ -61,8 +64,6 @@ def checked(
     Raises:
         InvalidOptionError: Naming the option, its value and what is allowed.
     """
-    if isinstance(disk_paths, str) or not all(_is_text(path) for path in disk_paths):
-        raise InvalidOptionError(f"disk_paths takes a list of mount points such as ['/'], not {disk_paths!r}")
     if pid is not None and not (_is_count(pid) and pid):
         raise InvalidOptionError(f"pid is {pid!r}: it must be a process id, a whole number above 0")
     if visible not in (True, False, "renumber"):
@@ -70,7 +71,7 @@ def checked(
     return Options(
         pid,
         bool(children),
-        tuple(disk_paths),
+        _paths(disk_paths),
         _devices(gpus),
         _seconds("timeout", timeout),
         _seconds("open_timeout", open_timeout),
@@ -88,19 +89,32 @@ def _is_count(value: object) -> bool:
 
 
 def _seconds(option: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-        raise InvalidOptionError(f"{option} is {value!r}: it must be a number of seconds above 0")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MAX_SECONDS:
+        raise InvalidOptionError(f"{option} is {value!r}: it must be a number of seconds above 0, at most {MAX_SECONDS:,.0f}")
     return float(value)
+
+
+def _paths(disk_paths: Sequence[str]) -> tuple[str, ...]:
+    paths = _items(disk_paths)
+    if paths is None or not all(_is_text(path) for path in paths):
+        raise InvalidOptionError(f"disk_paths takes a list of mount points such as ['/'], not {disk_paths!r}")
+    return paths
 
 
 def _devices(gpus: Sequence[Choice] | None) -> tuple[Choice, ...] | None:
     if gpus is None:
         return None
-    if isinstance(gpus, (str, int)):
+    choices = _items(gpus)
+    if choices is None:
         raise InvalidOptionError(f"gpus takes a list of numbers, keys or UUIDs, not {gpus!r}: write [{gpus!r}]")
-    for choice in gpus:
+    for choice in choices:
         if not _is_count(choice) and not _is_text(choice):
             raise InvalidOptionError(f"gpus has {choice!r}: each must be a device number, a key such as 'gpu.0', or a UUID")
-    if not gpus:
+    if not choices:
         raise InvalidOptionError("gpus is empty: leave it out for all devices, or select backends=['host'] for none")
-    return tuple(gpus)
+    return choices
+
+
+def _items(value: Iterable[_T]) -> tuple[_T, ...] | None:
+    """What a list has; None when it is none, or is a text, whose items are its letters."""
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else None

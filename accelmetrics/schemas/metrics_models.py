@@ -134,8 +134,8 @@ class TrnMetrics(Model):
 class IpuMetrics(Model):
     """What an IPU says: the keys below ``ipu.{i}``."""
 
-    ipu_utilisation: float | None = Field(None, alias="ipu utilisation (%)", ge=0, le=100, description="Share of the time during which the IPU computed, over its last interval. Unit: %.")
-    ipu_utilisation_session: float | None = Field(None, alias="ipu utilisation (session) (%)", ge=0, le=100, description="Share of the time during which the IPU computed, since the program attached to it. Unit: %.")
+    ipu_utilisation: float | None = Field(None, alias="ipu utilisation (%)", ge=0, le=100, description="Share of the time during which the IPU computed. Unit: %.")
+    ipu_utilisation_session: float | None = Field(None, alias="ipu utilisation (session) (%)", ge=0, le=100, description="Share of the time during which the IPU computed, in the session of the program that holds it. Unit: %.")
     clock_mhz: float | None = Field(None, alias="clock (MHz)", ge=0, description="Clock of the IPU's tiles. Unit: MHz.")
     average_die_temp_c: float | None = Field(None, alias="average die temp (C)", ge=-273.15, description="Mean temperature of the IPU's own sensors. Unit: Cel.")
     average_board_temp_c: float | None = Field(None, alias="average board temp (C)", ge=-273.15, description="Mean temperature of the sensors on the board, which its IPUs share. Unit: Cel.")
@@ -195,8 +195,6 @@ class HostMetrics(Model):
     ane_power: float | None = Field(None, alias="ane.power", ge=0, description="Power that the Neural Engine draws. Unit: W.")
     system_power_watts: float | None = Field(None, alias="system.powerWatts", ge=0, description="Power that the whole machine draws. Unit: W.")
     soc_power_watts: float | None = Field(None, alias="soc.powerWatts", ge=0, description="Power that the processor, the GPU and the Neural Engine draw together. Unit: W.")
-    soc_cpu_power_watts: float | None = Field(None, alias="soc.cpuPowerWatts", ge=0, description="Power that the processor's cores draw. Unit: W.")
-    soc_cpu_temp: float | None = Field(None, alias="soc.cpuTemp", ge=-273.15, description="Mean temperature of the processor's cores. Unit: Cel.")
     memory_used: int | None = Field(None, alias="memory.used", ge=0, description="Memory of the machine that is in use, which its GPU shares. Unit: By.")
     memory_used_percent: float | None = Field(None, alias="memory.used_percent", ge=0, le=100, description="Memory of the machine that is in use, in percent of what it has. Unit: %.")
     swap_used: int | None = Field(None, alias="swap.used", ge=0, description="Swap space in use; missing on a machine without swap. Unit: By.")

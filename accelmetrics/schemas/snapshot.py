@@ -147,13 +147,17 @@ class Snapshot:
     def to_json(self, indent: int | None = None) -> str:
         """The document as text, on one line unless ``indent`` is given.
 
+        Lone surrogates, with which Python stands for bytes that are not UTF-8 (in the name of a mount point, say), are no text:
+        each is written as an escape, ``/d\\udcff`` as the eight letters that you see here.
+
         Raises:
             DocumentError: A value is not finite, which JSON cannot hold.
         """
         import json
 
         try:
-            return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+            text = json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+            return _without_lone_surrogates(text) if "\\ud" in text else text
         except ValueError as error:
             from accelmetrics.schemas.errors import DocumentError
 
@@ -379,6 +383,14 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<Device {self.key} {self.vendor} {self.name!r}: {len(self.values)} metrics, {len(self.unavailable)} unavailable>"
+
+
+def _without_lone_surrogates(text: str) -> str:
+    """JSON whose escapes of lone surrogates are escaped once more, so that they read back as those six letters."""
+    import re
+
+    escapes = re.compile(r"\\\\|\\ud[89ab]..\\ud[c-f]..|(\\ud[89a-f]..)")
+    return escapes.sub(lambda found: "\\" + found[0] if found[1] else found[0], text)
 
 
 def rfc3339(time_ns: int) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from accelmetrics import Reason, Sampler
+from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.testing import FakeBackend, FakeClock
+from accelmetrics.testing.fake import FakeDriver
 
 
 def test_what_belongs_to_no_device_stands_under_whole_keys() -> None:
@@ -52,4 +56,104 @@ def test_partitions_are_numbered_below_their_parents_and_take_no_place_of_their_
     assert [device.key for device in snapshot.devices] == ["gpu.0", "gpu.1", "gpu.0.mig.0", "gpu.0.mig.1", "gpu.1.mig.0"]
     assert dict(snapshot.device("gpu.0.mig.1").values) == {"memoryAllocatedBytes": 2}
     assert dict(snapshot.device("gpu.0").values) == {"memoryAllocatedBytes": 0}
+    sampler.close()
+
+
+def test_what_becomes_known_of_a_device_while_the_driver_is_open_shows(gpus: FakeBackend) -> None:
+    device = gpus.device(1)
+    whole = device.identity
+    device.identity = whole._replace(uuid="", pci_bus_id="", name="")
+    with Sampler([gpus]) as sampler:
+        before = sampler.sample()
+        assert before.device("gpu.1").name == ""
+        device.identity = whole
+        after = sampler.sample()
+        assert after.device("gpu.1").identity == whole
+        assert after.metrics == before.metrics, "the key stays"
+        assert [entry.key for entry in after.devices] == ["gpu.0", "gpu.1", "gpu.2", "gpu.3"]
+        assert gpus.opened == 1
+        assert sampler.sample().devices[1].uuid == whole.uuid
+
+
+class Growing(FakeBackend):
+    """Lists its devices as they are now, and finds more of them while it is read."""
+
+    def open(self) -> GrowingDriver:
+        self.opened += 1
+        return GrowingDriver(self)
+
+
+class GrowingDriver(FakeDriver):
+    """Always the present list."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        super().__init__(backend)
+        self._listed = backend._devices
+        self.asked: list[DeviceIdentity] | None = None
+
+    @property
+    def devices(self) -> list[DeviceIdentity]:
+        found = [device.identity for device in self._listed]
+        if found != self.asked:
+            self.asked = found
+        return self.asked or []
+
+
+def test_devices_that_turn_up_are_read_and_those_there_are_keep_their_keys() -> None:
+    backend, others = Growing(devices=1), FakeBackend("other", devices=1)
+    backend.device(0).set(temp=1)
+    others.device(0).set(temp=9)
+    more = FakeBackend(devices=3)
+    parent = backend.device(0).identity.uuid
+    first, second, third = (more.device(number).set(memoryAllocatedBytes=number) for number in range(3))
+    for number, device in enumerate((first, second, third)):
+        device.identity = device.identity._replace(parent=parent, vendor_index=number // 2, uuid=f"MIG-{number}", pci_bus_id="")
+    with ExitStack() as stack:
+        samplers = [stack.enter_context(Sampler([backend, others], gpus=choice)) for choice in (None, [0], [1])]
+        assert [snapshot.metrics for snapshot in (each.sample() for each in samplers)] == [
+            {"gpu.0.temp": 1, "gpu.1.temp": 9},
+            {"gpu.0.temp": 1},
+            {"gpu.1.temp": 9},
+        ]
+        backend._devices += [first, second]
+        expected = {"gpu.0.temp": 1, "gpu.0.mig.0.memoryAllocatedBytes": 0, "gpu.0.mig.1.memoryAllocatedBytes": 1}
+        assert [each.sample().metrics for each in samplers] == [{**expected, "gpu.1.temp": 9}, expected, {"gpu.1.temp": 9}]
+        second.lose()
+        backend._devices.append(third)
+        snapshot = samplers[0].sample()
+        del expected["gpu.0.mig.1.memoryAllocatedBytes"]
+        assert snapshot.metrics == {**expected, "gpu.1.temp": 9, "gpu.0.mig.2.memoryAllocatedBytes": 2}
+        assert snapshot.unavailable["gpu.0.mig.1.memoryAllocatedBytes"].reason == Reason.DEVICE_LOST
+        assert backend.opened == 1
+
+
+def test_what_a_reading_finds_out_about_its_device_is_in_its_snapshot(gpus: FakeBackend) -> None:
+    device = gpus.device(0)
+    whole = device.identity
+
+    def temperature() -> int:
+        device.identity = whole._replace(serial="4711")
+        return 40
+
+    device.set(temp=temperature)
+    with Sampler([gpus]) as sampler:
+        assert sampler.sample().device("gpu.0").serial == "4711"
+
+
+def test_a_partition_never_has_the_number_of_another() -> None:
+    backend = FakeBackend(devices=2)
+    whole, part = backend.device(0), backend.device(1)
+    part.identity = part.identity._replace(parent=whole.identity.uuid, vendor_index=0, uuid="MIG-1", pci_bus_id="")
+    clock = FakeClock()
+    sampler = Sampler([backend], clock=clock)
+    sampler.sample()
+    backend.go_away()
+    sampler.sample()
+    part.identity = part.identity._replace(uuid="MIG-2")
+    part.set(memoryAllocatedBytes=5)
+    backend.come_back()
+    clock.advance(2.0)
+    snapshot = sampler.sample()
+    assert snapshot.metrics == {"gpu.0.mig.1.memoryAllocatedBytes": 5}
+    assert [device.uuid for device in snapshot.devices if device.parent] == ["MIG-1", "MIG-2"]
     sampler.close()

@@ -74,7 +74,13 @@ def test_a_document_with_fields_from_later_is_valid() -> None:
 @pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.key)
 def test_a_row_s_pattern_meets_its_own_keys_alone(row: Metric) -> None:
     for spelling in (row.key, *row.aliases):
-        key = spelling.replace("{i}", "12").replace("{path}", "/mnt/a.b").replace("{device}", "sda").replace("{label}", "64mb").replace("{link}", "7")
+        key = (
+            spelling.replace("{i}", "12")
+            .replace("{path}", "/mnt/a.b")
+            .replace("{device}", "sda")
+            .replace("{label}", "64mb")
+            .replace("{link}", "7")
+        )
         met = [other.key for other in CATALOGUE for text in (other.key, *other.aliases) if re.search(pattern(text), key)]
         assert met == [row.key]
 

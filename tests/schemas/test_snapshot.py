@@ -68,6 +68,7 @@ def test_the_document_has_the_agreed_fields() -> None:
         "numa_node": 1,
         "unified": False,
         "parent": "",
+        "fabric": "",
     }
     assert document["unavailable"] == {"gpu.0.fanSpeed": {"reason": "not_supported", "detail": "NVML_ERROR_NOT_SUPPORTED"}}
     fields = ["name", "status", "detail", "source", "duration_seconds", "read_at", "age_seconds", "sequence"]

@@ -663,3 +663,156 @@ def test_counters_are_exact_under_threads(simulator: NvmlSimulator, handles: lis
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(read, range(8)))
     assert [simulator.calls()[("nvmlDeviceGetPowerUsage", index)] for index in range(4)] == [1000] * 4
+
+
+# --- MIG --------------------------------------------------------------------------------------------------------
+
+
+def instances_of(handle: Any) -> list[str]:
+    """The UUIDs of a GPU's MIG devices, by index; the number of the error where there is none."""
+    most = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+    found = [answer(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index) for index in range(most)]
+    return [entry.name if isinstance(entry, Ret) else pynvml.nvmlDeviceGetUUID(entry) for entry in found]
+
+
+def test_a_gpu_is_divided_and_made_whole(simulator: NvmlSimulator, handles: list[Any]) -> None:
+    assert instances_of(handles[1]) == ["NOT_SUPPORTED"] * 7
+    first, second = simulator.partition(1, ["3g.40gb", "1g.10gb"])
+    assert pynvml.nvmlDeviceGetMigMode(handles[1]) == [1, 1]
+    assert instances_of(handles[1]) == [first.uuid, second.uuid, *["NOT_FOUND"] * 5]
+    assert instances_of(handles[0]) == ["NOT_SUPPORTED"] * 7
+    assert simulator.partition(1, ["3g.40gb"])[0].uuid == first.uuid, "UUIDs follow from the ids"
+    simulator.partition(1, None)
+    assert pynvml.nvmlDeviceGetMigMode(handles[1]) == [0, 0]
+
+
+def test_a_mig_device_answers_what_it_has(simulator: NvmlSimulator, handles: list[Any]) -> None:
+    first, second = simulator.partition(1, ["3g.40gb", "1g.10gb"])
+    second.set(memory_used=123)
+    device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handles[1], 1)
+    assert pynvml.nvmlDeviceGetName(device) == "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+    memory = pynvml.nvmlDeviceGetMemoryInfo(device, pynvml.nvmlMemory_v2)
+    assert (memory.total, memory.used, memory.free) == (10 << 30, 123, (10 << 30) - 123)
+    assert pynvml.nvmlDeviceGetMemoryInfo(device).used == 123
+    assert (pynvml.nvmlDeviceGetGpuInstanceId(device), pynvml.nvmlDeviceGetComputeInstanceId(device)) == (7, 0)
+    assert [pynvml.nvmlDeviceIsMigDeviceHandle(handle).value for handle in (device, handles[1])] == [1, 0]
+    assert pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByUUID(second.uuid)) == second.uuid
+    assert answer(pynvml.nvmlDeviceGetHandleByUUID, "MIG-none") is Ret.NOT_FOUND
+    parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
+    assert pynvml.nvmlDeviceGetUUID(parent) == pynvml.nvmlDeviceGetUUID(handles[1])
+    for board in (pynvml.nvmlDeviceGetPowerUsage, pynvml.nvmlDeviceGetUtilizationRates, pynvml.nvmlDeviceGetPciInfo):
+        assert answer(board, device) is Ret.NOT_SUPPORTED
+    assert first.memory_total == 40 << 30
+
+
+def test_what_a_divided_gpu_does_not_have(simulator: NvmlSimulator, handles: list[Any]) -> None:
+    simulator.partition(1, [])
+    assert answer(pynvml.nvmlDeviceGetUtilizationRates, handles[1]) is Ret.NOT_SUPPORTED
+    assert answer(pynvml.nvmlDeviceGetEncoderUtilization, handles[1]) is Ret.NOT_SUPPORTED
+    assert answer(pynvml.nvmlDeviceGetDecoderUtilization, handles[1]) is Ret.NOT_SUPPORTED
+    assert answer(pynvml.nvmlDeviceGetProcessUtilization, handles[1], 0) is Ret.NOT_SUPPORTED
+    assert pynvml.nvmlDeviceGetPowerUsage(handles[1])
+
+
+def test_compute_instances_share_a_gpu_instance(simulator: NvmlSimulator) -> None:
+    made = simulator.partition(1, ["1c.3g.40gb", "1c.3g.40gb", "1c.3g.40gb", "1c.3g.40gb", "3g.40gb"])
+    assert [(one.gpu_instance, one.compute_instance) for one in made] == [(1, 0), (1, 1), (1, 2), (2, 0), (3, 0)]
+    with pytest.raises(ValueError, match="no MIG profile"):
+        simulator.partition(1, ["half"])
+
+
+def test_processes_of_a_mig_device(simulator: NvmlSimulator, handles: list[Any]) -> None:
+    first, second = simulator.partition(1, ["3g.40gb", "1g.10gb"])
+    simulator.processes(
+        1, [Process(5, gpu_instance=first.gpu_instance, compute_instance=0), Process(6, gpu_instance=7, compute_instance=0)]
+    )
+    devices = [pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handles[1], index) for index in (0, 1)]
+    assert [[one.pid for one in pynvml.nvmlDeviceGetComputeRunningProcesses(device)] for device in devices] == [[5], [6]]
+    assert [one.pid for one in pynvml.nvmlDeviceGetComputeRunningProcesses(handles[1])] == [5, 6]
+    assert second.gpu_instance == 7
+
+
+def test_a_destroyed_mig_device(simulator: NvmlSimulator, handles: list[Any]) -> None:
+    """Its handle is refused, until another device has it."""
+    first, second = simulator.partition(1, ["3g.40gb", "1g.10gb"])
+    device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handles[1], 0)
+    simulator.remove_instance(first)
+    assert answer(pynvml.nvmlDeviceGetMemoryInfo, device) is Ret.INVALID_ARGUMENT
+    assert instances_of(handles[1])[:2] == ["NOT_FOUND", second.uuid]
+    other = simulator.partition(1, ["1g.20gb"])[0]
+    assert pynvml.nvmlDeviceGetUUID(device) == other.uuid
+
+
+def test_a_lost_gpu_takes_its_mig_devices_along(simulator: NvmlSimulator, handles: list[Any]) -> None:
+    simulator.partition(1, ["3g.40gb"])
+    device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handles[1], 0)
+    simulator.lose(1)
+    assert answer(pynvml.nvmlDeviceGetMemoryInfo, device) is Ret.GPU_IS_LOST
+
+
+def test_gpm_of_a_mig_device(simulator: NvmlSimulator, handles: list[Any]) -> None:
+    instance = simulator.partition(1, ["3g.40gb"])[0]
+    instance.set(gpm={"SM_UTIL": 12.5})
+    samples = [pynvml.nvmlGpmSampleAlloc() for _ in range(3)]
+    for sample in samples[:2]:
+        pynvml.nvmlGpmMigSampleGet(handles[1], instance.gpu_instance, sample)
+    get = pynvml.c_nvmlGpmMetricsGet_t(version=1, numMetrics=1, sample1=samples[0], sample2=samples[1])
+    get.metrics[0].metricId = pynvml.NVML_GPM_METRIC_SM_UTIL
+    assert pynvml.nvmlGpmMetricsGet(get).metrics[0].value == 12.5
+    pynvml.nvmlGpmSampleGet(handles[1], samples[2])
+    get.sample2 = samples[2]
+    assert answer(pynvml.nvmlGpmMetricsGet, get) is Ret.INVALID_ARGUMENT, "samples of the whole and of a part do not mix"
+    assert answer(pynvml.nvmlGpmMigSampleGet, handles[1], 99, samples[0]) is Ret.NOT_FOUND
+    assert answer(pynvml.nvmlGpmMigSampleGet, handles[0], 1, samples[0]) is Ret.NOT_SUPPORTED
+    instance.set(gpm=Ret.NO_PERMISSION)
+    assert answer(pynvml.nvmlGpmMigSampleGet, handles[1], instance.gpu_instance, samples[0]) is Ret.NO_PERMISSION
+
+
+# --- events -----------------------------------------------------------------------------------------------------
+
+
+def test_events_of_registered_gpus_come_in_order(simulator: NvmlSimulator, handles: list[Any]) -> None:
+    instance = simulator.partition(2, ["3g.40gb"])[0]
+    simulator.xid(1, 1)
+    events = pynvml.nvmlEventSetCreate()
+    for handle in handles[1:3]:
+        pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+    simulator.xid(0, 2)
+    simulator.event(1, pynvml.nvmlEventTypePState)
+    simulator.xid(1, 79)
+    simulator.xid(2, 43, instance)
+    found = [pynvml.nvmlEventSetWait_v2(events, 1000) for _ in range(2)]
+    assert [(pynvml.nvmlDeviceGetIndex(event.device), event.eventData) for event in found] == [(1, 79), (2, 43)]
+    assert [event.gpuInstanceId for event in found] == [0xFFFFFFFF, instance.gpu_instance]
+    assert answer(pynvml.nvmlEventSetWait_v2, events, 1) is Ret.TIMEOUT
+
+
+def test_a_wait_ends_with_the_event(simulator: NvmlSimulator, handles: list[Any]) -> None:
+    events = pynvml.nvmlEventSetCreate()
+    pynvml.nvmlDeviceRegisterEvents(handles[0], pynvml.nvmlEventTypeXidCriticalError, events)
+    with ThreadPoolExecutor(1) as pool:
+        started = time.monotonic()
+        waiting = pool.submit(pynvml.nvmlEventSetWait_v2, events, 20_000)
+        simulator.wait_for("nvmlEventSetWait_v2")
+        simulator.xid(0, 48)
+        assert waiting.result(10).eventData == 48
+        assert time.monotonic() - started < 10
+
+
+def test_event_sets_are_made_and_freed(simulator: NvmlSimulator, handles: list[Any]) -> None:
+    events = pynvml.nvmlEventSetCreate()
+    assert answer(pynvml.nvmlDeviceRegisterEvents, handles[0], 1 << 40, events) is Ret.NOT_SUPPORTED
+    simulator.gpu[0].set(event_types=None)
+    assert answer(pynvml.nvmlDeviceRegisterEvents, handles[0], 8, events) is Ret.NOT_SUPPORTED
+    pynvml.nvmlEventSetFree(events)
+    assert answer(pynvml.nvmlEventSetFree, events) is Ret.INVALID_ARGUMENT
+    assert answer(pynvml.nvmlEventSetWait_v2, events, 1) is Ret.INVALID_ARGUMENT
+
+
+def test_more_events_than_are_kept(simulator: NvmlSimulator, handles: list[Any]) -> None:
+    """The oldest are lost, as in a driver's buffer."""
+    events = pynvml.nvmlEventSetCreate()
+    pynvml.nvmlDeviceRegisterEvents(handles[0], 8, events)
+    for code in range(300):
+        simulator.xid(0, code)
+    assert pynvml.nvmlEventSetWait_v2(events, 1).eventData == 300 - 256

@@ -5,8 +5,8 @@ best first: :mod:`~accelmetrics.backends.apple.macmon` (a program that users ins
 :mod:`~accelmetrics.backends.apple.ioreg` (always there, needs no rights; utilisation and memory) and, where there is no
 macmon, :mod:`~accelmetrics.backends.apple.powermetrics` (for root alone; power and clocks).
 
-``cpu.avg_temp`` and ``cpu.powerWatts`` are the host backend's names on every system, where it answers on Linux only. What
-macmon says of the processor stands under ``soc.``, so that no key has two owners.
+``cpu.avg_temp`` and ``cpu.powerWatts`` are the host backend's names too, which answers on Linux only: on a Mac the values are
+this backend's, and where one source has a value the other's reason gives way.
 
 Read on stand-ins for these commands only, never yet on a real Mac.
 """

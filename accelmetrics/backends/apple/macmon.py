@@ -59,8 +59,8 @@ FIELDS = (
     Field("ane.power", (("ane_power",),), watts),
     Field("system.powerWatts", (("sys_power",),), _some_watts),
     Field("soc.powerWatts", (("all_power",),), _some_watts),
-    Field("soc.cpuPowerWatts", (("cpu_power",),), _some_watts),
-    Field("soc.cpuTemp", (("temp", "cpu_temp_avg"),), celsius),
+    Field("cpu.powerWatts", (("cpu_power",),), _some_watts),
+    Field("cpu.avg_temp", (("temp", "cpu_temp_avg"),), celsius),
     Field("memory.used", (("memory", "ram_usage"),), whole),
 )
 _RAM: tuple[Path, ...] = (("memory", "ram_total"),)

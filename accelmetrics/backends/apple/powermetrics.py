@@ -23,7 +23,7 @@ SAMPLE = ("-n", "1", "-i", "200", "--samplers", "cpu_power,gpu_power")
 FORMS = (("-f", "plist"), ())
 TIMEOUT = 2.0
 
-POWERS = {"powerWatts": "gpu", "ane.power": "ane", "soc.cpuPowerWatts": "cpu", "soc.powerWatts": "combined"}
+POWERS = {"powerWatts": "gpu", "ane.power": "ane", "cpu.powerWatts": "cpu", "soc.powerWatts": "combined"}
 CLUSTERS = {"cpu.ecpu_freq": "E", "cpu.pcpu_freq": "P"}
 NAMES = frozenset({"gpu", "freq", *POWERS, *CLUSTERS})
 
@@ -38,7 +38,7 @@ _LINES: dict[str, tuple[str, ...]] = {
     "freq": (rf"^GPU (?:HW )?active frequency:{_NUMBER}MHz",),
     "powerWatts": (rf"^GPU Power:{_NUMBER}mW",),
     "ane.power": (rf"^ANE Power:{_NUMBER}mW",),
-    "soc.cpuPowerWatts": (rf"^CPU Power:{_NUMBER}mW",),
+    "cpu.powerWatts": (rf"^CPU Power:{_NUMBER}mW",),
     "soc.powerWatts": (rf"^Combined Power \([^)]*\):{_NUMBER}mW", rf"^Package Power:{_NUMBER}mW"),
 }
 _CLUSTER = rf"^{{letter}}\d*-Cluster (?:HW )?active frequency:{_NUMBER}MHz"

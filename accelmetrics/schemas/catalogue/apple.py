@@ -117,23 +117,6 @@ MACHINE = (
         'hw.power{hw.type="soc"}',
     ),
     _row(
-        "soc.cpuPowerWatts",
-        "W",
-        "Power that the processor's cores draw.",
-        'macmon cpu_power; powermetrics "CPU Power"',
-        "accel_soc_cpu_power_watts",
-        'hw.power{hw.type="soc_cpu"}',
-    ),
-    _row(
-        "soc.cpuTemp",
-        "Cel",
-        "Mean temperature of the processor's cores.",
-        "macmon temp.cpu_temp_avg",
-        "accel_soc_cpu_temperature_celsius",
-        'hw.temperature{hw.sensor_location="soc_cpu"}',
-        minimum=-273.15,
-    ),
-    _row(
         "memory.used",
         "By",
         "Memory of the machine that is in use, which its GPU shares.",

@@ -26,8 +26,9 @@ def _row(  # noqa: PLR0913 one row of a table
     prometheus: str = "",
     otel: str = "",
     factor: float = 1.0,
+    apple: str = "",
 ) -> Metric:
-    sources = {"host": source} if source else {}
+    sources = {"host": source, "apple": apple} if apple else {"host": source} if source else {}
     return Metric(
         key,
         unit,
@@ -138,6 +139,7 @@ PROCESSOR = (
         minimum=-273.15,
         prometheus="accel_host_cpu_temperature_celsius",
         otel='hw.temperature{hw.sensor_location="cpu"}',
+        apple="macmon temp.cpu_temp_avg, the mean over the cores",
     ),
     _row(
         "cpu.powerWatts",
@@ -146,6 +148,7 @@ PROCESSOR = (
         "/sys/class/powercap/intel-rapl:*/energy_uj",
         prometheus="accel_host_cpu_power_watts",
         otel='hw.power{hw.type="cpu"}',
+        apple='macmon cpu_power; powermetrics "CPU Power"',
     ),
 )
 

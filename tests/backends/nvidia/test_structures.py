@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.backends.nvidia import calls, gpm
+from accelmetrics.backends.nvidia import calls, gpm, links
 from accelmetrics.backends.nvidia.calls import Call
 from accelmetrics.backends.nvidia.errors import MEANINGS
+from accelmetrics.backends.nvidia.fabric import NO_FABRIC, VERSION, WORDS, FabricInfo
 from accelmetrics.backends.nvidia.processes import OldProcess
+from accelmetrics.backends.nvidia.xid import XID_EVENT, EventData
 
 pynvml: Any = pytest.importorskip("pynvml")
 
@@ -121,6 +123,40 @@ def test_the_first_form_of_a_process() -> None:
     """Number and memory, padded to 16 bytes."""
     assert ctypes.sizeof(OldProcess) == 16
     assert OldProcess.usedGpuMemory.offset == 8
+
+
+def test_the_layout_of_an_event() -> None:
+    """That of the binding, where its long has 64 bits."""
+    binding = pynvml.c_nvmlEventData_t
+    members = ("device", "eventType", "eventData", "gpuInstanceId", "computeInstanceId")
+    assert ctypes.sizeof(EventData) == ctypes.sizeof(binding) == 32
+    assert [getattr(EventData, ours[0]).offset for ours in EventData._fields_] == [getattr(binding, name).offset for name in members]
+    assert pynvml.nvmlEventTypeXidCriticalError == XID_EVENT
+
+
+def test_the_layout_of_the_fabric() -> None:
+    """Size, version and offsets; the binding reads the state's byte with the room behind it."""
+    binding = pynvml.c_nvmlGpuFabricInfo_v2_t
+    members = ("version", "clusterUuid", "status", "cliqueId", "state", "healthMask")
+    assert ctypes.sizeof(FabricInfo) == ctypes.sizeof(binding) == VERSION & 0xFFFFFF
+    assert [getattr(FabricInfo, ours[0]).offset for ours in FabricInfo._fields_] == [getattr(binding, name).offset for name in members]
+    assert pynvml.nvmlGpuFabricInfo_v2 == VERSION
+    states = ("NOT_SUPPORTED", "NOT_STARTED", "IN_PROGRESS", "COMPLETED")
+    assert [getattr(pynvml, f"NVML_GPU_FABRIC_STATE_{name}") for name in states] == [NO_FABRIC, *WORDS]
+
+
+def test_numbers_of_link_fields() -> None:
+    """Each field's number is the one that the binding has under its name."""
+    assert links.COUNT.identifier == pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT
+    assert links.STATE_FIELD == pynvml.NVML_FI_DEV_NVLINK_GET_STATE
+    assert links.MOST_LINKS == pynvml.NVML_NVLINK_MAX_LINKS
+    traffic = {name: field for name, (field, _) in links.TRAFFIC.items()}
+    assert traffic == {"tx": pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, "rx": pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX}
+    symbols = {"nvlinkCrcErrors": ("CRC", "CRC_FLIT"), "nvlinkReplayErrors": ("REPLAY",) * 2, "nvlinkRecoveryErrors": ("RECOVERY",) * 2}
+    assert {
+        name: (getattr(pynvml, f"NVML_FI_DEV_NVLINK_ERROR_DL_{one}"), getattr(pynvml, f"NVML_FI_DEV_NVLINK_{every}_ERROR_COUNT_TOTAL"))
+        for name, (one, every) in symbols.items()
+    } == links.ERRORS
 
 
 def test_every_return_code_has_a_meaning() -> None:

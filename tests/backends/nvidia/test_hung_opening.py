@@ -1,0 +1,122 @@
+"""A GPU whose calls hang while the driver is opened, or at its first reading, costs only itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from accelmetrics import Sampler
+from accelmetrics.backends.nvidia import NvidiaBackend, opening
+from accelmetrics.schemas.errors import SourceError
+from tests.backends.nvidia.machine import Consumer
+from tests.simulators.nvml import NvmlSimulator
+
+pynvml: Any = pytest.importorskip("pynvml")
+
+HANDLE = "nvmlDeviceGetHandleByIndex_v2"
+AT_OPENING = [HANDLE, "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetMigMode"]
+AT_FIRST_READING = [
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetSerial",
+    "nvmlDeviceGetVbiosVersion",
+    "nvmlDeviceGetNumaNodeId",
+    "nvmlDeviceRegisterEvents",
+    "nvmlDeviceGetGpuFabricInfoV",
+]
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "PATIENCE", 0.2)
+    monkeypatch.setattr(opening, "LATER_PATIENCE", 0.1)
+
+
+def temperatures(simulator: NvmlSimulator, units: list[int]) -> dict[str, int]:
+    return {f"gpu.{unit}.temp": int(simulator.gpu[unit].get("temperature")) for unit in units}
+
+
+@pytest.mark.parametrize("function", [*AT_OPENING, *AT_FIRST_READING])
+def test_a_hung_gpu_hides_no_other(simulator: NvmlSimulator, function: str) -> None:
+    """The first snapshot has the others; the hung one says why it has nothing, and is back as soon as the call returns."""
+    simulator.rule(function, 1, hang=True)
+    with Sampler([NvidiaBackend()], timeout=0.5) as sampler:
+        started = time.monotonic()
+        snapshot = sampler.sample()
+        assert time.monotonic() - started < 3
+        assert {key: value for key, value in snapshot.metrics.items() if key.endswith(".temp")} == temperatures(simulator, [0, 2])
+        assert {str(why.reason) for key, why in snapshot.unavailable.items() if key.startswith("gpu.1.")} == {"timed_out"}
+        assert [device.key for device in snapshot.devices] == ["gpu.0", "gpu.1", "gpu.2"]
+        simulator.release(function, 1)
+        end = time.monotonic() + 10
+        while "gpu.1.temp" not in (snapshot := sampler.sample()).metrics and time.monotonic() < end:
+            time.sleep(0.02)
+        assert {key: value for key, value in snapshot.metrics.items() if key.endswith(".temp")} == temperatures(simulator, [0, 1, 2])
+        device = snapshot.device("gpu.1")
+        assert (device.uuid[:4], device.cores, device.name) == ("GPU-", 16896, "NVIDIA H100 80GB HBM3")
+
+
+def test_several_hung_gpus(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]) -> None:
+    """Each is waited for once, the later ones for less."""
+    simulator = simulate(gpus=5)
+    for unit in (0, 2, 4):
+        simulator.rule(HANDLE, unit, hang=True)
+    started = time.monotonic()
+    consumer = consume()
+    assert time.monotonic() - started < 2
+    assert [bool(device.uuid) for device in consumer.driver.devices] == [False, True, False, True, False]
+    for unit in (0, 2, 4):
+        with pytest.raises(SourceError) as raised:
+            consumer.read(unit)
+        assert raised.value.reason == "timed_out"
+    assert consumer.read(3).metrics["temp"] == simulator.gpu[3].get("temperature")
+    simulator.clear_rules()
+
+
+def test_a_hung_gpu_is_asked_nothing_more(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """Reading it makes no calls while one is under way; the driver is not closed beneath that one."""
+    simulator.rule(HANDLE, 1, hang=True)
+    consumer = consume()
+    simulator.reset_calls()
+    for _ in range(3):
+        with pytest.raises(SourceError):
+            consumer.later(60.0, 1)
+    consumer.driver.close()
+    assert not [name for name, gpu in simulator.calls() if gpu == 1]
+    assert simulator.count("nvmlShutdown") == 0
+    simulator.clear_rules()
+
+
+def test_a_driver_that_is_slow_to_open_is_waited_for(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """What counts is that calls return, not how long they take together."""
+    for function in AT_OPENING:
+        simulator.rule(function, latency_us=60_000)
+    assert all(device.uuid for device in consume().driver.devices)
+
+
+def test_opening_leaves_no_thread(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """The one that enumerates ends with it."""
+    consume()
+    assert not [thread for thread in threading.enumerate() if thread.name == "accelmetrics-nvidia-open"]
+
+
+def test_what_listing_does_not_need_waits_for_the_first_reading(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """Five calls a GPU when the driver is opened."""
+    simulator.reset_calls()
+    consumer = consume()
+    assert {name for name, gpu in simulator.calls() if gpu == 1} == set(AT_OPENING)
+    simulator.reset_calls()
+    consumer.read(1)
+    assert not {name for name, _ in simulator.calls()} & set(AT_OPENING)
+
+
+def test_binding_errors_of_one_gpu_cost_no_other(
+    simulator: NvmlSimulator, consume: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text that cannot be decoded is not NVML's error, and is nobody else's."""
+    names = iter([b"\xff", b"second", b"third"])
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda handle: next(names).decode())
+    assert [device.name for device in consume().driver.devices] == ["", "second", "third"]

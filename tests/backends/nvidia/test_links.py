@@ -1,0 +1,181 @@
+"""NVLink by link, and the fabric of its switches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from accelmetrics import Sampler
+from accelmetrics.backends.nvidia import NvidiaBackend
+from tests.backends.nvidia.machine import Consumer
+from tests.simulators.nvml import ALL_LINKS, NvmlSimulator, Ret
+
+LINKS = 18
+ERRORS = {"nvlinkCrcErrors": "nvlink_crc_flit", "nvlinkReplayErrors": "nvlink_replay", "nvlinkRecoveryErrors": "nvlink_recovery"}
+TOTALS = {"nvlinkTxBytesTotal": ("DATA_TX", "tx"), "nvlinkRxBytesTotal": ("DATA_RX", "rx")}
+FIELDS = "nvmlDeviceGetFieldValues"
+
+
+def of_links(simulator: NvmlSimulator, name: str) -> list[int]:
+    return [int(simulator.gpu[0].get(f"{name}[{link}]")) for link in range(LINKS)]
+
+
+def test_every_link(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """State and traffic of each, in bytes."""
+    simulator.gpu[0].set(nvlink_state={3: 0})
+    metrics = consumer.read(0).metrics
+    assert [metrics[f"nvlink.{link}.state"] for link in range(LINKS)] == [int(link != 3) for link in range(LINKS)]
+    for way in ("tx", "rx"):
+        found = [metrics[f"nvlink.{link}.{way}BytesTotal"] for link in range(LINKS)]
+        assert found == [kib * 1024 for kib in of_links(simulator, f"nvlink_data_{way}_kib")]
+    assert f"nvlink.{LINKS}.state" not in metrics
+
+
+def test_errors_are_summed_over_the_links(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Each kind on its own."""
+    simulator.gpu[0].set(nvlink_recovery={7: 5})
+    metrics = consumer.read(0).metrics
+    assert {name: metrics[name] for name in ERRORS} == {name: sum(of_links(simulator, source)) for name, source in ERRORS.items()}
+    assert metrics["nvlinkRecoveryErrors"] == 5
+
+
+def test_errors_of_gpus_that_count_over_all_links_alone(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """The older fields stand in where no link has the newer ones."""
+    for link in range(LINKS):
+        for field in ("CRC", "REPLAY", "RECOVERY"):
+            simulator.gpu[0].set_field(f"NVLINK_ERROR_DL_{field}", None, link)
+    for number, field in enumerate(("CRC_FLIT", "REPLAY", "RECOVERY")):
+        simulator.gpu[0].set_field(f"NVLINK_{field}_ERROR_COUNT_TOTAL", 70 + number)
+    metrics = consumer.read(0).metrics
+    assert [metrics[name] for name in ERRORS] == [70, 71, 72]
+
+
+@pytest.mark.parametrize("code", [Ret.NOT_SUPPORTED, Ret.INVALID_ARGUMENT], ids=str)
+def test_traffic_that_the_driver_does_not_add_up(simulator: NvmlSimulator, consumer: Consumer, code: Ret) -> None:
+    """The links are summed, those that are down left out."""
+    simulator.gpu[0].set(nvlink_state={5: 0})
+    for field, _ in TOTALS.values():
+        simulator.gpu[0].set_field(f"NVLINK_THROUGHPUT_{field}", code, ALL_LINKS)
+        simulator.gpu[0].set_field(f"NVLINK_THROUGHPUT_{field}", Ret.UNKNOWN, 5)
+    seen = consumer.read(0)
+    for name, (_, way) in TOTALS.items():
+        expected = sum(kib for link, kib in enumerate(of_links(simulator, f"nvlink_data_{way}_kib")) if link != 5)
+        assert seen.metrics[name] == expected * 1024
+    assert seen.reason("nvlink.5.txBytesTotal") == "driver_error"
+
+
+def test_a_sum_that_lacks_a_link_is_none(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """What one link that is up does not say, all of them together do not either."""
+    for field, _ in TOTALS.values():
+        simulator.gpu[0].set_field(f"NVLINK_THROUGHPUT_{field}", None, ALL_LINKS)
+    simulator.gpu[0].set_field("NVLINK_THROUGHPUT_DATA_TX", Ret.TIMEOUT, 2)
+    seen = consumer.read(0)
+    assert seen.reason("nvlinkTxBytesTotal") == "not_supported"
+    assert "nvlinkRxBytesTotal" in seen.metrics
+    assert "nvlink.1.txBytesTotal" in seen.metrics
+
+
+def test_a_sum_that_fails_for_now_is_not_replaced(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """One that is read at every reading and one of ten seconds ago are not mixed."""
+    simulator.gpu[0].set_field("NVLINK_THROUGHPUT_DATA_TX", Ret.TIMEOUT, ALL_LINKS)
+    assert consumer.read(0).reason("nvlinkTxBytesTotal") == "timed_out"
+
+
+def test_the_state_of_links_on_drivers_without_its_field(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Asked for link by link."""
+    for link in range(LINKS):
+        simulator.gpu[0].set_field("NVLINK_GET_STATE", Ret.INVALID_ARGUMENT, link)
+    simulator.gpu[0].set(nvlink_state={4: 0})
+    metrics = consumer.read(0).metrics
+    assert [metrics[f"nvlink.{link}.state"] for link in range(LINKS)] == [int(link != 4) for link in range(LINKS)]
+    assert simulator.calls()[("nvmlDeviceGetNvLinkState", 0)] == LINKS
+
+
+def test_links_are_read_every_ten_seconds_in_one_call(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Even where a link's fields fail: that is no reason to ask for all of them at every reading."""
+    simulator.gpu[0].set_field("NVLINK_THROUGHPUT_DATA_TX", Ret.UNKNOWN, 2)
+    consumer.read(0)
+    before = simulator.calls()[(FIELDS, 0)]
+    consumer.later(0.2)
+    assert simulator.calls()[(FIELDS, 0)] - before == 1, "the fast ones alone"
+    simulator.gpu[0].set(nvlink_state={0: 0})
+    assert consumer.later(9.0).metrics["nvlink.0.state"] == 1
+    before = simulator.calls()[(FIELDS, 0)]
+    assert consumer.later(1.0).metrics["nvlink.0.state"] == 0
+    assert simulator.calls()[(FIELDS, 0)] - before == 3, "the fast ones, the slow ones, the links"
+
+
+def test_a_gpu_without_links(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]) -> None:
+    """It has no link's keys, and says of the sums that it has none."""
+    simulate(gpus=1, profile="t4")
+    seen = consume().read(0)
+    assert {seen.reason(name) for name in (*ERRORS, "fabricState")} == {"not_supported"}
+    assert not [name for name in (*seen.metrics, *seen.reasons) if name.startswith("nvlink.")]
+
+
+def test_links_through_the_sampler(simulator: NvmlSimulator) -> None:
+    """Keys with two numbers, held to the whole schema, and read back."""
+    with Sampler(["nvidia"]) as sampler:
+        snapshot = sampler.sample()
+    assert snapshot.metrics["gpu.2.nvlink.17.state"] == 1
+    assert snapshot.metrics["gpu.2.nvlink.17.txBytesTotal"] == int(simulator.gpu[2].get("nvlink_data_tx_kib[17]")) * 1024
+    assert type(snapshot).from_json(snapshot.to_json()) == snapshot
+
+
+# The fabric
+
+
+def test_the_state_of_the_fabric(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """A number at its pace, and words in the identity."""
+    assert consumer.read(0).metrics["fabricState"] == 3
+    assert consumer.driver.devices[0].fabric == "NVLink fabric: joined"
+    simulator.gpu[0].set(fabric_state=2)
+    assert consumer.later(5.0).metrics["fabricState"] == 3
+    assert consumer.later(5.0).metrics["fabricState"] == 2
+    assert consumer.driver.devices[0].fabric == "NVLink fabric: joining"
+
+
+def test_the_part_of_the_fabric(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Cluster and clique, where there is more than one machine's own."""
+    simulator.gpu[0].set(fabric_cluster=0x1234, fabric_clique=7)
+    consumer.read(0)
+    assert consumer.driver.devices[0].fabric == f"NVLink fabric: joined, clique 7 of cluster {'0' * 28}1234"
+
+
+def test_a_fabric_that_could_not_be_joined(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """The state is "done", and the status says how."""
+    simulator.gpu[0].set(fabric_status=int(Ret.UNKNOWN))
+    assert consumer.read(0).metrics["fabricState"] == 3
+    assert consumer.driver.devices[0].fabric == "NVLink fabric: joining failed (NVML_ERROR_UNKNOWN)"
+
+
+def test_a_gpu_outside_any_fabric(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """State 0 is no state; one that cannot be is none either."""
+    simulator.gpu[0].set(fabric_state=0)
+    simulator.gpu[1].set(fabric_state=9)
+    assert (consumer.read(0).reason("fabricState"), consumer.read(1).reason("fabricState")) == ("not_supported", "invalid_value")
+    assert consumer.driver.devices[0].fabric == ""
+
+
+@pytest.mark.parametrize("version", ["535.161.08", "549.99", "", "unknown"])
+def test_old_drivers_are_not_asked_about_the_fabric(simulator: NvmlSimulator, consume: Callable[..., Consumer], version: str) -> None:
+    """Asking crashes them, so one whose version is not known is not asked either."""
+    simulator.set(driver_version=version)
+    seen = consume().read(0)
+    assert (seen.reason("fabricState"), "crash" in seen.reasons["fabricState"].detail) == ("not_supported", True)
+    assert simulator.count("nvmlDeviceGetGpuFabricInfoV") == 0
+
+
+def test_the_oldest_driver_that_is_asked(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """The first branch that answers."""
+    simulator.set(driver_version="550.54.14")
+    assert consume().read(0).metrics["fabricState"] == 3
+
+
+def test_doctor_tells_of_the_fabric(simulator: NvmlSimulator) -> None:
+    """With the device."""
+    from accelmetrics.sampling.diagnosis import diagnose
+
+    found = diagnose([NvidiaBackend()])
+    assert {device.fabric for device in found.backends[0].devices} == {"NVLink fabric: joined"}

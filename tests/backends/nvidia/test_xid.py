@@ -1,0 +1,273 @@
+"""Xid errors: counted from the driver's events, beside the readings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from accelmetrics import Sampler
+from accelmetrics.backends.nvidia import NvidiaBackend, xid
+from tests.backends.nvidia.machine import LISTENING, Consumer, Seen
+from tests.simulators.nvml import NvmlSimulator, Ret
+
+REGISTER, CREATE, FREE = "nvmlDeviceRegisterEvents", "nvmlEventSetCreate", "nvmlEventSetFree"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look often, so that no test waits."""
+    monkeypatch.setattr(xid, "PAUSE", 0.01)
+
+
+def until(consumer: Consumer, unit: int, condition: Callable[[Seen], bool]) -> Seen:
+    """Read once a second until it is so."""
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        seen = consumer.later(1.0, unit)
+        if condition(seen):
+            return seen
+        time.sleep(0.005)
+    raise AssertionError("it did not come true in time")
+
+
+def listeners() -> int:
+    return sum(thread.name == "accelmetrics-nvidia-xid" for thread in threading.enumerate())
+
+
+def test_errors_are_counted_by_gpu(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """From 0 on, with the newest code; there is no code before the first."""
+    for unit in range(3):
+        seen = consumer.read(unit)
+        assert seen.metrics["xidErrors"] == 0
+        assert "lastXid" not in (*seen.metrics, *seen.reasons)
+    simulator.xid(1, 31)
+    simulator.xid(1, 79)
+    simulator.xid(2, 13)
+    seen = until(consumer, 1, lambda seen: seen.metrics["xidErrors"] == 2)
+    assert seen.metrics["lastXid"] == 79
+    seen = until(consumer, 2, lambda seen: seen.metrics["xidErrors"] == 1)
+    assert seen.metrics["lastXid"] == 13
+    assert consumer.later(1.0, 0).metrics["xidErrors"] == 0
+
+
+def test_errors_in_an_instance_are_the_gpus(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """Counted once, where sums are right."""
+    instance = simulator.partition(1, ["1g.10gb"])[0]
+    consumer = consume()
+    consumer.read(1)
+    simulator.xid(1, 43, instance)
+    until(consumer, 1, lambda seen: seen.metrics["xidErrors"] == 1)
+    assert "xidErrors" not in consumer.read(3).metrics
+
+
+def test_other_events_are_not_counted(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Nor asked for."""
+    consumer.read(0)
+    simulator.event(0, 0x10)
+    simulator.xid(0, 62)
+    assert until(consumer, 0, lambda seen: "lastXid" in seen.metrics).metrics["xidErrors"] == 1
+
+
+def test_what_happened_before_is_not_counted(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """The counter begins when the program begins to listen."""
+    simulator.xid(0, 48)
+    consumer = consume()
+    consumer.read(0)
+    simulator.xid(0, 95)
+    assert until(consumer, 0, lambda seen: "lastXid" in seen.metrics).metrics["xidErrors"] == 1
+
+
+def test_consumers_share_the_counter(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Two of them do not take each other's events, and a GPU is registered once."""
+    consumer.read(0)
+    other = consumer.another()
+    other.read(0)
+    simulator.xid(0, 94)
+    until(consumer, 0, lambda seen: seen.metrics["xidErrors"] == 1)
+    assert other.read(0).metrics["xidErrors"] == 1
+    assert simulator.calls()[(REGISTER, 0)] == 1
+    assert listeners() == 1
+
+
+def test_two_drivers_count_each_for_itself(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """Each has a set of its own."""
+    first, second = consume(), consume()
+    first.read(0)
+    second.read(0)
+    simulator.xid(0, 63)
+    for consumer in (first, second):
+        until(consumer, 0, lambda seen: seen.metrics["xidErrors"] == 1)
+
+
+@pytest.mark.parametrize("code", [Ret.NOT_SUPPORTED, Ret.NO_PERMISSION, Ret.UNKNOWN], ids=str)
+def test_a_gpu_that_cannot_be_registered(simulator: NvmlSimulator, consumer: Consumer, code: Ret) -> None:
+    """A reason, never a zero; asked again unless the answer is final; the others are counted."""
+    simulator.rule(REGISTER, 0, error=code)
+    assert consumer.read(0).reason("xidErrors") == {Ret.NOT_SUPPORTED: "not_supported", Ret.NO_PERMISSION: "no_permission"}.get(
+        code, "driver_error"
+    )
+    assert consumer.read(1).metrics["xidErrors"] == 0
+    simulator.clear_rules()
+    seen = consumer.later(0.2)
+    assert ("xidErrors" in seen.metrics) == (code != Ret.NOT_SUPPORTED)
+
+
+def test_a_set_that_cannot_be_made(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
+    """It is made at a later reading."""
+    simulator.rule(CREATE, error=Ret.MEMORY, times=2)
+    consumer = consume()
+    assert consumer.read(0).reason("xidErrors") == "driver_error"
+    assert consumer.later(0.2).metrics["xidErrors"] == 0
+
+
+def test_while_looking_fails_there_is_no_number(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """An error may have been missed then; the count goes on afterwards."""
+    consumer.read(0)
+    simulator.xid(0, 64)
+    until(consumer, 0, lambda seen: seen.metrics.get("xidErrors") == 1)
+    simulator.rule(LISTENING, error=Ret.UNKNOWN)
+    assert until(consumer, 0, lambda seen: "xidErrors" in seen.reasons).reason("xidErrors") == "driver_error"
+    simulator.clear_rules()
+    assert until(consumer, 0, lambda seen: "xidErrors" in seen.metrics).metrics["lastXid"] == 64
+
+
+def test_a_driver_that_goes_ends_the_thread(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """There is nothing more to listen to until it is opened again."""
+    consumer.read(0)
+    simulator.driver_away()
+    end = time.monotonic() + 5
+    while listeners() and time.monotonic() < end:
+        time.sleep(0.005)
+    assert listeners() == 0
+
+
+def test_closing_ends_the_thread_and_frees_the_set(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Nothing is left behind, and a second close does no harm."""
+    consumer.read(0)
+    assert listeners() == 1
+    started = time.perf_counter()
+    consumer.driver.close()
+    assert time.perf_counter() - started < 0.5
+    assert listeners() == 0
+    assert simulator.count(FREE) == simulator.count(CREATE) == 1
+
+
+def test_a_driver_that_was_never_read_has_no_thread(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Nobody asked for the counter."""
+    assert listeners() == 0
+    assert simulator.count(LISTENING) == 0
+
+
+def test_a_call_that_hangs_costs_the_counter_alone(
+    simulator: NvmlSimulator, consume: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readings go on, and closing does not wait: the library is left to the call that is in it."""
+    monkeypatch.setattr(xid, "LONGEST_CALL", 0.05)
+    consumer = consume()
+    simulator.rule(LISTENING, hang=True)
+    consumer.read(0)
+    simulator.wait_for(LISTENING)
+    assert consumer.later(1.0).metrics["temp"] == simulator.gpu[0].get("temperature")
+    simulator.reset_calls()
+    consumer.driver.close()
+    assert (simulator.count(FREE), simulator.count("nvmlShutdown")) == (0, 0)
+    simulator.clear_rules()
+
+
+def test_the_thread_sleeps(simulator: NvmlSimulator, consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two looks a second, and each a few milliseconds long."""
+    monkeypatch.setattr(xid, "PAUSE", 0.5)
+    consumer.read(0)
+    time.sleep(0.6)
+    assert 1 <= simulator.count(LISTENING) <= 2
+    assert xid.WAIT_MS <= 20
+
+
+# In programs of their own
+
+
+def run(simulator: NvmlSimulator, program: str) -> tuple[float, int, str]:
+    started = time.monotonic()
+    environment = os.environ | simulator.environment()
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True, timeout=30)
+    return time.monotonic() - started, done.returncode, done.stdout + done.stderr
+
+
+def test_exit_does_not_wait_for_the_thread(simulator: NvmlSimulator) -> None:
+    """Not even for a look that hangs."""
+    simulator.rule(LISTENING, hang=True)
+    seconds, status, output = run(
+        simulator,
+        """
+        import accelmetrics, threading
+        print(accelmetrics.sample(["nvidia"]).metrics["gpu.1.xidErrors"])
+        assert any(thread.name == "accelmetrics-nvidia-xid" for thread in threading.enumerate())
+        """,
+    )
+    assert (status, output) == (0, "0\n")
+    assert seconds < 10
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="platform: no fork")
+def test_children_of_a_fork_listen_for_themselves(simulator: NvmlSimulator) -> None:
+    """Whatever the thread was doing: no fork meets it inside the driver."""
+    _, status, output = run(
+        simulator,
+        """
+        import os, accelmetrics
+        from accelmetrics.backends.nvidia import xid
+        xid.PAUSE = 0.0
+        accelmetrics.sample(["nvidia"])
+        def child():
+            snapshot = accelmetrics.sample(["nvidia"])
+            return 0 if snapshot.metrics["gpu.0.xidErrors"] == 0 and not xid._held else 1
+        for _ in range(10):
+            pid = os.fork()
+            if pid == 0:
+                os._exit(child())
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert not any(listener._calling.locked() and xid._held for listener in xid._LISTENERS)
+        print("done")
+        """,
+    )
+    assert (status, output) == (0, "done\n")
+
+
+def test_a_fork_waits_for_the_call_in_progress(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """And not for ever for one that hangs."""
+    consumer.read(0)
+    xid._before_fork()
+    try:
+        simulator.reset_calls()
+        time.sleep(0.05)
+        assert simulator.count(LISTENING) == 0, "the thread is kept out of the driver"
+    finally:
+        xid._after_fork()
+    simulator.wait_for(LISTENING)
+    simulator.rule(LISTENING, hang=True)
+    simulator.reset_calls()
+    simulator.wait_for(LISTENING)
+    started = time.perf_counter()
+    xid._before_fork()
+    xid._after_fork()
+    assert time.perf_counter() - started < 1.0
+    simulator.clear_rules()
+
+
+def test_through_the_sampler(simulator: NvmlSimulator) -> None:
+    """The key, and after an error the code."""
+    with Sampler([NvidiaBackend()]) as sampler:
+        assert sampler.sample().metrics["gpu.1.xidErrors"] == 0
+        simulator.xid(1, 119)
+        end = time.monotonic() + 5
+        while "gpu.1.lastXid" not in (snapshot := sampler.sample()).metrics and time.monotonic() < end:
+            time.sleep(0.05)
+    assert (snapshot.metrics["gpu.1.xidErrors"], snapshot.metrics["gpu.1.lastXid"]) == (1, 119)
+    assert "gpu.0.lastXid" not in snapshot.metrics
