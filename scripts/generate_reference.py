@@ -15,7 +15,9 @@ Every metric that accelmetrics knows, in the spelling of Weights & Biases where 
 
 **Keys.** `{i}` is the number of a device, which is unique on a machine whoever made its devices, or of a CPU; `{path}` is a mount
 point, `{device}` a disk. `gpu.{i}.powerWatts` appears as `gpu.0.powerWatts`, and `disk.{path}.usageGB` as `disk./.usageGB`. A key has
-one unit and one meaning on every vendor. *Also as* names other spellings under which the same value is given too.
+one unit and one meaning on every vendor. *Also as* names other spellings under which the same value is given too. A partition of a
+device has keys below the device's, `gpu.0.mig.1.memoryAllocatedBytes`, where *partitions too* stands; what the board has as a whole
+(power, temperature) is the device's alone, so that sums are right. `{link}` is the number of a link.
 
 **Missing values.** Each device gives every key that has a source under its vendor, or a reason for its absence in `unavailable`; there
 are no stand-ins such as 0 or -1. Keys marked *while it exists* are there only as long as what they are about is.
@@ -28,8 +30,8 @@ joules, `Cel` degrees Celsius, `MHz` megahertz, `1` a plain number. Prometheus a
 by the factor that stands with the names, a percentage becomes a ratio from 0 to 1.
 
 **Sources.** What each vendor's value is read from: a call or field id of NVIDIA's NVML, a field of `rocm-smi --json`, a file or psutil
-on the host. A pace such as *10 s* says that a slow-moving value is read anew at most that often, *once* that it is read when
-the driver is opened.
+on the host. A pace such as *10 s* says that a slow-moving value is read anew at most that often, *once* that it is read a
+single time while the driver is open.
 """
 
 SOURCES = {
@@ -75,7 +77,7 @@ def line(values: Iterable[str]) -> str:
 def cells(row: Metric, backends: Iterable[str]) -> list[str]:
     """One row's cells."""
     also = f" Also as {', '.join(code(alias) for alias in row.aliases)}." if row.aliases else ""
-    only = " *While it exists.*" if row.conditional else ""
+    only = f"{' *While it exists.*' if row.conditional else ''}{' *Partitions too.*' if row.partitions else ''}"
     sources = [row.sources.get(backend, "") for backend in backends]
     return [
         code(row.key),

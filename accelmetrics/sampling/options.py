@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.schemas.errors import InvalidOptionError
-
-_T = TypeVar("_T")
 
 Isolation = Literal["thread", "process"]
 Choice = int | str
@@ -115,6 +113,6 @@ def _devices(gpus: Sequence[Choice] | None) -> tuple[Choice, ...] | None:
     return choices
 
 
-def _items(value: Iterable[_T]) -> tuple[_T, ...] | None:
+def _items(value: object) -> tuple[Any, ...] | None:
     """What a list has; None when it is none, or is a text, whose items are its letters."""
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else None

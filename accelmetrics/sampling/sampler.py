@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeVar, cast
 
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Backend
@@ -15,6 +15,8 @@ from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT,
 from accelmetrics.sampling.session import SHARED, Session
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.snapshot import Snapshot
+
+_Items = TypeVar("_Items")
 
 
 class Engine(Protocol):
@@ -155,19 +157,10 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
     amd_source: str | None = None,
 ) -> Snapshot:
     """Read everything once. The options are those of :class:`Sampler`; calls with equal ones share one sampler."""
-    key = (
-        None if backends is None else tuple(backends),
-        None if gpus is None else tuple(gpus),
-        visible,
-        pid,
-        children,
-        tuple(disk_paths),
-        timeout,
-        open_timeout,
-        isolation,
-        amd_source,
-    )
-    sampler = _shared.get(key)
+    backends, gpus, disk_paths = _kept(backends), _kept(gpus), _kept(disk_paths)
+    key = (backends, gpus, visible, pid, children, disk_paths, timeout, open_timeout, isolation, amd_source)
+    shared = _hashable(key)
+    sampler = _shared.get(key) if shared else None
     if sampler is None:
         made = Sampler(
             backends,
@@ -181,5 +174,19 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
             isolation=isolation,
             amd_source=amd_source,
         )
-        sampler = _shared.setdefault(key, made)
+        sampler = _shared.setdefault(key, made) if shared else made
     return sampler.sample()
+
+
+def _kept(items: _Items) -> _Items:
+    """A list as what a dict's key can have in it; anything else, a text too, as it is, for :class:`Sampler` to refuse."""
+    return cast(_Items, tuple(items)) if isinstance(items, Iterable) and not isinstance(items, (str, bytes)) else items
+
+
+def _hashable(key: object) -> bool:
+    """Whether a sampler can be found again under this; one made of what cannot be used, or of a strange backend, is not kept."""
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True

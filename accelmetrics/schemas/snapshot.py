@@ -145,10 +145,10 @@ class Snapshot:
         }
 
     def to_json(self, indent: int | None = None) -> str:
-        """The document as text, on one line unless ``indent`` is given.
+        r"""The document as text, on one line unless ``indent`` is given.
 
         Lone surrogates, with which Python stands for bytes that are not UTF-8 (in the name of a mount point, say), are no text:
-        each is written as an escape, ``/d\\udcff`` as the eight letters that you see here.
+        each is written as an escape, ``/d\udcff`` as the eight letters that you see here.
 
         Raises:
             DocumentError: A value is not finite, which JSON cannot hold.

@@ -14,12 +14,14 @@ from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable
 
 
 @pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> machines.Rig:
+def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[machines.Rig]:
     """The only vendor of this machine, beside the host."""
     made = machines.Rig()
     monkeypatch.setattr(machines, "current", made)
     monkeypatch.setattr(registry, "BUILT_IN", {"rig": "tests.cli.machines:backend", "host": "accelmetrics.backends.host:backend"})
-    return made
+    registry.forget()
+    yield made
+    registry.forget()
 
 
 @pytest.fixture

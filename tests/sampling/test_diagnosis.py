@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import scripted
 
 
-def finding(backend: FakeBackend, **options: float) -> BackendFinding:
+def finding(backend: FakeBackend, **options: Any) -> BackendFinding:
     """What is found out about one backend."""
     (found,) = diagnose([backend], **options).backends
     return found

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -93,10 +94,14 @@ def test_a_value_is_described(row: Metric) -> None:
     assert (value.get("minimum"), value.get("maximum")) == (row.minimum, row.maximum)
 
 
+def _with_metrics(metrics: dict[str, float], document: dict[str, Any]) -> None:
+    document["metrics"].update(metrics)
+
+
 def test_partitions_are_held_to_the_rows_that_they_have() -> None:
     VALIDATOR.validate(changed(lambda d: d["metrics"].update({"gpu.0.mig.1.memoryAllocatedBytes": 5})))
-    for value in (-1, 0.5):
-        assert not VALIDATOR.is_valid(changed(lambda d, value=value: d["metrics"].update({"gpu.0.mig.1.memoryAllocatedBytes": value})))
+    for wrong in (-1.0, 0.5):
+        assert not VALIDATOR.is_valid(changed(partial(_with_metrics, {"gpu.0.mig.1.memoryAllocatedBytes": wrong})))
     assert not VALIDATOR.is_valid(changed(lambda d: d["metrics"].update({"gpu.0.nvlink.17.state": 2})))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from accelmetrics.backends.contract import Block, Number
@@ -75,8 +76,8 @@ class Links:
     def _meet(self, links: Answer) -> None:
         """Settle which links there are."""
         self._links = 0 if isinstance(links, Unavailable) else int(links)
-        fields = _fields(self._links) if self._links else ()
-        self._fields = Group(self._library, self._handle, (_batch(*fields),), INTERVAL, patient=True) if fields else None
+        calls = (_everything(self._links),)
+        self._fields = Group(self._library, self._handle, calls, INTERVAL, patient=True) if self._links else None
 
     def _without_state(self, found: Mapping[str, Answer]) -> bool:
         states = [found.get(f"{STATE}.{link}") for link in range(self._links)]
@@ -139,6 +140,12 @@ def _fields(links: int) -> Iterator[Field]:
             yield Field(field, Value((f"{way}.{link}",), LARGEST), link)
         for name, (field, _) in ERRORS.items():
             yield Field(field, Value((f"{name}.{link}",), LARGEST), link)
+
+
+@cache
+def _everything(links: int) -> Call:
+    """The batch for so many links: all GPUs of a machine have the same number of them."""
+    return _batch(*_fields(links))
 
 
 def _batch(*fields: Field) -> Call:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from accelmetrics.backends.nvidia import fields
@@ -19,6 +19,8 @@ from accelmetrics.backends.nvidia.library import Library, NvmlFunction
 Invoke = Callable[[], int]
 Unpack = Callable[[], tuple[Any, ...]]
 _ALIGNMENT = 8
+_STRUCTURES = 256
+"""How many layouts are remembered."""
 # fieldId and scopeId are the first two members of nvmlFieldValue_t.
 _FIELD_KEY = struct.Struct("=II")
 _FIELD_SIZE = struct.calcsize(f"={FIELD_HEAD}Q")
@@ -35,17 +37,14 @@ class Slots:
 
     def __init__(self, library: Library, handle: Any, calls: Sequence[Call]) -> None:
         self.calls = tuple(_resolve(library, call) for call in calls)
-        layouts = [layout_of(call) for call in self.calls]
-        self._offsets = _offsets(layouts)
+        self._offsets = _offsets(self.calls)
         self._buffer = (ctypes.c_ulonglong * (self._offsets[-1] // _ALIGNMENT))()
         self.spans = _spans(self.calls)
         self.bound = [self._bind(library, handle, call, offset) for call, offset in zip(self.calls, self._offsets, strict=False)]
 
     def decoder(self, signatures: Sequence[int] = ()) -> Unpack:
         """What unpacks the whole buffer, with fields of the given types in their order; of the widest one by default."""
-        remaining = iter(signatures)
-        layout = "".join(layout_of(call, remaining) for call in self.calls)
-        return partial(struct.Struct(f"={layout}").unpack_from, self._buffer)
+        return partial(_structure(self.calls, tuple(signatures)).unpack_from, self._buffer)
 
     def fill(self, index: int) -> None:
         """Make every number of a call's slot 1: harmless to compute with, for a call that is never made."""
@@ -72,6 +71,13 @@ def layout_of(call: Call, signatures: Iterator[int] | None = None) -> str:
     return f"{layout}{-struct.calcsize('=' + layout) % _ALIGNMENT}x"
 
 
+@lru_cache(maxsize=_STRUCTURES)
+def _structure(calls: tuple[Call, ...], signatures: tuple[int, ...]) -> struct.Struct:
+    """The whole buffer's layout: the devices of a machine are mostly alike, so one of them has worked it out for all."""
+    remaining = iter(signatures)
+    return struct.Struct("=" + "".join(layout_of(call, remaining) for call in calls))
+
+
 def count_of(call: Call) -> int:
     """How many numbers a call's slot has."""
     return fields.NUMBERS * len(call.fields) if call.fields else len(call.values)
@@ -89,12 +95,13 @@ def _resolve(library: Library, call: Call) -> Call:
     return call
 
 
-def _offsets(layouts: Sequence[str]) -> list[int]:
+@lru_cache(maxsize=_STRUCTURES)
+def _offsets(calls: tuple[Call, ...]) -> tuple[int, ...]:
     """Where each slot begins, and at the end where the last one ends."""
     offsets = [0]
-    for layout in layouts:
-        offsets.append(offsets[-1] + struct.calcsize("=" + layout))
-    return offsets
+    for call in calls:
+        offsets.append(offsets[-1] + struct.calcsize("=" + layout_of(call)))
+    return tuple(offsets)
 
 
 def _spans(calls: Sequence[Call]) -> tuple[slice, ...]:

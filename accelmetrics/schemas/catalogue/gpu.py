@@ -4,7 +4,7 @@ AMD's sources name the file below ``/sys/bus/pci/devices/ADDRESS`` first (``hwmo
 ``gpu_metrics:`` a field of that binary table), then the key that ``rocm-smi`` prints.
 
 Pace, where it is not every reading: *1 s* and *10 s* after a source mean that the value is read anew at most that often, *once*
-that it is read when the driver is opened.
+that it is read a single time while the driver is open.
 """
 
 from __future__ import annotations
