@@ -42,7 +42,7 @@ from accelmetrics.schemas.catalogue import expected_keys
 from accelmetrics.schemas.errors import InvalidOptionError, SourceError
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.reasons import Reason, Unavailable
-from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.snapshot import Place, Snapshot
 
 START_UP = 5.0
 """Seconds that a fresh interpreter may take to import this package on a busy machine."""
@@ -283,10 +283,28 @@ class ProcessEngine:
             raise answer.error
         snapshot = answer.snapshot
         if snapshot is not None and self._read_before:
+            self._remember(snapshot)
             snapshot.backends = tuple(
                 status._replace(sequence=status.sequence + self._read_before.get(status.name, 0)) for status in snapshot.backends
             )
         return snapshot
+
+    def _remember(self, snapshot: Snapshot) -> None:
+        """A source that this child has not read yet has devices and keys all the same: those that an earlier child read."""
+        last = self._last
+        waiting = {status.name: status for status in snapshot.backends if not status.sequence and self._read_before.get(status.name)}
+        if not waiting or last is None:
+            return
+        owners = {place.identity.anchor: name for name, place in self._seen if name in waiting and isinstance(place, Place)}
+        away = {place.key: place for place in last.identities if place.identity.anchor in owners}
+        reasons = dict(snapshot.unavailable)
+        for key, place in away.items():
+            why = _reason(waiting[owners[place.identity.anchor]])
+            reasons.update((name, why) for name in (*last.metrics, *last.unavailable) if name.startswith(f"{key}.") and name not in reasons)
+        listed = {**away, **{place.key: place for place in snapshot.identities}}
+        order = {place.key: number for number, place in enumerate(last.identities)}
+        snapshot.identities = tuple(sorted(listed.values(), key=lambda place: order.get(place.key, len(order))))
+        snapshot.unavailable = reasons
 
     def _late(self, reader: Reader) -> None:
         reader.unanswered += 1
@@ -413,10 +431,8 @@ class _Pickler(pickle.Pickler):
 
     def persistent_id(self, item: object) -> None:
         if isinstance(item, (type, FunctionType)) and item.__module__ == "__main__":
-            raise pickle.PicklingError(
-                f"{item.__qualname__} is defined in the program that is run, which the reading process does not run: "
-                "move it into a module of its own"
-            )
+            advice = "which the reading process does not run: move it into a module of its own"
+            raise SourceError(Reason.DRIVER_ERROR, f"{item.__qualname__} is defined in the program that is run, {advice}")
 
 
 def _portable(backend: Backend) -> str | bytes:
@@ -448,6 +464,10 @@ def _away(status: BackendStatus, why: Unavailable) -> BackendStatus:
     if status.status == "absent":
         return status
     return BackendStatus(status.name, "timed_out" if why.reason == Reason.TIMED_OUT else "failed", why.detail, sequence=status.sequence)
+
+
+def _reason(status: BackendStatus) -> Unavailable:
+    return Unavailable(Reason.TIMED_OUT if status.status == "timed_out" else Reason.DRIVER_UNAVAILABLE, status.detail)
 
 
 def _words(status: int | None) -> str:

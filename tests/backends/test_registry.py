@@ -69,6 +69,8 @@ print(accelmetrics.sample(["acme"], isolation="process").metrics)
         ("raise SystemExit(1)", "SystemExit: 1"),
         ("", "has no attribute 'backend'"),
         ("backend = 42", "it is no backend: it lacks name, kind, interval, detect, open, own_metrics"),
+        (PLUG_IN.replace('"acme", "gpu"', '"nvidia", "gpu"'), "it calls itself 'nvidia', not 'acme'"),
+        ("class Panic(BaseException): pass\ndef backend(): raise Panic('at the factory')", "Panic: at the factory"),
     ],
 )
 def test_a_broken_plug_in_is_reported_and_costs_nobody_else_anything(tmp_path: Path, code: str, words: str) -> None:
@@ -128,3 +130,16 @@ def test_detection_of_every_built_in_backend_is_cheap() -> None:
             backend.detect()
             costs.append(time.perf_counter() - started)
         assert min(costs) < 0.005, name
+
+
+@pytest.mark.parametrize("code", [PLUG_IN.replace("backend = Acme()", "backend = Acme"), "raise ValueError('boom')"])
+def test_a_plug_in_is_one_object_for_all_samplers(tmp_path: Path, code: str) -> None:
+    install(tmp_path, "acme", "acme_metrics:backend", code)
+    program = """
+from accelmetrics.backends.registry import forget, is_registered, load
+first = load("acme")
+print(load("acme") is first, is_registered(first))
+forget()
+print(load("acme") is first, is_registered(first))
+"""
+    assert run(tmp_path, program) == "True True\nFalse False\n"

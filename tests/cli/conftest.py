@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[machines.Rig]:
     made = machines.Rig()
     monkeypatch.setattr(machines, "current", made)
     monkeypatch.setattr(registry, "BUILT_IN", {"rig": "tests.cli.machines:backend", "host": "accelmetrics.backends.host:backend"})
+    monkeypatch.setattr(registry, "_plug_ins", lru_cache(dict))
     registry.forget()
     yield made
     registry.forget()

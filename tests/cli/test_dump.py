@@ -124,6 +124,13 @@ def test_count_1_with_an_interval_is_one_line(rig: Rig, capsys: pytest.CaptureFi
     assert time.monotonic() - started < 10
 
 
+@pytest.mark.parametrize("interval", ["1e-9", "1e-320"])
+def test_an_interval_may_be_shorter_than_a_reading(rig: Rig, capsys: pytest.CaptureFixture[str], interval: str) -> None:
+    """One reading follows the other."""
+    del rig
+    assert len(printed(capsys, "--interval", interval, "--count", "50").splitlines()) == 50
+
+
 def test_the_interval_is_an_absolute_schedule(rig: Rig) -> None:
     """Readings that take their time put nothing off; ticks that are missed are left out."""
     stamps = []

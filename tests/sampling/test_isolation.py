@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from accelmetrics import Reason, Sampler
 from accelmetrics.backends.contract import Detection, Reading, ReadOptions
+from accelmetrics.sampling.isolation import ProcessEngine
+from accelmetrics.sampling.options import checked
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
 from accelmetrics.schemas.metric import Metric
@@ -36,6 +42,8 @@ class Scripted:
         return Detection(True, "a file", 2)
 
     def open(self) -> Scripted:
+        while self.script.read_text() == "open slowly":
+            time.sleep(0.01)
         return self
 
     def own_metrics(self) -> Iterable[Metric]:
@@ -184,3 +192,301 @@ def test_an_unknown_device_is_refused_here_too(script: Path) -> None:
 def test_a_backend_that_cannot_travel_is_refused_with_the_way_out() -> None:
     with pytest.raises(InvalidOptionError, match="entry-point group"):
         Sampler([FakeBackend()], isolation="process")
+
+
+def killed(sampler: Sampler) -> float:
+    """Kill the child, as seen by a reading."""
+    victim = sampler.sample().metrics["gpu.0.pid"]
+    os.kill(int(victim), signal.SIGKILL)
+    assert "killed by signal 9" in sampler.sample().backends[0].detail
+    return victim
+
+
+def test_while_another_is_starting_samples_answer_in_time_and_it_is_let_start(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "slow-python"
+    slow.write_text(f'#!/bin/sh\necho >>{tmp_path}/starts\nsleep 2\nexec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    with isolated(script, timeout=0.2) as sampler:
+        killed(sampler)
+        monkeypatch.setattr(sys, "executable", str(slow))
+        time.sleep(0.15)
+        said = set()
+        while True:
+            started = time.monotonic()
+            snapshot = sampler.sample()
+            assert time.monotonic() - started < 0.6
+            if snapshot.metrics:
+                break
+            said.add((snapshot.backends[0].detail, str(snapshot.unavailable["gpu.0.temp"].reason)))
+        assert said == {("the reading process is being started again: it was killed by signal 9 (SIGKILL)", "driver_unavailable")}
+        assert (tmp_path / "starts").read_text() == "\n"
+
+
+def test_a_source_that_opens_slowly_again_keeps_its_devices_and_keys_and_nobody_waits(script: Path) -> None:
+    with isolated(script) as sampler:
+        sampler.sample()
+        victim = killed(sampler)
+        script.write_text("open slowly")
+        time.sleep(0.15)
+        started = time.monotonic()
+        snapshot = sampler.sample()
+        while "opened" not in snapshot.backends[0].detail:
+            assert time.monotonic() - started < 5
+            started, snapshot = time.monotonic(), sampler.sample()
+        assert time.monotonic() - started < 1.0
+        assert [device.key for device in snapshot.devices] == ["gpu.0", "gpu.1"]
+        assert {str(why.reason) for why in snapshot.unavailable.values()} == {"timed_out"}
+        assert len(snapshot.unavailable) == 6
+        assert snapshot.backends[0].sequence == 2
+        script.write_text("")
+        until(lambda: len(sampler.sample().metrics) == 6)
+        assert sampler.sample().metrics["gpu.0.pid"] != victim
+
+
+class Unreadable(Scripted):
+    """It goes into a pickle and does not come out."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _cannot, ()
+
+
+def _cannot() -> NoReturn:
+    raise RuntimeError("cannot be made again")
+
+
+def test_what_ends_the_child_is_said_in_words(script: Path) -> None:
+    with Sampler([Unreadable(script), "host"], isolation="process", timeout=0.5) as sampler:
+        snapshot = sampler.sample()
+        words = "the reading process failed: RuntimeError: cannot be made again; another will be started"
+        assert [status.detail for status in snapshot.backends] == [words, words]
+        assert set(snapshot.unavailable.values()) == {(Reason.DRIVER_ERROR, words)}
+
+
+def test_a_backend_of_the_program_itself_is_refused_with_the_way_out(script: Path) -> None:
+    mine = type("Mine", (Scripted,), {"__module__": "__main__"})
+    with pytest.raises(InvalidOptionError, match=r"Mine is defined in the program that is run.*move it into a module of its own"):
+        Sampler([mine(script)], isolation="process")
+
+
+def test_a_backend_made_by_hand_travels_whatever_its_name(script: Path) -> None:
+    backend = Scripted(script)
+    backend.name = "nvidia"
+    with Sampler([backend], isolation="process") as sampler:
+        assert sampler.sample().metrics["gpu.1.temp"] == 41
+
+
+def descriptors() -> set[str]:
+    return {entry.name for entry in Path("/proc/self/fd").iterdir()}
+
+
+@pytest.mark.parametrize("interpreter", ["/nonexistent/python", "", None])
+def test_a_child_that_cannot_be_started_is_a_reason_and_leaves_nothing_open(
+    script: Path, monkeypatch: pytest.MonkeyPatch, interpreter: str | None
+) -> None:
+    before = descriptors()
+    with isolated(script) as sampler:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", interpreter)
+            snapshot = sampler.sample()
+        assert snapshot.backends[0].detail.startswith("the reading process could not be started: ")
+        assert descriptors() == before
+        assert sampler.sample().backends[0].detail == snapshot.backends[0].detail, "it is not tried again at once"
+        until(lambda: len(sampler.sample().metrics) == 6)
+
+
+def test_when_no_descriptors_are_left_it_is_a_reason(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with isolated(script) as sampler:
+        monkeypatch.setattr(socket, "socketpair", full)
+        assert "Too many open files" in sampler.sample().backends[0].detail
+
+
+def program(script: Path, code: str) -> str:
+    """A program of its own that has ``sampler``."""
+    return f"""
+import os, signal, sys, time
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from pathlib import Path
+from tests.sampling.test_isolation import isolated
+sampler = isolated(Path({str(script)!r}))
+{code}"""
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "2>&- <&-"])
+def test_standard_streams_may_be_closed(script: Path, closed: str) -> None:
+    script.write_text("print")
+    code = program(script, "print(len(sampler.sample().metrics), len(sampler.sample().metrics)); sampler.close()")
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code], capture_output=True, text=True, timeout=20
+    )
+    assert done.stdout == "6 6\n"
+
+
+def test_the_path_may_hold_what_is_no_text(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/nonexistent"), None])
+    with isolated(script) as sampler:
+        assert len(sampler.sample().metrics) == 6
+
+
+class Nobody(Scripted):
+    """Not on this machine."""
+
+    name = "nobody"
+
+    def detect(self) -> Detection:
+        return Detection(False, "no such hardware")
+
+
+def engine(*backends: Scripted) -> ProcessEngine:
+    """As a sampler that leaves the choice of backends to detection has it."""
+    options = checked(gpus=None, pid=None, children=False, disk_paths=("/",), timeout=0.5, open_timeout=0.5)
+    return ProcessEngine(backends, frozenset(), options)
+
+
+def test_counting_goes_on_and_the_absent_stay_absent_while_the_child_is_replaced(script: Path) -> None:
+    taker = engine(Nobody(script), Scripted(script))
+    for _ in range(3):
+        before = taker.take()
+    assert (before.backends[1].sequence, taker.statistics) == (3, (3, 0, 0))
+    os.kill(int(before.metrics["gpu.0.pid"]), signal.SIGKILL)
+    away = taker.take()
+    assert [(status.status, status.sequence) for status in away.backends] == [("absent", 0), ("failed", 3)]
+    assert away.backends[0] == before.backends[0]
+    time.sleep(0.15)
+    taken = 4
+    while not (after := taker.take()).metrics:
+        taken += 1
+    assert after.backends[1].sequence > 3
+    assert taker.statistics == (taken + 1, 0, 0)
+    taker.close()
+
+
+class Second(Scripted):
+    """Of another vendor."""
+
+    name = "second"
+    devices = (DeviceIdentity("gpu", "second", 0, uuid="GPU-9999-0"),)
+
+    def detect(self) -> Detection:
+        return Detection(True, "one", 1)
+
+
+def test_places_set_aside_for_a_vendor_that_opens_late_survive_the_child(script: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("")
+    script.write_text("open slowly")
+    taker = engine(Scripted(script), Second(other))
+    first = taker.take()
+    assert [(device.key, device.vendor) for device in first.devices] == [("gpu.2", "second")]
+    os.kill(int(first.metrics["gpu.2.pid"]), signal.SIGKILL)
+    script.write_text("")
+    until(lambda: len(taker.take().devices) == 3)
+    assert [(device.key, device.vendor) for device in taker.take().devices] == [("gpu.0", "acme"), ("gpu.1", "acme"), ("gpu.2", "second")]
+    taker.close()
+
+
+def test_a_sampler_can_be_closed_in_the_child_of_a_fork_that_another_thread_was_sampling_at(script: Path) -> None:
+    with isolated(script) as sampler:
+        sampler.sample()
+        script.write_text("hang")
+        thread = threading.Thread(target=sampler.sample)
+        thread.start()
+        time.sleep(0.1)
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(3)
+            sampler.close()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        thread.join()
+
+
+def test_a_forked_worker_that_never_samples_does_not_keep_the_child(script: Path) -> None:
+    with isolated(script) as sampler:
+        reader = int(sampler.sample().metrics["gpu.0.pid"])
+        worker = os.fork()
+        if worker == 0:
+            time.sleep(20)
+            os._exit(0)
+        started = time.monotonic()
+        sampler.close()
+        assert time.monotonic() - started < 0.5
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
+    assert not Path(f"/proc/{reader}").exists()
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, be it that nobody has collected it."""
+    try:
+        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_the_child_leaves_with_its_parent_whoever_that_has_forked(script: Path) -> None:
+    code = """
+print(int(sampler.sample().metrics["gpu.0.pid"]), flush=True)
+worker = os.fork()
+if worker == 0:
+    time.sleep(20)
+    os._exit(0)
+print(worker, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    running = subprocess.Popen([sys.executable, "-c", program(script, code)], stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    reader, worker = int(running.stdout.readline()), int(running.stdout.readline())
+    running.wait()
+    running.stdout.close()
+    try:
+        until(lambda: gone(reader), 3.0)
+        assert not gone(worker)
+    finally:
+        os.kill(worker, signal.SIGKILL)
+
+
+def test_ctrl_c_is_for_the_program(script: Path) -> None:
+    with isolated(script) as sampler:
+        assert os.getsid(int(sampler.sample().metrics["gpu.0.pid"])) != os.getsid(0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_sampler_that_is_forgotten_lets_its_child_go(script: Path, recwarn: pytest.WarningsRecorder) -> None:
+    reader = int(isolated(script).sample().metrics["gpu.0.pid"])
+    gc.collect()
+    until(lambda: gone(reader))
+    assert not recwarn.list
+    with isolated(script) as another:
+        another.sample()
+        assert not Path(f"/proc/{reader}").exists(), "it has been collected"
+
+
+def test_a_program_that_ends_without_closing_is_quiet_and_does_not_wait(script: Path) -> None:
+    code = program(script, "print(int(sampler.sample().metrics['gpu.0.pid']))")
+    done = subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, timeout=20)
+    assert done.stderr == ""
+    until(lambda: gone(int(done.stdout)))
+
+
+def test_a_child_that_cannot_be_killed_is_not_waited_for(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with isolated(script, timeout=0.2) as sampler:
+        stuck = int(sampler.sample().metrics["gpu.0.pid"])
+        script.write_text("stop")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "kill", lambda *_: None)
+            for _ in range(3):
+                started = time.monotonic()
+                sampler.sample()
+                assert time.monotonic() - started < 0.5
+        assert "was ended" in sampler.sample().backends[0].detail
+        assert not gone(stuck)
+        os.kill(stuck, signal.SIGKILL)
+        script.write_text("")
+        until(lambda: len(sampler.sample().metrics) == 6)
+        assert gone(stuck)

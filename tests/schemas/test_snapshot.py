@@ -273,3 +273,21 @@ def test_views_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
         complete().devices[0].metrics.power_watts = 1.0
     assert AMD.identity.vendor == "amd"
+
+
+def test_what_is_no_text_is_written_as_escapes_and_the_document_reads_back() -> None:
+    place = NVIDIA._replace(identity=NVIDIA.identity._replace(name="GPU \udcff"))
+    base = complete()
+    names = {f"disk./{name}.usageGB": number for number, name in enumerate(("\udcff", "\udcfe", "\\n", "\U0001f680"))}
+    unavailable = {**base.unavailable, "disk./\ud83d.usagePercent": Unavailable(Reason.DRIVER_ERROR, "\ude80 \\ \U0001f680")}
+    snapshot = complete(identities=(place, AMD), metrics={**base.metrics, **names}, unavailable=unavailable, hostname="h\udc80")
+    for indent in (None, 2):
+        again = Snapshot.from_json(snapshot.to_json(indent))
+        assert (again.hostname, again.devices[0].name) == ("h\\udc80", "GPU \\udcff")
+        assert {key: value for key, value in again.metrics.items() if key not in base.metrics} == {
+            "disk./\\udcff.usageGB": 0,
+            "disk./\\udcfe.usageGB": 1,
+            "disk./\\n.usageGB": 2,
+            "disk./\U0001f680.usageGB": 3,
+        }
+        assert again.unavailable["disk./\\ud83d.usagePercent"].detail == "\\ude80 \\ \U0001f680"
