@@ -81,9 +81,13 @@ def values_of(row: Metric) -> st.SearchStrategy[Number]:
 def keys_of(row: Metric) -> st.SearchStrategy[str]:
     """Any concrete key of the row."""
     instances = st.sampled_from(["/", "/mnt/a.b", "sda", "nvme0n1", "dm-0"])
-    numbers = st.integers(0, 3).map(str)
-    return st.tuples(instances, numbers).map(
-        lambda pair: row.key.replace("{i}", pair[1]).replace("{path}", pair[0]).replace("{device}", pair[0]).replace("{label}", "64mb")
+    numbers = st.sampled_from(["0", "3", *(["1.mig.2"] if row.partitions else [])])
+    return (
+        st.tuples(instances, numbers)
+        .map(
+            lambda pair: row.key.replace("{i}", pair[1]).replace("{path}", pair[0]).replace("{device}", pair[0]).replace("{label}", "64mb")
+        )
+        .map(lambda key: key.replace("{link}", "17"))
     )
 
 
@@ -121,7 +125,8 @@ def places(draw: st.DrawFn) -> tuple[Place, ...]:
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
     """Any snapshot that can be written as a document."""
-    metrics = dict(draw(st.lists(catalogued() | st.tuples(_WORDS, _NUMBERS), max_size=20)))
+    unknown = _WORDS.filter(lambda key: match(key) is None)
+    metrics = dict(draw(st.lists(catalogued() | st.tuples(unknown, _NUMBERS), max_size=20)))
     unavailable = draw(st.dictionaries(_WORDS, _REASONS, max_size=5))
     status = st.builds(
         BackendStatus,

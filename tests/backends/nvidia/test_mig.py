@@ -178,11 +178,10 @@ def test_a_look_that_fails_declares_nobody_lost(simulator: NvmlSimulator, consum
     simulator.partition(1, ["3g.40gb", "1g.10gb"])
     consumer = consume()
     consumer.read(3)
-    simulator.rule("nvmlDeviceGetMigDeviceHandleByIndex", 1, error=Ret.TIMEOUT)
-    consumer.later(10.0, 1)
-    simulator.rule("nvmlDeviceGetMigMode", 1, error=Ret.UNKNOWN)
-    consumer.later(10.0, 1)
-    assert consumer.read(3).metrics["memoryTotalBytes"] == 40 * GIB
+    for function, code in (("nvmlDeviceGetMigDeviceHandleByIndex", Ret.TIMEOUT), ("nvmlDeviceGetMigMode", Ret.UNKNOWN)):
+        simulator.rule(function, 1, error=code)
+        consumer.later(10.0, 1)
+        assert consumer.read(3).metrics["memoryTotalBytes"] == 40 * GIB
 
 
 def test_gpus_without_mig_are_asked_once(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]) -> None:
