@@ -56,6 +56,8 @@ class LinuxDriver:
             cgroup,
             MemoryPart(self._parsed("/proc/meminfo", parse_meminfo), cgroup.memory_levels),
             ProcessPart(family, options.pid, options.children),
+        ]
+        slow: list[Part] = [
             DiskUsagePart(options.disk_paths),
             DiskIoPart(self._parsed("/proc/diskstats", parse_diskstats, pieces=True), partial(choose, paths=options.disk_paths)),
             NetworkPart(self._parsed("/proc/net/dev", parse_net_dev, pieces=True), counts_elsewhere),
@@ -63,7 +65,7 @@ class LinuxDriver:
             TemperaturePart(files, self._sensors),
             PowerPart(files, self._sensors),
         ]
-        return PartsReader(parts, self._clock)
+        return PartsReader(parts, slow, self._clock)
 
     def close(self) -> None:
         self._files.close()

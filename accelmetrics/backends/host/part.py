@@ -82,17 +82,36 @@ class Part(Protocol):
 
 
 class Sheet:
-    """Runs one part and turns its keys into a block, with the same tuple and mapping as last time while they are equal."""
+    """Runs one part and turns its keys into a block, with the same tuple and mapping as last time while they are equal.
 
-    __slots__ = ("_names", "_part", "reasons")
+    Args:
+        part: The part.
+        pace: Seconds for which a block is kept, 0 for none. The first two readings are taken whenever they are asked for,
+            so that rates are there as soon as there is an interval.
+    """
 
-    def __init__(self, part: Part) -> None:
+    __slots__ = ("_block", "_due", "_names", "_pace", "_part", "_readings", "reasons")
+
+    def __init__(self, part: Part, pace: float = 0.0) -> None:
         self._part = part
+        self._pace = pace
+        self._due = 0.0
+        self._readings = 0
+        self._block = Block((), ())
         self._names: tuple[str, ...] = ()
         self.reasons: Mapping[str, Unavailable] = NO_REASONS
 
     def read(self, moment: Moment) -> Block:
-        """Run the part; its reasons are in ``reasons`` afterwards."""
+        """Run the part, if it is due; its reasons are in ``reasons`` afterwards."""
+        if self._readings < 2:
+            self._readings += 1
+        elif moment.now < self._due:
+            return self._block
+        self._due = moment.now + self._pace
+        self._block = self._read(moment)
+        return self._block
+
+    def _read(self, moment: Moment) -> Block:
         moment.values = {}
         moment.reasons = {}
         self._part.read(moment)

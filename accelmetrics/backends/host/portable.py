@@ -68,12 +68,14 @@ class PortableDriver:
             CpuPart(_source("psutil.cpu_times", lambda: cpu_times(psutil))),
             MemoryPart(_source("psutil.virtual_memory", lambda: memory(psutil)), no_levels),
             ProcessPart(PortableFamily(psutil, options.pid), options.pid, options.children),
+        ]
+        slow: list[Part] = [
             DiskUsagePart(options.disk_paths),
             DiskIoPart(_source("psutil.disk_io_counters", lambda: disk_io(psutil)), every_disk),
             NetworkPart(_source("psutil.net_io_counters", lambda: traffic(psutil)), is_loopback),
             AbsentPart(),
         ]
-        return PartsReader(parts, self._clock)
+        return PartsReader(parts, slow, self._clock)
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -9,14 +9,23 @@ from accelmetrics.backends.contract import NO_REASONS, Reading
 from accelmetrics.backends.host.part import Clock, Moment, Part, Sheet
 from accelmetrics.schemas.reasons import Unavailable
 
+SLOW_PACE = 0.45
+"""Seconds for which disks, network and power are not read again: a reading every half second always finds them due."""
+
 
 class PartsReader:
-    """Runs parts. Whatever differences they take is theirs, so that no other consumer shortens this one's intervals."""
+    """Runs parts. Whatever differences they take is theirs, so that no other consumer shortens this one's intervals.
 
-    def __init__(self, parts: Sequence[Part], clock: Clock) -> None:
-        self._sheets = [Sheet(part) for part in parts]
+    Args:
+        parts: What is read at every reading, in this order.
+        slow: What is read after it, at most every ``SLOW_PACE`` seconds: rates are over the intervals really taken.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, parts: Sequence[Part], slow: Sequence[Part], clock: Clock) -> None:
+        self._sheets = [*(Sheet(part) for part in parts), *(Sheet(part, SLOW_PACE) for part in slow)]
         self._clock = clock
-        self._kept: list[Mapping[str, Unavailable]] = [NO_REASONS] * len(parts)
+        self._kept: list[Mapping[str, Unavailable]] = [NO_REASONS] * len(self._sheets)
         self._unavailable: Mapping[str, Unavailable] = NO_REASONS
 
     def read(self, unit: int, steps: list[Any]) -> Reading:

@@ -25,7 +25,7 @@ COUNT, LAST = "xidErrors", "lastXid"
 XID_EVENT = 0x8
 """``nvmlEventTypeXidCriticalError``."""
 WAIT_MS = 5
-PAUSE = 0.5
+PAUSE = 2.0
 """How long a wait inside the driver is, and seconds between two of them."""
 LONGEST_CALL = 1.0
 """Seconds after which a call counts as hung when the driver is closed."""

@@ -98,3 +98,15 @@ def test_segments_sent_again_count_from_the_first_reading(tree: HostTree) -> Non
 def test_what_holds_no_such_number_is_an_error(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"missing|fewer|number"):
         parse_retransmits(text)
+
+
+def test_from_the_third_reading_on_disks_and_network_keep_a_pace_of_their_own(tree: HostTree) -> None:
+    watch = tree.reader()
+    watch.read()
+    tree.network({"eth0": (1100, 2000)})
+    assert watch.read(0.05)["network.recv"] == 100, "the second reading has an interval, however short"
+    tree.network({"eth0": (1300, 2000)})
+    assert watch.read(0.2)["network.recv"] == 100
+    values = watch.read(0.3)
+    assert values["network.recv"] == 300
+    assert values["network.recvBps"] == pytest.approx(200 / 0.5), "the rate is over the interval that was really taken"
