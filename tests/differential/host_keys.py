@@ -11,12 +11,15 @@ import re
 import statistics
 from collections.abc import Iterator, Sequence
 
+from accelmetrics.backends.host.reader import SLOW_PACE
 from tests.differential.streams import Record, Streams
 
 AROUND = 0.4
 """Seconds: readings of ours so near to one of W&B's are taken for the same moment."""
 SLACK = 0.15
 """Seconds by which a record's time may be off the moment of the reading."""
+OURS_MAY_BE = SLACK + SLOW_PACE
+"""Seconds by which a counter of ours may be older than its record: disks and network are read at a pace of their own."""
 COUNTERS = re.compile(r"disk\..+\.(in|out)|network\.\w+")
 COUNTER_ROUNDING = 1e-6
 
@@ -74,6 +77,6 @@ def _bounds(key: str, streams: Streams) -> Iterator[tuple[float, float]]:
     ours = [record for record in streams.ours if key in record.metrics]
     for record in streams.wandb:
         before = [other.metrics[key] for other in ours if other.time < record.time - SLACK]
-        after = [other.metrics[key] for other in ours if other.time > record.time + SLACK]
+        after = [other.metrics[key] for other in ours if other.time > record.time + OURS_MAY_BE]
         if key in record.metrics and before and after:
             yield record.metrics[key] - after[0], record.metrics[key] - before[-1]

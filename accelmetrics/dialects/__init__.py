@@ -1,0 +1,1 @@
+"""The same metrics under other monitors' names."""

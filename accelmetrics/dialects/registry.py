@@ -1,0 +1,39 @@
+"""Which dialects there are."""
+
+from __future__ import annotations
+
+import importlib
+from typing import cast
+
+from accelmetrics.dialects.contract import Dialect
+from accelmetrics.schemas.errors import UnknownNameError
+
+DIALECTS = {
+    "wandb": "accelmetrics.dialects.wandb:WANDB",
+    "wandb-docs": "accelmetrics.dialects.wandb:WANDB_DOCS",
+    "prometheus": "accelmetrics.dialects.prometheus:PROMETHEUS",
+    "otel": "accelmetrics.dialects.otel:OTEL",
+    "nvidia-smi": "accelmetrics.dialects.nvidia_smi:NVIDIA_SMI",
+    "verl": "accelmetrics.dialects.verl:VERL",
+    "training": "accelmetrics.dialects.training:TRAINING",
+    "dcgm": "accelmetrics.dialects.dcgm:DCGM",
+}
+"""By name, where each is found; ``wandb`` is what everything speaks that is not told otherwise."""
+
+
+def names() -> tuple[str, ...]:
+    """All dialects by name."""
+    return tuple(DIALECTS)
+
+
+def dialect(name: str) -> Dialect:
+    """The dialect of this name.
+
+    Raises:
+        UnknownNameError: There is none.
+    """
+    target = DIALECTS.get(name)
+    if target is None:
+        raise UnknownNameError("dialect", name, DIALECTS)
+    module, _, attribute = target.partition(":")
+    return cast(Dialect, getattr(importlib.import_module(module), attribute))

@@ -1,0 +1,1 @@
+"""Where measurements go: one file per sink."""

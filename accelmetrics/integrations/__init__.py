@@ -1,0 +1,1 @@
+"""Training frameworks and clusters."""

@@ -1,0 +1,140 @@
+"""What a monitor hands to exporters at every tick: the snapshot, and what the program and the monitor have to say beside it."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from accelmetrics.schemas.snapshot import Snapshot, rfc3339
+
+NO_LABELS: Mapping[str, str] = {}
+
+
+class Step(NamedTuple):
+    """What the watched program logged at one moment.
+
+    Attributes:
+        time_ns: When, in nanoseconds since 1970 (UTC).
+        step: The program's own step, None where it named none.
+        values: Its numbers by name (``loss``, ``learning_rate``, ``tokens``), and those derived from them
+            (``step_seconds``, ``tokens_per_second``, ``tokens_per_joule``).
+    """
+
+    time_ns: int
+    step: int | None
+    values: Mapping[str, int | float]
+
+
+class ExporterStatus(NamedTuple):
+    """How one exporter has fared since it was opened.
+
+    Attributes:
+        name: Its name, with a number behind it where a monitor has several of a kind (``jsonl``, ``jsonl-2``).
+        sent: Records delivered.
+        failed: Records that it could not deliver and gave up.
+        dropped: Records that found its queue full: the oldest went.
+        queued: Records that wait.
+        error: What went wrong last, in words; empty while it delivers.
+    """
+
+    name: str
+    sent: int = 0
+    failed: int = 0
+    dropped: int = 0
+    queued: int = 0
+    error: str = ""
+
+
+class MonitorStatus(NamedTuple):
+    """How the monitor itself has fared since it was started.
+
+    Attributes:
+        interval: Seconds between two ticks, as asked for.
+        ticks: Readings taken.
+        missed_ticks: Times at which a reading was due and could not be taken.
+        timed_out: Readings in which some vendor call gave no answer.
+        exporters: How each exporter fares.
+    """
+
+    interval: float
+    ticks: int = 0
+    missed_ticks: int = 0
+    timed_out: int = 0
+    exporters: tuple[ExporterStatus, ...] = ()
+
+    def flat(self) -> dict[str, int | float]:
+        """The numbers as metrics: ``monitor.ticks``, ``monitor.exporter.jsonl.dropped``."""
+        found: dict[str, int | float] = {
+            "monitor.ticks": self.ticks,
+            "monitor.missedTicks": self.missed_ticks,
+            "monitor.timedOut": self.timed_out,
+        }
+        for one in self.exporters:
+            head = f"monitor.exporter.{one.name}"
+            found[f"{head}.sent"] = one.sent
+            found[f"{head}.failed"] = one.failed
+            found[f"{head}.dropped"] = one.dropped
+            found[f"{head}.queued"] = one.queued
+        return found
+
+
+class Record(NamedTuple):
+    """One tick.
+
+    Attributes:
+        snapshot: What the machine said. Its metrics hold ``torch.{i}.…`` too, where the program uses PyTorch.
+        labels: What tells this stream from others: the user's labels, run id, host, rank, the scheduler's job.
+        steps: What the program logged since the last record.
+        monitor: How the monitor fares; None for a snapshot that no monitor took.
+    """
+
+    snapshot: Snapshot
+    labels: Mapping[str, str] = NO_LABELS
+    steps: tuple[Step, ...] = ()
+    monitor: MonitorStatus | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The snapshot's document with three more parts, each left out where there is nothing to say.
+
+        ``labels``; ``training``: a list of ``timestamp``, ``step`` and the logged numbers under ``values``; ``monitor``: flat
+        numbers. Readers of snapshots pass over them.
+        """
+        document = self.snapshot.to_dict()
+        if self.labels:
+            document["labels"] = dict(self.labels)
+        if self.steps:
+            document["training"] = [
+                {"timestamp": rfc3339(step.time_ns), "step": step.step, "values": dict(step.values)} for step in self.steps
+            ]
+        if self.monitor is not None:
+            document["monitor"] = self.monitor.flat()
+        return document
+
+
+class Exporter(Protocol):
+    """Where records go.
+
+    All four methods are called from one thread that belongs to this exporter alone, one call at a time, under a guard:
+    whatever they raise or however long they take costs neither the program nor another exporter. Records wait in a bounded
+    queue meanwhile, of which the oldest go first.
+
+    ``OSError`` (a peer that is away, a disk that is full) is taken to be passing: the record is kept and offered again, after
+    a pause that grows. Any other exception gives the record up; it is counted, and told once.
+    """
+
+    name: str
+    """Under which it is counted."""
+
+    def open(self) -> None:
+        """Get ready: create files, connect. Called again, after a pause, when it fails; and after ``close`` by a restart."""
+        ...
+
+    def export(self, record: Record) -> None:
+        """Deliver one record, or as much of it as this kind of exporter carries."""
+        ...
+
+    def flush(self) -> None:
+        """Have everything delivered that was taken."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back. Also called after an ``open`` that failed."""
+        ...
