@@ -15,12 +15,16 @@ from accelmetrics._version import __version__
 TYPE_CHECKING = False  # type checkers take it as true; importing it from typing would be most of what this import costs
 
 if TYPE_CHECKING:
+    from accelmetrics.integrations.monitor import Monitor
     from accelmetrics.sampling.allocation import allocation
     from accelmetrics.sampling.allocation_records import Allocation, Finding, Worker
     from accelmetrics.sampling.diagnosis import diagnose
+    from accelmetrics.sampling.energy import Energy
     from accelmetrics.sampling.sampler import Sampler, sample
+    from accelmetrics.sampling.summary import Summary
     from accelmetrics.sampling.visibility import Visibility, visibility
     from accelmetrics.sampling.visible_devices import visible_devices
+    from accelmetrics.sampling.window import Window
     from accelmetrics.schemas.errors import (
         AccelMetricsError,
         DocumentError,
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     )
     from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
     from accelmetrics.schemas.reasons import Reason, Unavailable
+    from accelmetrics.schemas.record import Exporter, MonitorStatus, Record, Step
     from accelmetrics.schemas.snapshot import Device, Snapshot
 
 __all__ = [
@@ -43,16 +48,24 @@ __all__ = [
     "DeviceProcess",
     "DocumentError",
     "DriverGoneError",
+    "Energy",
+    "Exporter",
     "Finding",
     "InvalidOptionError",
     "MissingDependencyError",
+    "Monitor",
+    "MonitorStatus",
     "Reason",
+    "Record",
     "Sampler",
     "Snapshot",
     "SourceError",
+    "Step",
+    "Summary",
     "Unavailable",
     "UnknownNameError",
     "Visibility",
+    "Window",
     "Worker",
     "__version__",
     "allocation",
@@ -71,16 +84,24 @@ _HOMES = {
     "DeviceProcess": "schemas.identity",
     "DocumentError": "schemas.errors",
     "DriverGoneError": "schemas.errors",
+    "Energy": "sampling.energy",
+    "Exporter": "schemas.record",
     "Finding": "sampling.allocation_records",
     "InvalidOptionError": "schemas.errors",
     "MissingDependencyError": "schemas.errors",
+    "Monitor": "integrations.monitor",
+    "MonitorStatus": "schemas.record",
     "Reason": "schemas.reasons",
+    "Record": "schemas.record",
     "Sampler": "sampling.sampler",
     "Snapshot": "schemas.snapshot",
     "SourceError": "schemas.errors",
+    "Step": "schemas.record",
+    "Summary": "sampling.summary",
     "Unavailable": "schemas.reasons",
     "UnknownNameError": "schemas.errors",
     "Visibility": "sampling.visibility",
+    "Window": "sampling.window",
     "Worker": "sampling.allocation_records",
     "allocation": "sampling.allocation",
     "diagnose": "sampling.diagnosis",

@@ -42,6 +42,7 @@ SOURCES = {
     "neuron": "AWS Neuron",
     "graphcore": "Graphcore",
     "host": "Host",
+    "torch": "PyTorch",
 }
 
 

@@ -11,6 +11,9 @@ Kind = Literal["gauge", "counter"]
 DEVICE_KINDS = ("gpu", "tpu", "trn", "ipu", "npu", "hpu")
 """The first words of device keys. A number after any other word (``cpu.3.cpu_percent``) is not a device's."""
 
+PROGRAM_WORDS = ("torch",)
+"""The first words of keys that the watched program itself gives."""
+
 PARTITION = "mig"
 """The word between a device's key and the number of its partition: ``gpu.0.mig.1``."""
 
@@ -79,8 +82,8 @@ class Metric(NamedTuple):
 
     @property
     def of_host(self) -> bool:
-        """Whether it is the host's: neither a device's nor that of all devices of a kind (``tpu.grpcTcpMinRtt.meanUs``)."""
-        return not self.device_part and self.key.partition(".")[0] not in DEVICE_KINDS
+        """Whether it is the host's: not a device's, nor of all devices of a kind (``tpu.grpcTcpMinRtt.meanUs``), nor the program's."""
+        return not self.device_part and self.key.partition(".")[0] not in (*DEVICE_KINDS, *PROGRAM_WORDS)
 
     @property
     def templated(self) -> bool:

@@ -127,6 +127,11 @@ class Snapshot:
 
         raise UnknownNameError("device", name, (known for device in self.devices for known in (device.key, device.uuid) if known))
 
+    def with_metrics(self, more: Mapping[str, int | float]) -> "Snapshot":
+        """The same moment with more metrics; this one stays as it is."""
+        metrics = {**self.metrics, **more}
+        return Snapshot(self.time_ns, self.hostname, metrics, self.identities, self.unavailable, self.backends, self.processes)
+
     def flat(self) -> dict[str, int | float]:
         """The metrics alone, as a new dict."""
         return dict(self.metrics)

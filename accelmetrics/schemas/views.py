@@ -57,7 +57,7 @@ def host_metrics(metrics: Values) -> HostMetrics:
 
 def _place(key: str, value: int | float, plain: dict[str, Any], instances: dict[str, dict[Any, dict[str, int | float]]]) -> None:
     sighting = resolve(key)
-    if sighting is None:
+    if sighting is None or not sighting.row.of_host:
         return
     if not sighting.instance:
         plain[sighting.row.key] = value

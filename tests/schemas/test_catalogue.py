@@ -16,7 +16,7 @@ from accelmetrics.schemas.errors import UnknownNameError
 from accelmetrics.schemas.metric import Metric, field_of, name_of, split_series
 
 GOLDEN = Path(__file__).with_name("golden_keys.txt")
-BACKENDS = set(BUILT_IN)
+BACKENDS = {*BUILT_IN, "torch"}
 PER_SECOND_BY_TRADITION = {"pcieTxBytes", "pcieRxBytes", "nvlinkTxBytes", "nvlinkRxBytes"}
 UNSOURCED = {"gpu.{i}.pcieLinkSpeed", "wandb.memory.rssMB"}
 
@@ -73,7 +73,7 @@ def test_each_row_is_complete(row: Metric) -> None:
     assert all(source.strip() for source in row.sources.values())
     process = row.key.startswith("gpu.process.")
     assert bool(row.prometheus) == (row.key not in WITHOUT_PROMETHEUS and not process)
-    assert row.conditional == (process or "{label}" in row.key or "{link}" in row.key or row.key == "gpu.{i}.lastXid")
+    assert row.conditional == (process or "{label}" in row.key or "{link}" in row.key or row.key == "gpu.{i}.lastXid" or row.key.startswith("torch."))
     assert all(name_of(alias) != row.name for alias in row.aliases)
 
 
@@ -227,7 +227,7 @@ def test_process_keys_are_the_eight() -> None:
     assert not {row.key for row in found} & {f"gpu.process.{{i}}.{name}" for name in expected_names("nvidia") if name not in PROCESS_NAMES}
 
 
-@pytest.mark.parametrize("backend", sorted(BACKENDS))
+@pytest.mark.parametrize("backend", sorted(BUILT_IN))
 def test_expected_names_are_owed_at_every_reading(backend: str) -> None:
     names, keys = expected_names(backend), expected_keys(backend)
     owed = (*names, *keys)

@@ -7,7 +7,7 @@ nothing.
 from functools import cache
 from typing import NamedTuple
 
-from accelmetrics.schemas.catalogue import apple, gpu, gpu_links, gpu_process, gpu_profiling, host, ipu, neuron, tpu
+from accelmetrics.schemas.catalogue import apple, gpu, gpu_links, gpu_process, gpu_profiling, host, ipu, neuron, torch, tpu
 from accelmetrics.schemas.metric import DEVICE_KINDS, PARTITION, Metric
 
 __all__ = ["CATALOGUE", "SECTIONS", "Section", "Sighting", "expected_keys", "expected_names", "find", "match", "resolve", "rows_for"]
@@ -60,6 +60,7 @@ SECTIONS: tuple[Section, ...] = (
     Section("Host", "Disks", host.DISKS),
     Section("Host", "Network", host.NETWORK),
     Section("Host", "Apple silicon", apple.MACHINE),
+    Section("Program", "PyTorch", torch.MEMORY),
 )
 CATALOGUE: tuple[Metric, ...] = tuple(row for section in SECTIONS for row in section.rows)
 

@@ -1,0 +1,72 @@
+"""What PyTorch's allocator holds on each GPU, where the program itself uses PyTorch.
+
+The package is never imported and CUDA never started: only a program that has done both has such numbers. They are the
+program's own view of memory, and are told apart from the driver's by their keys: ``torch.{i}.memoryAllocatedBytes`` is what
+tensors use, ``torch.{i}.memoryReservedBytes`` what the allocator holds, and ``{i}`` is the number of ``gpu.{i}``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from accelmetrics.schemas.snapshot import Place, Snapshot
+
+ALLOCATED, RESERVED = "memoryAllocatedBytes", "memoryReservedBytes"
+
+
+class TorchMemory:
+    """Reads the allocator. Which of PyTorch's devices is which of ours is found out once for each set of devices."""
+
+    def __init__(self) -> None:
+        self._identities: object = None
+        self._keys: dict[int, str] = {}
+
+    def __call__(self, snapshot: Snapshot) -> Mapping[str, int]:
+        """Bytes by key; nothing where the program does not use PyTorch on a GPU."""
+        cuda = _started()
+        if cuda is None:
+            return {}
+        if snapshot.identities is not self._identities:
+            self._identities, self._keys = snapshot.identities, _matches(cuda, snapshot)
+        found = {}
+        for number, index in self._keys.items():
+            found[f"torch.{index}.{ALLOCATED}"] = int(cuda.memory_allocated(number))
+            found[f"torch.{index}.{RESERVED}"] = int(cuda.memory_reserved(number))
+        return found
+
+
+def _started() -> Any:
+    """``torch.cuda``, if the program has imported it and started it."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None) if isinstance(torch, ModuleType) else None
+    # While another thread is still importing it, parts may be missing.
+    is_initialized = getattr(cuda, "is_initialized", None)
+    return cuda if is_initialized is not None and is_initialized() else None
+
+
+def _matches(cuda: Any, snapshot: Snapshot) -> dict[int, str]:
+    """By PyTorch's number, the number in our key; a device that cannot be told for certain is left out."""
+    found = {}
+    for number in range(cuda.device_count()):
+        uuid = str(getattr(cuda.get_device_properties(number), "uuid", "") or "")
+        place = _by_uuid(uuid, snapshot) if uuid else _by_position(number, snapshot)
+        if place is not None:
+            found[number] = place.key.partition(".")[2]
+    return found
+
+
+def _by_uuid(uuid: str, snapshot: Snapshot) -> Place | None:
+    """PyTorch leaves out the vendor's prefix: ``GPU-``, or ``MIG-`` of a partition."""
+    known = {place.identity.uuid: place for place in snapshot.identities if place.identity.uuid}
+    return next((known[full] for full in (uuid, f"GPU-{uuid}", f"MIG-{uuid}") if full in known), None)
+
+
+def _by_position(number: int, snapshot: Snapshot) -> Place | None:
+    """Releases without UUIDs: PyTorch counts what the vendor's ``*_VISIBLE_DEVICES`` leaves, on machines of one vendor."""
+    gpus = [place for place in snapshot.identities if place.identity.kind == "gpu" and place.visible_index is not None]
+    if len({place.identity.vendor for place in gpus}) != 1:
+        return None
+    return next((place for place in gpus if place.visible_index == number), None)

@@ -1,0 +1,184 @@
+"""A stretch of the program (an epoch, a step, an evaluation) and what the hardware did meanwhile.
+
+The monitor hands every reading to each open window, which keeps rows for a little while and then folds them into statistics
+of bounded size: a window may last a second or a month. The moments at which one begins and ends are read besides the
+monitor's own ticks, in the background, so that short windows have readings too and energy is exact to the moment.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import ParamSpec, Protocol, TypeVar
+
+from accelmetrics.sampling.energy import Energy
+from accelmetrics.sampling.folding import Across, Folder
+from accelmetrics.sampling.rows import Block, Row
+from accelmetrics.sampling.summary import Summary
+from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PENDING = 64
+"""Rows that a window keeps before it folds them."""
+PATIENCE = 2.0
+"""Seconds that who asks for results waits for the reading that closes the window."""
+
+
+class Owner(Protocol):
+    """The monitor, as its windows see it."""
+
+    def now(self) -> float:
+        """Seconds on the monitor's clock."""
+        ...
+
+    def admit(self, window: Window) -> Row | None:
+        """Hand it readings from now on, beginning with one that is taken at once; gives the last one before."""
+        ...
+
+    def dismiss(self, window: Window) -> bool:
+        """Take one more reading for it at once; whether one will come."""
+        ...
+
+
+class Window:
+    """Made by ``Monitor.window``: a context manager, a decorator, or begun and ended by hand.
+
+    Results are there once it has ended: asking for them waits, for two seconds at most, for the reading that closes it.
+    While it is open they tell what has been so far. As a decorator it is a new window at every call.
+
+    Attributes:
+        name: What it was called.
+    """
+
+    def __init__(self, owner: Owner, name: str) -> None:
+        self.name = name
+        self._owner = owner
+        self._begin: float | None = None
+        self._end: float | None = None
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._block: Block | None = None
+        self._folder = Folder(0.0)
+
+    def begin(self) -> Window:
+        """Begin. A window begins once.
+
+        Raises:
+            InvalidOptionError: It has begun already.
+        """
+        if self._begin is not None:
+            raise InvalidOptionError(f"the window {self.name!r} has begun already: monitor.window({self.name!r}) makes a new one")
+        self._begin = self._owner.now()
+        self._folder = Folder(self._begin)
+        before = self._owner.admit(self)
+        if before is not None:
+            self._folder.start_from(before)
+        return self
+
+    def end(self) -> Window:
+        """End. Ending twice, or without a beginning, changes nothing."""
+        if self._begin is None or self._end is not None:
+            return self
+        self._end = self._owner.now()
+        if not self._owner.dismiss(self):
+            self._closed.set()
+        return self
+
+    def __enter__(self) -> Window:
+        return self.begin()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.end()
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Decorate a function: each of its calls is a window of this name, found in ``Monitor.windows``."""
+
+        @functools.wraps(function)
+        def measured(*args: P.args, **kwargs: P.kwargs) -> T:
+            with Window(self._owner, self.name):
+                return function(*args, **kwargs)
+
+        return measured
+
+    @property
+    def duration(self) -> float:
+        """Seconds from beginning to end, or until now, by the monotonic clock; 0 before it begins."""
+        if self._begin is None:
+            return 0.0
+        return (self._owner.now() if self._end is None else self._end) - self._begin
+
+    @property
+    def summary(self) -> Mapping[str, Summary]:
+        """By key, the statistics of the readings within; a key that was never read is not there."""
+        with self._settled() as folder:
+            return {key: held.summary() for key, held in folder.metrics.items()}
+
+    @property
+    def energy_joules(self) -> Mapping[str, Energy]:
+        """By device, the energy it used; devices that have neither a counter nor power are not there."""
+        with self._settled() as folder:
+            found = {key: held.result() for key, held in folder.energy.items()}
+        return {key: energy for key, energy in found.items() if energy is not None}
+
+    @property
+    def devices(self) -> Mapping[str, Across]:
+        """By name (``powerWatts``), the metric over all whole devices: partitions are part of one."""
+        with self._settled() as folder:
+            return folder.across()
+
+    def seconds_above(self, key: str, threshold: float) -> float:
+        """For how long a metric was above a threshold.
+
+        Raises:
+            UnknownNameError: It was not read during the window.
+        """
+        with self._settled() as folder:
+            if key not in folder.metrics:
+                raise UnknownNameError("metric of the window", key, folder.metrics)
+            return folder.metrics[key].seconds_above(threshold)
+
+    def feed(self, row: Row) -> bool:
+        """Take a reading, from the monitor; whether the window is closed by it."""
+        with self._lock:
+            block = self._block
+            if block is None or block.layout is not row.layout or len(block) >= PENDING:
+                self._fold()
+                block = self._block = Block(row.layout)
+            block.append(row)
+            closed = self._end is not None and row.at >= self._end
+        if closed:
+            self._closed.set()
+        return closed
+
+    def close(self) -> None:
+        """No further reading will come."""
+        self._closed.set()
+
+    def _settled(self) -> _Hold:
+        if self._end is not None:
+            self._closed.wait(PATIENCE)
+        return _Hold(self._lock, self._fold, lambda: self._folder)
+
+    def _fold(self) -> None:
+        block, self._block = self._block, None
+        if block is not None:
+            self._folder.fold(block, float("inf") if self._end is None else self._end)
+
+
+class _Hold:
+    """Everything folded, and nothing added, while somebody looks."""
+
+    def __init__(self, lock: threading.Lock, fold: Callable[[], None], folder: Callable[[], Folder]) -> None:
+        self._lock, self._fold, self._folder = lock, fold, folder
+
+    def __enter__(self) -> Folder:
+        self._lock.acquire()
+        self._fold()
+        return self._folder()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._lock.release()

@@ -1,0 +1,277 @@
+"""Recordings read back: files with a record a line, as the ``jsonl`` exporter and ``dump --interval`` write them.
+
+>>> from accelmetrics.schemas.recording import recordings
+>>> for recording in recordings("run.jsonl"):                                 # doctest: +SKIP
+...     for record in recording:
+...         print(record.snapshot.timestamp, record.snapshot.metrics.get("gpu.0.powerWatts"))
+...     print(recording.path, recording.skipped, "lines were unreadable")
+
+A line is held to the whole schema. Doing that through pydantic takes a millisecond for 8 GPUs, most of it for what every
+line repeats: the devices, and why values are missing. So those parts are validated when they differ from those of the line
+before, and recognised otherwise; the rest is checked on every line. Whatever the quick way does not know goes the long one.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from accelmetrics.schemas.document import BackendEntry, Key, Number, ProcessEntry, Timestamp, describe, parse_timestamp
+from accelmetrics.schemas.errors import DocumentError
+from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
+from accelmetrics.schemas.models import Model
+from accelmetrics.schemas.record import NO_LABELS, ExporterStatus, MonitorStatus, Record, Step
+from accelmetrics.schemas.series import packed, series
+from accelmetrics.schemas.snapshot import Snapshot
+
+LONGEST_LINE = 1 << 26
+"""Bytes of a line that is still read: eight times what 1,024 GPUs give. A longer one is unreadable, and never held in memory."""
+
+_CHUNK = 1 << 14
+_BEGINNING = b'{"schema_version"'
+_GZIP = b"\x1f\x8b"
+_COUNTER = re.compile(r"monitor\.exporter\.(.+)\.(sent|failed|dropped|queued)")
+
+
+def read_records(path: str | Path) -> Iterator[Record]:
+    """The records of one file, compressed or not, in the order in which they were written.
+
+    Raises:
+        DocumentError: The file is no recording at all.
+        OSError: It cannot be read.
+    """
+    return iter(Recording(path))
+
+
+def recordings(path: str | Path) -> tuple[Recording, ...]:
+    """What an exporter has written under this path: its closed files, oldest first, then the growing one.
+
+    Raises:
+        OSError: There is none, or the directory cannot be read.
+    """
+    found = series(Path(os.path.realpath(path)))
+    return tuple(map(Recording, found or [path]))
+
+
+class Recording:
+    """One file of records: iterate over it, as often as you like.
+
+    A line that cannot be read (cut by a kill or a full disk, damaged) is passed over and counted.
+
+    Attributes:
+        path: The file.
+        skipped: Lines that could not be read, in the latest iteration as far as it has come.
+        complaint: The first of them, in words: file, line and what is wrong; empty where there was none.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.skipped = 0
+        self.complaint = ""
+
+    def __iter__(self) -> Iterator[Record]:
+        """The records.
+
+        Raises:
+            DocumentError: No line of the file is a record, and it is more than the beginning of one.
+            OSError: The file cannot be read.
+        """
+        self.skipped, self.complaint = 0, ""
+        parser, number, hopeless = _Parser(), 0, True
+        try:
+            for number, line in enumerate(_lines(self.path), 1):
+                if line.isspace():
+                    continue
+                try:
+                    record = parser.record(line)
+                except DocumentError as error:
+                    self._skip(f", line {number}: {error}")
+                    hopeless = hopeless and not _begun(line)
+                    continue
+                hopeless = False
+                yield record
+        except zlib.error as error:
+            self._skip(f", after line {number}: the compressed file is damaged: {error}")
+        if self.skipped and hopeless:
+            raise DocumentError(self.complaint)
+
+    def _skip(self, what: str) -> None:
+        self.skipped += 1
+        self.complaint = self.complaint or f"{self.path}{what}"
+
+
+def _begun(line: bytes) -> bool:
+    """Whether this is all that was written of a first record."""
+    return not line.endswith(b"\n") and line[: len(_BEGINNING)] == _BEGINNING[: len(line)]
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines with their ends; the last may have none."""
+    with _opened(path) as file:
+        zipped = file.read(len(_GZIP)) == _GZIP
+        file.seek(0)
+        chunks = iter(lambda: file.read(_CHUNK), b"")
+        yield from _split(_unzipped(chunks) if zipped else chunks)
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        if not packed(path).exists():  # it was compressed since it was listed
+            raise
+        return packed(path).open("rb")
+
+
+def _unzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Not by ``gzip``, which keeps back what it has when the file is cut."""
+    engine = zlib.decompressobj(wbits=31)
+    for chunk in chunks:
+        rest = chunk
+        while rest:
+            if engine.eof:
+                engine = zlib.decompressobj(wbits=31)
+            yield engine.decompress(rest)
+            rest = engine.unused_data
+    if not engine.eof:
+        raise zlib.error("it is cut")
+
+
+def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    parts: list[bytes] = []
+    length = 0
+    for chunk in chunks:
+        begin = 0
+        while (end := chunk.find(b"\n", begin) + 1) > 0:
+            yield b"".join([*parts, chunk[begin:end]])
+            begin, length = end, 0
+            parts.clear()
+        parts.append(chunk[begin:])
+        length += len(parts[-1])
+        if length > LONGEST_LINE:
+            del parts[1:]
+    if any(parts):
+        yield b"".join(parts)
+
+
+class _StepEntry(Model):
+    model_config = ConfigDict(strict=True)
+
+    timestamp: Timestamp
+    step: int | None = None
+    values: dict[Key, Number]
+
+    def record(self) -> Step:
+        return Step(parse_timestamp(self.timestamp), self.step, self.values)
+
+
+class _Beside(Model):
+    """What a line holds beside the snapshot's document."""
+
+    model_config = ConfigDict(strict=True)
+
+    labels: Mapping[str, str] = NO_LABELS
+    training: list[_StepEntry] = []  # noqa: RUF012 - pydantic copies it
+    monitor: dict[str, Number] | None = None
+
+    def record(self, snapshot: Snapshot) -> Record:
+        steps = tuple(step.record() for step in self.training)
+        return Record(snapshot, self.labels, steps, None if self.monitor is None else _status(self.monitor))
+
+
+def _status(flat: Mapping[str, int | float]) -> MonitorStatus:
+    """What :meth:`MonitorStatus.flat` gave. What a line does not say (an exporter's last error) has its default."""
+    exporters: dict[str, dict[str, int]] = {}
+    for key, value in flat.items():
+        if match := _COUNTER.fullmatch(key):
+            exporters.setdefault(match[1], {})[match[2]] = _whole(key, value)
+    ticks, missed, timed_out = (_whole(key, flat.get(key, 0)) for key in ("monitor.ticks", "monitor.missedTicks", "monitor.timedOut"))
+    found = tuple(ExporterStatus(name, **counts) for name, counts in exporters.items())
+    return MonitorStatus(float(flat.get("monitor.interval", 0.0)), ticks, missed, timed_out, found)
+
+
+def _whole(key: str, value: int | float) -> int:
+    if isinstance(value, int):
+        return value
+    raise DocumentError(f"not a record: {key} = {value!r} is no whole number")
+
+
+_BACKENDS: TypeAdapter[list[BackendEntry]] = TypeAdapter(list[BackendEntry])
+_PROCESSES: TypeAdapter[dict[str, list[ProcessEntry]]] = TypeAdapter(dict[Key, list[ProcessEntry]])
+
+
+class _Parser:
+    """Reads one line after another of one file."""
+
+    def __init__(self) -> None:
+        self._last: Snapshot | None = None
+        self._constant: tuple[object, ...] = ()
+        self._reasons: object = None
+
+    def record(self, line: bytes) -> Record:
+        """The record of a line.
+
+        Raises:
+            DocumentError: It is none.
+        """
+        try:
+            document = from_json(line, allow_inf_nan=False, cache_strings="keys")
+        except ValueError as error:
+            raise DocumentError(f"not JSON: {error}") from error
+        if not isinstance(document, dict):
+            raise DocumentError("not an accelmetrics document")
+        try:
+            return _Beside.model_validate(document).record(self._snapshot(document))
+        except ValidationError as error:
+            raise DocumentError(f"not a record: {describe(error)}") from error
+        except OverflowError as error:  # a moment outside the calendar
+            raise DocumentError(f"not a record: {error}") from error
+
+    def _snapshot(self, document: dict[str, Any]) -> Snapshot:
+        # By their bytes: 1, 1.0 and true are equal, and only one of them is a number of a device.
+        constant = (document.get("schema_version"), document.get("hostname"), marshal.dumps(document.get("devices"), 2))
+        reasons = document.get("unavailable")
+        if self._last is not None and constant == self._constant and reasons == self._reasons:
+            if snapshot := _like(self._last, document):
+                return snapshot
+        snapshot = Snapshot.from_dict(document)
+        self._last, self._constant, self._reasons = snapshot, constant, reasons
+        return snapshot
+
+
+def _like(last: Snapshot, document: dict[str, Any]) -> Snapshot | None:
+    """The snapshot of a document that differs from the last one in what changes at every reading; None if in doubt."""
+    metrics, timestamp = document.get("metrics"), document.get("timestamp")
+    if not isinstance(timestamp, str) or not _are_numbers(metrics) or not metrics.keys().isdisjoint(last.unavailable):
+        return None
+    try:
+        backends = _BACKENDS.validate_python(document.get("backends"))
+        processes = _PROCESSES.validate_python(document.get("processes", {}))
+        time_ns = parse_timestamp(timestamp)
+    except (ValueError, OverflowError):
+        return None
+    return Snapshot(
+        time_ns,
+        last.hostname,
+        metrics,
+        last.identities,
+        last.unavailable,
+        tuple(BackendStatus(**dict(entry)) for entry in backends),
+        {key: tuple(DeviceProcess(**dict(entry)) for entry in found) for key, found in processes.items()},
+    )
+
+
+def _are_numbers(metrics: Any) -> bool:
+    if not isinstance(metrics, dict) or "" in metrics:
+        return False
+    kinds = set(map(type, metrics.values()))
+    return kinds <= {int, float} and all(isfinite(value) for value in metrics.values() if type(value) is float)
