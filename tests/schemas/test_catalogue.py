@@ -73,7 +73,9 @@ def test_each_row_is_complete(row: Metric) -> None:
     assert all(source.strip() for source in row.sources.values())
     process = row.key.startswith("gpu.process.")
     assert bool(row.prometheus) == (row.key not in WITHOUT_PROMETHEUS and not process)
-    assert row.conditional == (process or "{label}" in row.key or "{link}" in row.key or row.key == "gpu.{i}.lastXid" or row.key.startswith("torch."))
+    of_program = row.key.startswith("torch.")
+    one_of_several = "{label}" in row.key or "{link}" in row.key
+    assert row.conditional == (process or of_program or one_of_several or row.key == "gpu.{i}.lastXid")
     assert all(name_of(alias) != row.name for alias in row.aliases)
 
 
