@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 COMMANDS = {
     "dump": "print one reading of everything, or one every so many seconds",
     "list": "list the devices",
+    "watch": "show the devices live, in place",
+    "record": "watch until stopped, and hand every reading to exporters",
+    "serve": "serve the readings to Prometheus and over HTTP",
+    "run": "run a command, watch it, and say what it used",
+    "report": "say what a recording came to",
     "allocation": "compare which devices a job's processes were given with those that they use",
     "doctor": "say of every source whether it works, and what to do where it does not",
     "metrics": "list the metrics, with their units and meanings",

@@ -1,0 +1,121 @@
+"""What the commands that watch over time share: their options, the monitor, and how they are stopped."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from accelmetrics.cli import parsing
+from accelmetrics.cli.visible import add_visible
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from accelmetrics.integrations.monitor import Monitor
+    from accelmetrics.schemas.record import Exporter
+
+DEFAULT_INTERVAL = 1.0
+POLL = 0.2
+"""Seconds between two looks at whether a signal has come: waiting for ever would keep Python from handling it on some systems."""
+
+
+def add_monitor_options(parser: ArgumentParser, watched: bool = True) -> None:
+    """Add what every command that watches takes.
+
+    Args:
+        parser: The command's parser.
+        watched: Whether the user may name the process to watch.
+    """
+    add = parser.add_argument
+    add("--interval", type=parsing.pause, default=DEFAULT_INTERVAL, metavar="S", help="seconds from one reading to the next (default: 1)")
+    add("--gpus", type=parsing.devices, metavar="LIST", help="devices, by number, range, key or UUID: 0,2-3")
+    add_visible(parser)
+    add("--backends", type=parsing.backends, metavar="LIST", help="sources, by name: nvidia,host; one named here is opened in any case")
+    if watched:
+        add("--pid", type=parsing.process_id, metavar="PID", help="the process to watch (default: this one)")
+        add("--children", action="store_true", help="watch its descendants with it")
+    add("--disk-path", type=parsing.path, action="append", metavar="PATH", help="a mount point to report, again for more (default: /)")
+    add("--amd-source", metavar="NAME", help="read AMD's GPUs from this alone: sysfs, amdsmi, amd-smi or rocm-smi")
+    add("--timeout", type=parsing.pause, metavar="S", help="seconds to wait for an answer, and for sources to open (default: 1, and 10)")
+    add("--isolation", choices=("thread", "process"), default="thread", help="where drivers are called: here, or in a child process")
+    add("--label", type=label, action="append", metavar="NAME=VALUE", help="a label for every record, again for more")
+    add("--log-format", choices=("text", "json"), default="text", help="how messages are written to standard error (default: text)")
+
+
+def add_exporters(parser: ArgumentParser) -> None:
+    """Add ``--exporter``."""
+    words = "where records go, again for more: jsonl:run.jsonl, prometheus, otlp:http://host:4317, … (docs/exporters.md)"
+    parser.add_argument("--exporter", action="append", default=[], metavar="NAME[:TARGET]", help=words)
+
+
+def label(text: str) -> tuple[str, str]:
+    """A label."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is no label: write NAME=VALUE, such as team=vision")
+    return name, value
+
+
+def monitor(options: Namespace, exporters: Sequence[str | Exporter], pid: int | None = None, children: bool = False) -> Monitor:
+    """The monitor that the options ask for; its messages go to standard error.
+
+    Args:
+        options: Of :func:`add_monitor_options`.
+        exporters: Where records go.
+        pid: The process to watch, for a command that knows it.
+        children: Whether its descendants are watched with it, likewise.
+    """
+    from accelmetrics.cli.logs import set_up
+    from accelmetrics.integrations.monitor import Monitor
+    from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT
+
+    made = Monitor(
+        options.interval,
+        exporters,
+        backends=options.backends,
+        gpus=options.gpus,
+        visible=options.visible,
+        pid=pid if pid is not None else getattr(options, "pid", None),
+        children=children or getattr(options, "children", False),
+        disk_paths=options.disk_path or ("/",),
+        labels=dict(options.label or ()),
+        timeout=options.timeout or DEFAULT_TIMEOUT,
+        open_timeout=options.timeout or DEFAULT_OPEN_TIMEOUT,
+        isolation=options.isolation,
+        amd_source=options.amd_source,
+    )
+    set_up(options.log_format, made.labels)
+    return made
+
+
+@contextmanager
+def until_stopped() -> Iterator[threading.Event]:
+    """An event that is set by Ctrl-C and by the signal that ends services; the second one ends the process as ever."""
+    stopped = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        stopped.set()
+        signal.signal(number, before[number])
+
+    before = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def wait(stopped: threading.Event, seconds: float | None = None) -> bool:
+    """Wait for the end, at most so many seconds; whether it has come."""
+    left = float("inf") if seconds is None else seconds
+    while left > 0 and not stopped.wait(min(POLL, left)):
+        left -= POLL
+    return stopped.is_set()

@@ -1,0 +1,109 @@
+"""A line for every record, for people: ``GPU Monitor - GPU0: 85.2%/76.3% | GPU1: 0.0%/2.5%`` (utilisation/memory in use).
+
+On a terminal it can be a table instead that is drawn in place. Nothing here writes more than a line where nobody looks.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from accelmetrics.schemas.errors import MissingDependencyError
+from accelmetrics.schemas.vitals import Vitals, vitals
+
+if TYPE_CHECKING:
+    from accelmetrics.schemas.record import Record
+    from accelmetrics.schemas.snapshot import Snapshot
+
+Style = Literal["line", "table"]
+
+
+class ConsoleExporter:
+    """Prints records.
+
+    Args:
+        style: ``line``: a line each. ``table``: a table drawn in place on a terminal (extra ``rich``), lines elsewhere.
+        stderr: Print to standard error instead of standard output.
+        stream: Where to print, instead of either.
+
+    Raises:
+        MissingDependencyError: The table needs a package that is not installed.
+    """
+
+    name = "console"
+
+    def __init__(self, style: Style = "line", *, stderr: bool = False, stream: TextIO | None = None) -> None:
+        self._style = style
+        self._stderr = stderr
+        self._given = stream
+        self._live: Any = None
+        if style == "table":
+            _rich()
+
+    def open(self) -> None:
+        """Begin to draw, where there is something to draw on."""
+        stream = self._stream()
+        if self._style == "table" and stream is not None and stream.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(file=stream), auto_refresh=False, transient=False)
+            self._live.start()
+
+    def export(self, record: Record) -> None:
+        """Print one."""
+        stream = self._stream()
+        if stream is None:  # a program without a console
+            return
+        if self._live is not None:
+            from accelmetrics.exporters.device_table import table
+
+            self._live.update(table(record.snapshot), refresh=True)
+            return
+        print(line(record.snapshot), file=stream, flush=True)
+
+    def flush(self) -> None:
+        """Every record is printed at once."""
+
+    def close(self) -> None:
+        """Leave the table as it stands."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _stream(self) -> TextIO | None:
+        if self._given is not None:
+            return self._given
+        return sys.stderr if self._stderr else sys.stdout
+
+
+def line(snapshot: Snapshot) -> str:
+    """A snapshot on one line; the host's where there is no device."""
+    devices = [one for one in vitals(snapshot) if not is_partition(one)]
+    if devices:
+        kinds = "/".join(dict.fromkeys(one.key.partition(".")[0].upper() for one in devices))
+        return f"{kinds} Monitor - " + " | ".join(map(_device, devices))
+    metrics = snapshot.metrics
+    return f"Host Monitor - CPU {_percent(metrics.get('cpu'))} | memory {_percent(metrics.get('memory_percent'))}"
+
+
+def is_partition(one: Vitals) -> bool:
+    """Whether it is a partition, whose device has a place of its own on the line."""
+    return one.key.count(".") > 1
+
+
+def _device(one: Vitals) -> str:
+    if one.why:
+        return f"{one.label}: {one.why}"
+    return f"{one.label}: {_percent(one.utilization)}/{_percent(one.memory_percent)}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}%"
+
+
+def _rich() -> None:
+    try:
+        import rich  # noqa: F401  whether it is there
+    except ImportError:
+        raise MissingDependencyError("rich", "rich") from None
