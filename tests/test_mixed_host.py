@@ -8,11 +8,20 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Reason, Sampler, Snapshot
+from accelmetrics.sampling.session import Session
 from accelmetrics.schemas.catalogue import match
 from tests.sampling.conftest import until
 from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
 from tests.simulators.tpu import DUTY_CYCLE, TOTAL, USAGE, TpuMachine, TpuRuntime
+
+INIT = "nvmlInitWithFlags"
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has sampled yet: no number was given out."""
+    monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", Session())
 
 
 @pytest.fixture
@@ -56,6 +65,16 @@ def tpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[TpuRuntime
     monkeypatch.setenv("TPU_RUNTIME_METRICS_PORTS", str(runtime.port))
     yield runtime
     runtime.stop()
+
+
+@pytest.fixture
+def cards(tpu: TpuRuntime, tmp_path: Path) -> TpuMachine:
+    """The GPUs of the simulated driver are on the PCI bus too."""
+    assert tpu.port
+    machine = TpuMachine(tmp_path / "root")
+    for address in ("0000:41:00.0", "0000:81:00.0"):
+        machine.function(address, "0x2330", kind="0x030200", vendor="0x10de")
+    return machine
 
 
 @pytest.fixture
@@ -113,13 +132,38 @@ def test_one_vendors_driver_going_away_shifts_nobody(sampler: Sampler, nvml: Nvm
     nvml.driver_back()
 
 
-def test_a_vendor_that_never_opens_says_so_and_the_rest_is_there(nvml: NvmlSimulator, rocm: RocmSmiStandIn) -> None:
+@pytest.mark.usefixtures("rocm", "cards")
+def test_a_vendor_that_never_opens_says_so_and_the_rest_is_there(nvml: NvmlSimulator) -> None:
+    """Under the numbers that it would have if the other had opened."""
     nvml.fail_init()
     with Sampler(["nvidia", "amd", "host"]) as sampler:
         snapshot = sampler.sample()
     assert [status.status for status in snapshot.backends] == ["failed", "ok", "ok"]
     assert "version" in snapshot.backends[0].detail
-    assert snapshot.devices[0].vendor == "amd"
+    assert [(device.key, device.vendor) for device in snapshot.devices] == [("gpu.2", "amd")]
+    assert "gpu.2.powerWatts" in snapshot.metrics
+
+
+@pytest.mark.parametrize("expected", [True, False], ids=["its GPUs are on the bus", "nobody knew of them"])
+def test_a_vendor_that_opens_late_shifts_nobody(
+    nvml: NvmlSimulator, rocm: RocmSmiStandIn, tpu: TpuRuntime, request: pytest.FixtureRequest, expected: bool
+) -> None:
+    """It takes the numbers that were set aside for it; where none were, those after everybody's."""
+    assert rocm.path and tpu.port
+    if expected:
+        request.getfixturevalue("cards")
+    amd, late = ("gpu.2", ["gpu.0", "gpu.1"]) if expected else ("gpu.0", ["gpu.1", "gpu.2"])
+    nvml.rule(INIT, hang=True)
+    with Sampler(["host", "amd", "nvidia", "tpu"], timeout=1.0, open_timeout=2.0) as sampler:
+        before = sampler.sample()
+        assert by_vendor(before) == {"nvidia": [], "amd": [amd], "google": ["tpu.8", "tpu.9"]}
+        assert {status.name: status.status for status in before.backends}["nvidia"] == "timed_out"
+        nvml.release(INIT)
+        until(lambda: by_vendor(sampler.sample()) == {"nvidia": late, "amd": [amd], "google": ["tpu.8", "tpu.9"]})
+        after = sampler.sample()
+        assert after.metrics[f"{late[1]}.temp"] == nvml.gpu[1].get("temperature")
+        assert after.metrics[f"{amd}.powerWatts"] == before.metrics[f"{amd}.powerWatts"]
+        assert after.metrics["tpu.8.dutyCycle"] == before.metrics["tpu.8.dutyCycle"] == 99.5
 
 
 def test_a_runtime_that_dies_leaves_the_gpus_alone(sampler: Sampler, tpu: TpuRuntime) -> None:

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
     from accelmetrics.cli.formats import Format
     from accelmetrics.cli.output import Sink, Stdout
+    from accelmetrics.dialects.contract import Dialect
     from accelmetrics.sampling.sampler import Sampler
     from accelmetrics.schemas.snapshot import Snapshot
 
 FORMATS = ("table", "json", "jsonl", "csv")
+OWN_KEYS = "wandb"
 DEFAULT_SETTLE = 0.2
 DEFAULT_INTERVAL = 1.0
 
@@ -30,6 +32,7 @@ EXAMPLES = """\
   accelmetrics dump --interval 5 --output run.jsonl     a document a line, every five seconds, until Ctrl-C
   accelmetrics dump --format csv --interval 1 --count 60 --output minute.csv
   accelmetrics dump --backends host --pid 4711 --children
+  accelmetrics dump --keys nvidia-smi --format csv      the table that nvidia-smi --query-gpu prints, of GPUs of any vendor
 
 formats:
   table   for people
@@ -49,6 +52,7 @@ def configure(parser: ArgumentParser) -> None:
     add("--format", choices=FORMATS, help="how to print it")
     add("--json", action="store_true", help="short for --format json")
     add("--flat", action="store_true", help="print the flat dict of metrics alone (json and jsonl)")
+    add("--keys", default=OWN_KEYS, metavar="NAME", help=KEYS_HELP)
     add("--interval", type=parsing.pause, metavar="S", help="seconds from one reading to the next, without end unless --count is given")
     add("--count", type=parsing.count, metavar="N", help=f"how many readings (without --interval: one every {DEFAULT_INTERVAL:g} s)")
     add("--gpus", type=parsing.devices, metavar="LIST", help="devices, by number, range, key or UUID: 0,2-3")
@@ -64,6 +68,8 @@ def configure(parser: ArgumentParser) -> None:
     add("--output", type=parsing.path, metavar="FILE", help="write there: one document replaces FILE whole, a stream adds lines to it")
 
 
+KEYS_HELP = """print the flat dict under another monitor's names: wandb (default: everything, under our own), wandb-docs,
+nvidia-smi, prometheus, dcgm, otel, verl, training"""
 SETTLE_HELP = f"seconds to a second reading, which a single dump takes where rates need one (default: {DEFAULT_SETTLE:g}; 0: none)"
 
 
@@ -73,6 +79,7 @@ class Plan(NamedTuple):
     Attributes:
         format: How to print.
         flat: Whether the flat dict alone is wanted.
+        dialect: Under whose names; None for our own.
         repeated: Whether it is a stream.
         interval: Seconds from one reading to the next.
         number: How many readings; None without end.
@@ -82,6 +89,7 @@ class Plan(NamedTuple):
 
     format: str
     flat: bool
+    dialect: Dialect | None
     repeated: bool
     interval: float
     number: int | None
@@ -94,6 +102,7 @@ def plan(options: Namespace, terminal: bool) -> Plan:
 
     Raises:
         UsageError: Some of them exclude each other.
+        UnknownNameError: There is no such dialect.
     """
     repeated = options.interval is not None or (options.count or 1) > 1
     if options.json and options.format not in (None, "json"):
@@ -108,12 +117,21 @@ def plan(options: Namespace, terminal: bool) -> Plan:
     return Plan(
         "json" if options.json else options.format or _default_format(repeated, options.flat, terminal and not output),
         options.flat,
+        _dialect(options.keys),
         repeated,
         options.interval or DEFAULT_INTERVAL,
         None if options.interval and options.count is None else options.count or 1,
         DEFAULT_SETTLE if options.settle is None else options.settle,
         output,
     )
+
+
+def _dialect(name: str) -> Dialect | None:
+    if name == OWN_KEYS:
+        return None
+    from accelmetrics.dialects.registry import dialect
+
+    return dialect(name)
 
 
 def _default_format(repeated: bool, flat: bool, terminal: bool) -> str:
@@ -154,13 +172,21 @@ def _sampler(options: Namespace) -> Sampler:
 def _format(agreed: Plan, width: int, terminal: bool) -> Format:
     from accelmetrics.cli import formats
 
+    if agreed.dialect is not None:
+        from accelmetrics.cli.translated import translated
+
+        return translated(agreed.dialect, agreed.format, agreed.repeated, agreed.output, width, _indent(agreed, terminal))
     if agreed.format == "csv":
         from accelmetrics.cli.spreadsheet import Csv
 
         return Csv(agreed.repeated, agreed.output)
     if agreed.format == "table":
         return formats.Table(width)
-    return formats.Json(agreed.flat, 2 if terminal and agreed.format == "json" and not agreed.repeated else None)
+    return formats.Json(agreed.flat, _indent(agreed, terminal))
+
+
+def _indent(agreed: Plan, terminal: bool) -> int | None:
+    return 2 if terminal and agreed.format == "json" and not agreed.repeated else None
 
 
 def _to_file(sampler: Sampler, agreed: Plan, width: int) -> None:

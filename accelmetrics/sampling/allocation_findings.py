@@ -30,6 +30,8 @@ from accelmetrics.sampling.visibility import rule
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.snapshot import Snapshot
 
+NO_LIST_OF_PROCESSES = "the source does not list processes, or may not look into all of them"
+
 Processes = Mapping[str, tuple[DeviceProcess, ...]]
 
 
@@ -160,7 +162,7 @@ def _strangers(members: Sequence[Member], processes: Processes) -> Iterator[Find
 
 def _sources(snapshot: Snapshot, unclear: Sequence[str]) -> Iterator[Finding]:
     if unclear:
-        yield Finding(USE_UNKNOWN, f"who uses {listed(unclear)} cannot be told: the source does not list processes", (), tuple(unclear))
+        yield Finding(USE_UNKNOWN, f"who uses {listed(unclear)} cannot be told: {NO_LIST_OF_PROCESSES}", (), tuple(unclear))
     for status in snapshot.backends:
         if status.name != "host" and status.status in {"failed", "timed_out", "degraded"}:
             yield Finding(SOURCE, f"{status.name}: {status.detail}")

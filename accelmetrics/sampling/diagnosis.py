@@ -90,7 +90,7 @@ class BackendFinding(NamedTuple):
     Attributes:
         name: Its name.
         present: Whether detection found what it is for.
-        evidence: What detection found or missed.
+        evidence: What detection found or missed, and what the open driver remarks on how it is read.
         status: How it fared, as in ``snapshot.backends``.
         source: What is read (``nvml``, ``rocm-smi``); empty while nothing is open.
         expected_devices: How many devices detection knows of without the driver.
@@ -197,7 +197,7 @@ def _backend(snapshot: Snapshot, status: BackendStatus, source: Source) -> Backe
     return BackendFinding(
         name=status.name,
         present=source.detection.present and not isinstance(source.backend, BrokenBackend),
-        evidence=source.detection.evidence,
+        evidence="; ".join(filter(None, (source.detection.evidence, _remark(source)))),
         status=status.status,
         source=status.source,
         expected_devices=source.detection.devices,
@@ -210,6 +210,12 @@ def _backend(snapshot: Snapshot, status: BackendStatus, source: Source) -> Backe
         metrics=len(own & snapshot.metrics.keys()),
         gaps=_gaps({key: why for key, why in snapshot.unavailable.items() if key in own}),
     )
+
+
+def _remark(source: Source) -> str:
+    """What a driver with a ``remark`` says of itself: why a better source is not used."""
+    remark = getattr(source.driver, "remark", "")
+    return remark if isinstance(remark, str) else ""
 
 
 def _what_is_wrong(status: BackendStatus, source: Source) -> Unavailable:

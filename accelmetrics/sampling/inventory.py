@@ -4,10 +4,11 @@ GPUs are numbered compactly from 0, in the fixed order of the selected backends,
 vendor's places are reserved when its hardware is detected, so that one that opens late, or never, shifts nobody; what
 turns up beyond the reserved places is numbered after everything else. Kinds that one vendor alone makes keep its own
 numbers (``tpu.<i>`` is the runtime's device id), and a partition has a number below its parent's (``gpu.0.mig.1``): the
-vendor's own, unless another partition had that before, since a key never changes its device.
+vendor's own, unless another device or partition had that before, since a key never changes its device; then the next free one.
 
 A device is recognised by its UUID or PCI address, so it keeps its number when its driver is reloaded and the vendor's own
-order changes.
+order changes. For the same reason a TPU that was listed while nobody used it, by its place on the bus, keeps that number when
+a runtime gives it another: its identity tells the runtime's.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class Inventory:
         with self._lock:
             anchors = _anchors(devices)
             self._rename(backend, devices, anchors)
-            return [self._place(backend, anchor, device) for anchor, device in zip(anchors, devices, strict=True)]
+            places = [self._place(backend, anchor, device) for anchor, device in zip(anchors, devices, strict=True)]
+            assert len({place.key for place in places}) == len(places), "a key is one device's"
+            return places
 
     def known(self, backend: str) -> list[Place]:
         """Every device of a backend that was ever seen, whole devices first, by number."""
@@ -87,13 +90,17 @@ class Inventory:
     def restore(self, seen: Sequence[Seen]) -> None:
         """Take over the numbering of another process."""
         with self._lock:
+            known: dict[str, list[Place]] = {}
             for backend, entry in seen:
                 if isinstance(entry, Place):
-                    self._places[(backend, entry.identity.anchor)] = entry
+                    known.setdefault(backend, []).append(entry)
                 elif backend:
                     self._reserved[backend] = entry.numbers
                 else:
                     self._next[entry.kind] = max(self._next.get(entry.kind, 0), len(entry.numbers))
+            for backend, places in known.items():
+                anchors = _anchors([place.identity for place in places])
+                self._places.update({(backend, anchor): place for anchor, place in zip(anchors, places, strict=True)})
 
     def _place(self, backend: str, anchor: str, device: DeviceIdentity) -> Place:
         known = self._places.get((backend, anchor))
@@ -105,14 +112,19 @@ class Inventory:
         parent = self._places.get((backend, device.parent)) if device.parent else None
         if parent is not None:
             return self._new_partition(parent, device)
-        vendor_numbered = device.kind in VENDOR_NUMBERED
-        index = device.vendor_index if vendor_numbered else self._free_number(backend, device.kind)
+        if device.kind in VENDOR_NUMBERED:
+            return self._next_free(device.kind, device)
+        index = self._free_number(backend, device.kind)
         return Place(f"{device.kind}.{index}", index, None, device)
 
     def _new_partition(self, parent: Place, device: DeviceIdentity) -> Place:
+        return self._next_free(f"{parent.key}.{PARTITION}", device)
+
+    def _next_free(self, prefix: str, device: DeviceIdentity) -> Place:
+        """A place under the vendor's number, or the next that no device ever had."""
         taken = {place.key for place in self._places.values()}
         index = device.vendor_index
-        while (key := f"{parent.key}.{PARTITION}.{index}") in taken:
+        while (key := f"{prefix}.{index}") in taken:
             index += 1
         return Place(key, index, None, device)
 
@@ -134,9 +146,18 @@ class Inventory:
 
 
 def _anchors(devices: Sequence[DeviceIdentity]) -> list[str]:
-    """By what each device is recognised; where two claim to be the same one, by their numbers."""
+    """By what each device is recognised.
+
+    Where two claim to be the same one, by their numbers; the devices of one chip, whose numbers are a program's and change
+    with it, by their order.
+    """
     claimed = [device.anchor for device in devices]
-    return [anchor if claimed.count(anchor) == 1 else _by_number(device) for anchor, device in zip(claimed, devices, strict=True)]
+    told = [_apart(device) if claimed.count(device.anchor) > 1 else device.anchor for device in devices]
+    return [f"{anchor}#{told[:place].count(anchor)}" if told.count(anchor) > 1 else anchor for place, anchor in enumerate(told)]
+
+
+def _apart(device: DeviceIdentity) -> str:
+    return device.anchor if device.kind in VENDOR_NUMBERED and not device.uuid else _by_number(device)
 
 
 def _by_number(device: DeviceIdentity) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from accelmetrics.backends.contract import Block, Reading
 from accelmetrics.sampling.assemble import Entry, Shelf
+from accelmetrics.sampling.boundary import fault
 from accelmetrics.sampling.cursor import Cursor, Result
 from accelmetrics.sampling.inventory import Inventory
 from accelmetrics.sampling.options import Options
@@ -25,6 +27,8 @@ TOO_SLOW = Unavailable(Reason.TIMED_OUT, "the driver did not answer within the d
 LATE = Unavailable(Reason.STALE, "the reading is late: the interpreter was busy elsewhere, no call into the driver hangs")
 OPENING = Unavailable(Reason.TIMED_OUT, "the driver is still being opened")
 STALE = Unavailable(Reason.STALE, "the source's last reading is too old")
+NO_FAULTS = frozenset({Reason.NOT_IN_USE, Reason.NOT_SUPPORTED, Reason.NEEDS_INTERVAL, Reason.SUSPENDED})
+"""Reasons for which a source may give no value, and be well."""
 LOST = Unavailable(Reason.DEVICE_LOST, "the driver no longer lists this device")
 
 
@@ -144,9 +148,12 @@ class Post:
         self._sequence += fresh
         if cursor.spent:
             self.source.busy_seconds = cursor.spent
-        self.timed_out = any(why.reason == Reason.TIMED_OUT for why in failures.values())
+        silence = None if failures else _silence(entries)
+        missing = failures.values() if silence is None else (silence,)
+        self.timed_out = bool(missing) and any(why.reason == Reason.TIMED_OUT for why in missing)
         entries.extend((shelf, LOST) for shelf in self._lost)
-        return Served(entries, self._status(cursor, failures, oldest, now))
+        status, detail = self._fared(cursor, failures, silence)
+        return Served(entries, self._status(status, detail, cursor, None if oldest is None else max(0.0, now - oldest)))
 
     def _list_devices(self, devices: tuple[DeviceIdentity, ...]) -> list[str]:
         """Note which devices there are and have a shelf for each that was selected: the keys of the driver's units."""
@@ -206,27 +213,49 @@ class Post:
         said = BackendStatus(source.backend.name, status, failure.detail, duration_seconds=source.open_seconds, sequence=self._sequence)
         return Served([(shelf, failure) for shelf in self._shelves.values()], said)
 
-    def _status(self, cursor: Cursor, failures: Mapping[str, Unavailable], oldest: float | None, now: float) -> BackendStatus:
-        source = self.source
-        driver = source.driver
-        detail = "; ".join(filter(None, (source.detection.evidence, self._viewer.caveat)))
-        status: Status = "ok"
-        if not failures and self._lost:
-            detail = "; ".join(f"{shelf.key}: {LOST.reason}: {LOST.detail}" for shelf in self._lost)
-            status = "degraded"
+    def _fared(self, cursor: Cursor, failures: Mapping[str, Unavailable], silence: Unavailable | None) -> tuple[Status, str]:
+        """How an open source fared, and what there is to say about it."""
         if failures:
-            detail = "; ".join(f"{key or source.backend.name}: {why.reason}: {why.detail}" for key, why in failures.items())
-            status = "degraded"
-            if len(failures) == len(cursor.units):
-                status = "timed_out" if all(why.reason == Reason.TIMED_OUT for why in failures.values()) else "failed"
-        name = driver.source if driver is not None else ""
-        if oldest is None:
+            words = [f"{key or self.source.backend.name}: {why.reason}: {why.detail}" for key, why in failures.items()]
+            if len(failures) < len(cursor.units):
+                return "degraded", "; ".join(words)
+            late = all(why.reason == Reason.TIMED_OUT for why in failures.values())
+            return "timed_out" if late else "failed", "; ".join(words)
+        if silence is not None:
+            return "timed_out" if silence.reason == Reason.TIMED_OUT else "degraded", f"{silence.reason}: {silence.detail}"
+        if self._lost:
+            return "degraded", "; ".join(f"{shelf.key}: {LOST.reason}: {LOST.detail}" for shelf in self._lost)
+        return "ok", "; ".join(filter(None, (self.source.detection.evidence, self._viewer.caveat)))
+
+    def _status(self, status: Status, detail: str, cursor: Cursor, age: float | None) -> BackendStatus:
+        source = self.source
+        name = source.driver.source if source.driver is not None else ""
+        if age is None:
             return BackendStatus(source.backend.name, status, detail, name, None, "", None, self._sequence)
-        age = max(0.0, now - oldest)
         return BackendStatus(source.backend.name, status, detail, name, cursor.spent, self._stamp(age), age, self._sequence)
 
     def _stamp(self, age: float) -> str:
         return rfc3339(self.source.clock.time_ns() - int(age * 1e9))
+
+
+def _silence(entries: Sequence[Entry]) -> Unavailable | None:
+    """Why a source that was read gives no value of any unit, where something is wrong; None where it gives one."""
+    faults: list[Unavailable] = []
+    for _, what in entries:
+        if type(what) is not Reading or _gives(what) or fault(what):
+            return None
+        faults.extend(why for why in what.unavailable.values() if why.reason not in NO_FAULTS)
+    return next((why for why in faults if why.reason != Reason.TIMED_OUT), faults[0] if faults else None)
+
+
+def _gives(reading: Reading) -> bool:
+    """Whether there is a value in a reading, or something that is none of the contract's."""
+    if not isinstance(reading.blocks, (list, tuple)):
+        return True
+    for block in reading.blocks:  # noqa: SIM110 - a generator costs more here
+        if type(block) is not Block or block.names:
+            return True
+    return False
 
 
 def _expected(name: str, rows: Sequence[Metric]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:

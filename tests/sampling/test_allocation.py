@@ -13,6 +13,7 @@ import pytest
 
 from accelmetrics import Allocation, InvalidOptionError, UnknownNameError, allocation
 from accelmetrics.sampling import job
+from accelmetrics.sampling.allocation_findings import NO_LIST_OF_PROCESSES
 from accelmetrics.sampling.allocation_records import Use
 from accelmetrics.sampling.ranks import Position, position, ray_decides
 from accelmetrics.schemas.identity import DeviceProcess
@@ -303,7 +304,7 @@ def test_a_source_that_lists_no_processes(monkeypatch: pytest.MonkeyPatch) -> No
     backend.device(0).run(DeviceProcess(os.getpid(), "compute", 5))
     found = allocation([os.getpid()], backends=[backend], expect={"actor": [0, 1]})
     assert texts(found, "pool_unclear") == ["actor: expected on gpu.0 and gpu.1, but who uses gpu.1 cannot be told"]
-    assert texts(found, "use_unknown") == ["who uses gpu.1 cannot be told: the source does not list processes"]
+    assert texts(found, "use_unknown") == [f"who uses gpu.1 cannot be told: {NO_LIST_OF_PROCESSES}"]
     assert found.devices[1].pids is None
     assert not found.as_expected
 

@@ -6,56 +6,31 @@ prints that there is no counter. Power limits stand in ``static`` alone, as they
 
 from __future__ import annotations
 
-from accelmetrics.backends.amd import sysfs
-from accelmetrics.backends.amd.links import GENERATIONS
+from accelmetrics.backends.amd import sysfs, table
 from accelmetrics.backends.amd.table import (
     CELSIUS,
     COUNT,
+    GENERATION,
     LANES,
     MEGAHERTZ,
     NO_ENERGY,
     NO_LIMIT,
     NO_POWER,
-    NO_TOTAL,
     PERCENT,
     WATTS,
     Field,
-    Memory,
     Record,
-    Value,
     Values,
     complete,
-    device_memory,
-    memory_values,
-    pool,
-    read_field,
-    read_fields,
-    share,
+    pools,
 )
-from accelmetrics.backends.amd.values import Bounds, is_absent, number, text, whole
+from accelmetrics.backends.amd.values import Bounds, is_absent, pcie_generation, rounded, text, whole
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Reason, Unavailable
 
 ABSENT = "amd-smi does not print {} for this card"
 NOT_PRINTED = "amd-smi does not print it"
 MIB = 1024 * 1024
 
-
-def mebibytes(value: object) -> Value:
-    """Memory as printed, in bytes."""
-    found = number(value)
-    return found if isinstance(found, Unavailable) else round(found * MIB)
-
-
-def generation(value: object) -> Value:
-    """The PCIe generation of a speed in GT/s."""
-    speed = number(value)
-    if isinstance(speed, Unavailable):
-        return speed
-    return GENERATIONS.get(f"{speed:g}", Unavailable(Reason.INVALID_VALUE, f"a PCIe speed of {speed:g} GT/s"))
-
-
-BYTES = Bounds(0, 2**50)
 LIMITS = ("limit.ppt0.socket_power_limit", "limit.socket_power", "limit.max_power")
 FIELDS = (
     Field("gpu", ("usage.gfx_activity",), PERCENT),
@@ -77,37 +52,24 @@ FIELDS = (
     Field("unCorrectedMemoryErrors", ("ecc.total_uncorrectable_count",), COUNT, whole),
     Field("pcieReplays", ("pcie.replay_count",), COUNT, whole),
     Field("pcieLinkWidth", ("pcie.width",), LANES, whole),
-    Field("pcieLinkGen", ("pcie.speed",), Bounds(1, 7), generation),
+    Field("pcieLinkGen", ("pcie.speed",), GENERATION, pcie_generation),
     Field("maxPcieLinkWidth", ("bus.max_pcie_width",), LANES, whole),
-    Field("maxPcieLinkGen", ("bus.max_pcie_speed",), Bounds(1, 7), generation),
+    Field("maxPcieLinkGen", ("bus.max_pcie_speed",), GENERATION, pcie_generation),
     Field("memoryOverDrive", ("overdrive.mem_overdrive", "mem_overdrive"), PERCENT),
 )
-USED, TOTAL = "mem_usage.used_{}", "mem_usage.total_{}"
+POOLS = pools("mem_usage.used_{}", "mem_usage.total_{}", convert=rounded(MIB))
 
 
 def read_card(card: Record, unified: bool) -> Values:
     """Every metric of one card: its value, or why there is none."""
-    values = read_fields(card, FIELDS, ABSENT)
-    values["powerPercent"] = share(values["powerWatts"], values["enforcedPowerLimitWatts"])
-    return complete(values | memory_values(card_memory(card, unified)), NOT_PRINTED)
-
-
-def card_memory(card: Record, unified: bool) -> Memory:
-    """The memory that the card uses."""
-    return device_memory(_pool(card, "vram"), _pool(card, "gtt"), unified)
-
-
-def _pool(card: Record, kind: str) -> Memory:
-    used = Field("used", (USED.format(kind),), BYTES, mebibytes)
-    total = Field("total", (TOTAL.format(kind),), BYTES, mebibytes, NO_TOTAL)
-    return pool(read_field(card, used, ABSENT), read_field(card, total, ABSENT))
+    return complete(table.read_card(card, FIELDS, POOLS, unified, ABSENT), NOT_PRINTED)
 
 
 def identify(index: int, card: Record) -> DeviceIdentity:
     """One card, from all that was printed of it."""
     address = text(card.get("bus.bdf")).lower()
     unified = bool(sysfs.is_integrated(address))
-    total = card_memory(card, unified).total
+    total = table.card_memory(card, POOLS, unified, ABSENT).total
     return DeviceIdentity(
         kind="gpu",
         vendor="amd",

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from accelmetrics.backends.guard import guarded
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason
 
@@ -142,12 +143,11 @@ def _import(package: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     _forget()
     sys.modules[PRIVATE_NAME] = module
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            spec.loader.exec_module(module)
-    except (ImportError, KeyError, AttributeError, OSError) as error:
+    with contextlib.redirect_stdout(sys.stderr):
+        outcome = guarded(spec.loader.exec_module, module)
+    if outcome.failure is not None:
         _forget()
-        raise _refused(f"{package} cannot be imported: {type(error).__name__}: {error}") from error
+        raise _refused(f"{package} cannot be imported: {outcome.failure.detail}") from outcome.error
     return module
 
 

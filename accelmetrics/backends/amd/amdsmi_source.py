@@ -11,31 +11,26 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from accelmetrics.backends.amd.table import (
-    BYTES,
     CELSIUS,
     COUNT,
+    GENERATION,
     LANES,
     MEGAHERTZ,
     MICROJOULES,
     NO_ENERGY,
     NO_LIMIT,
     NO_POWER,
-    NO_TOTAL,
     PERCENT,
     WATTS,
     Field,
-    Record,
     Value,
     Values,
     complete,
-    device_memory,
-    memory_values,
-    pool,
-    read_field,
-    read_fields,
-    share,
+    pools,
+    read_card,
 )
-from accelmetrics.backends.amd.values import Bounds, whole
+from accelmetrics.backends.amd.values import Bounds, pcie_generation, whole
+from accelmetrics.backends.guard import guarded
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
@@ -45,17 +40,12 @@ NO_PERMISSION, BUSY = 10, 30
 NOT_SUPPORTED = (2, 3)
 LOST = (31, 32)
 """Status codes: the device was not found, the library is not initialised (any more)."""
-GENERATIONS = {2500: 1, 5000: 2, 8000: 3, 16000: 4, 32000: 5, 64000: 6}
-
 Call = Callable[[Any, Any], Mapping[str, object]]
 
 
 def generation(value: object) -> Value:
     """The PCIe generation of a speed in millions of transfers a second."""
-    speed = whole(value)
-    if isinstance(speed, Unavailable):
-        return speed
-    return GENERATIONS.get(int(speed), Unavailable(Reason.INVALID_VALUE, f"a PCIe speed of {speed} MT/s"))
+    return pcie_generation(value, 1000)
 
 
 def _temperature(module: Any, handle: Any, sensor: str) -> Mapping[str, object]:
@@ -122,13 +112,12 @@ FIELDS = (
     Field("uncorrectedMemoryErrors", ("ecc.uncorrectable_count",), COUNT, whole),
     Field("unCorrectedMemoryErrors", ("ecc.uncorrectable_count",), COUNT, whole),
     Field("pcieReplays", ("pcie.pcie_replay_count",), COUNT, whole),
-    Field("pcieLinkGen", ("pcie.pcie_speed",), Bounds(1, 7), generation),
-    Field("maxPcieLinkGen", ("pcie.max_pcie_speed",), Bounds(1, 7), generation),
+    Field("pcieLinkGen", ("pcie.pcie_speed",), GENERATION, generation),
+    Field("maxPcieLinkGen", ("pcie.max_pcie_speed",), GENERATION, generation),
     Field("pcieLinkWidth", ("pcie.pcie_width",), LANES, whole),
     Field("maxPcieLinkWidth", ("pcie.max_pcie_width",), LANES, whole),
 )
-VRAM = (Field("used", ("vram.used",), BYTES, whole), Field("total", ("vram.total",), BYTES, whole, NO_TOTAL))
-GTT = (Field("used", ("gtt.used",), BYTES, whole), Field("total", ("gtt.total",), BYTES, whole, NO_TOTAL))
+POOLS = pools("{}.used", "{}.total")
 DERIVED = {
     **dict.fromkeys(("memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes", "memoryFreeBytes"), ("vram", "gtt")),
     "powerPercent": ("power", "cap"),
@@ -162,23 +151,24 @@ class AmdsmiCard:
         record: dict[str, object] = {}
         for call in calls:
             record.update(self._ask(call, steps))
-        return {name: value for name, value in complete(_values(record, unified), NOT_SAID).items() if name in wanted}
+        values = complete(read_card(record, FIELDS, POOLS, unified, ABSENT), NOT_SAID)
+        return {name: value for name, value in values.items() if name in wanted}
 
     def _ask(self, call: str, steps: list[Any]) -> dict[str, object]:
         """One call's answer; the reason under each place that is read from it, when there is none."""
         if call in self._unsupported:
             return dict.fromkeys(PLACES[call], self._unsupported[call])
-        try:
-            said = CALLS[call](self._module, self._handle)
-        except self._module.AmdSmiException as error:
-            return dict.fromkeys(PLACES[call], self._reason(call, error))
-        finally:
-            steps.append(call)
-        return {f"{call}.{name}": value for name, value in said.items()}
+        outcome = guarded(_said, call, self._module, self._handle)  # the module throws what comes to pass in it, not its own errors alone
+        steps.append(call)
+        if outcome.failure is None:
+            return outcome.value or {}
+        return dict.fromkeys(PLACES[call], self._reason(call, outcome.failure, outcome.error))
 
-    def _reason(self, call: str, error: Exception) -> Unavailable:
+    def _reason(self, call: str, failure: Unavailable, error: BaseException | None) -> Unavailable:
         code = getattr(error, "err_code", None)
-        words = " ".join(str(error).split())
+        if code is None:
+            return failure._replace(detail=f"amdsmi, {call}: {failure.detail}")
+        words = " ".join(failure.detail.partition(": ")[2].split())
         if code in LOST:
             raise SourceError(Reason.DEVICE_LOST, f"amdsmi: {words}", backend="amd") from error
         if code in NOT_SUPPORTED:
@@ -187,16 +177,13 @@ class AmdsmiCard:
         return Unavailable(Reason.NO_PERMISSION if code == NO_PERMISSION else Reason.DRIVER_ERROR, words)
 
 
+def _said(call: str, module: Any, handle: Any) -> dict[str, object]:
+    return {f"{call}.{name}": value for name, value in CALLS[call](module, handle).items()}
+
+
 def _places() -> dict[str, tuple[str, ...]]:
-    keys = [key for field in (*FIELDS, *VRAM, *GTT) for key in field.keys]
+    keys = [key for field in (*FIELDS, *POOLS.video, *POOLS.shared) for key in field.keys]
     return {call: tuple(key for key in keys if key.partition(".")[0] == call) for call in CALLS}
 
 
 PLACES = _places()
-
-
-def _values(record: Record, unified: bool) -> Values:
-    values = read_fields(record, FIELDS, ABSENT)
-    values["powerPercent"] = share(values["powerWatts"], values["enforcedPowerLimitWatts"])
-    video, shared = (pool(*(read_field(record, field, ABSENT) for field in fields)) for fields in (VRAM, GTT))
-    return values | memory_values(device_memory(video, shared, unified))

@@ -12,7 +12,8 @@ from __future__ import annotations
 import errno
 import math
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from accelmetrics.backends.amd import gpu_metrics, sysfs
@@ -20,11 +21,14 @@ from accelmetrics.backends.amd.links import slot_link
 from accelmetrics.backends.amd.table import Value
 from accelmetrics.backends.host.files import Files, KeptFile
 from accelmetrics.backends.sysroot import list_directory, read_text
-from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 PACE = 9.95
 """Seconds for which slow values are kept; a little less than ten, so that readings every second find them outdated."""
+
+TOGETHER = 0.05
+"""Seconds within which what is read of a card's partitions is read together, from one table."""
 
 FAST = ("gpu_busy_percent", "mem_busy_percent", "mem_info_vram_used", "mem_info_gtt_used")
 SLOW = ("mem_info_vram_total", "mem_info_gtt_total", "pcie_replay_count", "pp_mclk_od")
@@ -32,53 +36,82 @@ FAST_SENSORS = re.compile(r"(temp\d+_input|power1_average|power1_input|pwm1|freq
 SLOW_SENSORS = re.compile(r"(temp\d+_(crit|emergency)|power1_cap)", re.ASCII)
 CLOCKS = {"pp_dpm_sclk": "sclk", "pp_dpm_mclk": "mclk"}
 GONE = (errno.ENODEV, errno.ENXIO)
+NO_TABLE = Unavailable(Reason.NOT_SUPPORTED, "the kernel driver shows no gpu_metrics for this card")
 
 _LEVEL = re.compile(r"^\s*(\w+)\s*:\s*(\d{1,6})\s*mhz\s*(\*?)", re.IGNORECASE | re.MULTILINE | re.ASCII)
 _ERRORS = re.compile(r"^(ue|ce)\s*:\s*(\d{1,18})\s*$", re.MULTILINE | re.ASCII)
 
 
 class Card:
-    """The files of one card; shared by all its readers, which never read at the same time.
+    """The files of one card; shared by all its readers, which never read it at the same time, and by its partitions'.
+
+    Args:
+        address: Its PCI address.
+        files: Where descriptors are kept.
+        others: Addresses of the driver's other cards.
 
     Attributes:
-        address: Its PCI address.
+        address: The same.
         record: What the files said last.
         table: ``gpu_metrics``, or why there is none.
+        shown: Whether there was any file of the driver's at all.
     """
 
-    def __init__(self, address: str, files: Files) -> None:
+    def __init__(self, address: str, files: Files, others: Sequence[str] = ()) -> None:
         self.address = address
+        self.shown = True
         self.record: dict[str, object] = {}
         self.table: gpu_metrics.Table | Unavailable = Unavailable(Reason.NOT_SUPPORTED, "gpu_metrics was not read yet")
+        self._others = others
         self._base = sysfs.device_path(address)
         self._files = files
         self._kept: dict[str, KeptFile] = {}
         self._slow: dict[str, object] = {}
         self._sensors: dict[str, str] = {}
+        self._link: dict[str, object] = {}
         self._due = -math.inf
+        self._reading = threading.Lock()
+        self._latest: tuple[float, gpu_metrics.Table | Unavailable] = (-math.inf, self.table)
 
     def check(self, steps: list[Any]) -> bool:
         """Whether it is awake.
 
         Raises:
-            SourceError: It is no longer there (``device_lost``).
+            SourceError: It is no longer there, or its driver let go of it (``device_lost``).
+            DriverGoneError: The driver let go of all cards.
         """
-        state = self._read("power/runtime_status", steps)
-        if isinstance(state, str):
-            return state not in sysfs.ASLEEP
-        # A kernel without power management has no such file; a card that has gone has no files at all.
-        if read_text(f"{self._base}/vendor") is None:
-            raise SourceError(Reason.DEVICE_LOST, f"{self.address} is no longer on the PCI bus", backend="amd")
-        return True
+        # What the PCI bus knows of a card (its link, whether it sleeps) stays when its driver is unloaded.
+        if not sysfs.is_driven(self.address):
+            if read_text(f"{self._base}/vendor") is None:
+                raise SourceError(Reason.DEVICE_LOST, f"{self.address} is no longer on the PCI bus", backend="amd")
+            raise self.lost(f"{self.address} is no longer driven by amdgpu")
+        # A kernel without power management has no such file.
+        return self._read("power/runtime_status", steps) not in sysfs.ASLEEP
+
+    def lost(self, words: str) -> SourceError:
+        """That the driver let go of the card, or has gone, if it let go of all others too."""
+        self._due = -math.inf  # when it is back, its sensors may have other numbers
+        if any(map(sysfs.is_driven, self._others)):
+            return SourceError(Reason.DEVICE_LOST, words, backend="amd")
+        return DriverGoneError(Reason.DRIVER_UNAVAILABLE, words, backend="amd")
 
     def refresh(self, now: float, steps: list[Any]) -> None:
         """Read what is due."""
         if now >= self._due:
             self._sensors = _labelled(self._base)
-            self._slow = dict(self._read_slow(steps))
+            self._slow, self._link = dict(self._read_slow(steps)), dict(slot_link(self.address))
             self._due = now + PACE
-        self.table = self.read_table(steps)
-        self.record = {**self._slow, **dict(self._read_fast(steps)), **converted(self.table)}
+        with self._reading:
+            self.table = self._read_table(now, steps)
+        files = {**self._slow, **dict(self._read_fast(steps))}
+        self.shown = any(map(_answered, files.values())) or (self.table is not NO_TABLE and _answered(self.table))
+        self.record = {**files, **self._link, **converted(self.table)}
+
+    def table_at(self, now: float, steps: list[Any]) -> gpu_metrics.Table | Unavailable:
+        """The card's table, or why there is none; read once for all that is read together."""
+        with self._reading:
+            read_at, table = self._latest
+            return table if 0 <= now - read_at < TOGETHER else self._read_table(now, steps)
 
     def _read_fast(self, steps: list[Any]) -> Iterator[tuple[str, object]]:
         yield from self._present(FAST, steps)
@@ -94,7 +127,6 @@ class Card:
         for name, clock in CLOCKS.items():
             yield from _levels(clock, self._read(name, steps))
         yield from self._errors(steps)
-        yield from slot_link(self.address)
 
     def _present(self, names: tuple[str, ...], steps: list[Any]) -> Iterator[tuple[str, object]]:
         for name in names:
@@ -114,12 +146,11 @@ class Card:
                 found[f"ras:{kind}"] = before if isinstance(before, Unavailable) else before + int(count)
         yield from found.items()
 
-    def read_table(self, steps: list[Any]) -> gpu_metrics.Table | Unavailable:
-        """The card's table now, or why there is none."""
+    def _read_table(self, now: float, steps: list[Any]) -> gpu_metrics.Table | Unavailable:
         data = self._bytes("gpu_metrics", steps)
-        if isinstance(data, bytes):
-            return gpu_metrics.parse(data)
-        return data or Unavailable(Reason.NOT_SUPPORTED, "the kernel driver shows no gpu_metrics for this card")
+        table = gpu_metrics.parse(data) if isinstance(data, bytes) else data or NO_TABLE
+        self._latest = (now, table)
+        return table
 
     def _read(self, name: str, steps: list[Any]) -> str | Unavailable | None:
         data = self._bytes(name, steps)
@@ -139,6 +170,11 @@ class Card:
         finally:
             steps.append(name)
         return data
+
+
+def _answered(said: object) -> bool:
+    """Whether there was still a driver to answer."""
+    return not isinstance(said, Unavailable) or said.reason != Reason.DEVICE_LOST
 
 
 def converted(table: gpu_metrics.Table | Unavailable) -> dict[str, object]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from accelmetrics.backends.amd import sysfs
+from accelmetrics.backends.amd.topology import compute_nodes
 from accelmetrics.backends.contract import Detection
 
 LOAD_DRIVER = "load the kernel driver: sudo modprobe amdgpu (if that fails, dmesg says why)"
@@ -23,7 +24,7 @@ def detect() -> Detection:
     usable = [address for address in addresses if drivers[address] not in FOREIGN]
     if usable:
         return _on_bus(usable, [drivers[address] for address in usable])
-    nodes = sysfs.compute_nodes()
+    nodes = compute_nodes()
     if nodes:
         return Detection(True, f"{_count(nodes)} in the compute driver's topology, none visible on the PCI bus", nodes, _missing_nodes())
     if addresses:

@@ -13,9 +13,9 @@ The keys are spelled as the newest release does; case makes no difference. Known
 
 from __future__ import annotations
 
+from accelmetrics.backends.amd import table
 from accelmetrics.backends.amd.rocm_smi_json import Card
 from accelmetrics.backends.amd.table import (
-    BYTES,
     CELSIUS,
     COUNT,
     MEGAHERTZ,
@@ -23,18 +23,14 @@ from accelmetrics.backends.amd.table import (
     NO_ENERGY,
     NO_LIMIT,
     NO_POWER,
-    NO_TOTAL,
     PERCENT,
     WATTS,
     Field,
     Memory,
     Value,
     complete,
-    device_memory,
-    memory_values,
-    pool,
+    pools,
     read_field,
-    read_fields,
     share,
 )
 from accelmetrics.backends.amd.values import Bounds, megahertz, whole
@@ -68,10 +64,7 @@ FIELDS = (
 FAN = Field("fanSpeed", ("Fan speed (%)",), Bounds(0, 200))
 FAN_RPM = "Fan RPM"
 ALLOCATED_PERCENT = Field("memoryAllocated", ("GPU Memory Allocated (VRAM%)",), PERCENT)
-VRAM_TOTAL = Field("memoryTotalBytes", ("VRAM Total Memory (B)",), BYTES, whole, NO_TOTAL)
-VRAM_USED = Field("memoryAllocatedBytes", ("VRAM Total Used Memory (B)",), BYTES, whole)
-GTT_TOTAL = Field("memoryTotalBytes", ("GTT Total Memory (B)",), BYTES, whole, NO_TOTAL)
-GTT_USED = Field("memoryAllocatedBytes", ("GTT Total Used Memory (B)",), BYTES, whole)
+POOLS = pools("{} Total Used Memory (B)", "{} Total Memory (B)", ("VRAM", "GTT"))
 RAS_NAMES = ("correctedMemoryErrors", "uncorrectedMemoryErrors", "unCorrectedMemoryErrors")
 
 
@@ -82,20 +75,15 @@ def read_card(card: Card, unified: bool) -> dict[str, Value]:
         card: What the tool printed.
         unified: Whether the card shares the host's memory.
     """
-    values = read_fields(card, FIELDS, ABSENT)
+    values = table.read_card(card, FIELDS, POOLS, unified, ABSENT)
     values["fanSpeed"] = _fan(card)
-    values["powerPercent"] = share(values["powerWatts"], values["enforcedPowerLimitWatts"])
-    memory = card_memory(card, unified)
-    values |= memory_values(memory)
-    values["memoryAllocated"] = _allocated(card, memory, unified)
+    values["memoryAllocated"] = _allocated(card, card_memory(card, unified), unified)
     return complete(values | dict.fromkeys(RAS_NAMES, NO_RAS), NOT_PRINTED)
 
 
 def card_memory(card: Card, unified: bool) -> Memory:
     """The memory that the card uses."""
-    video = pool(read_field(card, VRAM_USED, ABSENT), read_field(card, VRAM_TOTAL, ABSENT))
-    shared = pool(read_field(card, GTT_USED, ABSENT), read_field(card, GTT_TOTAL, ABSENT))
-    return device_memory(video, shared, unified)
+    return table.card_memory(card, POOLS, unified, ABSENT)
 
 
 def _allocated(card: Card, memory: Memory, unified: bool) -> Value:

@@ -16,8 +16,6 @@ from typing import NamedTuple
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 HEADER = struct.Struct("<HBB")
-LARGEST = 4096
-"""Bytes: what the kernel hands out at once."""
 INTEGRATED_FORMAT = 2
 """Format 1 is for cards, 2 and later for processors with a GPU in them."""
 JOULE = 65536

@@ -10,12 +10,11 @@ import re
 from collections.abc import Iterator
 
 from accelmetrics.backends.amd import sysfs
+from accelmetrics.backends.amd.values import pcie_generation
 from accelmetrics.backends.sysroot import read_text, system_path
 
 FILES = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
 BRIDGE = "0x0604"
-GENERATIONS = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16": 4, "16.0": 4, "32": 5, "32.0": 5, "64": 6, "64.0": 6}
-"""By transfers per lane, in 1e9 a second."""
 
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s.*", re.ASCII)
 
@@ -46,4 +45,4 @@ def outermost(address: str) -> str:
 def generation(speed: str) -> object:
     """``16.0 GT/s PCIe`` is generation 4; anything else stays what it is."""
     match = _SPEED.fullmatch(speed)
-    return GENERATIONS.get(match.group(1), speed) if match else speed
+    return pcie_generation(match.group(1)) if match else speed

@@ -21,9 +21,9 @@ class Share:
         self._family = family
         self._names: tuple[str, ...] = ()
 
-    def block(self, processes: Sequence[DeviceProcess], values: Values, now: float) -> Block | None:
+    def block(self, processes: Sequence[DeviceProcess] | None, values: Values, now: float) -> Block | None:
         """The family's share, with the board's values beside it; None while the family does not use the card."""
-        members = [process for process in processes if self._family.owns(process.pid, now)]
+        members = [process for process in processes or () if self._family.owns(process.pid, now)]
         if not members:
             return None
         used = _sum(process.memory_bytes for process in members)

@@ -5,24 +5,22 @@ Hygon's accelerators (DCU) are built on the same design, and their driver shows 
 
 from __future__ import annotations
 
+import os
 import re
 
-from accelmetrics.backends.sysroot import list_directory, pci_devices, read_text, system_path
+from accelmetrics.backends.amd.gpu_metrics import HEADER, integrated
+from accelmetrics.backends.sysroot import pci_devices, read_text, sysroot, system_path
 
 VENDORS = {"0x1002": "amd", "0x1d94": "hygon"}
 """By PCI vendor id. Hygon's is on its processors and bridges too, which the class of a device tells apart."""
 MAKERS = {"amd": "AMD", "hygon": "Hygon"}
 """The same, as they write themselves."""
-KFD_VENDOR = "4098"
 CLASSES = ("0x03", "0x12")
 """Displays and processing accelerators: not the audio functions and bridges that carry the same vendor id."""
 DRIVER = "amdgpu"
 DRIVERS = (DRIVER, "hydcu", "hycu")
 """The kernel drivers that show these files: AMD's, and the names that Hygon gave its own."""
 ASLEEP = ("suspended", "suspending")
-KFD_NODES = "/sys/class/kfd/kfd/topology/nodes"
-INTEGRATED_FORMAT = 2
-"""``gpu_metrics`` has format 1 for cards and 2 or later for processors with a GPU in them."""
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
@@ -55,24 +53,15 @@ def is_suspended(address: str) -> bool:
 def driver_of(address: str) -> str:
     """The kernel driver that a PCI device is bound to; empty when it is bound to none."""
     try:
-        return system_path(f"/sys/bus/pci/devices/{address}/driver").readlink().name
+        link = os.readlink(f"{sysroot()}{device_path(address)}/driver")  # noqa: PTH115  asked at every reading, and a Path costs more
     except OSError:
         return ""
+    return link.rpartition("/")[2]
 
 
 def driver_loaded() -> bool:
     """Whether the kernel driver is there, as a module or built in."""
     return any(exists(f"/sys/module/{driver}") or exists(f"/sys/bus/pci/drivers/{driver}") for driver in DRIVERS)
-
-
-def compute_nodes() -> int:
-    """AMD's GPUs in the topology of the compute driver: visible where the PCI bus is hidden."""
-    return sum(_is_gpu_node(read_text(f"{KFD_NODES}/{node}/properties") or "") for node in list_directory(KFD_NODES))
-
-
-def _is_gpu_node(properties: str) -> bool:
-    found = dict(line.split(None, 1) for line in properties.splitlines() if len(line.split()) == 2)
-    return found.get("vendor_id") == KFD_VENDOR and found.get("simd_count", "0") != "0"
 
 
 def exists(path: str) -> bool:
@@ -87,10 +76,9 @@ def is_integrated(address: str) -> bool | None:
         return None
     try:
         with system_path(f"/sys/bus/pci/devices/{normalized}/gpu_metrics").open("rb") as metrics:
-            header = metrics.read(4)
+            return integrated(metrics.read(HEADER.size))
     except OSError:
         return None
-    return header[2] >= INTEGRATED_FORMAT if len(header) == 4 else None
 
 
 def numa_node(address: str) -> int | None:

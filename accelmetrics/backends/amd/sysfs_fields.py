@@ -11,29 +11,26 @@ from __future__ import annotations
 
 from accelmetrics.backends.amd.card import Card
 from accelmetrics.backends.amd.table import (
-    BYTES,
     COUNT,
+    GENERATION,
     LANES,
+    MEGAHERTZ,
     MICROJOULES,
     NO_ENERGY,
     NO_LIMIT,
     NO_POWER,
-    NO_TOTAL,
     PERCENT,
     Field,
     Record,
     Value,
     Values,
     complete,
-    device_memory,
-    memory_values,
-    pool,
+    pools,
+    read_card,
     read_field,
-    read_fields,
-    share,
 )
 from accelmetrics.backends.amd.throttling import Counts, throttling
-from accelmetrics.backends.amd.values import Bounds, number, whole
+from accelmetrics.backends.amd.values import Bounds, number, rounded, whole
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 ABSENT = "the kernel driver shows no {} for this card"
@@ -41,19 +38,9 @@ NOT_SHOWN = "the kernel driver does not show it"
 
 MILLIDEGREES = Bounds(-50_000, 200_000)
 MICROWATTS = Bounds(0, 4e9)
-HERTZ = Bounds(0, 2e10)
 FULL = 255
 """What ``pwm1`` is at full speed."""
-
-
-def megahertz(value: object) -> Value:
-    """A clock in hertz as whole MHz."""
-    found = number(value)
-    return found if isinstance(found, Unavailable) else round(found / 1e6)
-
-
-MEGAHERTZ = Bounds(0, 20_000)
-GENERATION = Bounds(1, 7)
+megahertz = rounded(1e-6)
 SENSORS = ("edge", "junction")
 """Where the core's temperature is taken: the first that the card has."""
 
@@ -85,10 +72,7 @@ FIELDS = (
 MEMORY_SENSORS = ("hwmon:mem", "gpu_metrics:mem", "gpu_metrics:hbm")
 MEMORY_TEMP = Field("memoryTemp", MEMORY_SENSORS, MILLIDEGREES, divisor=1000)
 FAN = Field("fanSpeed", ("hwmon:pwm1",), Bounds(0, FULL))
-VRAM_USED = Field("memoryAllocatedBytes", ("mem_info_vram_used",), BYTES, whole)
-VRAM_TOTAL = Field("memoryTotalBytes", ("mem_info_vram_total",), BYTES, whole, NO_TOTAL)
-GTT_USED = Field("memoryAllocatedBytes", ("mem_info_gtt_used",), BYTES, whole)
-GTT_TOTAL = Field("memoryTotalBytes", ("mem_info_gtt_total",), BYTES, whole, NO_TOTAL)
+POOLS = pools("mem_info_{}_used", "mem_info_{}_total")
 
 
 def read_values(card: Card, unified: bool, before: Counts) -> Values:
@@ -100,16 +84,10 @@ def read_values(card: Card, unified: bool, before: Counts) -> Values:
         before: The throttling counts of this consumer's last reading.
     """
     record = card.record
-    values = read_fields(record, FIELDS, ABSENT)
+    values = read_card(record, FIELDS, POOLS, unified, ABSENT)
     values["memoryTemp"] = _memory_temperature(record)
     values["fanSpeed"] = _fan(record)
-    values["powerPercent"] = share(values["powerWatts"], values["enforcedPowerLimitWatts"])
-    values |= _limits(record)
-    values |= throttling(card.table, before)
-    video = pool(_read(record, VRAM_USED), _read(record, VRAM_TOTAL))
-    shared = pool(_read(record, GTT_USED), _read(record, GTT_TOTAL))
-    values |= memory_values(device_memory(video, shared, unified))
-    return complete(values, NOT_SHOWN)
+    return complete(values | _limits(record) | throttling(card.table, before), NOT_SHOWN)
 
 
 def _read(record: Record, field: Field) -> Value:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from accelmetrics.backends.amd.values import Bounds, bounded, first_present, number
+from accelmetrics.backends.amd.values import Bounds, bounded, first_present, number, whole
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
 from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.identity import DeviceProcess
@@ -29,6 +29,7 @@ MEGAHERTZ = Bounds(0, 20_000)
 BYTES = Bounds(0, 2**50)
 MICROJOULES = Bounds(0, 1e19)
 """Three centuries at 1 kW; an all-ones counter times its resolution is 2.8e20."""
+GENERATION = Bounds(1, 7)
 COUNT = Bounds(0, 2**32 - 2)
 LANES = Bounds(1, 32)
 
@@ -58,6 +59,13 @@ class Field(NamedTuple):
     divisor: float = 1
 
 
+class Pools(NamedTuple):
+    """Where a source tells what is used and what there is: of the card's own memory, and of the host's that it may use (GTT)."""
+
+    video: tuple[Field, Field]
+    shared: tuple[Field, Field]
+
+
 class Memory(NamedTuple):
     """A pool of memory, in bytes."""
 
@@ -80,6 +88,42 @@ def read_field(record: Record, field: Field, absent: str) -> Value:
     if value == 0 and field.zero:
         return Unavailable(Reason.NOT_SUPPORTED, field.zero)
     return value if isinstance(value, Unavailable) or field.divisor == 1 else value / field.divisor
+
+
+def pools(used: str, total: str, kinds: tuple[str, str] = ("vram", "gtt"), convert: Callable[[object], Value] = whole) -> Pools:
+    """The places of both pools.
+
+    Args:
+        used: Where it stands what is used; ``{}`` stands for the pool.
+        total: The same of what there is.
+        kinds: What the source calls the pools.
+        convert: From what stands there to bytes.
+    """
+    video, shared = (
+        (Field("used", (used.format(kind),), BYTES, convert), Field("total", (total.format(kind),), BYTES, convert, NO_TOTAL))
+        for kind in kinds
+    )
+    return Pools(video, shared)
+
+
+def card_memory(record: Record, places: Pools, unified: bool, absent: str) -> Memory:
+    """The memory that a card uses.
+
+    Args:
+        record: What the source said.
+        places: Where it says it.
+        unified: Whether the card shares the host's memory.
+        absent: As for :func:`read_field`.
+    """
+    video, shared = (pool(*(read_field(record, field, absent) for field in fields)) for fields in places)
+    return device_memory(video, shared, unified)
+
+
+def read_card(record: Record, fields: Iterable[Field], places: Pools, unified: bool, absent: str) -> Values:
+    """What every source gives: the metrics of a table, and those that are made of two of them. Arguments as above."""
+    values = read_fields(record, fields, absent)
+    values["powerPercent"] = share(values["powerWatts"], values["enforcedPowerLimitWatts"])
+    return values | memory_values(card_memory(record, places, unified, absent))
 
 
 def read_fields(record: Record, fields: Iterable[Field], absent: str) -> Values:

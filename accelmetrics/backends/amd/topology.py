@@ -12,6 +12,7 @@ from typing import NamedTuple
 from accelmetrics.backends.sysroot import list_directory, read_text
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
+AMD = 0x1002
 PARTITION_SHIFT = 28
 LOCAL_HEAPS = ("1", "2")
 """Memory of the GPU itself: the part that the processor reaches, and the part that it does not."""
@@ -23,6 +24,7 @@ class Node(NamedTuple):
     Attributes:
         path: Where its files are.
         address: PCI address.
+        vendor: PCI vendor id, 0 where the kernel does not say.
         partition: Number of the partition, 0 for a whole GPU.
         architecture: As compilers name it: ``gfx942``.
         memory: Bytes of its memory, None where the kernel does not say.
@@ -30,6 +32,7 @@ class Node(NamedTuple):
 
     path: str
     address: str
+    vendor: int
     partition: int
     architecture: str
     memory: int | None
@@ -40,6 +43,11 @@ def gpu_nodes() -> list[Node]:
     return list(_nodes())
 
 
+def compute_nodes() -> int:
+    """How many of AMD's GPUs the compute driver knows: they are visible where the PCI bus is hidden."""
+    return sum(node.vendor == AMD for node in gpu_nodes())
+
+
 def _nodes() -> Iterator[Node]:
     for name in sorted(filter(str.isdecimal, list_directory(NODES)), key=int):
         found = properties(f"{NODES}/{name}/properties")
@@ -47,8 +55,8 @@ def _nodes() -> Iterator[Node]:
             continue
         location = found.get("location_id", 0)
         address = f"{found.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7:x}"
-        path = f"{NODES}/{name}"
-        yield Node(path, address, location >> PARTITION_SHIFT, architecture(found.get("gfx_target_version", 0)), _memory(path))
+        path, gfx = f"{NODES}/{name}", architecture(found.get("gfx_target_version", 0))
+        yield Node(path, address, found.get("vendor_id", 0), location >> PARTITION_SHIFT, gfx, _memory(path))
 
 
 def properties(path: str) -> dict[str, int]:

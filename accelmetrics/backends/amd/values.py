@@ -18,6 +18,8 @@ _ABSENT = re.compile(
     r"[\s\[\]()*-]*(n/?a\b.*|none|nan|unknown|unsupported|not (supported|available)\b.*|secondary die)?[\s\[\]()*-]*",
     re.IGNORECASE | re.ASCII,
 )
+GENERATIONS = {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}
+"""Of PCIe, by transfers per lane, in 1e9 a second."""
 _LONGEST = 120
 """Characters: no value is longer, and longer ones are not worth matching."""
 
@@ -71,6 +73,29 @@ def whole(value: object) -> Number | Unavailable:
     if isinstance(found, float):
         return int(found) if found.is_integer() else Unavailable(Reason.PARSE_ERROR, f"no whole number: {quoted(value)}")
     return found
+
+
+def rounded(factor: float) -> Callable[[object], Number | Unavailable]:
+    """A conversion into another unit, in which there are no fractions."""
+
+    def convert(value: object) -> Number | Unavailable:
+        found = number(value)
+        return found if isinstance(found, Unavailable) else round(found * factor)
+
+    return convert
+
+
+def pcie_generation(value: object, giga: float = 1) -> Number | Unavailable:
+    """The generation of a PCIe speed.
+
+    Args:
+        value: Transfers per lane and second.
+        giga: What 1e9 of them are in the value's unit.
+    """
+    speed = number(value)
+    if isinstance(speed, Unavailable):
+        return speed
+    return GENERATIONS.get(speed / giga, Unavailable(Reason.INVALID_VALUE, f"a PCIe speed of {speed / giga:g} GT/s"))
 
 
 def megahertz(value: object) -> Number | Unavailable:

@@ -6,18 +6,20 @@ Each may fail by itself. A unit that a consumer has had from the latest round ge
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.apple import ioreg, machine, powermetrics, static
 from accelmetrics.backends.apple.detection import BACKEND
 from accelmetrics.backends.apple.pipe import INTERVAL, MacmonPipe
-from accelmetrics.backends.apple.sheet import Merged, Sheet, merge
+from accelmetrics.backends.apple.sheet import Sheet, merge
 from accelmetrics.backends.apple.tools import INSTALL_MACMON
 from accelmetrics.backends.apple.values import Values
 from accelmetrics.backends.clock import Clock
-from accelmetrics.backends.contract import NO_REASONS, Block, Reading, ReadOptions
+from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.forms import Form
+from accelmetrics.backends.rounds import Rounds
 from accelmetrics.schemas.catalogue import expected_keys, expected_names
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -63,22 +65,21 @@ class AppleDriver:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
         self._accelerator: ioreg.Accelerator | None = None
         self._macmon = MacmonPipe(clock)
-        self._macmon.start()
-        self._ram = static.memory()
-        profile = static.profile()  # macmon gets ready meanwhile
-        self._macmon.wait()
-        self._latest = self._gather(1)
-        if not self._latest.sources:
-            self._macmon.close()
-            raise _silent(self._latest.sheets)
-        self._devices = (static.identify(profile, self._accelerator, self._ram),)
+        with ExitStack() as on_failure:
+            on_failure.callback(self._macmon.close)
+            self._macmon.start()
+            self._ram = static.memory()
+            profile = static.profile()  # macmon gets ready meanwhile
+            self._macmon.wait()
+            self._rounds = Rounds(self._first(), clock, FRESH)
+            self._devices = (static.identify(profile, self._accelerator, self._ram),)
+            on_failure.pop_all()
 
     @property
     def source(self) -> str:
-        return self._latest.sources
+        return self._rounds.latest.sources
 
     @property
     def devices(self) -> Sequence[DeviceIdentity]:
@@ -98,11 +99,13 @@ class AppleDriver:
         Args:
             had: Number of the round that the caller was given last for the unit it reads now.
         """
-        asked = self._clock.monotonic()
-        with self._lock:
-            if self._latest.number <= had or asked - self._latest.finished >= FRESH:
-                self._latest = self._gather(self._latest.number + 1)
-            return self._latest
+        return self._rounds.get(had, self._gather)
+
+    def _first(self) -> Round:
+        gathered = self._gather(1)
+        if not gathered.sources:
+            raise _silent(gathered.sheets)
+        return gathered
 
     def _gather(self, number: int) -> Round:
         if self._ram is None:
@@ -138,8 +141,7 @@ class AppleReader:
         self._driver = driver
         self._had: dict[int, int] = {}
         self._owed = (expected_names(BACKEND), expected_keys(BACKEND))
-        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self._reasons: dict[int, Mapping[str, Unavailable]] = {}
+        self._forms = (Form(), Form())
 
     def read(self, unit: int, steps: list[Any]) -> Reading:
         latest = self._driver.round(self._had.get(unit, 0))
@@ -148,15 +150,8 @@ class AppleReader:
         merged = merge(self._owed[unit], latest.sheets)
         if "powerPercent" in merged.reasons:
             merged.reasons["powerPercent"] = NO_LIMIT
-        return self._reading(unit, merged, latest.finished)
-
-    def _reading(self, unit: int, merged: Merged, finished: float) -> Reading:
-        if self._reasons.get(unit, NO_REASONS) != merged.reasons:
-            self._reasons[unit] = merged.reasons
-        # The same objects while nothing changed: the sampler recognises them.
-        names = self._names.setdefault(tuple(merged.values), tuple(merged.values))
-        read_at = finished if merged.read_at is None else merged.read_at
-        return Reading((Block(names, tuple(merged.values.values())),), self._reasons.get(unit, NO_REASONS), read_at=read_at)
+        read_at = latest.finished if merged.read_at is None else merged.read_at
+        return self._forms[unit].reading({**merged.values, **merged.reasons}, read_at=read_at)
 
 
 def _whole(sheet: Sheet) -> int | None:

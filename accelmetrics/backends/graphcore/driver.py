@@ -9,15 +9,16 @@ IPUs are matched by their ids. When an id is new, or has become another IPU, the
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.clock import Clock
-from accelmetrics.backends.contract import NO_REASONS, Block, Reading, ReadOptions
+from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.forms import Form
 from accelmetrics.backends.graphcore.attributes import NAMES, Value, read_attributes
 from accelmetrics.backends.graphcore.identity import identify, is_used_by, pci_bus_id, processes, serial
 from accelmetrics.backends.graphcore.library import BACKEND, PARTITION, Attributes, Library
+from accelmetrics.backends.rounds import Rounds
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -74,7 +75,6 @@ class GraphcoreDriver:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
         self._library = Library()
         devices = self._library.devices()
         if not devices:
@@ -82,7 +82,7 @@ class GraphcoreDriver:
         self._devices = identify(devices)
         self._known = {device.vendor_index: device for device in self._devices}
         self._failures = 0
-        self._latest = Listing(1, clock.monotonic(), devices)
+        self._listings = Rounds(Listing(1, clock.monotonic(), devices), clock, FRESH)
 
     @property
     def devices(self) -> Sequence[DeviceIdentity]:
@@ -100,11 +100,7 @@ class GraphcoreDriver:
         Args:
             had: Number of the listing that the caller was given last for the unit it reads now.
         """
-        asked = self._clock.monotonic()
-        with self._lock:
-            if self._latest.number <= had or asked - self._latest.finished >= FRESH:
-                self._latest = self._list(self._latest.number + 1)
-            return self._latest
+        return self._listings.get(had, self._list)
 
     def _list(self, number: int) -> Listing:
         try:
@@ -134,30 +130,20 @@ class GraphcoreReader:
         self._driver = driver
         self._options = options
         self._had: dict[int, int] = {}
-        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self._reasons: dict[int, Mapping[str, Unavailable]] = {}
+        self._forms = [Form() for _ in driver.devices]
 
     def read(self, unit: int, steps: list[Any]) -> Reading:
         latest = self._driver.listing(self._had.get(unit, 0))
         steps.append(latest.number)
         self._had[unit] = latest.number
         attributes = latest.attributes(self._driver.devices[unit].vendor_index)
-        return self._reading(unit, self._values(attributes), attributes, latest.finished)
+        return self._forms[unit].reading(self._values(attributes), processes(attributes), latest.finished)
 
     def _values(self, attributes: Attributes) -> dict[str, Value]:
         if not self._options.watched or is_used_by(attributes, self._options):
             return read_attributes(attributes)
         why = Unavailable(Reason.NOT_IN_USE, f"the watched process {self._options.pid} does not use this IPU")
         return dict.fromkeys(NAMES, why)
-
-    def _reading(self, unit: int, found: dict[str, Value], attributes: Attributes, read_at: float) -> Reading:
-        values = {name: value for name, value in found.items() if not isinstance(value, Unavailable)}
-        reasons = {name: value for name, value in found.items() if isinstance(value, Unavailable)}
-        if self._reasons.get(unit, NO_REASONS) != reasons:
-            self._reasons[unit] = reasons
-        # The same objects while nothing changed: the sampler recognises them.
-        names = self._names.setdefault(tuple(values), tuple(values))
-        return Reading((Block(names, tuple(values.values())),), self._reasons.get(unit, NO_REASONS), processes(attributes), read_at)
 
 
 def _differs(known: str, printed: str) -> bool:

@@ -24,7 +24,6 @@ CHIPS = {
 """PCI device ids; older chips call themselves system peripherals, so their class does not tell."""
 NODE = "/dev/neuron0"
 LOAD_DRIVER = "load the kernel driver: sudo modprobe neuron (package aws-neuronx-dkms)"
-INSTALL_TOOL = "install neuron-monitor: package aws-neuronx-tools"
 PASS_DEVICE = "in a container, start it with --device=/dev/neuron0"
 
 
@@ -34,8 +33,8 @@ def detect() -> Detection:
     cores = sum(len(chip.cores) for chip in chips)
     node = system_path(NODE).exists()
     if chips:
-        words = f"{_count(len(chips), 'Neuron device')} with {_count(cores, 'core')} in {sysfs.ROOT}"
-        return Detection(True, words + ("" if node else f", no {NODE}"), cores, "" if node else PASS_DEVICE)
+        words = f"{_count(len(chips), 'Neuron device')} with {_count(cores, 'core')} in {sysfs.ROOT}" + ("" if node else f", no {NODE}")
+        return Detection(True, "; ".join(filter(None, (words, sysfs.elsewhere(chips)))), cores, "" if node else PASS_DEVICE)
     if node:
         return Detection(True, f"{NODE} is there; the driver shows no counters in {sysfs.ROOT}")
     addresses = _on_bus()

@@ -11,6 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from accelmetrics.backends.clock import Clock
@@ -70,12 +71,11 @@ class MonitorDriver:
             files={CONFIGURATION: configuration(period)},
             clock=clock,
         )
-        try:
+        with ExitStack() as on_failure:
+            on_failure.callback(self.stream.close)
             report = self._first(time.monotonic() + FIRST_REPORT + period)
             self._devices = self._listed(report)
-        except SourceError:
-            self.stream.close()
-            raise
+            on_failure.pop_all()
 
     @property
     def devices(self) -> Sequence[DeviceIdentity]:

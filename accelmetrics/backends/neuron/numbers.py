@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -39,7 +38,8 @@ def number(raw: object, whole: bool = False) -> Value:
         raw: What stands in the report.
         whole: Whether it counts something.
     """
-    if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not math.isfinite(raw) or not 0 <= raw < LARGEST:
+    # Compared, never converted: an int of the report may be too large for a float. Neither infinity nor NaN is in the range.
+    if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not 0 <= raw < LARGEST:
         return Unavailable(Reason.INVALID_VALUE, f"the source answered {raw!r}"[:200])
     if whole and raw != int(raw):
         return Unavailable(Reason.INVALID_VALUE, f"the source answered {raw!r}, which is no count")

@@ -6,6 +6,9 @@ last change (AWS's sysfs guide); of time (µs) and operations, ``total`` accumul
 
 Some runtimes do not fill the counters of time and operations: one at exactly 0 has never counted, which is no 0 %. Nothing
 here says which program uses a core. Cores are numbered as the tool does without joined cores: chip by chip.
+
+AWS's guide says that driver 2.31 moved several counters. What stands elsewhere there is not read: it is missing with words,
+detection says so, and ``neuron-monitor`` is needed.
 """
 
 from __future__ import annotations
@@ -25,6 +28,10 @@ from accelmetrics.schemas.reasons import Reason, Unavailable
 
 ROOT = "/sys/devices/virtual/neuron_device"
 CHIP, CORE = "neuron", "neuron_core"
+PARTS = ("stats/other_info", "stats/memory_usage/device_mem")
+"""Below a core's directory, where drivers before 2.31 keep its counters."""
+INSTALL_TOOL = "install neuron-monitor: package aws-neuronx-tools"
+MOVED = "neuron driver 2.31 moved counters, and only neuron-monitor is read there"
 TOOL_ONLY = Unavailable(Reason.NOT_SUPPORTED, "only neuron-monitor says this: install aws-neuronx-tools")
 NOT_BY_PROCESS = Unavailable(Reason.NOT_SUPPORTED, "the driver's counters do not tell processes apart: install aws-neuronx-tools")
 NEVER_COUNTED = Unavailable(Reason.NOT_IN_USE, "the counter has never counted: no program has used the core, or its runtime leaves it out")
@@ -57,6 +64,14 @@ def _chip(index: int) -> Chip:
     return Chip(index, {index * each + number: f"{path}/{CORE}{number}" for number in numbers})
 
 
+def elsewhere(found: Sequence[Chip]) -> str:
+    """In words, that no core's counters stand where they are looked for; empty where they do, and where there are no chips."""
+    paths = [path for chip in found for path in chip.cores.values()]
+    if not found or any(all(system_path(f"{path}/{part}").is_dir() for part in PARTS) for path in paths):
+        return ""
+    return f"counters are not where they are looked for: {MOVED}"
+
+
 def _numbered(directory: str, prefix: str) -> list[int]:
     found = (name.removeprefix(prefix) for name in list_directory(directory) if name.startswith(prefix))
     return sorted(int(number) for number in found if number.isdecimal())
@@ -80,7 +95,9 @@ class SysfsDriver:
         self.chips = chips()
         every = {core: path for chip in self.chips for core, path in chip.cores.items()}
         if not every:
-            raise SourceError(Reason.DRIVER_UNAVAILABLE, f"the driver shows no cores in {ROOT}", backend="neuron")
+            words = f"the driver shows no cores in {ROOT}: {MOVED}"
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, words, backend="neuron", advice=INSTALL_TOOL)
+        self._known = every.keys()
         picked = picked_core(every)
         self.paths = every if picked is None else {picked: every[picked]}
         self._devices = tuple(_identity(core, path) for core, path in sorted(self.paths.items()))
@@ -91,6 +108,12 @@ class SysfsDriver:
 
     def reader(self, options: ReadOptions) -> SysfsReader:
         return SysfsReader(self, options)
+
+    def check(self) -> None:
+        """Raise when there are cores that were not there: the devices are to be listed again."""
+        new = {core for chip in chips() for core in chip.cores} - self._known
+        if new:
+            raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"core {min(new)} is new: the cores are to be listed again")
 
     def close(self) -> None:
         """Nothing is held open between readings."""
@@ -139,6 +162,7 @@ class SysfsReader:
         return (value - before[1]) / (now - before[0]) if value >= before[1] else CLEARED
 
     def _machine(self, steps: list[Any]) -> Readout:
+        self._driver.check()
         readout = Readout({}, {})
         for row in (*rows.MEMORY, *rows.MACHINE, *rows.EXECUTION):
             if not row.templated:
@@ -186,7 +210,7 @@ def _read(path: str, steps: list[Any]) -> int | Unavailable:
     except PermissionError:
         return Unavailable(Reason.NO_PERMISSION, f"{path} may not be read by this user")
     except FileNotFoundError:
-        return Unavailable(Reason.NOT_SUPPORTED, f"this driver has no {path.removeprefix(ROOT)}")
+        return Unavailable(Reason.NOT_SUPPORTED, f"this driver has no {path.removeprefix(ROOT)} ({MOVED})")
     except OSError as error:
         return Unavailable(Reason.DRIVER_ERROR, f"{path}: {error.strerror}")
     finally:

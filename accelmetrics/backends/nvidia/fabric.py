@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from accelmetrics.backends.contract import Block, Number
-from accelmetrics.backends.nvidia.errors import FUNCTION_NOT_FOUND, NOT_SUPPORTED, check_device, impossible, meaning, unavailable
+from accelmetrics.backends.nvidia.errors import FUNCTION_NOT_FOUND, check_device, impossible, meaning, unavailable
 from accelmetrics.backends.nvidia.library import Library
-from accelmetrics.backends.nvidia.paced import EARLY
+from accelmetrics.backends.nvidia.paced import Pace
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 NAME = "fabricState"
@@ -23,6 +22,9 @@ INTERVAL = 10.0
 NO_FABRIC, COMPLETED = 0, 3
 WORDS = {1: "NVLink fabric: not joined", 2: "NVLink fabric: joining", 3: "NVLink fabric: joined"}
 TOO_OLD = Unavailable(Reason.NOT_SUPPORTED, f"drivers before {SAFE_FROM} crash when they are asked for it")
+WHO_KNOWS = Unavailable(
+    Reason.NOT_SUPPORTED, f"the driver does not say which version it is, and is not asked: those before {SAFE_FROM} crash when they are"
+)
 WITHOUT = Unavailable(Reason.NOT_SUPPORTED, "the GPU belongs to no NVLink fabric")
 
 
@@ -55,30 +57,31 @@ class Fabric:
     """
 
     def __init__(self, library: Library, handle: Any, driver_version: str, announce: Callable[[str], None]) -> None:
-        self._function = library.function(FUNCTION) if _major(driver_version) >= SAFE_FROM else None
+        self._refused = _refused(driver_version)
+        self._function = None if self._refused else library.function(FUNCTION)
         self._handle = handle
         self._announce = announce
         self._info = FabricInfo(version=VERSION)
         self.block = Block((), ())
         self.unavailable: Mapping[str, Unavailable] = {}
-        self.due = -math.inf
-        self._too_old = _major(driver_version) < SAFE_FROM
+        self._pace = Pace(INTERVAL)
+
+    @property
+    def due(self) -> float:
+        return self._pace.due
 
     def read(self, now: float, steps: list[Any]) -> bool:
         """Read what is due now; says whether anything is different from before."""
         if now < self.due:
             return False
         if self._function is None:
-            self.due = math.inf
-            return self._set(TOO_OLD if self._too_old else unavailable(FUNCTION_NOT_FOUND))
+            self._pace.end()
+            return self._set(self._refused or unavailable(FUNCTION_NOT_FOUND))
         status = self._function(self._handle, ctypes.byref(self._info))
         steps.append(status)
         check_device(status, FUNCTION)
-        if status:
-            self.due = math.inf if status == NOT_SUPPORTED else -math.inf
-            return self._set(unavailable(status))
-        self.due = now + INTERVAL * EARLY
-        return self._set(self._answer())
+        self._pace.note(now, status)
+        return self._set(unavailable(status) if status else self._answer())
 
     def _answer(self) -> int | Unavailable:
         state = self._info.state
@@ -105,7 +108,9 @@ class Fabric:
         return True
 
 
-def _major(version: str) -> int:
-    """The driver's branch; 0 where the version is not known, so that nothing is risked."""
-    number = version.partition(".")[0]
-    return int(number) if number.isdecimal() else 0
+def _refused(version: str) -> Unavailable | None:
+    """Why a driver of this version is not asked; None where it may be."""
+    branch = version.partition(".")[0]
+    if not (branch.isascii() and branch.isdecimal()):
+        return WHO_KNOWS
+    return TOO_OLD if int(branch) < SAFE_FROM else None

@@ -20,6 +20,39 @@ EARLY = 0.95
 Answer = tuple[Value, Number | Unavailable]
 
 
+class Pace:
+    """When a call of its own is made again: once an interval.
+
+    After a failure it is made at the next reading, once, since many pass by themselves; one that lasts is met once an
+    interval, and not at every reading. What the driver does not support is not asked for again.
+
+    Args:
+        interval: Seconds between two calls.
+
+    Attributes:
+        due: When the call is wanted next, in seconds on the monotonic clock.
+    """
+
+    __slots__ = ("_failed", "_interval", "due")
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval * EARLY
+        self._failed = False
+        self.due = -math.inf
+
+    def note(self, now: float, status: int) -> None:
+        """Note the return code of a call, 0 where it went well."""
+        again = status != 0 and not self._failed
+        self._failed = status != 0
+        self.due = -math.inf if again else now + self._interval
+        if status == NOT_SUPPORTED:
+            self.end()
+
+    def end(self) -> None:
+        """Never make it again."""
+        self.due = math.inf
+
+
 class Group:
     """Calls that are made together, at most once per interval.
 

@@ -1,6 +1,6 @@
 """Xid errors: counted from the driver's events by a thread of its own, so that no reading waits for one.
 
-The thread looks every half second whether something has happened, and waits inside the driver for a few milliseconds only:
+The thread looks every 2 s whether something has happened, and waits inside the driver for a few milliseconds only:
 closing and exit never wait for it, and a fork does not meet it in the middle of a call. The counter begins at 0 when the GPU
 was registered for events; as long as it is not, or the driver does not say what happened, there is a reason and no number.
 """
@@ -8,7 +8,6 @@ was registered for events; as long as it is not, or the driver does not say what
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import threading
 from collections.abc import Mapping
@@ -16,9 +15,9 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from accelmetrics.backends.contract import Block
-from accelmetrics.backends.nvidia.errors import FUNCTION_NOT_FOUND, GONE, NOT_SUPPORTED, TIMEOUT, check_device, unavailable
+from accelmetrics.backends.nvidia.errors import FUNCTION_NOT_FOUND, GONE, TIMEOUT, check_device, unavailable
 from accelmetrics.backends.nvidia.library import Library
-from accelmetrics.backends.nvidia.paced import EARLY
+from accelmetrics.backends.nvidia.paced import Pace
 from accelmetrics.schemas.reasons import Unavailable
 
 COUNT, LAST = "xidErrors", "lastXid"
@@ -166,19 +165,23 @@ class Xids:
         self._registered = False
         self.block = Block((), ())
         self.unavailable: Mapping[str, Unavailable] = {}
-        self.due = -math.inf
+        self._pace = Pace(INTERVAL)
+
+    @property
+    def due(self) -> float:
+        return self._pace.due
 
     def read(self, now: float, steps: list[Any]) -> bool:
         """Bring the counter up to date, if that is due; says whether anything is different from before."""
         if now < self.due:
             return False
-        if not self._registered:
-            status = self._register(steps)
-            if status:
-                self.due = math.inf if status == NOT_SUPPORTED or not self._listener.able else -math.inf
-                return self._set((), (), unavailable(status))
-            self._registered = True
-        self.due = now + INTERVAL * EARLY
+        status = 0 if self._registered else self._register(steps)
+        self._pace.note(now, status)
+        if status:
+            if not self._listener.able:
+                self._pace.end()
+            return self._set((), (), unavailable(status))
+        self._registered = True
         if self._listener.failure:
             return self._set((), (), unavailable(self._listener.failure))
         tally = self._listener.tally(self._handle)

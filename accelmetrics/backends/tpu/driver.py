@@ -10,27 +10,43 @@ that goes away does not: its devices stay, and are not in use.
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, NamedTuple
 
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import Block, Reading, ReadOptions
+from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.forms import Form
+from accelmetrics.backends.rounds import Rounds
 from accelmetrics.backends.tpu.chips import BACKEND, EXTRA, chips
-from accelmetrics.backends.tpu.fields import Value
 from accelmetrics.backends.tpu.holders import Holders, find_holders
-from accelmetrics.backends.tpu.places import places
+from accelmetrics.backends.tpu.places import Place, places
 from accelmetrics.backends.tpu.rounds import GRPC_NAMES, SDK_NAMES, Round, Speakers, devices_per_duty_cycle, gauges_of
 from accelmetrics.backends.tpu.runtime import HOST, PORTS_VARIABLE, Runtimes, ports
 from accelmetrics.backends.tpu.sdk import FIRST_WAIT, Sdk
 from accelmetrics.schemas.errors import DriverGoneError, MissingDependencyError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.reasons import Reason
 
-FRESH = 0.25
-"""Seconds for which a round is fresh to those who have not had it."""
+FRESH = 0.5
+"""Seconds for which a round is fresh to those who have not had it: half of the source's interval."""
 HOLDERS_INTERVAL = 5.0
 """Seconds between two looks at who holds the chips: it takes a look at every process."""
+
+
+class Served(NamedTuple):
+    """A round, as it is given out.
+
+    Attributes:
+        number: Counted from 1.
+        finished: When it had ended, in seconds on the monotonic clock.
+        readings: Every device's part of it, and the machine's.
+    """
+
+    number: int
+    finished: float
+    readings: tuple[Reading, ...]
 
 
 class TpuDriver:
@@ -48,7 +64,6 @@ class TpuDriver:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
         self._chips = chips()
         self._nodes = tuple(chip.node for chip in self._chips)
         self._per_chip = devices_per_duty_cycle(self._chips)
@@ -56,21 +71,17 @@ class TpuDriver:
         self._ports = ports(os.environ.get(PORTS_VARIABLE, ""))
         self._runtimes = self._connect()
         self._sdk = Sdk(SDK_NAMES, clock)
-        self._reasons: dict[int, Mapping[str, Unavailable]] = {}
-        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self._readings: list[Reading] = []
         self._holders = Holders({}, False)
         self._looked_at = float("-inf")
         self._claimed: list[int] = []
-        self._last = self._ask(1, [], FIRST_WAIT)
-        self._places = places(self._chips, self._claimed, self._holders)
-        if not self._places:
-            self.close()
-            raise SourceError(
-                Reason.DRIVER_UNAVAILABLE, f"no TPU on the PCI bus, and no runtime on {HOST}:{', '.join(map(str, self._ports))}"
-            )
+        with ExitStack() as on_failure:
+            on_failure.callback(self.close)
+            first = self._ask(1, [], FIRST_WAIT)
+            self._places = self._found()
+            self._forms = [Form() for _ in range(len(self._places) + 1)]
+            self._rounds = Rounds(self._served(first), clock, FRESH)
+            on_failure.pop_all()
         self._devices = tuple(place.identity() for place in self._places)
-        self._fill(self._last)
 
     @property
     def devices(self) -> Sequence[DeviceIdentity]:
@@ -97,13 +108,8 @@ class TpuDriver:
         Raises:
             DriverGoneError: A runtime names devices that are not listed.
         """
-        asked = self._clock.monotonic()
-        with self._lock:
-            if self._last.number <= had or asked - self._last.finished > FRESH:
-                latest = self._ask(self._last.number + 1, steps)
-                self._fill(latest)
-                self._last = latest
-            return self._last.number, self._readings[unit]
+        latest = self._rounds.get(had, partial(self._make, steps))
+        return latest.number, latest.readings[unit]
 
     def _connect(self) -> Runtimes:
         try:
@@ -111,6 +117,16 @@ class TpuDriver:
         except ImportError as error:
             missing = MissingDependencyError("grpcio", EXTRA, backend=BACKEND)
             raise SourceError(missing.reason, missing.message, backend=BACKEND, advice=missing.advice) from error
+
+    def _found(self) -> tuple[Place, ...]:
+        found = places(self._chips, self._claimed, self._holders)
+        if not found:
+            asked = f"{HOST}:{', '.join(map(str, self._ports))}"
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, f"no TPU on the PCI bus, and no runtime on {asked}")
+        return found
+
+    def _make(self, steps: list[Any], number: int) -> Served:
+        return self._served(self._ask(number, steps))
 
     def _ask(self, number: int, steps: list[Any], wait: float = 0.0) -> Round:
         now = self._clock.monotonic()
@@ -125,26 +141,17 @@ class TpuDriver:
             self._sdk.want(wait)
         return Round(number, self._clock.monotonic(), answers, gauges, self._sdk.latest(), self._holders)
 
-    def _fill(self, latest: Round) -> None:
+    def _served(self, latest: Round) -> Served:
         listed = {place.number for place in self._places}
         new = [number for number in self._claimed if number not in listed]
         if new:
             raise DriverGoneError(
                 Reason.DRIVER_UNAVAILABLE, f"the runtime has new devices ({', '.join(map(str, new))}): they are to be listed again"
             )
-        parts = latest.devices(self._places, self._speakers, self._per_chip)
-        readings = [self._reading(unit, part, latest) for unit, part in enumerate(parts)]
-        self._readings = [*readings, self._reading(len(parts), latest.machine(), latest)]
-
-    def _reading(self, unit: int, found: dict[str, Value], latest: Round) -> Reading:
-        values = {name: value for name, value in found.items() if not isinstance(value, Unavailable)}
-        reasons = {name: value for name, value in found.items() if isinstance(value, Unavailable)}
-        if self._reasons.get(unit) != reasons:
-            self._reasons[unit] = reasons
-        names = self._names.setdefault(tuple(values), tuple(values))
-        block = Block(names, tuple(values.values()))
-        processes = self._places[unit].processes(latest.holders) if unit < len(self._places) else None
-        return Reading((block,), self._reasons[unit], processes, latest.finished)
+        parts = [*latest.devices(self._places, self._speakers, self._per_chip), latest.machine()]
+        holding = [*(place.processes(latest.holders) for place in self._places), None]
+        units = zip(self._forms, parts, holding, strict=True)
+        return Served(latest.number, latest.finished, tuple(form.reading(part, pids, latest.finished) for form, part, pids in units))
 
 
 class TpuReader:

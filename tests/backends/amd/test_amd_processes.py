@@ -1,6 +1,7 @@
 """Who uses a card, from ``/proc``: trees of processes, and whatever the kernel may say of them."""
 
 import os
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accelmetrics import allocation
+from accelmetrics.backends.amd import backend as amd
+from accelmetrics.backends.amd import holders
 from accelmetrics.backends.amd.fdinfo import MOST, parse
+from accelmetrics.backends.amd.holders import AGAIN, DESCRIPTORS, FIRST_PASS, LATER_PASS, Holders
 from accelmetrics.backends.amd.in_process import InProcessDriver
-from accelmetrics.backends.amd.processes import DESCRIPTORS, NEWCOMERS, OLD, ProcessTable
+from accelmetrics.backends.amd.processes import ProcessTable
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.schemas.identity import DeviceProcess
 from tests.simulators.amdgpu import Tree, client, machines
@@ -32,14 +37,20 @@ class FakeClock:
 
 
 class Watcher:
-    """A table on a fake clock."""
+    """A table on a fake clock.
 
-    def __init__(self, unified: frozenset[str] = frozenset()) -> None:
+    Args:
+        unified: As for the table.
+        each: Seconds that looking through one process takes.
+    """
+
+    def __init__(self, unified: frozenset[str] = frozenset(), each: float = 0.0) -> None:
         self.now = 100.0
-        self.table = ProcessTable(unified)
+        ticks = count()
+        self.table = ProcessTable(unified, Holders(lambda: next(ticks) * each))
         self.steps: list[Any] = []
 
-    def look(self, address: str = CARD, later: float = 1.0) -> tuple[DeviceProcess, ...]:
+    def look(self, address: str = CARD, later: float = 1.0) -> tuple[DeviceProcess, ...] | None:
         self.now += later
         self.steps = []
         return self.table.on(address, self.now, self.steps)
@@ -47,7 +58,22 @@ class Watcher:
 
 @pytest.fixture
 def tree(system: Path) -> Tree:
-    return Tree(system)
+    tree = Tree(system)
+    tree.whole_machine()
+    return tree
+
+
+def found(watcher: Watcher, later: float = 1.0) -> tuple[DeviceProcess, ...]:
+    """What is found at the next look, where there is something."""
+    processes = watcher.look(later=later)
+    assert processes is not None
+    return processes
+
+
+def another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on we are somebody else than who owns the processes."""
+    mine = os.geteuid()
+    monkeypatch.setattr("accelmetrics.backends.amd.holders.os.geteuid", lambda: mine + 4711)
 
 
 def test_memory_engines_and_kind_of_each_process(tree: Tree) -> None:
@@ -65,14 +91,14 @@ def test_memory_engines_and_kind_of_each_process(tree: Tree) -> None:
 def test_engine_time_becomes_a_share_of_the_time_between_two_looks(tree: Tree) -> None:
     tree.process(41, {7: (RENDER, client(CARD, 1, 1, compute=10**9, gfx=5))})
     watcher = Watcher()
-    assert [process.utilization for process in watcher.look()] == [None]
+    assert [process.utilization for process in found(watcher)] == [None]
     tree.process(41, {7: (RENDER, client(CARD, 1, 1, compute=10**9 + 300_000_000, gfx=5 + 200_000_000))})
-    assert [process.utilization for process in watcher.look(later=2.0)] == [pytest.approx(25)]
-    assert [process.utilization for process in watcher.look()] == [0]
+    assert [process.utilization for process in found(watcher, later=2.0)] == [pytest.approx(25)]
+    assert [process.utilization for process in found(watcher)] == [0]
     tree.process(41, {7: (RENDER, client(CARD, 1, 1, compute=9 * 10**9))})
-    assert [process.utilization for process in watcher.look()] == [100]
+    assert [process.utilization for process in found(watcher)] == [100]
     tree.process(41, {7: (RENDER, client(CARD, 1, 1, compute=1))})
-    assert [process.utilization for process in watcher.look()] == [None]
+    assert [process.utilization for process in found(watcher)] == [None]
 
 
 def test_an_answer_is_kept_for_a_second(tree: Tree) -> None:
@@ -88,34 +114,60 @@ def test_an_answer_is_kept_for_a_second(tree: Tree) -> None:
 def test_a_client_with_several_descriptors_is_counted_once(tree: Tree) -> None:
     same = client(CARD, 1, 100)
     tree.process(41, {7: (RENDER, same), 8: (RENDER, same), 9: ("/dev/dri/card0", client(CARD, 2, 50))})
-    assert [process.memory_bytes for process in Watcher().look()] == [150 * 1024]
+    assert [process.memory_bytes for process in found(Watcher())] == [150 * 1024]
 
 
 def test_a_client_that_was_handed_on_is_counted_with_the_first_process(tree: Tree) -> None:
     for pid in (41, 42):
         tree.process(pid, {7: (RENDER, client(CARD, 1, 100))})
-    assert [(process.pid, process.memory_bytes) for process in Watcher().look()] == [(41, 100 * 1024)]
+    assert [(process.pid, process.memory_bytes) for process in found(Watcher())] == [(41, 100 * 1024)]
 
 
 def test_an_apus_memory_is_with_the_gtt(tree: Tree) -> None:
     tree.process(41, {7: (RENDER, client(CARD, 1, 100, 900))})
-    assert [process.memory_bytes for process in Watcher(frozenset({CARD})).look()] == [1000 * 1024]
-    assert [process.memory_bytes for process in Watcher().look()] == [100 * 1024]
+    assert [process.memory_bytes for process in found(Watcher(frozenset({CARD})))] == [1000 * 1024]
+    assert [process.memory_bytes for process in found(Watcher())] == [100 * 1024]
 
 
 def test_a_process_that_ends_or_closes_the_device_is_no_longer_listed(tree: Tree) -> None:
     tree.process(41, {7: (RENDER, client(CARD, 1, 100))})
     watcher = Watcher()
-    assert len(watcher.look()) == 1
+    assert len(found(watcher)) == 1
     (tree.root / "proc/41/fdinfo/7").unlink()
     assert watcher.look() == ()
 
 
-def test_others_processes_are_not_looked_through(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_processes_are_not_looked_through_and_may_be_users(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.process(41, {7: (RENDER, client(CARD, 1, 100))})
-    mine = os.geteuid()
-    monkeypatch.setattr("accelmetrics.backends.amd.processes.os.geteuid", lambda: mine + 4711)
+    another_user(monkeypatch)
+    assert Watcher().look() is None
+
+
+def test_known_users_are_listed_beside_others_that_are_not_known(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree.process(41, {7: (RENDER, client(CARD, 1, 100))})
+    tree.process(42, {7: (RENDER, client(OTHER, 2, 100))})
+    listing = os.listdir
+
+    def refuse(path: str) -> list[str]:
+        if path.endswith("/proc/42/fd"):
+            raise PermissionError(path)
+        return listing(path)
+
+    monkeypatch.setattr("accelmetrics.backends.amd.holders.os.listdir", refuse)
+    watcher = Watcher()
+    assert [process.pid for process in found(watcher)] == [41]
+    assert watcher.look(OTHER) is None
+
+
+@pytest.mark.parametrize("namespace", ["pid:[4026532209]", ""])
+def test_a_container_does_not_know_that_nobody_uses_a_card(tree: Tree, namespace: str) -> None:
+    """Its ``/proc`` has its own processes alone; and where ``hidepid`` hides the first one, it hides others."""
     assert Watcher().look() == ()
+    if namespace:
+        tree.link("/proc/1/ns/pid", namespace)
+    else:
+        (tree.root / "proc/1/ns/pid").unlink()
+    assert Watcher().look() is None
 
 
 def test_a_descriptor_of_something_else_is_not_read(tree: Tree) -> None:
@@ -123,30 +175,61 @@ def test_a_descriptor_of_something_else_is_not_read(tree: Tree) -> None:
     assert Watcher().look() == ()
 
 
-def test_a_pass_over_many_processes_has_a_bound_and_finds_everyone_in_time(tree: Tree) -> None:
-    count = NEWCOMERS + 50
-    for pid in range(1000, 1000 + count):
+def test_one_look_is_enough_on_a_server_with_many_processes(tree: Tree) -> None:
+    """Kernel threads and others' processes come first by their numbers, and use up nothing."""
+    for pid in (*range(2, 1500), 50001):
+        (tree.root / f"proc/{pid}").mkdir()
+    tree.process(50000, {7: (RENDER, client(CARD, 1, 100))})
+    assert [process.pid for process in found(Watcher())] == [50000]
+    assert Watcher().look(OTHER) == ()
+
+
+def test_the_first_pass_has_a_time_bound_and_until_all_were_looked_at_nobody_is_no_answer(tree: Tree) -> None:
+    for pid in range(1000, 1100):
         tree.process(pid, {})
+    tree.process(999, {7: (RENDER, client(CARD, 1, 100))})
+    watcher = Watcher(each=FIRST_PASS / 50)
+    watcher.table.survey()
+    table = watcher.table
+    looks = [watcher.look() for _ in range(60)]
+    assert looks[0] is None
+    first = next(number for number, processes in enumerate(looks) if processes is not None)
+    assert all(processes is None for processes in looks[:first])
+    assert [process.pid for process in looks[first] or ()] == [999]
+    assert table.on(OTHER, watcher.now, []) == ()
+    assert LATER_PASS < FIRST_PASS
+
+
+def test_a_later_pass_over_newcomers_is_shorter(tree: Tree) -> None:
+    watcher = Watcher(each=LATER_PASS / 4.5)
+    watcher.table.survey()
+    for pid in range(1000, 1050):
+        tree.process(pid, {})
+    watcher.look()
+    newcomers = [pid for pid in watcher.steps if pid >= 1000]
+    assert newcomers[0] == 1049  # the youngest first
+    assert len(newcomers) == 5
+
+
+def test_those_seen_before_are_looked_through_again_in_turn_at_a_bounded_cost(tree: Tree) -> None:
+    for pid in range(1000, 1020):
+        tree.process(pid, dict.fromkeys(range(AGAIN // 4 - 1), (NULL, "")))
     watcher = Watcher()
-    watcher.look()
-    assert len(watcher.steps) == NEWCOMERS
-    watcher.look()
-    assert len(watcher.steps) <= 50 + OLD
+    assert watcher.look() == ()
     tree.process(1003, {7: (RENDER, client(CARD, 1, 100))})
-    looks = 0
+    looks = 1
     while not watcher.look():
-        assert len(watcher.steps) <= OLD
+        assert len(watcher.steps) <= 5
         looks += 1
-        assert looks <= count / OLD + 2
-    (process,) = watcher.look()
-    assert process.pid == 1003
+        assert looks <= 7
+    assert [process.pid for process in found(watcher)] == [1003]
 
 
 def test_a_process_with_many_descriptors_is_looked_through_up_to_a_bound(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("accelmetrics.backends.amd.processes.DESCRIPTORS", 2)
+    monkeypatch.setattr(holders, "DESCRIPTORS", 2)
     tree.process(41, {3: (NULL, ""), 4: (NULL, ""), 5: (RENDER, client(CARD, 1, 100))})
     assert DESCRIPTORS > 2
-    assert Watcher().look() == ()
+    assert Watcher().look() is None
 
 
 def test_while_one_lane_looks_another_gets_the_last_answer(tree: Tree) -> None:
@@ -156,6 +239,25 @@ def test_while_one_lane_looks_another_gets_the_last_answer(tree: Tree) -> None:
     with watcher.table._looking:
         assert watcher.look(later=5.0) is first
         assert watcher.steps == []
+
+
+# Who uses what, as a whole
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_card_that_nobody_is_seen_on_is_unused_only_where_everybody_is_seen(system: Path, whole: bool) -> None:
+    tree = Tree(system)
+    machines.rx_7900(tree)
+    machines.phoenix(tree)
+    for pid in range(1000, 2500):
+        (tree.root / f"proc/{pid}/fd").mkdir(parents=True)
+    tree.process(50000, {7: (RENDER, client(CARD, 1, 100))})
+    if whole:
+        tree.whole_machine()
+    made = allocation(backends=[amd.pinned("sysfs")])
+    assert [device.pids for device in made.devices] == [(50000,), () if whole else None]
+    kinds = [finding.kind for finding in made.findings if finding.devices == ("gpu.1",)]
+    assert kinds == (["unused_device"] if whole else ["use_unknown"])
 
 
 # The watched process

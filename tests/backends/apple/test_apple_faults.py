@@ -2,6 +2,7 @@
 
 import gc
 import json
+import threading
 import time
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ import psutil
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.apple import backend, pipe
+from accelmetrics.backends.apple import backend, pipe, static
 from accelmetrics.backends.apple.driver import AppleDriver
 from accelmetrics.backends.clock import SYSTEM_CLOCK
 from accelmetrics.sampling.diagnosis import diagnose
@@ -166,6 +167,30 @@ def test_closing_ends_the_pipe(mac: MacStandIn) -> None:
     assert not gone(pid)
     driver.close()
     until(lambda: gone(pid))
+
+
+def test_a_value_beyond_a_float_costs_itself_and_leaves_no_child(mac: MacStandIn) -> None:
+    mac.behave("macmon", json.dumps(macmon_0_8(gpu_power=10**400, sys_power=-(10**400), memory={"ram_total": 10**400})))
+    with Sampler(["apple"], clock=SYSTEM_CLOCK) as sampler:
+        snapshot = sampler.sample()
+    for key in ("gpu.0.powerWatts", "system.powerWatts"):
+        assert snapshot.unavailable[key].reason == Reason.INVALID_VALUE
+    assert snapshot.metrics["gpu.0.temp"] == 48.5
+    until(lambda: all(map(gone, mac.pids("macmon"))))
+
+
+@pytest.mark.parametrize("step", ["memory", "profile", "identify"])
+def test_whatever_goes_wrong_at_the_start_leaves_no_child(mac: MacStandIn, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """A defect of ours included: an opening that failed is tried again and again."""
+
+    def broken(*arguments: object) -> None:
+        raise OverflowError(len(arguments))
+
+    monkeypatch.setattr(static, step, broken)
+    with pytest.raises(OverflowError):
+        backend.open()
+    until(lambda: all(map(gone, mac.pids("macmon"))))
+    until(lambda: not any("macmon" in thread.name for thread in threading.enumerate()))
 
 
 def test_a_sampler_that_is_closed_leaves_nothing_running(mac: MacStandIn) -> None:

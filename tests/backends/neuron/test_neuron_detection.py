@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 
 import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.neuron import backend
+from accelmetrics.sampling.diagnosis import diagnose
 from tests.simulators.neuron import NeuronMonitorStandIn, SysfsTree
 
 
@@ -55,6 +57,18 @@ def test_the_drivers_tree(tree: SysfsTree) -> None:
     assert (found.devices, found.advice) == (4, "in a container, start it with --device=/dev/neuron0")
     tree.add_node()
     assert backend.detect().advice == ""
+
+
+def test_a_tree_that_was_laid_out_anew_is_told(tree: SysfsTree) -> None:
+    """As by driver 2.31: somewhere else, where nothing is read."""
+    tree.add_chip(0)
+    tree.add_node()
+    for core in range(2):
+        shutil.move(tree.neuron / f"neuron0/neuron_core{core}/stats", tree.neuron / f"neuron0/neuron_core{core}/moved")
+    words = "counters are not where they are looked for: neuron driver 2.31 moved counters, and only neuron-monitor is read there"
+    assert backend.detect().evidence.endswith(f"; {words}")
+    (found,) = diagnose(["neuron"]).backends
+    assert found.evidence.endswith(words)
 
 
 def test_it_is_quick_even_with_sixteen_chips(tree: SysfsTree) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -231,7 +232,9 @@ def test_a_line_of_more_than_a_mebibyte(busy: NeuronMonitorStandIn) -> None:
     assert once().metrics[CORE] == 12.5
 
 
-@pytest.mark.parametrize("impossible", [-1, 4000.0, "80", None, True, 2**64 - 1, [], {}])
+@pytest.mark.parametrize(
+    "impossible", [-1, 4000.0, "80", None, True, 2**64 - 1, 10**400, 1e999, -(10**400), [], {}], ids=lambda value: str(value)[:8]
+)
 def test_impossible_values_are_missing(tool: NeuronMonitorStandIn, impossible: object) -> None:
     program = runtime(12)
     program["report"]["neuroncore_counters"]["neuroncores_in_use"]["0"]["neuroncore_utilization"] = impossible
@@ -239,6 +242,33 @@ def test_impossible_values_are_missing(tool: NeuronMonitorStandIn, impossible: o
     snapshot = once()
     assert snapshot.unavailable[CORE].reason in (Reason.INVALID_VALUE, Reason.NOT_SUPPORTED)
     assert snapshot.metrics["trn.1.neuroncore_utilization"] == 80.25
+
+
+def test_values_beyond_a_float_cost_themselves_and_leave_no_child(tool: NeuronMonitorStandIn) -> None:
+    """From the first report on."""
+    program, machine = runtime(12, {0: 12.5, 1: 10**400}), hardware() | {"neuron_device_memory_size": 10**400}
+    program["report"]["memory_used"]["neuron_runtime_used_bytes"]["host"] = 10**400
+    tool.tell(report=report([program], machine=machine, chips=[{"neuron_device_index": 10**400}]))
+    snapshot = once()
+    assert snapshot.metrics[CORE] == 12.5
+    assert {snapshot.unavailable[key].reason for key in ("trn.1.neuroncore_utilization", HOST)} == {Reason.INVALID_VALUE}
+    come_true(lambda: all(gone(start["pid"]) for start in tool.starts))
+    assert len(tool.starts) == 1
+
+
+def test_whatever_goes_wrong_at_the_start_leaves_no_child(tool: NeuronMonitorStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect of ours included: an opening that failed is tried again and again."""
+
+    def broken(line: bytes) -> None:
+        raise OverflowError(len(line))
+
+    monkeypatch.setattr(monitor, "parse", broken)
+    for attempt in range(2):
+        with pytest.raises(OverflowError):
+            NeuronBackend(period=PERIOD).open()
+        assert len(tool.starts) == attempt + 1
+    come_true(lambda: all(gone(start["pid"]) for start in tool.starts))
+    come_true(lambda: not any("neuron-monitor" in thread.name for thread in threading.enumerate()))
 
 
 def test_a_little_more_than_all_of_the_time_is_all_of_it(tool: NeuronMonitorStandIn) -> None:

@@ -185,7 +185,8 @@ def test_a_tree_of_another_release(reader: SysfsReader, tree: SysfsTree) -> None
     """A node that was moved is missing, with its path; one part of a sum makes the sum missing."""
     shutil.rmtree(tree.neuron / "neuron0/neuron_core0/stats/memory_usage")
     why = reader.read(0, []).unavailable["neuroncore_memory_usage.tensors"]
-    assert why == (Reason.NOT_SUPPORTED, "this driver has no /neuron0/neuron_core0/stats/memory_usage/device_mem/tensors/total")
+    assert why.reason == Reason.NOT_SUPPORTED
+    assert why.detail.startswith("this driver has no /neuron0/neuron_core0/stats/memory_usage/device_mem/tensors/total (neuron driver 2.31")
     assert reader.read(2, []).unavailable["trn.neuron_device_total_memory_usage"].reason == Reason.NOT_SUPPORTED
 
 
@@ -210,11 +211,30 @@ def test_a_chip_that_goes_away_has_the_source_opened_again(reader: SysfsReader, 
         reader.read(0, [])
 
 
+def test_a_chip_that_turns_up_has_the_cores_listed_again(tree: SysfsTree) -> None:
+    """Under the next numbers; the cores that were there keep theirs."""
+    tree.add_chip(0)
+    with sampler() as made:
+        assert [device.key for device in made.sample().devices] == ["trn.0", "trn.1"]
+        tree.add_chip(1)
+        snapshot = until(made, lambda seen: "trn.3.neuroncore_memory_usage.tensors" in seen.metrics)
+        assert [device.key for device in snapshot.devices] == ["trn.0", "trn.1", "trn.2", "trn.3"]
+        assert snapshot.metrics["trn.neuron_device_count"] == 2
+
+
+def test_a_picked_core_is_not_opened_again_for_the_others(tree: SysfsTree, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree.add_chip(0)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert values(SysfsDriver(clock).reader(ReadOptions(pid=1)).read(1, []))["trn.neuron_device_count"] == 1
+
+
 def test_a_driver_without_cores(tree: SysfsTree, clock: Clock) -> None:
     tree.write("neuron0/core_count", 2)
     with pytest.raises(SourceError) as caught:
         SysfsDriver(clock)
     assert caught.value.reason == Reason.DRIVER_UNAVAILABLE
+    assert "neuron driver 2.31 moved counters" in caught.value.message
+    assert caught.value.advice == "install neuron-monitor: package aws-neuronx-tools"
 
 
 def test_progress_is_reported_for_every_file(reader: SysfsReader) -> None:

@@ -15,6 +15,7 @@ LINKS = 18
 ERRORS = {"nvlinkCrcErrors": "nvlink_crc_flit", "nvlinkReplayErrors": "nvlink_replay", "nvlinkRecoveryErrors": "nvlink_recovery"}
 TOTALS = {"nvlinkTxBytesTotal": ("DATA_TX", "tx"), "nvlinkRxBytesTotal": ("DATA_RX", "rx")}
 FIELDS = "nvmlDeviceGetFieldValues"
+FABRIC = "nvmlDeviceGetGpuFabricInfoV"
 
 
 def of_links(simulator: NvmlSimulator, name: str) -> list[int]:
@@ -158,13 +159,38 @@ def test_a_gpu_outside_any_fabric(simulator: NvmlSimulator, consumer: Consumer) 
     assert consumer.driver.devices[0].fabric == ""
 
 
-@pytest.mark.parametrize("version", ["535.161.08", "549.99", "", "unknown"])
-def test_old_drivers_are_not_asked_about_the_fabric(simulator: NvmlSimulator, consume: Callable[..., Consumer], version: str) -> None:
-    """Asking crashes them, so one whose version is not known is not asked either."""
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("535.161.08", "drivers before 550 crash"),
+        ("549.99", "drivers before 550 crash"),
+        ("", "the driver does not say which version it is"),
+        ("unknown", "the driver does not say which version it is"),
+    ],
+)
+def test_old_drivers_are_not_asked_about_the_fabric(
+    simulator: NvmlSimulator, consume: Callable[..., Consumer], version: str, words: str
+) -> None:
+    """Asking crashes them, so one whose version is not known is not asked either, and is not called old."""
     simulator.set(driver_version=version)
     seen = consume().read(0)
-    assert (seen.reason("fabricState"), "crash" in seen.reasons["fabricState"].detail) == ("not_supported", True)
-    assert simulator.count("nvmlDeviceGetGpuFabricInfoV") == 0
+    assert seen.reason("fabricState") == "not_supported"
+    assert seen.reasons["fabricState"].detail.startswith(words)
+    assert simulator.count(FABRIC) == 0
+
+
+@pytest.mark.parametrize("code", [Ret.UNKNOWN, Ret.NO_PERMISSION, Ret.TIMEOUT], ids=str)
+def test_an_error_that_lasts_is_not_met_at_every_reading(simulator: NvmlSimulator, consumer: Consumer, code: Ret) -> None:
+    """Asked again at the next reading, and then at the fabric's own pace, until it has passed."""
+    simulator.rule(FABRIC, 0, error=code)
+    consumer.read(0)
+    for _ in range(50):
+        seen = consumer.later(0.1)
+    assert "fabricState" in seen.reasons
+    assert simulator.count(FABRIC) == 2
+    simulator.clear_rules()
+    assert consumer.later(5.0).metrics["fabricState"] == 3
+    assert simulator.count(FABRIC) == 3
 
 
 def test_the_oldest_driver_that_is_asked(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:

@@ -9,6 +9,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,8 @@ from accelmetrics.backends.nvidia import NvidiaBackend, xid
 from tests.backends.nvidia.machine import LISTENING, Consumer, Seen
 from tests.simulators.nvml import NvmlSimulator, Ret
 
+PAUSE = xid.PAUSE
+VENDORS = Path(__file__).parents[3] / "docs" / "vendors.md"
 REGISTER, CREATE, FREE = "nvmlDeviceRegisterEvents", "nvmlEventSetCreate", "nvmlEventSetFree"
 
 
@@ -119,6 +122,17 @@ def test_a_gpu_that_cannot_be_registered(simulator: NvmlSimulator, consumer: Con
     assert ("xidErrors" in seen.metrics) == (code != Ret.NOT_SUPPORTED)
 
 
+def test_a_gpu_that_cannot_be_registered_for_long_is_not_asked_at_every_reading(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """At the next one, and then once a second."""
+    simulator.rule(REGISTER, 0, error=Ret.NO_PERMISSION)
+    consumer.read(0)
+    for _ in range(30):
+        assert consumer.later(0.1).reason("xidErrors") == "no_permission"
+    assert simulator.count(REGISTER) <= 2 + 3
+    simulator.clear_rules()
+    assert consumer.later(1.0).metrics["xidErrors"] == 0
+
+
 def test_a_set_that_cannot_be_made(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
     """It is made at a later reading."""
     simulator.rule(CREATE, error=Ret.MEMORY, times=2)
@@ -182,12 +196,19 @@ def test_a_call_that_hangs_costs_the_counter_alone(
 
 
 def test_the_thread_sleeps(simulator: NvmlSimulator, consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two looks a second, and each a few milliseconds long."""
+    """Between looks, of which each is a few milliseconds long."""
     monkeypatch.setattr(xid, "PAUSE", 0.5)
     consumer.read(0)
     time.sleep(0.6)
     assert 1 <= simulator.count(LISTENING) <= 2
     assert xid.WAIT_MS <= 20
+
+
+def test_how_often_it_looks_is_what_the_words_say() -> None:
+    """In the module, and in what users read."""
+    words = f"looks every {PAUSE:g} s"
+    assert words in str(xid.__doc__)
+    assert words in VENDORS.read_text(encoding="utf-8")
 
 
 # In programs of their own

@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 
+import psutil
 import pytest
 
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.tpu import driver, sdk
+from accelmetrics.backends.tpu.runtime import Runtimes
 from accelmetrics.backends.tpu.sdk import Sdk, understood
 from accelmetrics.schemas.reasons import Reason
 from tests.backends.tpu.reading import Consumer
@@ -24,6 +26,10 @@ def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not come true in time"
         time.sleep(0.02)
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
 class FakeClock:
@@ -184,6 +190,47 @@ def test_the_list_is_asked_for_again_after_a_while(v5e: TpuRuntime) -> None:
     assert found.device(0).reason("dutyCycle") == "not_supported"
     clock.now += 2
     assert found.device(0).values["dutyCycle"] == 10.5
+
+
+def test_values_beyond_a_float_cost_themselves(v5e: TpuRuntime, libtpu: LibtpuStandIn) -> None:
+    """The SDK's, which are text of any length: the process that is asked for them is gone, and comes back."""
+    v5e.gauge(DUTY_CYCLE, {0: float("inf"), 1: 50.0})
+    libtpu.metric("tensorcore_util", ["9" * 400, "1e400", "3", "9" * 60])
+    before = children()
+    found = Consumer()
+    assert found.device(0).reason("dutyCycle") == "invalid_value"
+    assert found.device(1).values["dutyCycle"] == 50.0
+    reasons = {number: found.device(number).reason("tensorcoreUtilization") for number in (0, 1, 3)}
+    assert reasons == {0: "parse_error", 1: "invalid_value", 3: "invalid_value"}
+    assert found.device(2).values["tensorcoreUtilization"] == 3
+    found.driver.close()
+    until(lambda: children() <= before)
+
+
+@pytest.mark.parametrize("step", ["places", "gauges_of", "find_holders"])
+def test_whatever_goes_wrong_at_the_start_leaves_nothing_behind(
+    v5e: TpuRuntime, libtpu: LibtpuStandIn, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A defect of ours included: an opening that failed is tried again and again."""
+    before, closed = children(), list[Runtimes]()
+    close = Runtimes.close
+
+    def note(runtimes: Runtimes) -> None:
+        closed.append(runtimes)
+        close(runtimes)
+
+    def broken(*arguments: object) -> None:
+        raise OverflowError(len(arguments))
+
+    monkeypatch.setattr(Runtimes, "close", note)
+    monkeypatch.setattr(driver, step, broken)
+    with pytest.raises(OverflowError):
+        driver.TpuDriver()
+    assert len(closed) == 1
+    until(lambda: "accelmetrics-tpu-sdk" not in [thread.name for thread in threading.enumerate()])
+    until(lambda: children() <= before)
+    assert v5e.answers
+    assert libtpu.package.exists()
 
 
 # Time

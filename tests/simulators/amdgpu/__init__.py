@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 Content = str | bytes | int
+OF_THE_DRIVER = ("gpu_", "mem_", "pp_", "pcie_", "unique_id", "product_name", "serial_number", "vbios_version")
+"""How the names of a driver's files begin: the others are the PCI bus's."""
 
 
 class Device:
@@ -40,6 +42,15 @@ class Device:
         """Take files away."""
         for name in names:
             (self.path / name).unlink()
+
+    def unbind(self) -> None:
+        """The kernel driver lets go of it: its files go, those of the PCI bus stay."""
+        (self.path / "driver").unlink()
+        for path in self.path.iterdir():
+            if path.is_dir() and path.name != "power":
+                shutil.rmtree(path)
+            elif path.name.startswith(OF_THE_DRIVER):
+                path.unlink()
 
     def vanish(self) -> None:
         """The device falls off the bus."""
@@ -78,15 +89,23 @@ class Tree:
         if used is not None:
             self.write(f"{base}/mem_banks/0/used_memory", used)
 
+    def whole_machine(self) -> None:
+        """Make it a ``/proc`` of the whole machine, and not of a container."""
+        self.link("/proc/1/ns/pid", "pid:[4026531836]")
+
+    def link(self, path: str, target: str) -> None:
+        """A link, by its absolute path."""
+        link = self.root / path.lstrip("/")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+
     def process(self, pid: int, descriptors: Mapping[int, tuple[str, str]], parent: int = 1) -> None:
         """A process: by descriptor, what it refers to and what the kernel says of it."""
         base = f"/proc/{pid}"
         self.write(f"{base}/status", f"Name:\tpython\nPPid:\t{parent}\nNSpid:\t{pid}")
         for number, (target, information) in descriptors.items():
-            link = self.root / f"proc/{pid}/fd/{number}"
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.unlink(missing_ok=True)
-            link.symlink_to(target)
+            self.link(f"{base}/fd/{number}", target)
             self.write(f"{base}/fdinfo/{number}", information)
 
 

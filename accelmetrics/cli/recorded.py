@@ -1,0 +1,267 @@
+"""Recordings as statistics: each device's, over all files that are given, whatever gaps they have."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from accelmetrics.sampling.energy import Energy
+from accelmetrics.sampling.folding import Folder
+from accelmetrics.sampling.rows import Block, RowMaker
+from accelmetrics.sampling.summary import Summary
+from accelmetrics.schemas.metric import DEVICE_KINDS
+from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION
+
+BLOCK = 64
+GAP = 3.0
+"""In usual intervals: a longer silence is a gap, over which nothing is reckoned."""
+USUAL = 50
+"""Intervals whose median is the usual one."""
+WORK = ("tokens", "samples")
+IDLE = ("gpuIdle", "applicationsClocksSetting", "displayClockSetting")
+"""Reasons for low clocks that are no throttling: nothing runs, or somebody set them so."""
+
+
+class Gap(NamedTuple):
+    """A silence.
+
+    Attributes:
+        after: Time of the last reading before it, in seconds since 1970.
+        seconds: How long it was.
+    """
+
+    after: float
+    seconds: float
+
+
+class DeviceReport(NamedTuple):
+    """What a recording says of a device; None where it says nothing.
+
+    Attributes:
+        key: The device's key, with the host's name in front where there are several hosts.
+        place: Who it is.
+        utilization: In percent.
+        memory_percent: In percent of the device's memory.
+        memory_used: In bytes.
+        power: In watts.
+        temperature: In degrees Celsius.
+        memory_total: In bytes.
+        power_limit: In watts.
+        energy: What it used.
+        samples: Readings in which it gave any of these.
+        throttled: By reason, for how many seconds its clocks were held down.
+    """
+
+    key: str
+    place: Place
+    utilization: Summary | None
+    memory_percent: Summary | None
+    memory_used: Summary | None
+    power: Summary | None
+    temperature: Summary | None
+    memory_total: float | None
+    power_limit: float | None
+    energy: Energy | None
+    samples: int
+    throttled: Mapping[str, float]
+
+
+class Work(NamedTuple):
+    """What the program logged of its work.
+
+    Attributes:
+        per_second: Mean over the time of the steps that say both.
+        per_joule: Work over the energy of those steps, of all devices together; None where no energy is known.
+    """
+
+    per_second: float
+    per_joule: float | None
+
+
+class Report(NamedTuple):
+    """What recordings came to.
+
+    Attributes:
+        hosts: Whose they are.
+        begin: Time of the first reading, in seconds since 1970.
+        end: Time of the last.
+        readings: How many records there are.
+        gaps: Silences longer than three usual intervals.
+        devices: Each device.
+        host: By key, the host's metrics; those of the first host where there are several.
+        work: By what is counted (``tokens``, ``samples``), the throughput.
+    """
+
+    hosts: tuple[str, ...]
+    begin: float
+    end: float
+    readings: int
+    gaps: tuple[Gap, ...]
+    devices: tuple[DeviceReport, ...]
+    host: Mapping[str, Summary]
+    work: Mapping[str, Work]
+
+
+class _Stream:
+    """The records of one run on one host."""
+
+    def __init__(self, record: Record) -> None:
+        moment = record.snapshot.time_ns / 1e9
+        self.host = record.snapshot.hostname
+        self.begin = self.end = moment
+        self.readings = 0
+        self.gaps: list[Gap] = []
+        self.places: dict[str, Place] = {}
+        self.folder = Folder(moment)
+        self._rows = RowMaker()
+        self._block: Block | None = None
+        self._intervals: deque[float] = deque(maxlen=USUAL)
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Take a reading; one that is not later than the last is there twice, and is passed over."""
+        moment = snapshot.time_ns / 1e9
+        if self.readings and moment <= self.end:
+            return
+        joined = self._joined(moment)
+        row = self._rows.row(snapshot, moment, joined)
+        block = self._block
+        if block is None or block.layout is not row.layout or len(block) >= BLOCK:
+            self.settle()
+            block = self._block = Block(row.layout)
+        block.append(row)
+        self.readings += 1
+        self.end = moment
+        for place in snapshot.identities:
+            self.places[place.key] = place
+
+    def settle(self) -> None:
+        """Reckon what was taken."""
+        if self._block is not None:
+            self.folder.fold(self._block, float("inf"))
+            self._block = None
+
+    def _joined(self, moment: float) -> bool:
+        if not self.readings:
+            return False
+        elapsed = moment - self.end
+        usual = statistics.median(self._intervals) if self._intervals else elapsed
+        if elapsed > GAP * usual:
+            self.gaps.append(Gap(self.end, elapsed))
+            return False
+        self._intervals.append(elapsed)
+        return True
+
+
+class _Efficiency:
+    """Work over time and energy, of the steps that say both."""
+
+    def __init__(self) -> None:
+        self._amount: dict[str, float] = {}
+        self._seconds: dict[str, float] = {}
+        self._paid: dict[str, float] = {}
+        self._joules: dict[str, float] = {}
+
+    def add(self, step: Step) -> None:
+        """Take what was logged."""
+        for name in WORK:
+            amount, rate = step.values.get(name), step.values.get(f"{name}_per_second")
+            if not amount or not rate:
+                continue
+            self._amount[name] = self._amount.get(name, 0.0) + amount
+            self._seconds[name] = self._seconds.get(name, 0.0) + amount / rate
+            if economy := step.values.get(f"{name}_per_joule"):
+                self._paid[name] = self._paid.get(name, 0.0) + amount
+                self._joules[name] = self._joules.get(name, 0.0) + amount / economy
+
+    def result(self) -> dict[str, Work]:
+        """By what is counted."""
+        joules = self._joules
+        return {
+            name: Work(amount / self._seconds[name], self._paid[name] / joules[name] if joules.get(name) else None)
+            for name, amount in self._amount.items()
+        }
+
+
+def report(records: Iterable[Record]) -> Report | None:
+    """What records came to, in whichever order their files were given; None when there are none."""
+    streams: dict[tuple[str, str], _Stream] = {}
+    work = _Efficiency()
+    for record in records:
+        mark = (record.snapshot.hostname, record.labels.get("run_id", ""))
+        stream = streams.get(mark)
+        if stream is None:
+            stream = streams[mark] = _Stream(record)
+        stream.add(record.snapshot)
+        for step in record.steps:
+            work.add(step)
+    if not streams:
+        return None
+    for stream in streams.values():
+        stream.settle()
+    return _together(list(streams.values()), work)
+
+
+def _together(streams: list[_Stream], work: _Efficiency) -> Report:
+    hosts = tuple(dict.fromkeys(stream.host for stream in streams))
+    devices = [
+        _device(stream, place, _title(stream, place, streams, len(hosts) > 1)) for stream in streams for place in stream.places.values()
+    ]
+    return Report(
+        hosts,
+        min(stream.begin for stream in streams),
+        max(stream.end for stream in streams),
+        sum(stream.readings for stream in streams),
+        tuple(sorted(gap for stream in streams for gap in stream.gaps)),
+        tuple(devices),
+        {key: held.summary() for key, held in streams[0].folder.metrics.items() if key.partition(".")[0] not in DEVICE_KINDS},
+        work.result(),
+    )
+
+
+def _title(stream: _Stream, place: Place, streams: list[_Stream], several_hosts: bool) -> str:
+    """A device's key, made unmistakable: by its host, and by the number of the run where a host has several."""
+    runs = [other for other in streams if other.host == stream.host]
+    head = [stream.host] if several_hosts else []
+    head += [f"run {runs.index(stream) + 1}"] if len(runs) > 1 else []
+    return " ".join((*head, place.key))
+
+
+def _device(stream: _Stream, place: Place, title: str) -> DeviceReport:
+    found = {name: _first(stream, place, names) for name, names in _MEASURED.items()}
+    total = _first(stream, place, MEMORY_TOTAL)
+    limit = _first(stream, place, POWER_LIMIT)
+    energy = stream.folder.energy.get(place.key)
+    return DeviceReport(
+        title,
+        place,
+        memory_total=total.last if total is not None else place.identity.memory_total_bytes,
+        power_limit=limit.last if limit is not None else None,
+        energy=energy.result() if energy is not None else None,
+        samples=max((held.count for held in found.values() if held is not None), default=0),
+        throttled=_throttled(stream, place),
+        **found,
+    )
+
+
+_MEASURED = {
+    "utilization": UTILIZATION,
+    "memory_percent": MEMORY_PERCENT,
+    "memory_used": MEMORY_USED,
+    "power": POWER,
+    "temperature": TEMPERATURE,
+}
+
+
+def _first(stream: _Stream, place: Place, names: tuple[str, ...]) -> Summary | None:
+    metrics = stream.folder.metrics
+    return next((metrics[key].summary() for name in names if (key := f"{place.key}.{name}") in metrics), None)
+
+
+def _throttled(stream: _Stream, place: Place) -> dict[str, float]:
+    head = f"{place.key}.throttle."
+    found = {key[len(head) :]: held.seconds_above(0.5) for key, held in stream.folder.metrics.items() if key.startswith(head)}
+    return {reason: seconds for reason, seconds in found.items() if seconds > 0 and reason not in IDLE}

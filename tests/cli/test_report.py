@@ -1,0 +1,208 @@
+"""``accelmetrics report``: numbers reckoned by hand, gaps and missing values, every form; from outside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.snapshot import Place, Snapshot
+from tests.cli.shell import run
+
+START = 1_767_225_600
+GIB = 2**30
+Values = Mapping[str, int | float]
+
+
+def place(number: int) -> Place:
+    identity = DeviceIdentity(
+        "gpu", "nvidia", number, f"GPU {number}", f"GPU-0000000{number}-aaaa-bbbb-cccc-dddddddddddd", memory_total_bytes=80 * GIB
+    )
+    return Place(f"gpu.{number}", number, None, identity)
+
+
+def record(
+    second: float, metrics: Values, *, host: str = "node-1", run_id: str = "a", gpus: int = 2, steps: tuple[Step, ...] = ()
+) -> Record:
+    """A reading so many seconds after the start."""
+    snapshot = Snapshot(int((START + second) * 1e9), host, dict(metrics), [place(number) for number in range(gpus)])
+    return Record(snapshot, {"run_id": run_id}, steps)
+
+
+def write(path: Path, records: list[Record]) -> str:
+    path.write_text("".join(json.dumps(one.to_dict()) + "\n" for one in records))
+    return str(path)
+
+
+def report(*arguments: str) -> str:
+    done = run("report", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def summary(*arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(report(*arguments, "--format", "json"))
+    return found
+
+
+@pytest.fixture
+def steady(tmp_path: Path) -> str:
+    """Ten seconds: GPU 0 at 0 and 80 % in turn, at 100 then 300 W; GPU 1 idles at 0 % and says nothing of power."""
+    records = []
+    for second in range(11):
+        values: dict[str, int | float] = {"gpu.0.gpu": 80 if second % 2 else 0, "gpu.0.powerWatts": 100.0 if second <= 5 else 300.0}
+        values |= {"gpu.0.temp": 40 + second, "gpu.0.memoryAllocatedBytes": 40 * GIB, "gpu.1.gpu": 0, "cpu": 50.0}
+        records.append(record(second, values))
+    return write(tmp_path / "steady.jsonl", records)
+
+
+def test_numbers_are_those_reckoned_by_hand(steady: str) -> None:
+    """Means are over time, maxima over readings, energy is the area below the power."""
+    found = summary(steady)
+    first = found["devices"]["gpu.0"]
+    assert (found["readings"], found["duration_seconds"], found["gaps"]) == (11, 10.0, [])
+    # The first reading stands for no time; of the ten seconds after it, five end in 80 %.
+    assert first["utilization_percent"]["mean"] == pytest.approx(40.0)
+    assert (first["utilization_percent"]["max"], first["utilization_percent"]["count"]) == (80.0, 11)
+    assert first["power_watts"]["mean"] == pytest.approx((5 * 100 + 5 * 300) / 10)
+    assert first["energy"] == {"joules": pytest.approx(5 * 100 + 200 + 4 * 300), "source": "integrated", "seconds": pytest.approx(10.0)}
+    assert (first["temperature_celsius"]["max"], first["temperature_celsius"]["p95"]) == (50.0, 50.0)
+    assert first["memory_total_bytes"] == 80 * GIB
+
+
+def test_an_idle_device_counts_and_a_silent_one_does_not(steady: str) -> None:
+    """A measured 0 is a value; what was never measured is null."""
+    second = summary(steady)["devices"]["gpu.1"]
+    assert (second["utilization_percent"]["mean"], second["utilization_percent"]["count"]) == (0.0, 11)
+    assert (second["power_watts"], second["temperature_celsius"], second["energy"]) == (None, None, None)
+
+
+def test_the_flat_shape(steady: str) -> None:
+    """``gpu-stats`` has exactly these fields, in percent, GiB, watts and degrees, null where nothing was measured."""
+    found = json.loads(report(steady, "--shape", "gpu-stats"))
+    assert found == {
+        "gpu_0": {
+            "name": "GPU 0",
+            "avg_utilization": pytest.approx(40.0),
+            "max_utilization": 80.0,
+            "avg_memory_used": pytest.approx(40.0),
+            "max_memory_used": 40.0,
+            "memory_total": 80.0,
+            "avg_power": pytest.approx(200.0),
+            "max_power": 300.0,
+            "power_limit": None,
+            "avg_temperature": pytest.approx(45.5),
+            "max_temperature": 50.0,
+            "sample_count": 11,
+        },
+        "gpu_1": {
+            "name": "GPU 1",
+            "avg_utilization": 0.0,
+            "max_utilization": 0.0,
+            "avg_memory_used": None,
+            "max_memory_used": None,
+            "memory_total": 80.0,
+            "avg_power": None,
+            "max_power": None,
+            "power_limit": None,
+            "avg_temperature": None,
+            "max_temperature": None,
+            "sample_count": 11,
+        },
+    }
+
+
+def test_markdown_has_a_column_for_each_device_and_their_mean(steady: str) -> None:
+    """The mean is of the devices that say; without throughput there is no word of efficiency."""
+    lines = report(steady, "--format", "markdown").splitlines()
+    assert "| Metric | gpu.0 | gpu.1 | Mean |" in lines
+    assert "| Mean utilisation (%) | 40.0 | 0.0 | 20.0 |" in lines
+    assert "| Mean power (W) | 200.0 | - | 200.0 |" in lines
+    assert "| Maximum temperature (°C) | 50.0 | - | 50.0 |" in lines
+    assert not [line for line in lines if "efficiency" in line]
+
+
+def test_a_gap_is_told_and_not_reckoned(tmp_path: Path) -> None:
+    """Nobody knows what was used while nothing was read."""
+    seconds = [*range(10), *range(110, 120)]
+    path = write(tmp_path / "gap.jsonl", [record(second, {"gpu.0.powerWatts": 100.0}, gpus=1) for second in seconds])
+    found = summary(path)
+    assert found["gaps"] == [{"after": "2026-01-01T00:00:09.000000Z", "seconds": 101.0}]
+    assert found["devices"]["gpu.0"]["energy"]["joules"] == pytest.approx(1800.0)
+    assert "gap: 101.0 s after 2026-01-01T00:00:09Z" in report(path)
+
+
+def test_the_counter_is_preferred(tmp_path: Path) -> None:
+    """A device's own counter is the better source, and is named."""
+    records = [record(second, {"gpu.0.powerWatts": 100.0, "gpu.0.energyJoules": 5000 + 120 * second}, gpus=1) for second in range(5)]
+    energy = summary(write(tmp_path / "counter.jsonl", records))["devices"]["gpu.0"]["energy"]
+    assert energy == {"joules": pytest.approx(480.0), "source": "counter", "seconds": pytest.approx(4.0)}
+
+
+def test_throttling_is_told_by_reason(tmp_path: Path) -> None:
+    """An idle clock is no throttling."""
+    values = {"gpu.0.throttle.swPowerCap": 1, "gpu.0.throttle.gpuIdle": 1, "gpu.0.throttle.hwSlowdown": 0}
+    path = write(tmp_path / "hot.jsonl", [record(second, values, gpus=1) for second in range(5)])
+    assert summary(path)["devices"]["gpu.0"]["throttled_seconds"] == {"swPowerCap": pytest.approx(4.0)}
+    assert "gpu.0 was throttled for 4.0 s: swPowerCap" in report(path)
+
+
+def test_work_is_told_per_second_and_per_joule(tmp_path: Path) -> None:
+    """Throughput over the time of the steps; efficiency where their energy is known."""
+    values = {"tokens": 1000, "tokens_per_second": 500.0, "tokens_per_joule": 5.0}
+    steps = tuple(Step(int((START + second) * 1e9), second, values) for second in (1, 2))
+    path = write(tmp_path / "work.jsonl", [record(0, {}), record(2, {}, steps=steps)])
+    assert summary(path)["work"] == {"tokens": {"per_second": pytest.approx(500.0), "per_joule": pytest.approx(5.0)}}
+    assert "## Power efficiency\n\n- tokens: 500.0 per second, 5 per joule" in report(path, "--format", "markdown")
+
+
+def test_hosts_and_runs_are_kept_apart(tmp_path: Path) -> None:
+    """The same number on two hosts is two devices, and so is it in two runs."""
+    one = write(tmp_path / "one.jsonl", [record(second, {"gpu.0.gpu": 10}, gpus=1) for second in range(3)])
+    two = write(tmp_path / "two.jsonl", [record(second, {"gpu.0.gpu": 90}, host="node-2", gpus=1) for second in range(3)])
+    later = write(tmp_path / "later.jsonl", [record(second, {"gpu.0.gpu": 50}, run_id="b", gpus=1) for second in range(60, 63)])
+    assert list(summary(one, two)["devices"]) == ["node-1 gpu.0", "node-2 gpu.0"]
+    assert list(summary(one, later)["devices"]) == ["run 1 gpu.0", "run 2 gpu.0"]
+    assert summary(one, one)["readings"] == 3
+
+
+def test_a_recording_without_devices_tells_of_the_host(tmp_path: Path) -> None:
+    """A machine without accelerators has a report too."""
+    path = write(tmp_path / "host.jsonl", [record(second, {"cpu": 10.0 * second}, gpus=0) for second in range(3)])
+    assert report(path).splitlines()[1:] == ["       mean   max   p95", "  cpu  15.0  20.0  20.0"]
+
+
+def test_a_cut_line_is_told(steady: str) -> None:
+    """What was killed in the middle of a line costs that line."""
+    path = Path(steady)
+    path.write_bytes(path.read_bytes()[:-40])
+    done = run("report", steady, "--format", "json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["readings"] == 10
+    assert "1 lines could not be read; the first: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        ([], 2, "no recording: name one or more files"),
+        (["/nonexistent/run.jsonl"], 1, "cannot read /nonexistent/run.jsonl"),
+        (["{steady}", "--shape", "gpu-stats", "--format", "text"], 2, "excludes --format text"),
+        (["{other}"], 1, "not JSON"),
+        (["{empty}"], 1, "no record in"),
+    ],
+)
+def test_what_cannot_be_reported(steady: str, tmp_path: Path, arguments: list[str], status: int, words: str) -> None:
+    """One line says what is wrong."""
+    (tmp_path / "other").write_text("hello\n")
+    (tmp_path / "empty").write_text("")
+    known = {"steady": steady, "other": str(tmp_path / "other"), "empty": str(tmp_path / "empty")}
+    done = run("report", *(argument.format(**known) for argument in arguments))
+    assert (done.returncode, done.stdout) == (status, "")
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
