@@ -19,7 +19,7 @@ from typing import Any
 from accelmetrics.backends.amd import gpu_metrics, sysfs
 from accelmetrics.backends.amd.links import slot_link
 from accelmetrics.backends.amd.table import Value
-from accelmetrics.backends.host.files import Files, KeptFile
+from accelmetrics.backends.files import Files, KeptFile
 from accelmetrics.backends.sysroot import list_directory, read_text
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable

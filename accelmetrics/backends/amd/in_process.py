@@ -23,7 +23,7 @@ from accelmetrics.backends.amd.view import Unit, View
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.backends.family import Family
-from accelmetrics.backends.host.files import Files
+from accelmetrics.backends.files import Files
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason

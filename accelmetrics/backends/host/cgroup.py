@@ -13,7 +13,7 @@ import posixpath
 import re
 from typing import NamedTuple
 
-from accelmetrics.backends.host.files import read_once
+from accelmetrics.backends.files import read_once
 from accelmetrics.backends.host.numbers import count
 from accelmetrics.backends.sysroot import sysroot, system_path
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from accelmetrics.backends.files import Files, KeptFile, reason_of
 from accelmetrics.backends.host.cgroup import Limits, find_limits, parse_flat
-from accelmetrics.backends.host.files import Files, KeptFile, reason_of
 from accelmetrics.backends.host.memory import MemoryLevel
 from accelmetrics.backends.host.numbers import FIRST, RESET, Counter, Pace, count
 from accelmetrics.backends.host.part import Moment, Source

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from accelmetrics.backends.host.files import reason_of
+from accelmetrics.backends.files import reason_of
 from accelmetrics.backends.host.numbers import FIRST, MIB, Counter, SumCounter, count, per_second
 from accelmetrics.backends.host.part import Moment, Source
 from accelmetrics.schemas.reasons import Reason, Unavailable

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from accelmetrics.backends.host.files import reason_of
+from accelmetrics.backends.files import reason_of
 from accelmetrics.backends.host.numbers import GIB
 from accelmetrics.backends.host.part import Moment
 from accelmetrics.schemas.reasons import Reason, Unavailable

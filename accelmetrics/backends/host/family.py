@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from accelmetrics.backends.host.files import Files, read_once
+from accelmetrics.backends.files import Files, read_once
 from accelmetrics.backends.host.process import Process, parse_allowed, parse_process
 from accelmetrics.backends.sysroot import list_directory, system_path
 

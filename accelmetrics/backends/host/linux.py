@@ -11,13 +11,13 @@ from functools import partial
 from typing import TypeVar
 
 from accelmetrics.backends.contract import ReadOptions
+from accelmetrics.backends.files import Files
 from accelmetrics.backends.host.block_devices import choose
 from accelmetrics.backends.host.cgroup_part import CgroupPart
 from accelmetrics.backends.host.cpus import CpuPart, parse_stat
 from accelmetrics.backends.host.disk_io import DiskIoPart, parse_diskstats
 from accelmetrics.backends.host.disk_usage import DiskUsagePart
 from accelmetrics.backends.host.family import LinuxFamily, usable_clock
-from accelmetrics.backends.host.files import Files
 from accelmetrics.backends.host.memory import MemoryPart, parse_meminfo
 from accelmetrics.backends.host.network import NetworkPart, TcpPart, counts_elsewhere, parse_net_dev, parse_retransmits
 from accelmetrics.backends.host.part import Clock, Part, Source

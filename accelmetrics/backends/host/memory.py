@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from accelmetrics.backends.host.files import reason_of
+from accelmetrics.backends.files import reason_of
 from accelmetrics.backends.host.numbers import MIB, count
 from accelmetrics.backends.host.part import Moment, Source
 from accelmetrics.schemas.reasons import Reason, Unavailable

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from accelmetrics.backends.host.files import reason_of
+from accelmetrics.backends.files import reason_of
 from accelmetrics.backends.host.numbers import FIRST, Counter, Pace, SumCounter, count, per_second
 from accelmetrics.backends.host.part import Moment, Source
 from accelmetrics.backends.sysroot import read_text, system_path

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from accelmetrics.backends.host.files import reason_of
+from accelmetrics.backends.files import reason_of
 from accelmetrics.backends.host.numbers import FIRST, MIB, TOO_SOON, Pace
 from accelmetrics.backends.host.part import Moment
 from accelmetrics.backends.host.process import Process

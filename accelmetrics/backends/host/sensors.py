@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from accelmetrics.backends.host.files import Files, KeptFile, reason_of
+from accelmetrics.backends.files import Files, KeptFile, reason_of
 from accelmetrics.backends.host.numbers import FIRST, RESET, TOO_SOON, Pace, count
 from accelmetrics.backends.host.part import Clock, Moment
 from accelmetrics.backends.sysroot import list_directory, read_text
