@@ -27,6 +27,37 @@ Result = tuple[Outcome[Reading], float]
 """One unit's last answer: the reading, or why there is none, and when the source took it, on the sampler's clock."""
 
 
+class Gate:
+    """Opens when all who are expected have arrived, so that who waits for several sources is woken once.
+
+    Whoever makes it is expected too, and arrives when nobody else is to come.
+    """
+
+    __slots__ = ("_expected", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._expected: list[None] = [None]
+
+    def expect(self) -> None:
+        """One more is to come."""
+        self._expected.append(None)
+
+    def arrive(self) -> None:
+        """One has come. Safe from any thread."""
+        try:
+            self._expected.pop()
+            if not self._expected:
+                self._lock.release()
+        except (IndexError, RuntimeError):  # two who were the last came at once, or one has come twice
+            return
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it opens, at most so long; whether it has. It lets one through."""
+        return self._lock.acquire(timeout=seconds)
+
+
 class Cursor:
     """Where one consumer stands in one source.
 
@@ -57,28 +88,37 @@ class Cursor:
         self._reader_lock = threading.Lock()
         self._pending: deque[int] = deque()
         self._wanted: set[int] = set()
-        self._done = threading.Lock()
+        self._gate = Gate()
 
     @property
     def finished(self) -> bool:
         """Whether everything asked for has come back, or is beyond waiting for."""
         return not self._wanted
 
-    def ask(self, now: float) -> None:
-        """Note that every unit is to be read; those in the air from the last time are joined, not read again."""
+    def ask(self, now: float, gate: Gate | None = None) -> None:
+        """Note that every unit is to be read; those in the air from the last time are joined, not read again.
+
+        Args:
+            now: When, on the sampler's clock.
+            gate: What opens when this and other readings have come back; one of this reading's own when left out.
+        """
         self.asked_at = now
         self.spent = 0.0
-        self._done = threading.Lock()
-        self._done.acquire()  # released by the lane that brings the last unit home
+        self._gate = entered = Gate() if gate is None else gate
+        entered.expect()
         missing = self._not_in_the_air() if self.source.crew.flights or self._wanted else self.units
         self._wanted.update(missing)
         self._pending.extend(missing)
+        if gate is None:
+            entered.arrive()
+        if not self._wanted:
+            entered.arrive()  # nothing is to be read that is worth waiting for
 
-    def send(self, now: float, lanes: int) -> None:
+    def send(self, now: float, lanes: int, gate: Gate | None = None) -> None:
         """Ask, and hand the work to so many lanes, if there are any to be had."""
         crew = self.source.crew
         staffed = crew.staff(lanes)
-        self.ask(now)
+        self.ask(now, gate)
         if staffed:
             for _ in range(min(lanes, len(self._pending))):
                 crew.queue.put(self.work)
@@ -98,7 +138,7 @@ class Cursor:
         """Wait for the last unit, at most so long; whether it has come."""
         if not self._wanted:
             return True
-        return self._done.acquire(timeout=seconds) or not self._wanted
+        return self._gate.wait(seconds) or not self._wanted
 
     def watch(self, seconds: float, patience: float) -> bool:
         """Note that so much time has passed without the last unit, and give up those whose calls stood still for too long.
@@ -172,10 +212,4 @@ class Cursor:
         self.blocked.discard(unit)
         self._wanted.discard(unit)
         if not self._wanted:
-            self._wake()
-
-    def _wake(self) -> None:
-        try:
-            self._done.release()
-        except RuntimeError:  # two lanes brought the last two units home at once
-            return
+            self._gate.arrive()

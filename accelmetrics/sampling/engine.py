@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from accelmetrics.backends.contract import Backend, Reading
 from accelmetrics.sampling.assemble import Page
-from accelmetrics.sampling.cursor import Cursor
+from accelmetrics.sampling.cursor import Cursor, Gate
 from accelmetrics.sampling.inventory import Inventory, Seen
 from accelmetrics.sampling.options import Options
 from accelmetrics.sampling.post import Post
@@ -219,7 +219,9 @@ class ThreadEngine:
         clock = self._session.clock
         stamp = clock.time_ns()
         now = clock.monotonic()
-        asked = [post for post in self._posts if post.ask(now)]
+        gate = Gate()
+        asked = [post for post in self._posts if post.ask(now, gate)]
+        gate.arrive()
         cursors = [post.cursor for post in asked if post.cursor is not None]
         wait = self._wait(cursors, budget)
         for cursor in cursors:

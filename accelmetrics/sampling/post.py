@@ -8,7 +8,7 @@ from typing import NamedTuple
 from accelmetrics.backends.contract import Block, Reading
 from accelmetrics.sampling.assemble import Entry, Shelf
 from accelmetrics.sampling.boundary import fault
-from accelmetrics.sampling.cursor import Cursor, Result
+from accelmetrics.sampling.cursor import Cursor, Gate, Result
 from accelmetrics.sampling.inventory import Inventory
 from accelmetrics.sampling.options import Options
 from accelmetrics.sampling.selection import Selection
@@ -97,8 +97,12 @@ class Post:
         """The devices that could be selected: all of this source, or those that the watched process sees."""
         return tuple(self._shown.values())
 
-    def ask(self, now: float) -> bool:
+    def ask(self, now: float, gate: Gate) -> bool:
         """Ask for a reading, if one is due.
+
+        Args:
+            now: When, on the sampler's clock.
+            gate: What opens when all sources without a pace of their own have answered.
 
         Returns:
             Whether there is something to wait for.
@@ -109,7 +113,7 @@ class Post:
         cursor.served_at = self._began = now
         source = self.source
         if not source.paced:
-            cursor.send(now, source.lanes)
+            cursor.send(now, source.lanes, gate)
             return True
         if cursor.finished and (not cursor.asked_at or now - cursor.asked_at >= source.pace):
             cursor.send(now, 1)

@@ -1,0 +1,132 @@
+"""``accelmetrics serve``: the readings over HTTP, for Prometheus and anybody who asks for a snapshot."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from accelmetrics.cli import parsing
+from accelmetrics.cli.output import say
+from accelmetrics.cli.parsing import UsageError
+from accelmetrics.cli.watching import add_exporters, add_monitor_options, monitor, until_stopped, wait
+from accelmetrics.schemas.errors import AccelMetricsError
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from accelmetrics.cli.output import Stdout
+    from accelmetrics.exporters.prometheus import PrometheusExporter
+    from accelmetrics.schemas.record import Record
+
+OPENING = 10.0
+"""Seconds within which the port is taken, or it is known why it is not."""
+
+EXAMPLES = """\
+  accelmetrics serve                                            http://127.0.0.1:22235/metrics
+  accelmetrics serve --listen 0.0.0.0:22235 --tls-cert server.pem --auth users
+  accelmetrics serve --keys dcgm                                for dashboards that were made for DCGM
+  accelmetrics serve --make-password prometheus >> users        a line of the file that --auth takes
+
+paths:
+  /metrics        for Prometheus (text or OpenMetrics)
+  /api/snapshot   the latest reading, as `accelmetrics dump --json` prints it
+  /-/healthy      200 as long as it answers;  /-/ready: 200 once something was read, 503 before
+
+It runs until Ctrl-C or SIGTERM. Exit status: 0 when it was stopped so; 1 when it cannot listen; 2 for arguments that cannot be
+used."""
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument
+    add("--listen", default="", metavar="HOST:PORT", help="where to listen (default: 127.0.0.1:22235; port 0: any)")
+    add("--tls-cert", type=parsing.path, metavar="FILE", help="certificate and chain (PEM): serve by TLS alone")
+    add("--tls-key", type=parsing.path, metavar="FILE", help="its private key, where that is a file of its own")
+    add("--tls-client-ca", type=parsing.path, metavar="FILE", help="let in only clients with a certificate of these authorities")
+    add("--tls-client-names", metavar="LIST", help="of those, only these names, separated by commas")
+    add("--auth", type=parsing.path, metavar="FILE", help="let in only clients with one of these passwords")
+    add("--bearer-token-file", type=parsing.path, metavar="FILE", help="let in clients with this token")
+    add("--make-password", metavar="USER", help="ask for a password and print the line for the --auth file, then exit")
+    add("--keys", default="prometheus", metavar="NAME", help="whose names the metrics have (default: prometheus)")
+    add_exporters(parser)
+    add_monitor_options(parser)
+
+
+class Announced:
+    """The endpoint, and word of whether it could be opened.
+
+    Attributes:
+        opened: Set when that is known.
+        failure: Why it could not; None when it could.
+    """
+
+    name = "prometheus"
+
+    def __init__(self, endpoint: PrometheusExporter) -> None:
+        self._endpoint = endpoint
+        self.opened = threading.Event()
+        self.failure: OSError | None = None
+
+    def open(self) -> None:
+        """Open it, and say how that went."""
+        try:
+            self._endpoint.open()
+        except OSError as error:
+            self.failure = error
+            raise
+        finally:
+            self.opened.set()
+
+    def export(self, record: Record) -> None:
+        """Serve a record."""
+        self._endpoint.export(record)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+        self._endpoint.flush()
+
+    def close(self) -> None:
+        """End all connections."""
+        self._endpoint.close()
+
+
+def run(options: Namespace, out: Stdout) -> int:
+    """Serve until stopped."""
+    if options.make_password is not None:
+        out.write(_password_line(options.make_password))
+        return 0
+    from accelmetrics.exporters.prometheus import PORT, PrometheusExporter
+
+    endpoint = PrometheusExporter(
+        options.listen or f"127.0.0.1:{PORT}",
+        dialect=options.keys,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        tls_client_ca=options.tls_client_ca,
+        tls_client_names=options.tls_client_names,
+        auth_file=options.auth,
+        bearer_token_file=options.bearer_token_file,
+    )
+    announced = Announced(endpoint)
+    with until_stopped() as stopped, monitor(options, [announced, *options.exporter]):
+        if not announced.opened.wait(OPENING) or announced.failure is not None:
+            raise AccelMetricsError(f"cannot listen on {options.listen or f'127.0.0.1:{PORT}'}: {announced.failure or 'no answer'}")
+        say(f"accelmetrics serve: {'https' if options.tls_cert else 'http'}://{endpoint.address}/metrics")
+        wait(stopped)
+    return 0
+
+
+def _password_line(user: str) -> str:
+    from accelmetrics.exporters.credentials import password_line
+
+    if sys.stdin.isatty():
+        import getpass
+
+        password = getpass.getpass(f"password of {user}: ", sys.stderr)
+    else:
+        password = sys.stdin.readline().removesuffix("\n")
+    try:
+        return password_line(user, password) + "\n"
+    except ValueError as error:
+        raise UsageError(str(error)) from None

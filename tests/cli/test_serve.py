@@ -1,0 +1,133 @@
+"""``accelmetrics serve``, from outside: what it answers, whom it lets in, how it ends."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from accelmetrics.schemas.snapshot import Snapshot
+from tests.cli.shell import COMMAND, environment, run, start
+from tests.simulators.nvml import NvmlSimulator
+
+
+@contextmanager
+def serving(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command, and the address that it says."""
+    program = start("serve", "--listen", "127.0.0.1:0", *arguments, env=environment(**env))
+    try:
+        assert program.stderr is not None
+        line = program.stderr.readline()
+        assert line.startswith("accelmetrics serve: http://127.0.0.1:"), line
+        yield program, line.split()[-1].removesuffix("/metrics")
+    finally:
+        program.kill()
+        program.communicate(timeout=10)
+
+
+def get(url: str, user: str = "") -> tuple[int, str]:
+    headers = {"Authorization": "Basic " + base64.b64encode(user.encode()).decode()} if user else {}
+    try:
+        with urlopen(Request(url, headers=headers), timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def ready(base: str) -> None:
+    by = time.monotonic() + 15
+    while get(f"{base}/-/ready")[0] != 200:
+        assert time.monotonic() < by, "it never became ready"
+        time.sleep(0.05)
+
+
+def test_every_path_answers() -> None:
+    """Metrics of simulated GPUs under our names, the snapshot as a document, both probes."""
+    with NvmlSimulator(2) as simulator, serving("--backends", "nvidia,host", **simulator.environment()) as (_, base):
+        ready(base)
+        status, metrics = get(f"{base}/metrics")
+        assert status == 200
+        assert 'accel_power_watts{accelerator="gpu.0",uuid="GPU-' in metrics
+        assert "accelmetrics_up 1.0" in metrics
+        snapshot = Snapshot.from_json(get(f"{base}/api/snapshot")[1])
+        assert snapshot.metrics["gpu.1.powerWatts"] > 0
+        assert get(f"{base}/-/healthy")[0] == 200
+        assert get(f"{base}/nowhere")[0] == 404
+
+
+def test_other_names_are_served() -> None:
+    """Dashboards made for DCGM find their metrics."""
+    with NvmlSimulator(1) as simulator, serving("--keys", "dcgm", "--backends", "nvidia", **simulator.environment()) as (_, base):
+        ready(base)
+        assert "DCGM_FI_DEV_GPU_TEMP{" in get(f"{base}/metrics")[1]
+
+
+def test_a_password_is_asked_for(tmp_path: Path) -> None:
+    """Only who has it is let in; the file holds no password."""
+    line = subprocess.run(
+        [*COMMAND, "serve", "--make-password", "prom"], input="open sesame\n", env=environment(), text=True, capture_output=True, timeout=30
+    ).stdout
+    assert line.startswith("prom:scrypt$")
+    assert "sesame" not in line
+    users = tmp_path / "users"
+    users.write_text(line)
+    with serving("--backends", "host", "--auth", str(users)) as (_, base):
+        assert get(f"{base}/metrics")[0] == 401
+        assert get(f"{base}/metrics", "prom:wrong")[0] == 401
+        assert get(f"{base}/metrics", "prom:open sesame")[0] == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_is_stopped_by_a_signal(number: signal.Signals) -> None:
+    """Both are how it ends: the status is 0, within two seconds."""
+    with serving("--backends", "host") as (program, base):
+        ready(base)
+        began = time.monotonic()
+        program.send_signal(number)
+        assert program.wait(timeout=10) == 0
+        assert time.monotonic() - began < 3
+
+
+def test_a_port_in_use_is_told() -> None:
+    """One line says which port, and the status is 1."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("serve", "--listen", f"127.0.0.1:{port}", "--backends", "host")
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--keys", "dcgn"], "Did you mean 'dcgm'"),
+        (["--listen", "nowhere:at:all"], "is not HOST:PORT"),
+        (["--make-password", "a:b"], "cannot be a user's name"),
+        (["--exporter", "jsonll:x"], "Did you mean 'jsonl'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(arguments: list[str], words: str) -> None:
+    """Before anything listens."""
+    done = run("serve", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+
+
+def test_messages_are_json_where_that_is_wanted() -> None:
+    """A line that another program reads carries the labels of every record."""
+    done = start("record", "--backends", "host", "--log-format", "json", "--label", "team=vision", "--no-console", "--duration", "0.3",
+                 "--exporter", "jsonl:/nonexistent/run.jsonl")  # fmt: skip
+    _, said = done.communicate(timeout=20)
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert any("jsonl" in line["message"] and line["labels"]["team"] == "vision" and line["level"] == "warning" for line in lines)
