@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from accelmetrics.dialects.contract import Dialect
 from accelmetrics.schemas.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from accelmetrics.dialects.contract import Dialect
 
 DIALECTS = {
     "wandb": "accelmetrics.dialects.wandb:WANDB",
@@ -15,10 +17,11 @@ DIALECTS = {
     "otel": "accelmetrics.dialects.otel:OTEL",
     "nvidia-smi": "accelmetrics.dialects.nvidia_smi:NVIDIA_SMI",
     "verl": "accelmetrics.dialects.verl:VERL",
-    "training": "accelmetrics.dialects.training:TRAINING",
+    "training": "accelmetrics.dialects.training:Training",
     "dcgm": "accelmetrics.dialects.dcgm:DCGM",
 }
-"""By name, where each is found; ``wandb`` is what everything speaks that is not told otherwise."""
+"""By name, where each is found: an object, or the class of one that keeps state. ``wandb`` is what everything speaks that is
+not told otherwise."""
 
 
 def names() -> tuple[str, ...]:
@@ -27,7 +30,7 @@ def names() -> tuple[str, ...]:
 
 
 def dialect(name: str) -> Dialect:
-    """The dialect of this name.
+    """The dialect of this name; a new object where it keeps what it saw, so that no two who ask share it.
 
     Raises:
         UnknownNameError: There is none.
@@ -36,4 +39,5 @@ def dialect(name: str) -> Dialect:
     if target is None:
         raise UnknownNameError("dialect", name, DIALECTS)
     module, _, attribute = target.partition(":")
-    return cast(Dialect, getattr(importlib.import_module(module), attribute))
+    found = getattr(importlib.import_module(module), attribute)
+    return cast("Dialect", found() if isinstance(found, type) else found)

@@ -38,6 +38,7 @@ BUILT_IN = {
     "tensorboard": "accelmetrics.exporters.tensorboard:TensorboardExporter",
     "statsd": "accelmetrics.exporters.statsd:StatsdExporter",
     "influx": "accelmetrics.exporters.influx:InfluxExporter",
+    "training-files": "accelmetrics.exporters.training_files:TrainingFilesExporter",
 }
 """Kept here so that naming one does not pay for a scan of every installed package; a test holds it equal to the entry points."""
 

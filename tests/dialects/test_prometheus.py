@@ -1,0 +1,280 @@
+"""Our own Prometheus names: the catalogue's, in base units, with two labels that say which device, and health beside them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import pytest
+
+from accelmetrics import Reason, Sampler, Snapshot
+from accelmetrics.dialects.contract import Point
+from accelmetrics.dialects.prometheus import PROMETHEUS
+from accelmetrics.dialects.prometheus_health import NO_PAST, health
+from accelmetrics.dialects.prometheus_help import SHARED
+from accelmetrics.dialects.registry import dialect
+from accelmetrics.schemas.catalogue import CATALOGUE
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
+from accelmetrics.schemas.metric import Metric, split_series
+from accelmetrics.schemas.reasons import Unavailable
+from accelmetrics.schemas.record import ExporterStatus, MonitorStatus, Record, Step
+from accelmetrics.schemas.snapshot import Place
+from tests.records import machine, record
+
+UUID = "GPU-5cf1a7ed-0000-4000-8000-000000000000"
+_BASE = {"%": "1", "MiBy": "By", "GiBy": "By", "MHz": "Hz", "us": "s", "Mbit/s": "By/s", "GT/s": "1"}
+_LARGE = {"%": 0.01, "MiBy": 2**20, "GiBy": 2**30, "MHz": 1e6, "us": 1e-6, "Mbit/s": 125_000, "GT/s": 1e9}
+
+
+def points(what: Record) -> dict[tuple[str, tuple[tuple[str, str], ...]], Point]:
+    """Every point by its series; fails where two are the same."""
+    found = list(PROMETHEUS.points(what))
+    by_series = {(point.name, tuple(sorted(point.labels.items()))): point for point in found}
+    assert len(by_series) == len(found)
+    return by_series
+
+
+def of(what: Record, name: str) -> list[tuple[Mapping[str, str], float]]:
+    """Labels and values of a metric."""
+    return [(point.labels, point.value) for point in PROMETHEUS.points(what) if point.name == name]
+
+
+def taken(metrics: dict[str, int | float], *places: Place, unavailable: dict[str, Unavailable] | None = None) -> Record:
+    """A record of a snapshot made by hand."""
+    return Record(Snapshot(10**18, "node-1", metrics, places, unavailable))
+
+
+def place(key: str, **identity: str) -> Place:
+    """A device's place, of the kind that its key says."""
+    about = DeviceIdentity(kind="gpu", vendor="nvidia", vendor_index=0, **identity)  # type: ignore[arg-type]  # texts alone
+    return Place(key, int(key.split(".")[1]), None, about)
+
+
+# The catalogue
+
+
+def _families() -> Mapping[str, list[Metric]]:
+    found = defaultdict(list)
+    for row in CATALOGUE:
+        if row.prometheus:
+            found[split_series(row.prometheus)[0]].append(row)
+    return found
+
+
+def test_each_metric_has_one_type_and_one_unit() -> None:
+    """Rows that share a metric agree on what it counts, and factors lead to the base unit that the name says."""
+    for name, rows in _families().items():
+        assert len({row.kind for row in rows}) == 1, name
+        assert len({_BASE.get(row.unit, row.unit) for row in rows}) == 1, name
+        assert all(row.factor == pytest.approx(_LARGE.get(row.unit, 1)) for row in rows), name
+        assert name.endswith("_total") == (rows[0].kind == "counter"), name
+
+
+def test_each_metric_has_one_help_text() -> None:
+    """What several rows share is described once, and nothing else is."""
+    shared = {name for name, rows in _families().items() if len({row.meaning for row in rows}) > 1}
+    assert shared == set(SHARED)
+    helps = defaultdict(set)
+    for point in PROMETHEUS.points(record()):
+        helps[point.name].add((point.meaning, point.kind))
+    assert all(len(found) == 1 for found in helps.values())
+
+
+# Devices
+
+
+def test_every_series_of_a_device_carries_exactly_its_two_labels() -> None:
+    """``accelerator`` is the key and ``uuid`` the UUID; what else there is tells series of one metric apart."""
+    found = points(record())
+    power = found["accel_power_watts", (("accelerator", "gpu.0"), ("uuid", UUID))]
+    assert (power.value, power.kind, power.unit) == (300.0, "gauge", "W")
+    temperature = [labels for labels, _ in of(record(), "accel_temperature_celsius")]
+    assert temperature[0] == {"accelerator": "gpu.0", "uuid": UUID, "sensor": "core"}
+
+
+def test_values_are_in_base_units() -> None:
+    """Percent become ratios without a rounding error, megahertz hertz, mebibytes bytes."""
+    what = taken(
+        {"gpu.0.gpu": 70, "gpu.0.fanSpeed": 29.0, "gpu.0.smClock": 1980, "proc.memory.rssMB": 1.5, "tpu.grpcTcpMinRtt.p50Us": 250.0}
+    )
+    flat = PROMETHEUS.flat(what)
+    assert flat['accel_utilization_ratio{accelerator="gpu.0",uuid="gpu.0",engine="compute"}'] == 0.7
+    assert flat['accel_fan_ratio{accelerator="gpu.0",uuid="gpu.0"}'] == 0.29
+    assert flat['accel_clock_hertz{accelerator="gpu.0",uuid="gpu.0",domain="sm"}'] == 1.98e9
+    assert flat["accel_host_process_memory_bytes"] == 1.5 * 2**20
+    assert flat['accel_network_round_trip_seconds{statistic="p50"}'] == 0.00025
+
+
+def test_the_uuid_is_never_empty() -> None:
+    """Without a UUID it is the PCI address, without that the key."""
+    what = taken({}, place("gpu.0", uuid="GPU-1", pci_bus_id="0000:41:00.0"), place("gpu.1", pci_bus_id="0000:42:00.0"), place("gpu.2"))
+    assert [labels["uuid"] for labels, _ in of(what, "accel_up")] == ["GPU-1", "0000:42:00.0", "gpu.2"]
+
+
+def test_partitions_links_and_the_host_have_the_labels_they_need() -> None:
+    """A partition is a device of its own, a link is a label, and what the host says has no device."""
+    metrics = {"gpu.0.mig.1.smActive": 50.0, "gpu.0.nvlink.7.txBytesTotal": 9, "cpu.3.cpu_percent": 25.0, "disk./data.usageGB": 1.0}
+    what = taken(metrics, place("gpu.0", uuid="GPU-1"), place("gpu.0.mig.1", uuid="MIG-1", parent="GPU-1"))
+    assert of(what, "accel_sm_active_ratio") == [({"accelerator": "gpu.0.mig.1", "uuid": "MIG-1"}, 0.5)]
+    link = {"accelerator": "gpu.0", "uuid": "GPU-1", "link_type": "nvlink", "direction": "tx", "link": "7"}
+    assert of(what, "accel_link_port_bytes_total") == [(link, 9)]
+    assert of(what, "accel_host_cpu_ratio") == [({"cpu": "3"}, 0.25)]
+    assert of(what, "accel_host_filesystem_used_bytes") == [({"path": "/data"}, float(2**30))]
+    info = dict(of(what, "accel_info")[1][0])
+    assert (info["parent_uuid"], info["partition"]) == ("GPU-1", "1")
+
+
+def test_what_is_missing_has_no_series() -> None:
+    """A fan that is not supported is absent, and an idle GPU's 0 is there."""
+    fans = [labels["accelerator"] for labels, _ in of(record(), "accel_fan_ratio")]
+    assert fans == ["gpu.0"]
+    assert [value for labels, value in of(record(), "accel_utilization_ratio") if labels["accelerator"] == "gpu.1"] == [0.0]
+
+
+def test_one_value_is_one_series() -> None:
+    """Keys that W&B spells in two ways do not count twice, and keys that nobody knows are passed over."""
+    what = taken({"_gpu.0.memoryTotal": 5, "gpu.0.memoryTotalBytes": 5, "gpu.0.somethingOfAPlugIn": 1})
+    assert len([point for point in PROMETHEUS.points(what) if point.name.startswith("accel_memory")]) == 1
+
+
+def test_info_says_everything_else() -> None:
+    """Model, vendor and PCI address stand on one info metric; what is unknown is left out."""
+    (labels, value), _ = of(record(), "accel_info")
+    assert value == 1
+    assert labels["model"] == "Scripted GPU"
+    assert labels["pci_bus_id"] == "00000000:41:00.0"
+    assert "serial" not in labels
+    assert all(labels.values())
+
+
+# Up and down
+
+
+@pytest.mark.parametrize(
+    ("reason", "up"),
+    [
+        (Reason.DEVICE_LOST, 0),
+        (Reason.TIMED_OUT, 0),
+        (Reason.DRIVER_UNAVAILABLE, 0),
+        (Reason.RESET_REQUIRED, 0),
+        ("of_a_newer_release", 0),
+        (Reason.SUSPENDED, 1),
+        (Reason.NOT_IN_USE, 1),
+    ],
+)
+def test_a_device_that_says_nothing_is_down_unless_that_is_in_order(reason: str, up: int) -> None:
+    """Lost, hung and broken devices are down; one that sleeps, or that nobody holds, is not."""
+    why = {"gpu.0.powerWatts": Unavailable(reason), "gpu.0.fanSpeed": Unavailable(Reason.NOT_SUPPORTED)}
+    if reason == Reason.NOT_IN_USE:
+        why["gpu.0.temp"] = Unavailable(Reason.SUSPENDED)
+    assert of(taken({}, place("gpu.0"), unavailable=why), "accel_up") == [({"accelerator": "gpu.0", "uuid": "gpu.0"}, up)]
+
+
+def test_a_lost_gpu_keeps_its_labels() -> None:
+    """It is down under the UUID that it had; the others are up."""
+    gpus = machine(2)
+    with Sampler([gpus]) as sampler:
+        before = Record(sampler.sample())
+        gpus.device(0).lose()
+        after = Record(sampler.sample())
+    assert [labels for labels, _ in of(before, "accel_up")] == [labels for labels, _ in of(after, "accel_up")]
+    assert [value for _, value in of(after, "accel_up")] == [0, 1]
+    assert not [labels for labels, _ in of(after, "accel_power_watts") if labels["accelerator"] == "gpu.0"]
+
+
+def test_a_vanished_device_is_still_expected() -> None:
+    """What an earlier record listed is down, not forgotten; a partition that was taken away is."""
+    earlier = taken({"gpu.0.temp": 30, "gpu.1.temp": 30}, place("gpu.0"), place("gpu.1", uuid="GPU-1"), place("gpu.0.mig.0", parent="x"))
+    now = taken({"gpu.0.temp": 30}, place("gpu.0"))
+    found = {(point.name, point.labels.get("uuid")): point.value for point in health(now, NO_PAST.after(earlier))}
+    assert found["accel_up", "GPU-1"] == 0
+    assert found["accel_up", "gpu.0"] == 1
+    assert found["accelmetrics_devices_expected", None] == 2
+
+
+def test_old_news_leave_nothing_up() -> None:
+    """Of a record that is not fresh there is left who should be there, all down, and the counters as they stood."""
+    what = record()
+    found = {(point.name, *point.labels.values()): point.value for point in health(what, fresh=False)}
+    assert found["accelmetrics_up",] == 0
+    assert found["accel_up", "gpu.0", UUID] == 0
+    assert found["accelmetrics_collect_success", "nvidia"] == 0
+    assert found["accelmetrics_ticks_total",] == 10
+    assert not [name for name, *_ in found if name == "accelmetrics_source_state"]
+    assert [point.value for point in health(None) if point.name == "accelmetrics_up"] == [0]
+
+
+# Sources, the monitor and its exporters
+
+
+def test_sources_say_how_they_fare() -> None:
+    """A source that failed keeps the time of its last success; one that is absent has neither succeeded nor failed."""
+    good = BackendStatus("nvidia", "ok", duration_seconds=0.25, age_seconds=2.0)
+    metrics: dict[str, int | float] = {"cpu": 1.0}
+    earlier = Record(Snapshot(10**18, "node-1", metrics, backends=(good,)))
+    statuses = (BackendStatus("nvidia", "timed_out"), BackendStatus("amd", "absent"))
+    now = Record(Snapshot(2 * 10**18, "node-1", metrics, backends=statuses))
+    found = {(point.name, *point.labels.values()): point.value for point in health(now, NO_PAST.after(earlier))}
+    assert found["accelmetrics_collect_success", "nvidia"] == 0
+    assert found["accelmetrics_collect_last_success_timestamp_seconds", "nvidia"] == 10**9 - 2
+    assert found["accelmetrics_source_state", "nvidia", "timed_out"] == 1
+    assert found["accelmetrics_source_state", "nvidia", "ok"] == 0
+    assert found["accelmetrics_source_state", "amd", "absent"] == 1
+    assert ("accelmetrics_collect_success", "amd") not in found
+
+
+def test_the_monitor_and_its_exporters_are_counted() -> None:
+    """Ticks, and what became of the records of each exporter, are counters; what waits is a gauge."""
+    status = MonitorStatus(1.0, 10, 1, 2, (ExporterStatus("jsonl", 9, 4, 1, 3),))
+    found = points(Record(record().snapshot, monitor=status))
+    by_name = {name: point for (name, _), point in found.items()}
+    values = {name: point.value for name, point in by_name.items() if name.startswith(("accelmetrics_export", "accelmetrics_ticks"))}
+    assert values == {
+        "accelmetrics_ticks_total": 10,
+        "accelmetrics_export_sent_total": 9,
+        "accelmetrics_export_failed_total": 4,
+        "accelmetrics_export_dropped_total": 1,
+        "accelmetrics_export_queue_length": 3,
+    }
+    assert by_name["accelmetrics_export_sent_total"].kind == "counter"
+    assert by_name["accelmetrics_missed_ticks_total"].value == 1
+    assert by_name["accelmetrics_timed_out_ticks_total"].value == 2
+
+
+# Labels of the run
+
+
+def test_a_schedulers_job_is_joined_to_every_device() -> None:
+    """There is one info series a device and scheduler, with the labels that exist; without a job there is none."""
+    labels = {"slurm.job_id": "4711", "slurm.user": "ada", "k8s.pod.name": "train-0", "k8s.namespace": "ml", "rank": "0", "slurm.empty": ""}
+    found = of(Record(record().snapshot, labels), "accel_job_info")
+    identity = {"accelerator": "gpu.0", "uuid": UUID}
+    assert (identity | {"scheduler": "slurm", "job_id": "4711", "user": "ada"}, 1) in found
+    assert (identity | {"scheduler": "kubernetes", "pod": "train-0", "namespace": "ml"}, 1) in found
+    assert len(found) == 4
+    assert of(record(), "accel_job_info") == []
+
+
+def test_labels_that_mean_something_else_get_another_name() -> None:
+    """``instance`` and ``job`` are Prometheus's own; a label name holds letters, digits and underscores."""
+    labels = {"instance": "a", "job": "b", "my-team": "c", "1st": "d", "__name__": "e"}
+    (found, _), *rest = of(Record(record().snapshot, labels), "accelmetrics_run_info")
+    assert found == {"label_instance": "a", "label_job": "b", "my_team": "c", "label_1st": "d", "name__": "e"}
+    assert not rest
+
+
+# What the program logged
+
+
+def test_what_the_program_logged_is_there() -> None:
+    """The last value of each name counts."""
+    steps = (Step(1, 7, {"loss": 2.0, "eval/acc": 0.5}), Step(2, 8, {"loss": 1.5}))
+    flat = PROMETHEUS.flat(Record(record().snapshot, steps=steps))
+    assert (flat["training_loss"], flat["training_eval_acc"], flat["training_step"]) == (1.5, 0.5, 8)
+
+
+def test_it_is_chosen_by_its_name() -> None:
+    """The registry knows it, and flat names are series as Prometheus writes them."""
+    assert dialect("prometheus") is PROMETHEUS
+    assert PROMETHEUS.flat(record())[f'accel_power_watts{{accelerator="gpu.0",uuid="{UUID}"}}'] == 300.0
+    assert any('team="a\\"b\\\\c"' in name for name in PROMETHEUS.flat(record()))

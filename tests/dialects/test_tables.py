@@ -1,0 +1,131 @@
+"""The machinery: units, vendors, and what every table must be."""
+
+from __future__ import annotations
+
+import pytest
+
+from accelmetrics.dialects import nvidia_smi, registry, training, verl
+from accelmetrics.dialects.dcgm_fields import BEYOND, DEFAULT
+from accelmetrics.dialects.tables import SCALES, Derived, Entry, Table, convert, same, series
+from accelmetrics.schemas.catalogue import find
+from accelmetrics.schemas.errors import UnknownNameError
+from tests.dialects import scenes
+from tests.dialects.scenes import GPU_0, HOST, amd, nvidia, record, tpu
+
+TABLES = {
+    "nvidia-smi": nvidia_smi.TABLE,
+    "verl": verl.TABLE,
+    "training": training.GAUGES,
+    "training-files": training.FILE_FIELDS,
+    "dcgm": (*DEFAULT, *BEYOND),
+}
+OWN = ("wandb", "wandb-docs", "nvidia-smi", "verl", "training", "dcgm")
+
+
+@pytest.mark.parametrize("entries", TABLES.values(), ids=TABLES.keys())
+def test_every_row_stands_on_the_catalogue(entries: tuple[Entry, ...]) -> None:
+    """Its keys exist, its unit measures the same thing as theirs, and no name stands twice."""
+    for entry in entries:
+        if isinstance(entry.source, Derived):
+            assert entry.meaning
+            units = [entry.source.unit]
+        else:
+            units = [find(key).unit for key in (entry.source, *entry.otherwise)]
+        assert len(set(units)) == 1, entry
+        assert not entry.unit or SCALES[entry.unit][0] == SCALES[units[0]][0], entry
+    assert len({entry.name for entry in entries}) == len(entries)
+
+
+@pytest.mark.parametrize(
+    ("value", "source", "target", "whole", "expected"),
+    [
+        (575 * 2**20 + 1, "By", "MiBy", True, 575),
+        (2**30, "By", "GiBy", False, 1.0),
+        (62.5, "%", "1", False, 0.625),
+        (1234.567, "J", "mJ", True, 1_234_567),
+        (0.1 + 0.2, "%", "%", False, 0.1 + 0.2),
+        (7, "1", "1", False, 7),
+        (85.9, "%", "%", True, 85),
+    ],
+)
+def test_conversion(value: float, source: str, target: str, whole: bool, expected: float) -> None:
+    """Exact where floating point can be, cut off where the dialect has whole numbers, and untouched where the units agree."""
+    found = convert(value, source, target, whole)
+    assert found == expected
+    assert isinstance(found, int) == isinstance(expected, int)
+
+
+def test_units_of_different_things_do_not_convert() -> None:
+    """A slip in a table is an error, not a number."""
+    with pytest.raises(AssertionError, match="do not measure"):
+        convert(1, "W", "Cel")
+
+
+def test_the_same_thing_of_another_kind_of_device_follows_from_the_catalogue() -> None:
+    """A TPU's memory and its duty cycle are told under the names that were made for GPUs."""
+    assert [row.key for row in same("gpu.{i}.memoryAllocatedBytes")] == ["gpu.{i}.memoryAllocatedBytes", "tpu.{i}.hbmCapacityUsage"]
+    device = tpu(4)
+    found = record({device: {"dutyCycle": 50.0, "hbmCapacityUsage": 2**30}}).snapshot
+    told = {one.entry.name: one.value for one in Table(training.GAUGES).told(found, device)}
+    assert told == {"gpu_utilization_percent": 50.0, "gpu_memory_used_mb": 1024.0}
+
+
+def test_another_vendors_key_stands_in_only_where_the_vendor_has_no_such_key() -> None:
+    """AMD calls its graphics clock by one name alone; on an NVIDIA GPU whose graphics clock failed nothing takes its place."""
+    table = Table((Entry("graphics", "gpu.{i}.graphicsClock", otherwise=("gpu.{i}.smClock",)),))
+    card, board = amd(0), nvidia(1)
+    found = record({card: {"smClock": 2100}, board: {"smClock": 1980}}).snapshot
+    assert [one.value for one in table.told(found, card)] == [2100]
+    assert list(table.told(found, board)) == []
+
+
+def test_labels_are_written_as_promql_reads_them() -> None:
+    """Quotes, backslashes and line feeds are escaped."""
+    assert series("a", {}) == "a"
+    assert series("a", {"b": 'c"d\\e\n'}) == 'a{b="c\\"d\\\\e\\n"}'
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_flat_names_and_points_tell_the_same_numbers(name: str) -> None:
+    """Whichever way an exporter asks, as many values and the same ones; nothing is None, empty or infinite."""
+    one = record({nvidia(0): GPU_0, nvidia(1): {"gpu": 0, "temp": 35}}, HOST)
+    flat = registry.dialect(name).flat(one)
+    points = list(registry.dialect(name).points(one))
+    assert flat
+    assert {float(value) for value in flat.values() if value is not None} == {float(point.value) for point in points}
+    keys = [(point.name, tuple(sorted(point.labels.items()))) for point in points]
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_nothing_measured_is_nothing_told(name: str) -> None:
+    """A machine that says nothing gives no name at all: no zero, no null."""
+    empty = record({nvidia(0): {}, tpu(1): {}})
+    assert registry.dialect(name).flat(empty) == {}
+    assert list(registry.dialect(name).points(empty)) == []
+
+
+def test_registry() -> None:
+    """Every name gives a dialect of that name; one that counts is nobody else's; a wrong name is told what there is."""
+    for name in registry.names():
+        found = registry.dialect(name)
+        assert found.name == name
+        assert found.summary
+    assert registry.dialect("training") is not registry.dialect("training")
+    assert registry.dialect("dcgm") is registry.dialect("dcgm")
+    with pytest.raises(UnknownNameError, match=r"'dcgn'\. Did you mean 'dcgm'"):
+        registry.dialect("dcgn")
+
+
+def test_the_page_lists_every_name() -> None:
+    """docs/dialects.md has each field of each table, and each field that is not told."""
+    from accelmetrics.dialects.dcgm_fields import UNMAPPED
+
+    page = scenes.PAGE.read_text(encoding="utf-8")
+    for name in registry.names():
+        assert f"`{name}`" in page
+    for entries in TABLES.values():
+        for entry in entries:
+            assert f"`{entry.name}`" in page, entry.name
+    for field, why in UNMAPPED.items():
+        assert f"| `{field}` | {why} |" in page, field
