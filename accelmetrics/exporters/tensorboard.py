@@ -1,0 +1,169 @@
+"""TensorBoard: event files of scalars."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from accelmetrics.exporters.tracker import need
+from accelmetrics.schemas.metric import PARTITION
+from accelmetrics.schemas.record import Record, Step
+
+LABELS = "accelmetrics/labels"
+"""The tag of the text that lists the labels."""
+HOST = "host"
+"""The group of what belongs to no device."""
+
+_NUMBERS = itertools.count()
+_EVENTS = re.compile(r"events\.out\.tfevents\.(\d{10})\.")
+_OF_DEVICE = re.compile(rf"(\w+(?:\.process)?\.\d+(?:\.{PARTITION}\.\d+)?)\.(.+)", re.DOTALL)
+
+
+class TensorboardExporter:
+    """Writes event files that TensorBoard reads while they grow.
+
+    Scalars are grouped by device (``gpu.0/powerWatts``), stand at the time of their snapshot and at a step that is whole
+    seconds since the directory's first event file, so that a program that is started again goes on to the right. What the
+    program logged to the monitor stands under its own names at its own steps. TensorBoard keeps scalars as 32-bit floats.
+
+    Args:
+        logdir: TensorBoard's log directory.
+        run: The directory in it, which TensorBoard shows as a run. It reads one growing file in each, so that two processes,
+            or the program's own writer, must not share it.
+
+    Raises:
+        MissingDependencyError: tensorboard is not installed.
+    """
+
+    name = "tensorboard"
+
+    def __init__(self, logdir: str, *, run: str = "system") -> None:
+        need("tensorboard")
+        self._directory = Path(logdir, run)
+        self._file: BinaryIO | None = None
+        self._size = 0
+        self._began = 0
+        self._labels: dict[str, str] = {}
+
+    def open(self) -> None:
+        """Begin an event file.
+
+        Raises:
+            OSError: The directory or the file cannot be made.
+        """
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._directory.mkdir(parents=True, exist_ok=True)
+        now = int(time.time())
+        # As TensorBoard's own writer names them: it reads them in the order of their names.
+        name = f"events.out.tfevents.{now:010d}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
+        self._file = Path(self._directory, name).open("xb", buffering=0)  # noqa: SIM115 - it stays open
+        self._size = 0
+        self._began = min(_times(self._directory), default=now)
+        self._labels = {}
+        self._write([Event(wall_time=now, file_version="brain.Event:2")])
+
+    def export(self, record: Record) -> None:
+        """Write one record: all of it, or nothing.
+
+        Raises:
+            OSError: The disk is full, or gone.
+        """
+        labels = dict(record.labels)
+        events = [self._training(step) for step in record.steps]
+        if labels != self._labels:
+            events.append(self._text(record.snapshot.time_ns, labels))
+        events.append(self._measured(record))
+        self._write(events)
+        self._labels = labels
+
+    def _measured(self, record: Record) -> Any:
+        values = dict(record.snapshot.metrics)
+        if record.monitor is not None:
+            values.update(record.monitor.flat())
+        time_ns = record.snapshot.time_ns
+        return self._event(time_ns, self._second(time_ns), {tag(key): value for key, value in values.items()})
+
+    def _training(self, step: Step) -> Any:
+        number = self._second(step.time_ns) if step.step is None else step.step
+        return self._event(step.time_ns, number, step.values)
+
+    def _event(self, time_ns: int, step: int, values: Mapping[str, int | float]) -> Any:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        return Event(wall_time=time_ns / 1e9, step=step, summary=Summary(value=scalars))
+
+    def _text(self, time_ns: int, labels: Mapping[str, str]) -> Any:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.plugins.text.summary_v2 import text_pb
+
+        lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in labels.items()]
+        table = "\n".join(("| label | value |", "|---|---|", *lines))
+        return Event(wall_time=time_ns / 1e9, step=self._second(time_ns), summary=text_pb(LABELS, table))
+
+    def _second(self, time_ns: int) -> int:
+        return max(0, time_ns // 1_000_000_000 - self._began)
+
+    def _write(self, events: Iterable[Any]) -> None:
+        """Append whole events. What a full disk cut short is taken back, since nothing behind it could be read."""
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        if self._file is None:
+            raise FileNotFoundError(f"{self._directory}: no event file is open")
+        room = BytesIO()
+        writer = RecordWriter(room)
+        for event in events:
+            writer.write(event.SerializeToString())
+        try:
+            _write_all(self._file, room.getvalue())
+        except OSError:
+            os.ftruncate(self._file.fileno(), self._size)
+            self._file.seek(self._size)
+            raise
+        self._size += room.tell()
+
+    def flush(self) -> None:
+        """Nothing waits here: every event is with the operating system when its export ends."""
+
+    def close(self) -> None:
+        """Close the file. The next ``open`` begins another, which TensorBoard shows as the same run."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _write_all(file: BinaryIO, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def _times(directory: Path) -> Iterator[int]:
+    """When each event file was begun, in seconds since 1970."""
+    for file in directory.iterdir():
+        if found := _EVENTS.match(file.name):
+            yield int(found[1])
+
+
+def _cell(text: str) -> str:
+    """As it stands in a Markdown table."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+
+
+@lru_cache(maxsize=16384)
+def tag(key: str) -> str:
+    """A key as a tag: the device, or what else has a number, before the slash at which TensorBoard groups."""
+    if found := _OF_DEVICE.fullmatch(key):
+        return f"{found[1]}/{found[2]}"
+    head, _, rest = key.partition(".")
+    return f"{head}/{rest}" if head == "monitor" else f"{HOST}/{key}"

@@ -1,0 +1,139 @@
+"""Event files as TensorBoard's own reader takes them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accelmetrics.exporters.registry import create
+from accelmetrics.exporters.tensorboard import TensorboardExporter, tag
+from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.snapshot import Snapshot
+from tests.records import record
+
+
+def reader(directory: Path) -> Any:
+    """TensorBoard's reader, with all that it kept of a run."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return EventAccumulator(str(directory), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+
+
+def at(second: float, value: float, *steps: Step) -> Record:
+    """A record of one metric."""
+    return Record(Snapshot(int(second * 1e9), "node-1", {"gpu.0.powerWatts": value}), steps=steps)
+
+
+def test_scalars_steps_and_labels_are_read_back(tmp_path: Path) -> None:
+    """Every metric at its snapshot's time, steps under their own names and numbers, labels as a text."""
+    exporter = create(f"tensorboard:{tmp_path}?run=node-1")
+    taken = record()
+    exporter.open()
+    exporter.export(taken)
+    exporter.flush()
+    found = reader(tmp_path / "node-1")
+    measured = {tag(key): value for key, value in taken.snapshot.metrics.items()}
+    assert measured.keys() <= set(found.Tags()["scalars"])
+    for name, value in measured.items():
+        (event,) = found.Scalars(name)
+        assert event.value == pytest.approx(value, rel=1e-6) and event.wall_time == taken.snapshot.time_ns / 1e9 and event.step in range(30)
+    assert "gpu.1/fanSpeed" not in found.Tags()["scalars"], "what is missing stays absent"
+    (loss,) = found.Scalars("loss")
+    assert (loss.step, loss.value) == (7, 0.25)
+    assert found.Scalars("monitor/ticks")[0].value == 10
+    (text,) = found.Tensors("accelmetrics/labels")
+    assert b"| run_id | 20260101-abc |" in text.tensor_proto.string_val[0]
+    exporter.close()
+
+
+def test_a_file_that_grows_is_followed_and_a_restart_goes_on(tmp_path: Path) -> None:
+    """A reader that watches sees each record at once; after a restart the same run goes on to the right."""
+    exporter, now = TensorboardExporter(str(tmp_path)), time.time()
+    exporter.open()
+    found = reader(tmp_path / "system")
+    for number in range(2):
+        exporter.export(at(now + 5 * number, 100.0 + number, Step(int(now * 1e9), None, {"loss": 0.5})))
+        assert [event.value for event in found.Reload().Scalars("gpu.0/powerWatts")] == [100.0 + index for index in range(number + 1)]
+    exporter.close()
+    exporter.open()
+    exporter.export(at(now + 60, 200.0))
+    exporter.close()
+    events = found.Reload().Scalars("gpu.0/powerWatts")
+    assert [event.value for event in events] == [100.0, 101.0, 200.0]
+    assert [event.step - events[0].step for event in events] == [0, 5, 60]
+    assert [event.step for event in found.Scalars("loss")] == [events[0].step] * 2, "a step without a number stands at its second"
+
+
+def test_a_full_disk_loses_nothing_and_leaves_no_torn_record(tmp_path: Path) -> None:
+    """A record that does not fit is taken back whole and can be offered again; what follows it is readable."""
+    code = (
+        "import resource, sys\n"
+        "from accelmetrics.exporters.tensorboard import TensorboardExporter\n"
+        "from tests.exporters.test_tensorboard import at\n"
+        "one = TensorboardExporter(sys.argv[1]); one.open(); one.export(at(1e9, 1.0))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (one._size + 20, resource.RLIM_INFINITY))\n"
+        "try:\n one.export(at(1e9 + 1, 2.0))\nexcept OSError as error:\n print('full:', error.errno)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))\n"
+        "one.export(at(1e9 + 1, 2.0)); one.export(at(1e9 + 2, 3.0)); one.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout.startswith("full: "), done.stderr
+    assert [event.value for event in reader(tmp_path / "system").Scalars("gpu.0/powerWatts")] == [1.0, 2.0, 3.0]
+
+
+def test_a_killed_program_leaves_what_it_wrote(tmp_path: Path) -> None:
+    """`kill -9` loses nothing whose export had ended."""
+    code = (
+        "import os, signal, sys\nfrom accelmetrics.exporters.tensorboard import TensorboardExporter\n"
+        "from tests.exporters.test_tensorboard import at\n"
+        "one = TensorboardExporter(sys.argv[1]); one.open()\nfor number in range(5): one.export(at(1e9 + number, number))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == -9, done.stderr
+    assert [event.value for event in reader(tmp_path / "system").Scalars("gpu.0/powerWatts")] == [0, 1, 2, 3, 4]
+
+
+def test_no_framework_is_loaded(tmp_path: Path) -> None:
+    """Writing event files needs neither TensorFlow nor PyTorch, and does not load them where they are installed."""
+    for framework in ("tensorflow", "torch"):
+        (tmp_path / f"{framework}.py").write_text("raise SystemExit('loaded')")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from accelmetrics.exporters.tensorboard import TensorboardExporter\nfrom tests.records import record\n"
+        "one = TensorboardExporter(sys.argv[1]); one.open(); one.export(record()); one.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "log")], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_directory_that_cannot_be_is_passing(tmp_path: Path) -> None:
+    """A file stands where the directory should be: an OSError, and closing is quiet."""
+    (tmp_path / "log").write_text("")
+    exporter = TensorboardExporter(str(tmp_path / "log"))
+    with pytest.raises(OSError, match="log"):
+        exporter.open()
+    exporter.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("gpu.0.powerWatts", "gpu.0/powerWatts"),
+        ("gpu.process.0.temp", "gpu.process.0/temp"),
+        ("gpu.12.mig.1.smActive", "gpu.12.mig.1/smActive"),
+        ("gpu.0.nvlink.3.state", "gpu.0/nvlink.3.state"),
+        ("torch.0.memoryAllocatedBytes", "torch.0/memoryAllocatedBytes"),
+        ("cpu", "host/cpu"),
+        ("disk./.usageGB", "host/disk./.usageGB"),
+        ("monitor.exporter.jsonl.sent", "monitor/exporter.jsonl.sent"),
+    ],
+)
+def test_a_tag_groups_by_device(key: str, expected: str) -> None:
+    """TensorBoard makes a section of what stands before the first slash."""
+    assert tag(key) == expected

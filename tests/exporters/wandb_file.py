@@ -1,0 +1,84 @@
+"""Reads back what a W&B run wrote to its `.wandb` file; as a program, prints it as JSON. It runs where wandb is."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.differential.read_wandb import FILE_HEADER, records
+
+ROOT = Path(__file__).parents[2]
+
+
+class Written(NamedTuple):
+    """What is in a run's file: rows of history and of system metrics, in order; definitions by name; config; last summary."""
+
+    history: list[dict[str, Any]]
+    stats: list[dict[str, Any]]
+    metrics: dict[str, dict[str, Any]]
+    config: dict[str, Any]
+    summary: dict[str, Any]
+    finished: bool
+
+
+def environment(directory: Path, **more: str) -> dict[str, str]:
+    """For a program that uses W&B: nobody logged in, no network, no home but the directory."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    own = {"HOME": str(directory), "WANDB_ERROR_REPORTING": "false", "NETRC": str(directory / "netrc"), "PYTHONPATH": str(ROOT)}
+    return {**kept, **own, **more}
+
+
+def runs_by_file(directory: Path) -> dict[Path, Written]:
+    """All runs whose files are below the directory, oldest first."""
+    found = {}
+    for file in sorted(directory.rglob("*.wandb"), key=lambda path: path.stat().st_mtime):
+        command = [sys.executable, "-m", "tests.exporters.wandb_file", str(file)]
+        shown = subprocess.run(command, cwd=directory, env=environment(directory), capture_output=True, text=True, timeout=30)
+        assert shown.returncode == 0, shown.stderr
+        found[file] = Written(**json.loads(shown.stdout))
+    return found
+
+
+def read(directory: Path) -> list[Written]:
+    """The same without their names."""
+    return list(runs_by_file(directory).values())
+
+
+def _items(items: Any) -> dict[str, Any]:
+    return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+
+def main() -> None:
+    """Prints the file that is named."""
+    messages = importlib.import_module("wandb.proto.wandb_internal_pb2")
+    content = Path(sys.argv[1]).read_bytes()
+    assert content.startswith(FILE_HEADER)
+    found = Written([], [], {}, {}, {}, False)
+    for raw in records(content):
+        record = messages.Record()
+        record.ParseFromString(raw)
+        kind = record.WhichOneof("record_type")
+        if kind == "history":
+            found.history.append(_items(record.history.item))
+        elif kind == "stats":
+            found.stats.append({item.key: json.loads(item.value_json) for item in record.stats.item})
+        elif kind == "metric":
+            found.metrics[record.metric.name] = {"axis": record.metric.step_metric, "hidden": record.metric.options.hidden}
+        elif kind == "run":
+            found.config.update(_items(record.run.config.update))
+        elif kind == "config":
+            found.config.update(_items(record.config.update))
+        elif kind == "summary":
+            found.summary.update(_items(record.summary.update))
+        elif kind == "exit":
+            found = found._replace(finished=True)
+    sys.stdout.write(json.dumps(found._asdict()))
+
+
+if __name__ == "__main__":
+    main()
