@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -39,7 +39,8 @@ LONGEST_LINE = 1 << 26
 _CHUNK = 1 << 14
 _BEGINNING = b'{"schema_version"'
 _GZIP = b"\x1f\x8b"
-_COUNTER = re.compile(r"monitor\.exporter\.(.+)\.(sent|failed|dropped|queued)")
+_COUNTS = ("sent", "failed", "dropped", "queued")
+_COUNTER = re.compile(rf"monitor\.exporter\.(.+)\.({'|'.join(_COUNTS)})")
 
 
 def read_records(path: str | Path) -> Iterator[Record]:
@@ -59,7 +60,7 @@ def recordings(path: str | Path) -> tuple[Recording, ...]:
         OSError: There is none, or the directory cannot be read.
     """
     found = series(Path(os.path.realpath(path)))
-    return tuple(map(Recording, found or [path]))
+    return tuple(map(Recording, found)) or (Recording(path),)
 
 
 class Recording:
@@ -133,33 +134,47 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _unzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Not by ``gzip``, which keeps back what it has when the file is cut."""
+    """Not by ``gzip``, which keeps back what it has when the file is cut or damaged.
+
+    Raises:
+        EOFError: The file is cut.
+        zlib.error: It is damaged.
+    """
     engine = zlib.decompressobj(wbits=31)
     for chunk in chunks:
         rest = chunk
         while rest:
             if engine.eof:
                 engine = zlib.decompressobj(wbits=31)
-            yield engine.decompress(rest)
+            before = engine.copy()
+            try:
+                text = engine.decompress(rest)
+            except zlib.error:
+                yield from map(before.decompress, (rest[place : place + 1] for place in range(len(rest))))
+                raise
+            yield text
             rest = engine.unused_data
     if not engine.eof:
-        raise zlib.error("it is cut")
+        raise EOFError
 
 
 def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
     parts: list[bytes] = []
-    length = 0
-    for chunk in chunks:
-        begin = 0
-        while (end := chunk.find(b"\n", begin) + 1) > 0:
-            yield b"".join([*parts, chunk[begin:end]])
-            begin, length = end, 0
-            parts.clear()
-        parts.append(chunk[begin:])
-        length += len(parts[-1])
-        if length > LONGEST_LINE:
-            del parts[1:]
-    if any(parts):
+    length, cut = 0, False
+    try:
+        for chunk in chunks:
+            begin = 0
+            while (end := chunk.find(b"\n", begin) + 1) > 0:
+                yield b"".join([*parts, chunk[begin:end]])
+                begin, length = end, 0
+                parts.clear()
+            parts.append(chunk[begin:])
+            length += len(parts[-1])
+            if length > LONGEST_LINE:
+                del parts[1:]
+    except EOFError:
+        cut = True
+    if cut or any(parts):
         yield b"".join(parts)
 
 
@@ -190,13 +205,13 @@ class _Beside(Model):
 
 def _status(flat: Mapping[str, int | float]) -> MonitorStatus:
     """What :meth:`MonitorStatus.flat` gave. What a line does not say (an exporter's last error) has its default."""
-    exporters: dict[str, dict[str, int]] = {}
+    exporters: dict[str, dict[str, Any]] = {}
     for key, value in flat.items():
         if match := _COUNTER.fullmatch(key):
             exporters.setdefault(match[1], {})[match[2]] = _whole(key, value)
     ticks, missed, timed_out = (_whole(key, flat.get(key, 0)) for key in ("monitor.ticks", "monitor.missedTicks", "monitor.timedOut"))
-    found = tuple(ExporterStatus(name, **counts) for name, counts in exporters.items())
-    return MonitorStatus(float(flat.get("monitor.interval", 0.0)), ticks, missed, timed_out, found)
+    found = (ExporterStatus(name)._replace(**counts) for name, counts in exporters.items())
+    return MonitorStatus(float(flat.get("monitor.interval", 0.0)), ticks, missed, timed_out, tuple(found))
 
 
 def _whole(key: str, value: int | float) -> int:
@@ -240,9 +255,9 @@ class _Parser:
         # By their bytes: 1, 1.0 and true are equal, and only one of them is a number of a device.
         constant = (document.get("schema_version"), document.get("hostname"), marshal.dumps(document.get("devices"), 2))
         reasons = document.get("unavailable")
-        if self._last is not None and constant == self._constant and reasons == self._reasons:
-            if snapshot := _like(self._last, document):
-                return snapshot
+        last = self._last if constant == self._constant and reasons == self._reasons else None
+        if last is not None and (alike := _like(last, document)):
+            return alike
         snapshot = Snapshot.from_dict(document)
         self._last, self._constant, self._reasons = snapshot, constant, reasons
         return snapshot
@@ -270,7 +285,7 @@ def _like(last: Snapshot, document: dict[str, Any]) -> Snapshot | None:
     )
 
 
-def _are_numbers(metrics: Any) -> bool:
+def _are_numbers(metrics: Any) -> TypeGuard[dict[str, int | float]]:
     if not isinstance(metrics, dict) or "" in metrics:
         return False
     kinds = set(map(type, metrics.values()))

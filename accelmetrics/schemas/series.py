@@ -10,6 +10,7 @@ import calendar
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from accelmetrics.schemas.snapshot import rfc3339
 
@@ -19,18 +20,28 @@ _WRITTEN = re.compile(rb"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)\.(\d{6})Z")
 _NO_PUNCTUATION = str.maketrans("", "", "-:")
 
 
-def closed_name(path: Path, time_ns: int, number: int = 0) -> Path:
-    """What a file is called once it is closed, uncompressed.
+class Closed(NamedTuple):
+    """A closed file; they compare by age.
 
-    Args:
-        path: The file while it grows.
-        time_ns: Time of its first record, in nanoseconds since 1970.
-        number: 0, or a higher one where that name is taken.
+    Attributes:
+        time: Time of its first record as it stands in the name. Where a clock was set back, that of the file before it.
+        number: 0, or a higher one where an older file has that time.
+        path: Its uncompressed name, whatever is there under it.
     """
-    time = rfc3339(time_ns).translate(_WRITTEN = re.compile(rb"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)\.(\d{6})Z")
-_NO_PUNCTUATION)
+
+    time: str
+    number: int
+    path: Path
+
+
+def next_closed(path: Path, time_ns: int) -> Closed:
+    """How a growing file, whose first record is of this time, would be called now: its name comes after those of all others."""
+    time, number = rfc3339(time_ns).translate(_NO_PUNCTUATION), 0
+    for last in closed_files(path)[-1:]:
+        if last.time >= time:
+            time, number = last.time, last.number + 1
     behind = f"-{number}" if number else ""
-    return path.with_name(f"{path.stem}.{time}{behind}{path.suffix}")
+    return Closed(time, number, path.with_name(f"{path.stem}.{time}{behind}{path.suffix}"))
 
 
 def packed(closed: Path) -> Path:
@@ -38,18 +49,15 @@ def packed(closed: Path) -> Path:
     return closed.with_name(closed.name + PACKED)
 
 
-def closed_names(path: Path) -> list[Path]:
-    """The closed files of a growing one, oldest first, by their uncompressed names, whatever is there of each.
+def closed_files(path: Path) -> list[Closed]:
+    """The closed files of a growing one, oldest first.
 
     Files of another stem are none of its own, however alike their names are.
     """
     form = rf"({re.escape(path.stem)}\.({_TIME})(?:-(\d{{1,9}}))?{re.escape(path.suffix)})(?:{re.escape(PACKED)})?"
     pattern = re.compile(form, re.ASCII)
-    found = {}
-    for entry in path.parent.iterdir():
-        if match := pattern.fullmatch(entry.name):
-            found[match[2], int(match[3] or 0)] = path.with_name(match[1])
-    return [found[order] for order in sorted(found)]
+    matches = filter(None, (pattern.fullmatch(entry.name) for entry in path.parent.iterdir()))
+    return sorted({Closed(found[2], int(found[3] or 0), path.with_name(found[1])) for found in matches})
 
 
 def series(path: Path) -> list[Path]:
@@ -57,7 +65,7 @@ def series(path: Path) -> list[Path]:
 
     A closed file may be there twice for a moment, or after a kill: the compressed one appears only when it is whole.
     """
-    names = [packed(name) if packed(name).exists() else name for name in closed_names(path)]
+    names = [packed(closed.path) if packed(closed.path).exists() else closed.path for closed in closed_files(path)]
     return [*names, path] if path.exists() else names
 
 

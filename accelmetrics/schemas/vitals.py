@@ -14,6 +14,13 @@ MEMORY_TOTAL = ("memoryTotalBytes", "hbmCapacityTotal")
 POWER = ("powerWatts", "ipu power (W)")
 POWER_LIMIT = ("enforcedPowerLimitWatts",)
 TEMPERATURE = ("temp", "average die temp (C)")
+MEMORY_PARTS = tuple(
+    f"neuroncore_memory_usage.{part}" for part in ("constants", "model_code", "model_shared_scratchpad", "runtime_memory", "tensors")
+)
+"""What makes up the memory in use, on devices that give no sum: only all of them together are one."""
+
+VENDORS = frozenset({"nvidia", "amd", "apple", "intel", "google"})
+"""Words that a product's name begins with where it says who made it."""
 
 
 class Vitals(NamedTuple):
@@ -30,6 +37,7 @@ class Vitals(NamedTuple):
         power_limit: Watts that it may draw.
         temperature: Degrees Celsius of the chip.
         why: Why it says nothing at all, in one word; empty while it says something.
+        whole: Whether it is a device of its own, and no partition of another one.
     """
 
     key: str
@@ -42,6 +50,13 @@ class Vitals(NamedTuple):
     power_limit: float | None
     temperature: float | None
     why: str = ""
+    whole: bool = True
+
+    @property
+    def short_name(self) -> str:
+        """The product name without the vendor's: ``GB10``."""
+        first_word, _, rest = self.name.partition(" ")
+        return rest if rest and first_word.lower() in VENDORS else self.name
 
     @property
     def label(self) -> str:
@@ -60,10 +75,22 @@ def first(metrics: Mapping[str, float], device: str, names: tuple[str, ...]) -> 
     return next((value for name in names if (value := metrics.get(f"{device}.{name}")) is not None), None)
 
 
+def processors(metrics: Mapping[str, float]) -> float | None:
+    """How busy the host's processors are, all together, in percent; None where they do not say."""
+    found = [value for key, value in metrics.items() if key.startswith("cpu.") and key.endswith(".cpu_percent")]
+    return sum(found) / len(found) if found else None
+
+
+def _memory_used(metrics: Mapping[str, float], device: str) -> float | None:
+    parts = [metrics.get(f"{device}.{name}") for name in MEMORY_PARTS]
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else first(metrics, device, MEMORY_USED)
+
+
 def _vitals(snapshot: Snapshot, place: Place) -> Vitals:
     found = {
         "utilization": first(snapshot.metrics, place.key, UTILIZATION),
-        "memory_used": first(snapshot.metrics, place.key, MEMORY_USED),
+        "memory_used": _memory_used(snapshot.metrics, place.key),
         "memory_total": first(snapshot.metrics, place.key, MEMORY_TOTAL),
         "power": first(snapshot.metrics, place.key, POWER),
         "power_limit": first(snapshot.metrics, place.key, POWER_LIMIT),
@@ -75,7 +102,8 @@ def _vitals(snapshot: Snapshot, place: Place) -> Vitals:
         percent = 100.0 * used / total
     why = "" if any(value is not None for value in found.values()) else _reason(snapshot, place.key)
     name = place.identity.name or place.identity.vendor
-    return Vitals(place.key, name, memory_percent=percent, why=why, **{**found, "memory_total": total})
+    whole = not place.identity.parent
+    return Vitals(place.key, name, memory_percent=percent, why=why, whole=whole, **{**found, "memory_total": total})
 
 
 def _reason(snapshot: Snapshot, device: str) -> str:

@@ -213,7 +213,7 @@ TEMPERATURE = (
         },
         minimum=ABSOLUTE_ZERO,
         prometheus='accel_temperature_limit_celsius{limit="slowdown"}',
-        otel='hw.temperature.limit{hw.sensor_location="core",hw.limit_type="throttle"}',
+        otel='hw.temperature.limit{hw.sensor_location="core",hw.limit_type="throttled"}',
     ),
     Metric(
         "gpu.{i}.tempLimit.shutdown",

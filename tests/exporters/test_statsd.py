@@ -1,0 +1,147 @@
+"""Gauges, read back from Etsy's own StatsD."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accelmetrics.exporters.registry import create
+from accelmetrics.exporters.statsd import MAX_PACKET, StatsdExporter, clean, gauge, packets
+from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.snapshot import Snapshot
+from tests.exporters.receivers import Statsd, free_port, statsd
+from tests.records import record
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Statsd]:
+    with statsd(tmp_path_factory.mktemp("statsd")) as running:
+        yield running
+
+
+def sent_to(server: Statsd, sent: Record, options: str) -> dict[str, float]:
+    """The server's gauges after a record, none of an earlier one among them."""
+    server.ask("delgauges *")
+    exporter = create(f"statsd:127.0.0.1:{server.port}?{options}")
+    exporter.open()
+    exporter.export(sent)
+    exporter.flush()
+    exporter.close()
+    due = time.monotonic() + 5
+    found: dict[str, float] = {}
+    while "queued" not in " ".join(found) and time.monotonic() < due:  # the last line of a record with a monitor's state
+        found = server.gauges()
+    return found
+
+
+def test_every_number_is_a_gauge_with_its_key(server: Statsd) -> None:
+    """Each key is a gauge under the prefix, the program's and the monitor's numbers too, and the server finds no bad line."""
+    sent = record(8)
+    found = sent_to(server, sent, "prefix=lab.{hostname}")
+    head = f"lab.{sent.snapshot.hostname.replace('.', '_')}"
+    assert found[f"{head}.gpu.0.powerWatts"] == 300.0
+    assert found[f"{head}.gpu.7.memoryAllocatedBytes"] == 8 * 2**30
+    assert found[f"{head}.disk.-.usageGB"] == 10.5
+    assert found[f"{head}.training.learning_rate"] == 3e-4
+    assert found[f"{head}.monitor.exporter.jsonl.dropped"] == 1
+    assert f"{head}.gpu.1.fanSpeed" not in found
+    assert len([name for name in found if ".gpu." in name or ".disk." in name]) == len(sent.snapshot.metrics) - 4
+    assert server.counter("statsd.bad_lines_seen") == 0
+
+
+def test_negative_numbers_are_set_not_added(server: Statsd) -> None:
+    """A sign makes StatsD add; after falling twice a negative gauge still shows the number that was measured."""
+    base = record(1)
+    for value in (-5.0, -7.5, 3.0, -1e-07):
+        taken = Snapshot(1, "h", {"cpu.avg_temp": value, "gpu.0.temp": 40}, base.snapshot.identities)
+        found = sent_to(server, Record(taken, monitor=base.monitor), "")
+        assert found["accelmetrics.cpu.avg_temp"] == value
+        again = StatsdExporter(f"127.0.0.1:{server.port}")
+        again.open()
+        again.export(Record(taken))
+        again.close()
+        time.sleep(0.05)
+        assert server.gauges()["accelmetrics.cpu.avg_temp"] == value
+
+
+def test_tags_tell_the_devices_apart(server: Statsd) -> None:
+    """With Datadog's tags a device's number is no longer part of the name, and eight GPUs stay eight series."""
+    found = sent_to(server, record(8), "tags=datadog")
+    power = {name: value for name, value in found.items() if name.startswith("accelmetrics.gpu.powerWatts;")}
+    assert sorted(power.values()) == [70.0] + [300.0] * 7
+    second = next(name for name in power if ";accelerator=gpu.1;" in name)
+    assert ";uuid=GPU-5cf1a7ed-0000-4000-8000-000000000001;" in second
+    assert ";run_id=20260101-abc" in second and ";rank=0" in second
+    assert any(name.startswith("accelmetrics.cpu;host=") for name in found)
+    assert server.counter("statsd.bad_lines_seen") == 0
+
+
+def test_a_peer_that_comes_back_is_found_again(server: Statsd) -> None:
+    """While nobody listens the kernel says so, as something that passes; once somebody does, records arrive."""
+    port = free_port(socket.SOCK_DGRAM)
+    exporter = StatsdExporter(f"127.0.0.1:{port}")
+    exporter.open()
+    with pytest.raises(ConnectionRefusedError, match=rf"127\.0\.0\.1:{port}: Connection refused"):
+        for _ in range(5):
+            exporter.export(record(1))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+        listener.bind(("127.0.0.1", port))
+        listener.settimeout(5)
+        exporter.export(record(1))
+        assert listener.recv(65536).startswith(b"accelmetrics.gpu.0.gpu:85.5|g\n")
+    exporter.close()
+
+
+def test_a_large_record_travels_in_several_packets() -> None:
+    """Eight GPUs do not fit into one packet: each is nearly full, none is larger than a network carries whole."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.settimeout(5)
+        exporter = StatsdExporter(f"127.0.0.1:{listener.getsockname()[1]}", tags="datadog")
+        exporter.export(record(8))
+        exporter.close()
+        sizes = []
+        while b"exporter.jsonl.queued" not in (packet := listener.recv(65536)):
+            sizes.append(len(packet))
+    assert len(sizes) > 5 and max(sizes) <= MAX_PACKET < min(sizes) + 250
+
+
+def test_a_host_that_is_not_found_passes() -> None:
+    """A name that does not resolve is an error of the network, so that the record is offered again."""
+    exporter = StatsdExporter("no-such-host.invalid:8125")
+    with pytest.raises(OSError, match=r"no-such-host\.invalid:8125: \w"):
+        exporter.open()
+    exporter.close()
+    with pytest.raises(OSError, match="invalid:8125"):
+        exporter.export(record(1))
+
+
+@pytest.mark.parametrize("address", ["host:", ":8125", "host:0", "host:65536", "host:x", "[::1]:x", ""])
+def test_an_address_that_cannot_be_read_is_said_at_once(address: str) -> None:
+    """So is anything else than HOST:PORT."""
+    with pytest.raises(InvalidOptionError, match="HOST:PORT"):
+        StatsdExporter(address)
+
+
+TEXT = st.text(max_size=600)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**70), 2**70)
+
+
+@given(st.lists(st.tuples(TEXT, NUMBERS, st.dictionaries(TEXT, TEXT, max_size=8)), max_size=30))
+def test_packets_are_whole_lines_of_bounded_size(numbers: list[tuple[str, float, dict[str, str]]]) -> None:
+    """Whatever names, numbers and labels there are: no packet is larger than a network carries whole, and no line is cut."""
+    lines = [gauge(f"x.{clean(name)}", value, tags) for name, value, tags in numbers]
+    found = list(packets(lines))
+    assert b"\n".join(found).split(b"\n") == b"\n".join(lines).split(b"\n")
+    assert all(len(packet) <= MAX_PACKET or packet in lines for packet in found)
+    assert all(len(line) <= MAX_PACKET for packet in found for line in packet.split(b"\n"))
+    for (_, value, _), line in zip(numbers, lines, strict=True):
+        name, _, rest = line.split(b"\n")[-1].partition(b":")
+        assert float(rest.partition(b"|g")[0]) == float(value)
+        assert not set(name) & set(b":|@# ")
