@@ -40,7 +40,10 @@ def parse_timestamp(text: str) -> int:
     moment = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=timezone.utc)
     if sign:
         offset = timedelta(hours=int(hours), minutes=int(minutes))
-        moment = moment + offset if sign == "-" else moment - offset
+        try:
+            moment = moment + offset if sign == "-" else moment - offset
+        except OverflowError:
+            raise ValueError(f"{text!r} lies outside the calendar") from None
     return (moment - _EPOCH) // timedelta(seconds=1) * 1_000_000_000 + int((fraction or "").ljust(9, "0"))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
-from accelmetrics.schemas.snapshot import Snapshot, rfc3339
+from accelmetrics.schemas.snapshot import Snapshot, rfc3339, to_text
 
 NO_LABELS: Mapping[str, str] = {}
 
@@ -63,6 +63,7 @@ class MonitorStatus(NamedTuple):
     def flat(self) -> dict[str, int | float]:
         """The numbers as metrics: ``monitor.ticks``, ``monitor.exporter.jsonl.dropped``."""
         found: dict[str, int | float] = {
+            "monitor.interval": self.interval,
             "monitor.ticks": self.ticks,
             "monitor.missedTicks": self.missed_ticks,
             "monitor.timedOut": self.timed_out,
@@ -107,6 +108,14 @@ class Record(NamedTuple):
         if self.monitor is not None:
             document["monitor"] = self.monitor.flat()
         return document
+
+    def to_json(self) -> str:
+        """The document as text on one line, as :meth:`Snapshot.to_json` writes it.
+
+        Raises:
+            DocumentError: A value is not finite, which JSON cannot hold.
+        """
+        return to_text(self.to_dict(), None, "record")
 
 
 class Exporter(Protocol):

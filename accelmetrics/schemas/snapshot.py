@@ -158,15 +158,7 @@ class Snapshot:
         Raises:
             DocumentError: A value is not finite, which JSON cannot hold.
         """
-        import json
-
-        try:
-            text = json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-            return _without_lone_surrogates(text) if "\\ud" in text else text
-        except ValueError as error:
-            from accelmetrics.schemas.errors import DocumentError
-
-            raise DocumentError(f"the snapshot cannot be written as JSON: {error}") from error
+        return to_text(self.to_dict(), indent, "snapshot")
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Snapshot":
@@ -388,6 +380,19 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<Device {self.key} {self.vendor} {self.name!r}: {len(self.values)} metrics, {len(self.unavailable)} unavailable>"
+
+
+def to_text(document: Mapping[str, Any], indent: int | None, what: str) -> str:
+    """A document as JSON; see :meth:`Snapshot.to_json`."""
+    import json
+
+    try:
+        text = json.dumps(document, indent=indent, allow_nan=False)
+    except ValueError as error:
+        from accelmetrics.schemas.errors import DocumentError
+
+        raise DocumentError(f"the {what} cannot be written as JSON: {error}") from error
+    return _without_lone_surrogates(text) if "\\ud" in text else text
 
 
 def _without_lone_surrogates(text: str) -> str:

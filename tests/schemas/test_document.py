@@ -151,6 +151,11 @@ def test_timestamps_of_other_writers_are_read(text: str, same: str) -> None:
     assert Snapshot.from_dict(changed(lambda d: d.update(timestamp=text))).timestamp == same
 
 
+def test_a_moment_outside_the_calendar_is_no_timestamp() -> None:
+    with pytest.raises(DocumentError, match="outside the calendar"):
+        Snapshot.from_dict(changed(lambda d: d.update(timestamp="9999-12-31T23:59:59-23:59")))
+
+
 @given(st.integers(0, 253_402_300_799_999_999).map(lambda microseconds: microseconds * 1000))
 def test_timestamps_read_back_exactly(time_ns: int) -> None:
     assert parse_timestamp(rfc3339(time_ns)) == time_ns

@@ -1,0 +1,110 @@
+"""A file with a record a row, for spreadsheets and data frames.
+
+A row has ``timestamp``, the metrics under their keys, what the program logged (``step``, ``loss``) and ``label.<name>``. A
+value that is missing leaves its field empty. The first record fixes the columns: its own, and those of values that are
+missing only for now. When a value comes that has none, the file is closed and another one begun that has its column too.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from math import isfinite
+from typing import ClassVar
+
+from accelmetrics.exporters.files import FileExporter
+from accelmetrics.schemas.catalogue import resolve
+from accelmetrics.schemas.errors import DocumentError
+from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.snapshot import Snapshot
+
+TIME = "timestamp"
+LABEL = "label."
+LOGGED = "training."
+"""Before the name of a logged number that is the name of something else too."""
+
+_ONE_LINE = str.maketrans({"\n": "\\n", "\r": "\\r", "\0": "\\0"})
+
+Cells = dict[str, int | float | str]
+
+
+class CsvExporter(FileExporter):
+    """Writes each record as a row."""
+
+    name = "csv"
+    beginning: ClassVar[bytes] = TIME.encode()
+    _head = b""
+    _in_file: tuple[str, ...] = ()
+    _columns: tuple[str, ...] = ()
+
+    def lines(self, record: Record, head: bytes) -> bytes | None:
+        cells = row(record)
+        if not head:
+            columns = _union(self._columns, (TIME, *_owed(record.snapshot)), cells)
+            return _text([columns, _fields(cells, columns)])
+        if head != self._head:
+            self._head, self._in_file = head, _columns_of(head)
+            self._columns = _union(self._in_file, self._columns)
+        if not cells.keys() <= set(self._in_file):
+            return None
+        return _text([_fields(cells, self._in_file)])
+
+    def complete(self, tail: bytes) -> bool:
+        del tail  # what is left of 12.5 may be 12
+        return False
+
+
+def row(record: Record) -> Cells:
+    """The fields of a record that have something in them, by column.
+
+    Of numbers that were logged several times since the last record these are the latest.
+    """
+    metrics = record.snapshot.metrics
+    cells: Cells = {TIME: record.snapshot.timestamp}
+    cells.update((_plain(key), value) for key, value in metrics.items())
+    for step in record.steps:
+        if step.step is not None:
+            cells["step"] = step.step
+        cells.update((_plain(_column(name, metrics)), value) for name, value in step.values.items())
+    cells.update((_plain(LABEL + name), _plain(value)) for name, value in record.labels.items())
+    wrong = [name for name, value in cells.items() if isinstance(value, float) and not isfinite(value)]
+    if wrong:
+        raise DocumentError(f"the record cannot be written as a row: {wrong[0]} = {cells[wrong[0]]} is not finite")
+    return cells
+
+
+def _column(logged: str, metrics: Mapping[str, int | float]) -> str:
+    taken = logged in (TIME, "step") or logged.startswith((LABEL, LOGGED)) or logged in metrics or resolve(logged) is not None
+    return LOGGED + logged if taken else logged
+
+
+def _owed(snapshot: Snapshot) -> Iterator[str]:
+    """The keys that have a value, or may get one without anything being plugged in."""
+    yield from map(_plain, snapshot.metrics)
+    yield from (_plain(key) for key, why in snapshot.unavailable.items() if why.reason != Reason.NOT_SUPPORTED)
+
+
+def _plain(text: str) -> str:
+    """Text that stays on its line and can be written: a lone surrogate becomes the six letters of its escape, as in JSON."""
+    return text if text.isprintable() else text.translate(_ONE_LINE).encode("utf-8", "backslashreplace").decode()
+
+
+def _union(*columns: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(chain(*columns)))
+
+
+def _fields(cells: Cells, columns: Iterable[str]) -> list[int | float | str]:
+    return [cells.get(column, "") for column in columns]
+
+
+def _columns_of(head: bytes) -> tuple[str, ...]:
+    return tuple(next(csv.reader([head.decode("utf-8", "replace")])))
+
+
+def _text(rows: Iterable[Iterable[object]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()

@@ -1,0 +1,147 @@
+"""``csv``: columns, what is missing, and what happens when a column comes late."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from accelmetrics.exporters.csv import CsvExporter
+from accelmetrics.exporters.registry import create
+from accelmetrics.schemas.errors import DocumentError
+from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.series import series
+from accelmetrics.schemas.snapshot import Snapshot
+from tests.exporters.files_tools import exporting, numbered, rows
+
+
+def put(path: Path, *records: Record) -> None:
+    with exporting(CsvExporter(path)) as exporter:
+        for record in records:
+            exporter.export(record)
+
+
+def small(number: int, **metrics: float) -> Record:
+    """A record with little in it."""
+    return Record(Snapshot((1_790_000_000 + number) * 10**9, "node-1", dict(metrics)))
+
+
+def test_a_row_holds_the_record(tmp_path: Path) -> None:
+    """Metrics under their keys, what was logged, labels: each reads back as the number or text that it was."""
+    path = tmp_path / "run.csv"
+    records = [numbered(0, gpus=2), numbered(1, gpus=2)]
+    with exporting(create(f"csv:{path}")) as exporter:  # type: ignore[arg-type]
+        for record in records:
+            exporter.export(record)
+    found = rows(path)
+    assert [row["timestamp"] for row in found] == [record.snapshot.timestamp for record in records]
+    for row, record in zip(found, records, strict=True):
+        assert next(iter(row)) == "timestamp"
+        assert {key: float(row[key]) for key in record.snapshot.metrics} == record.snapshot.metrics
+        assert {key: row[f"label.{key}"] for key in record.labels} == record.labels
+        assert (row["step"], row["loss"], row["learning_rate"]) == ("7", "0.25", "0.0003")
+        assert "gpu.1.fanSpeed" not in row
+
+
+def test_missing_is_empty(tmp_path: Path) -> None:
+    """A value that is missing leaves its field empty, and a zero is a zero."""
+    path = tmp_path / "run.csv"
+    put(path, small(0, a=0.0, b=2), small(1, a=1.5), small(2, b=0))
+    assert [(row["a"], row["b"]) for row in rows(path)] == [("0.0", "2"), ("1.5", ""), ("", "0")]
+    assert len(series(path)) == 1
+
+
+def test_a_late_column_begins_a_new_file(tmp_path: Path) -> None:
+    """A value without a column closes the file; the next one has all columns so far, so that nothing goes back and forth."""
+    path = tmp_path / "run.csv"
+    put(path, small(0, a=1), small(1, a=1, b=2), small(2, a=3), small(3, b=4), small(4, c=5))
+    first, second, third = series(path)
+    assert first.read_text() == "timestamp,a\n2026-09-21T14:13:20.000000Z,1\n"
+    assert second.read_text().splitlines()[0] == "timestamp,a,b"
+    assert [row["b"] for row in rows(second)] == ["2", "", "4"]
+    assert third.read_text().splitlines() == ["timestamp,a,b,c", "2026-09-21T14:13:24.000000Z,,,5"]
+
+
+def test_what_is_missing_for_now_has_its_column(tmp_path: Path) -> None:
+    """A rate that needs a second reading does not close the first file; what the hardware never gives has no column."""
+    path = tmp_path / "run.csv"
+    reasons = {"rate": Unavailable(Reason.NEEDS_INTERVAL), "never": Unavailable(Reason.NOT_SUPPORTED)}
+    put(path, Record(Snapshot(1_790_000_000 * 10**9, "node-1", {"a": 1}, unavailable=reasons)), small(1, a=1, rate=2.5))
+    assert path.read_text().splitlines()[0] == "timestamp,a,rate"
+    assert [row["rate"] for row in rows(path)] == ["", "2.5"]
+
+
+def test_columns_of_a_file_that_is_added_to(tmp_path: Path) -> None:
+    """A file that is there keeps its columns and their order, by whichever exporter it is added to."""
+    path = tmp_path / "run.csv"
+    put(path, small(0, b=1, a=2))
+    put(path, small(1, a=3), small(2, a=4, b=5))
+    assert path.read_text().splitlines()[0] == "timestamp,b,a"
+    assert [(row["a"], row["b"]) for row in rows(path)] == [("2", "1"), ("3", ""), ("4", "5")]
+
+
+def test_a_new_file_has_the_columns_of_the_last(tmp_path: Path) -> None:
+    """Closing a file by size does not lose the columns of values that are missing just then."""
+    path = tmp_path / "run.csv"
+    with exporting(CsvExporter(path, max_bytes=1)) as exporter:
+        for record in (small(0, a=1, b=2), small(1, a=3), small(2, b=4)):
+            exporter.export(record)
+    assert [part.read_text().splitlines()[0] for part in series(path)] == ["timestamp,a,b"] * 3
+
+
+@pytest.mark.parametrize("left", [1, 10, -1])
+def test_a_cut_row_is_removed(tmp_path: Path, left: int) -> None:
+    """A row without its end is removed, even one that looks whole: of 12.5 may be left 12. So is a cut header."""
+    path = tmp_path / "run.csv"
+    put(path, small(0, a=1), small(1, a=12.5))
+    header, first, second = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(header + first + second[:left])
+    put(path, small(2, a=3))
+    assert [row["a"] for row in rows(path)] == ["1", "3"]
+    path.write_bytes(header[:left])
+    put(path, small(3, a=4))
+    assert [row["a"] for row in rows(path)] == ["4"]
+
+
+def test_texts_stay_in_their_field(tmp_path: Path) -> None:
+    """Quotes, commas and line ends in labels and keys neither break a row nor make a column new at every record."""
+    path = tmp_path / "run.csv"
+    label = 'a "b", c\r\nd\0\udcff'
+    for number in range(2):
+        put(path, small(number, **{"disk./mnt/a,\n\udcff.usageGB": 1})._replace(labels={"x,\n": label}))
+    assert len(path.read_bytes().splitlines()) == 3
+    assert [row["label.x,\\n"] for row in rows(path)] == ['a "b", c\\r\\nd\\0\\udcff'] * 2
+    assert [row["disk./mnt/a,\\n\\udcff.usageGB"] for row in rows(path)] == ["1", "1"]
+
+
+def test_logged_numbers_do_not_hide_metrics(tmp_path: Path) -> None:
+    """A logged number with a metric's name has a column of its own; of several steps in one interval the row has the latest."""
+    path = tmp_path / "run.csv"
+    steps = (Step(0, 1, {"loss": 2.0, "cpu": 1, "timestamp": 5}), Step(1, 2, {"loss": 1.0}))
+    put(path, small(0, cpu=50)._replace(steps=steps))
+    (row,) = rows(path)
+    assert row == {
+        "timestamp": "2026-09-21T14:13:20.000000Z",
+        "cpu": "50",
+        "step": "2",
+        "loss": "1.0",
+        "training.cpu": "1",
+        "training.timestamp": "5",
+    }
+
+
+def test_what_is_not_finite_is_refused(tmp_path: Path) -> None:
+    """No row says nan."""
+    with exporting(CsvExporter(tmp_path / "run.csv")) as exporter, pytest.raises(DocumentError, match="a = inf is not finite"):
+        exporter.export(small(0, a=float("inf")))
+
+
+def test_a_dialect_of_csv_that_everybody_reads(tmp_path: Path) -> None:
+    """Python's sniffer finds commas and a header."""
+    path = tmp_path / "run.csv"
+    put(path, *(small(number, power=300.5 + number, temperature=40) for number in range(5)))
+    text = path.read_text()
+    assert csv.Sniffer().sniff(text).delimiter == ","
+    assert csv.Sniffer().has_header(text)

@@ -1,0 +1,168 @@
+"""Disks that are full or refuse: nothing is half-written, nothing is lost, and all goes on when there is room."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from accelmetrics.exporters.csv import CsvExporter
+from accelmetrics.exporters.files import FileExporter
+from accelmetrics.exporters.jsonl import JsonlExporter
+from accelmetrics.exporters.registry import create
+from tests.exporters.files_tools import MARK, exporting, largest_file, numbered, rows, written
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "mount"):
+        pytest.skip("platform: mount() is Linux's")
+    place = tmp_path / "small"
+    place.mkdir()
+    if libc.mount(b"tmpfs", str(place).encode(), b"tmpfs", 0, b"size=256k") != 0:
+        pytest.skip(f"platform: this user may not mount: {os.strerror(ctypes.get_errno())}")
+    try:
+        yield place
+    finally:
+        assert libc.umount2(str(place).encode(), 2) == 0
+
+
+def until_full(exporter: FileExporter, begin: int = 0) -> int:
+    """Write until that fails; the number of the record that failed."""
+    for number in range(begin, begin + 10_000):
+        try:
+            exporter.export(numbered(number))
+        except OSError as error:
+            assert error.errno in (errno.ENOSPC, errno.EFBIG)
+            return number
+    raise AssertionError("the disk never filled")
+
+
+@pytest.mark.parametrize("make", [JsonlExporter, CsvExporter])
+def test_full_disk(small_disk: Path, make: Callable[[Path], FileExporter]) -> None:
+    """On a full disk the file ends in a whole line; the record is taken when it is offered again after there is room."""
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(120_000))
+    path = small_disk / "run.txt"
+    with exporting(make(path)) as exporter:
+        failed = until_full(exporter)
+        assert failed > 5
+        for _ in range(3):
+            assert path.read_bytes().endswith(b"\n")
+            with pytest.raises(OSError, match="No space left"):
+                exporter.export(numbered(failed))
+        filler.unlink()
+        for number in range(failed, failed + 5):
+            exporter.export(numbered(number))
+        found = written(path) if make is JsonlExporter else [int(row[MARK]) for row in rows(path)]
+        assert found == list(range(failed + 5))
+
+
+def test_full_disk_and_compression(small_disk: Path) -> None:
+    """A closed file that cannot be compressed for want of room stays as it is, costs no record, and is compressed later."""
+    path, filler = small_disk / "run.jsonl", small_disk / "filler"
+    with exporting(JsonlExporter(path, max_seconds=8.0, compress=True)) as exporter:
+        for number in range(8):
+            exporter.export(numbered(number))
+        page = os.statvfs(small_disk).f_frsize
+        room_for_one = -(-len(exporter.lines(numbered(8), b"") or b"") // page) * page
+        filler.write_bytes(bytes(os.statvfs(small_disk).f_bavail * page - room_for_one))
+        exporter.export(numbered(8))
+        assert sorted(part.suffix for part in small_disk.iterdir()) == ["", ".jsonl", ".jsonl"]
+        assert until_full(exporter, 9) == 9
+        filler.unlink()
+        exporter.export(numbered(9))
+        assert written(path) == list(range(10))
+    with exporting(JsonlExporter(path, max_seconds=8.0, compress=True)) as exporter:
+        exporter.export(numbered(10))
+    assert sorted(part.suffix for part in small_disk.iterdir()) == [".gz", ".jsonl"]
+    assert written(path) == list(range(11))
+
+
+@pytest.mark.parametrize("rotating", [False, True])
+def test_a_part_of_a_line_fits(tmp_path: Path, rotating: bool) -> None:
+    """What was written of a line that does not fit is taken back at once."""
+    path = tmp_path / "run.jsonl"
+    with exporting(JsonlExporter(path, max_seconds=8.0 if rotating else None)) as exporter:
+        for number in range(10):
+            exporter.export(numbered(number))
+        before = path.stat().st_size
+        with largest_file(before + 1000), pytest.raises(OSError, match="File too large"):
+            exporter.export(numbered(10))
+        assert path.stat().st_size == before
+        exporter.export(numbered(10))
+    assert written(path) == list(range(11))
+
+
+def test_what_cannot_be_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where not even that works, the half line is removed before the next one is written."""
+    path = tmp_path / "run.jsonl"
+    with exporting(JsonlExporter(path)) as exporter:
+        exporter.export(numbered(0))
+        before = path.stat().st_size
+
+        def fails(descriptor: int, length: int) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with monkeypatch.context() as patch, largest_file(before + 1000):
+            patch.setattr(os, "ftruncate", fails)
+            with pytest.raises(OSError, match="File too large"):
+                exporter.export(numbered(1))
+        assert path.stat().st_size == before + 1000
+        exporter.export(numbered(1))
+    assert written(path) == [0, 1]
+    assert path.read_bytes().count(b"\n") == 2
+
+
+def test_fsync_is_called_as_often_as_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every third record reaches the disk with those before it, and the rest on flush; 0 asks for none before that."""
+    calls: list[int] = []
+    monkeypatch.setattr(os, "fsync", calls.append)
+    for every, expected in ((3, 2), (1, 8), (0, 0)):
+        exporter = JsonlExporter(tmp_path / f"{every}.jsonl", fsync_every=every)
+        exporter.open()
+        calls.clear()
+        for number in range(8):
+            exporter.export(numbered(number))
+        assert len(calls) == expected
+        exporter.flush()
+        assert len(calls) == expected + (every != 1)
+        exporter.close()
+
+
+def test_a_disk_that_fails_late_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed fsync is told before the next record is taken, so that offering it again does not write one twice."""
+    path = tmp_path / "run.jsonl"
+    real = os.fsync
+
+    def fails(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with exporting(JsonlExporter(path, fsync_every=2)) as exporter:
+        exporter.export(numbered(0))
+        monkeypatch.setattr(os, "fsync", fails)
+        exporter.export(numbered(1))
+        with pytest.raises(OSError, match="Input/output error"):
+            exporter.export(numbered(2))
+        monkeypatch.setattr(os, "fsync", real)
+        exporter.export(numbered(2))
+    assert written(path) == [0, 1, 2]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="platform: /dev/full is Linux's")
+def test_devices_are_written_to() -> None:
+    """A device is neither mended nor renamed, and its refusal is the system's error."""
+    exporter = create("jsonl:/dev/full?max_bytes=1")
+    exporter.open()
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space left"):
+            exporter.export(numbered(0))
+    exporter.flush()
+    exporter.close()
+    assert Path("/dev/full").is_char_device()
