@@ -49,6 +49,7 @@ def configure(parser: ArgumentParser) -> None:
     add("--bearer-token-file", type=parsing.path, metavar="FILE", help="let in clients with this token")
     add("--make-password", metavar="USER", help="ask for a password and print the line for the --auth file, then exit")
     add("--keys", default="prometheus", metavar="NAME", help="whose names the metrics have (default: prometheus)")
+    add("--per-link", action="store_true", help="serve every link of NVLink and xGMI by itself too: more than twice the series")
     add_exporters(parser)
     add_monitor_options(parser)
 
@@ -107,6 +108,7 @@ def run(options: Namespace, out: Stdout) -> int:
         tls_client_names=options.tls_client_names,
         auth_file=options.auth,
         bearer_token_file=options.bearer_token_file,
+        per_link=options.per_link,
     )
     announced = Announced(endpoint)
     with until_stopped() as stopped, monitor(options, [announced, *options.exporter]):

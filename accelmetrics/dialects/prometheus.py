@@ -94,10 +94,12 @@ def _series(key: str) -> _Series | None:
         return None
     row = sighting.row
     name, labels = split_series(row.prometheus)
-    labels = {label: _filled(value, sighting) for label, value in labels.items()}
+    device = _device(sighting)
+    # Which device it is, its identity says.
+    labels = {label: _filled(value, sighting) for label, value in labels.items() if not (device and value == "{i}")}
     # Factors below 1 are inverses of whole numbers (100, 1,000,000).
     divisor = round(1 / row.factor) if row.factor < 1 else 1
-    return _Series(name, _device(sighting), labels, divisor, row.factor, row.kind, row.unit, SHARED.get(name, row.meaning))
+    return _Series(name, device, labels, divisor, row.factor, row.kind, row.unit, SHARED.get(name, row.meaning))
 
 
 def _filled(label: str, sighting: Sighting) -> str:

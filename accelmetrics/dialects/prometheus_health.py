@@ -76,7 +76,10 @@ def health(record: Record | None, past: Past = NO_PAST, fresh: bool = True) -> I
 
 
 def is_up(snapshot: Snapshot, key: str) -> bool:
-    """Whether a device answered: it gave a value, or is silent for a reason that is in order (powered down, held by nobody)."""
+    """Whether a device answered: it gave a value, or is silent for a reason that is in order (powered down, held by nobody).
+
+    One that is not listed any more has neither values nor reasons.
+    """
     if snapshot.values_of(key):
         return True
     reasons = snapshot.reasons_of(key).values()
@@ -92,9 +95,8 @@ def _was_read(status: BackendStatus) -> bool:
 
 
 def _devices(snapshot: Snapshot, past: Past, fresh: bool) -> Iterator[Point]:
-    listed = {place.key for place in snapshot.identities}
     for key, place in past.places.items():
-        up = fresh and key in listed and is_up(snapshot, key)
+        up = fresh and is_up(snapshot, key)
         yield _gauge(
             "accel_up", up, identity_labels(place), "1", "1 if the device answered at the last reading, 0 if it is listed and fails."
         )

@@ -10,7 +10,17 @@ from accelmetrics.schemas.snapshot import Place
 
 _SCHEDULERS = {"slurm": "slurm", "k8s": "kubernetes", "kubernetes": "kubernetes", "ray": "ray", "pbs": "pbs", "lsf": "lsf", "flux": "flux"}
 """The first words of labels that name a scheduler's job, and what the scheduler is called."""
-_SHORT = {"id": "job_id", "job": "job_id", "pod_name": "pod", "namespace_name": "namespace", "container_name": "container"}
+_SHORT = {
+    "id": "job_id",
+    "job": "job_id",
+    "job_user": "user",
+    "job_partition": "partition",
+    "job_account": "account",
+    "pod_name": "pod",
+    "namespace_name": "namespace",
+    "container_name": "container",
+}
+"""What the field calls these labels."""
 _NOT_IN_NAMES = re.compile(r"\W", re.ASCII)
 _TAKEN = frozenset({"instance", "job", "le", "quantile", "accelerator", "uuid", "scheduler"})
 
@@ -28,7 +38,7 @@ def label_name(text: str) -> str:
 
 
 def jobs(labels: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """By scheduler, what a record's labels say of its job: ``slurm.job_id`` is the label ``job_id`` of ``slurm``."""
+    """By scheduler, what a record's labels say of its job: ``slurm.job.id`` is the label ``job_id`` of ``slurm``."""
     found: dict[str, dict[str, str]] = {}
     for label, value in labels.items():
         scheduler = _scheduler(label)

@@ -26,12 +26,17 @@ _PATIENCE = 1.0
 
 
 class _Latest(NamedTuple):
-    """A record, what came before it, when it came by the monotonic clock, and what was written of it already."""
+    """A record, what came before it, when it came by the monotonic clock, and what was written of it already.
+
+    Attributes:
+        points: Its points in a dialect that counts over all records, which it does when the record comes; None in another one.
+    """
 
     record: Record | None
     past: Past
     taken: float
     written: dict[tuple[str, ...], bytes]
+    points: tuple[Point, ...] | None = None
 
 
 class Page:
@@ -70,11 +75,11 @@ class Page:
 
     def take(self, record: Record) -> None:
         """Serve this record from now on. What the program logged last is kept until it logs anew."""
-        if isinstance(self._dialect, Counting):
-            self._dialect.observe(record)  # each record, whether a scrape sees it or not
+        # Each record is counted once and in order, whether a scrape sees it or not: here, never on the thread of a scrape.
+        counted = tuple(self._dialect.points(record)) if isinstance(self._dialect, Counting) else None
         self._steps = _merged(self._steps, record.steps)
         record = record._replace(steps=self._steps)
-        self._latest = _Latest(record, self._latest.past.after(record), time.monotonic(), {})
+        self._latest = _Latest(record, self._latest.past.after(record), time.monotonic(), {}, counted)
 
     def forget(self) -> None:
         """As before the first record."""
@@ -110,7 +115,7 @@ class Page:
             known.add(point.name)
             yield point
         if latest.record is not None and fresh:
-            found = self._dialect.points(latest.record)
+            found = self._dialect.points(latest.record) if latest.points is None else latest.points
             yield from (point for point in found if point.name not in known and not point.name.startswith(self._left_out))
 
     def _is_fresh(self, latest: _Latest) -> bool:

@@ -13,6 +13,7 @@ from accelmetrics.dialects.prometheus import PROMETHEUS
 from accelmetrics.dialects.prometheus_health import NO_PAST, health
 from accelmetrics.dialects.prometheus_help import SHARED
 from accelmetrics.dialects.registry import dialect
+from accelmetrics.integrations.job import job_labels
 from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
 from accelmetrics.schemas.metric import Metric, split_series
@@ -122,6 +123,12 @@ def test_partitions_links_and_the_host_have_the_labels_they_need() -> None:
     assert of(what, "accel_host_filesystem_used_bytes") == [({"path": "/data"}, float(2**30))]
     info = dict(of(what, "accel_info")[1][0])
     assert (info["parent_uuid"], info["partition"]) == ("GPU-1", "1")
+
+
+def test_what_pytorch_holds_belongs_to_its_gpu() -> None:
+    """``torch.{i}`` is the memory of ``gpu.{i}``, under the same two labels."""
+    what = taken({"torch.1.memoryAllocatedBytes": 7}, place("gpu.0"), place("gpu.1", uuid="GPU-1"))
+    assert of(what, "accel_torch_memory_allocated_bytes") == [({"accelerator": "gpu.1", "uuid": "GPU-1"}, 7)]
 
 
 def test_what_is_missing_has_no_series() -> None:
@@ -246,10 +253,11 @@ def test_the_monitor_and_its_exporters_are_counted() -> None:
 
 def test_a_schedulers_job_is_joined_to_every_device() -> None:
     """There is one info series a device and scheduler, with the labels that exist; without a job there is none."""
-    labels = {"slurm.job_id": "4711", "slurm.user": "ada", "k8s.pod.name": "train-0", "k8s.namespace": "ml", "rank": "0", "slurm.empty": ""}
+    slurm = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_JOB_USER": "ada", "SLURM_JOB_PARTITION": "h100", "SLURM_PROCID": "3"}
+    labels = {**job_labels(slurm), "k8s.pod.name": "train-0", "k8s.namespace": "ml", "slurm.empty": ""}
     found = of(Record(record().snapshot, labels), "accel_job_info")
     identity = {"accelerator": "gpu.0", "uuid": UUID}
-    assert (identity | {"scheduler": "slurm", "job_id": "4711", "user": "ada"}, 1) in found
+    assert (identity | {"scheduler": "slurm", "job_id": "4711", "step_id": "0", "user": "ada", "partition": "h100"}, 1) in found
     assert (identity | {"scheduler": "kubernetes", "pod": "train-0", "namespace": "ml"}, 1) in found
     assert len(found) == 4
     assert of(record(), "accel_job_info") == []

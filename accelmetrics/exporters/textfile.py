@@ -1,0 +1,91 @@
+"""A file for node_exporter's textfile collector, written whole at every record and gone when the exporter is closed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from accelmetrics.exporters.exposition import MAX_SERIES, require_client
+from accelmetrics.exporters.page import Page
+from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.record import Record
+
+_READABLE = 0o644
+_ENDING = ".prom"
+
+
+class TextfileExporter:
+    """Writes the latest record as Prometheus text.
+
+    The collector reads whatever ends in ``.prom`` in its folder at whatever moment: each record is written beside the file
+    under another name, then takes its place at once. There are no timestamps, which the collector refuses. When the exporter
+    is closed the file is removed, so that its last numbers are not taken for fresh ones; a program that is killed leaves it,
+    and ``node_textfile_mtime_seconds`` says so.
+
+    Args:
+        path: The file; its name must end in ``.prom``.
+        dialect: Whose names the metrics have.
+        max_series: At most so many series are written.
+        per_link: Writes each link between devices beside the sum over all of them.
+
+    Raises:
+        InvalidOptionError: The name does not end in ``.prom``, or a number is not positive.
+        UnknownNameError: There is no such dialect.
+        MissingDependencyError: ``prometheus-client`` is not installed.
+    """
+
+    name = "textfile"
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, dialect: str = "prometheus", max_series: int = MAX_SERIES, per_link: bool = False
+    ) -> None:
+        require_client()
+        self.path = Path(path)
+        if self.path.suffix != _ENDING:
+            raise InvalidOptionError(f"the file {str(self.path)!r} must end in {_ENDING}: node_exporter reads no other")
+        self._page = Page(dialect, max_series, per_link=per_link)
+
+    def open(self) -> None:
+        """Make sure of the folder.
+
+        Raises:
+            OSError: It is not there and cannot be made.
+        """
+        self._page.forget()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+
+    def export(self, record: Record) -> None:
+        """Put the record in the file's place.
+
+        Raises:
+            OSError: It cannot be written; the file stays as it was.
+        """
+        self._page.take(record)
+        self._replace(self._page.metrics())
+
+    def flush(self) -> None:
+        """Nothing waits: each record is written at once."""
+
+    def close(self) -> None:
+        """Remove the file.
+
+        Raises:
+            OSError: It cannot be removed.
+        """
+        self.path.unlink(missing_ok=True)
+
+    def _replace(self, body: bytes) -> None:
+        # The name begins with a dot and does not end in .prom: the collector passes over it.
+        descriptor, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
+        new = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                os.fchmod(file.fileno(), _READABLE)
+                file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise

@@ -1,0 +1,144 @@
+"""A real Prometheus (or node_exporter) for a test, on free ports, gone at its end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+_PATIENCE = 20.0
+
+
+def program(name: str) -> str:
+    """The path of a server's program; skips the test where it is not installed."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"server: {name} is not installed")
+    return found
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def fetch(url: str, timeout: float = 5.0) -> str:
+    """What a URL answers."""
+    with urllib.request.urlopen(url, timeout=timeout) as answer:
+        return str(answer.read().decode())
+
+
+def until(what: Callable[[], Any], seconds: float = _PATIENCE) -> Any:
+    """What a call gives once it gives something; fails when it never does."""
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+    return found
+
+
+def check_metrics(text: bytes) -> str:
+    """What ``promtool check metrics`` finds wrong with an exposition; nothing where it is clean."""
+    done = subprocess.run([program("promtool"), "check", "metrics"], input=text, capture_output=True, timeout=30)
+    said = (done.stdout + done.stderr).decode().strip()
+    assert done.returncode == 0 or said, "promtool failed without a word"
+    return said
+
+
+class Server:
+    """A child process that serves HTTP.
+
+    Args:
+        command: What is run.
+        port: Where it serves.
+        ready: The path that answers 200 once it is up.
+        directory: Where its output goes.
+    """
+
+    def __init__(self, command: Sequence[str], port: int, ready: str, directory: Path) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self._log = directory / f"server-{port}.log"
+        with self._log.open("wb") as log:
+            self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            until(lambda: self._answers(ready))
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End it."""
+        self._child.terminate()
+        try:
+            self._child.wait(5)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+    def _answers(self, path: str) -> bool:
+        assert self._child.poll() is None, self._log.read_text()[-2000:]
+        try:
+            fetch(self.url + path, 1)
+        except OSError:
+            return False
+        return True
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+
+class PrometheusServer(Server):
+    """Prometheus, scraping twice a second.
+
+    Args:
+        directory: An empty folder for its data.
+        jobs: Its ``scrape_configs``, but for the intervals.
+    """
+
+    def __init__(self, directory: Path, jobs: Sequence[Mapping[str, Any]]) -> None:
+        config = directory / "prometheus.yml"
+        every = {"scrape_interval": "500ms", "scrape_timeout": "500ms"}
+        # YAML that is JSON.
+        config.write_text(json.dumps({"scrape_configs": [{**every, **job} for job in jobs]}))
+        port = free_port()
+        command = [program("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}"]
+        super().__init__([*command, f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"], port, "/-/ready", directory)
+
+    def query(self, promql: str) -> list[tuple[dict[str, str], float]]:
+        """Labels and value of each series that an expression gives now.
+
+        Raises:
+            AssertionError: Prometheus refuses the expression.
+        """
+        try:
+            answer = json.loads(fetch(f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': promql})}"))
+        except urllib.error.HTTPError as error:
+            raise AssertionError(error.read().decode()) from error
+        return [(one["metric"], float(one["value"][1])) for one in answer["data"]["result"]]
+
+    def value(self, promql: str) -> float:
+        """The value of the one series that an expression gives, waiting until it gives one."""
+        found = until(lambda: self.query(promql))
+        assert len(found) == 1, found
+        return float(found[0][1])
+
+    def targets(self) -> dict[str, dict[str, Any]]:
+        """The state of each target by its job's name."""
+        active = json.loads(fetch(f"{self.url}/api/v1/targets"))["data"]["activeTargets"]
+        return {target["labels"]["job"]: target for target in active}

@@ -1,0 +1,378 @@
+"""The scrape endpoint: what it serves, when it refuses to, and how it begins and ends."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+
+import psutil
+import pytest
+
+from accelmetrics import Snapshot
+from accelmetrics.dialects import registry as dialects
+from accelmetrics.dialects.contract import Point
+from accelmetrics.exporters import registry
+from accelmetrics.exporters.http.address import Address
+from accelmetrics.exporters.http.messages import Response
+from accelmetrics.exporters.prometheus import PORT, PrometheusExporter
+from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError
+from accelmetrics.schemas.record import MonitorStatus, Record, Step
+from tests.records import record
+
+Answer = tuple[int, Mapping[str, str], bytes]
+
+
+@pytest.fixture
+def exporter() -> Iterator[PrometheusExporter]:
+    """An open endpoint on a free port."""
+    made = PrometheusExporter("127.0.0.1:0")
+    made.open()
+    yield made
+    made.close()
+
+
+def ask(exporter: PrometheusExporter, path: str = "/metrics", method: str = "GET", **headers: str) -> Answer:
+    """Status, headers by lower-case name and body of one request."""
+    connection = http.client.HTTPConnection(exporter.address.host, exporter.address.port, timeout=5)
+    try:
+        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+    finally:
+        connection.close()
+
+
+def lines(exporter: PrometheusExporter) -> dict[str, str]:
+    """The series of a scrape and their values."""
+    _, _, body = ask(exporter)
+    return dict(line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#"))
+
+
+# What is served
+
+
+def test_the_latest_record_is_served(exporter: PrometheusExporter) -> None:
+    """A scrape has the values of the last record, as plain text without timestamps."""
+    exporter.export(record(1))
+    exporter.export(record(2))
+    status, headers, body = ask(exporter)
+    assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert headers["x-content-type-options"] == "nosniff"
+    assert int(headers["content-length"]) == len(body)
+    assert body.count(b"\naccel_power_watts{") == 2
+    assert lines(exporter)["accelmetrics_up"] == "1.0"
+
+
+def test_openmetrics_is_served_to_whoever_prefers_it(exporter: PrometheusExporter) -> None:
+    """By the Accept header, ended as that format demands."""
+    exporter.export(record())
+    _, headers, body = ask(exporter, Accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    assert headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert body.endswith(b"# EOF\n")
+
+
+def test_gzip_is_used_where_it_is_accepted(exporter: PrometheusExporter) -> None:
+    """The packed body is the same text, and smaller."""
+    exporter.export(record())
+    _, _, plain = ask(exporter)
+    for _ in range(2):  # written, then served as it was written
+        _, headers, packed = ask(exporter, Accept_Encoding="gzip")
+        assert headers["content-encoding"] == "gzip"
+        assert gzip.decompress(packed) == plain
+    assert len(packed) < len(plain) / 3
+
+
+def test_head_has_the_headers_alone(exporter: PrometheusExporter) -> None:
+    """The length is that of the body that GET would have had."""
+    exporter.export(record())
+    _, full, _ = ask(exporter)
+    status, headers, body = ask(exporter, method="HEAD")
+    assert (status, headers["content-length"], body) == (200, full["content-length"], b"")
+
+
+def test_a_snapshot_is_served_as_json(exporter: PrometheusExporter) -> None:
+    """It is the document that ``dump --json`` prints, and reads back equal."""
+    assert ask(exporter, "/api/snapshot")[0] == 503
+    what = record()
+    exporter.export(what)
+    status, headers, body = ask(exporter, "/api/snapshot?pretty=no")
+    assert (status, headers["content-type"]) == (200, "application/json")
+    assert Snapshot.from_dict(json.loads(body)) == what.snapshot
+    packed = ask(exporter, "/api/snapshot", Accept_Encoding="gzip")[2]
+    assert gzip.decompress(packed) == body
+
+
+def test_probes_tell_alive_from_ready(exporter: PrometheusExporter) -> None:
+    """It is healthy at once, and ready from the first record that holds a value."""
+    assert ask(exporter, "/-/healthy")[0] == 200
+    assert ask(exporter, "/-/ready")[0] == 503
+    exporter.export(Record(Snapshot(time.time_ns(), "node-1", {})))
+    assert ask(exporter, "/-/ready")[0] == 503
+    exporter.export(record())
+    assert ask(exporter, "/-/ready")[0] == 200
+    exporter.export(Record(Snapshot(time.time_ns(), "node-1", {})))
+    assert ask(exporter, "/-/ready")[0] == 200
+
+
+def test_other_paths_and_methods_are_refused(exporter: PrometheusExporter) -> None:
+    """404 names where to look, 405 what is allowed; the connection stays usable."""
+    connection = http.client.HTTPConnection(exporter.address.host, exporter.address.port, timeout=5)
+    for method, path, status in (("GET", "/nothing", 404), ("DELETE", "/metrics", 405), ("OPTIONS", "/", 405), ("GET", "/", 200)):
+        connection.request(method, path)
+        answer = connection.getresponse()
+        assert (answer.status, b"/metrics" in answer.read()) == (status, status == 200)
+    assert answer.headers["Content-Type"].startswith("text/html")
+    connection.close()
+    assert ask(exporter, method="POST", Content_Length="0")[1]["allow"] == "GET, HEAD"
+
+
+class Foreign:
+    """A dialect of a plug-in."""
+
+    name = "foreign"
+    summary = "somebody else's"
+
+    def flat(self, record: Record) -> dict[str, int | float | None]:
+        return {}
+
+    def points(self, record: Record) -> list[Point]:
+        return [Point("gpu.power", record.snapshot.metrics["gpu.0.powerWatts"], {"GPU": "0"})]
+
+
+FOREIGN = Foreign()
+
+
+def test_another_dialect_can_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its names are made legal; how the tool and the devices fare is told under our own names all the same."""
+    monkeypatch.setitem(dialects.DIALECTS, "foreign", f"{__name__}:FOREIGN")
+    exporter = PrometheusExporter("127.0.0.1:0", dialect="foreign")
+    exporter.open()
+    exporter.export(record())
+    found = lines(exporter)
+    exporter.close()
+    assert found['gpu_power{GPU="0"}'] == "300.0"
+    assert found["accelmetrics_up"] == "1.0"
+    assert not [name for name in found if name.startswith("accel_power")]
+    with pytest.raises(UnknownNameError, match="Did you mean 'prometheus'"):
+        PrometheusExporter(dialect="promethius")
+
+
+def test_routes_can_be_added() -> None:
+    """What stands in ``routes`` before the endpoint is opened is served beside the rest."""
+    exporter = PrometheusExporter("127.0.0.1:0")
+    exporter.routes["/more"] = lambda request: Response(200, request.query.encode())
+    exporter.open()
+    assert ask(exporter, "/more?a=b")[2] == b"a=b"
+    exporter.close()
+
+
+def test_what_the_program_logged_last_stays(exporter: PrometheusExporter) -> None:
+    """A scrape between two steps still sees the loss of the last one."""
+    first, then = record(), record(steps=False)
+    exporter.export(first)
+    exporter.export(then._replace(steps=(Step(1, 8, {"accuracy": 0.5}),)))
+    exporter.export(then)
+    found = lines(exporter)
+    assert (found["training_loss"], found["training_accuracy"], found["training_step"]) == ("0.25", "0.5", "8.0")
+
+
+# What is not
+
+
+def test_before_the_first_record_nothing_is_up(exporter: PrometheusExporter) -> None:
+    """The endpoint answers, and says that it has nothing."""
+    assert lines(exporter)["accelmetrics_up"] == "0.0"
+
+
+def test_old_values_are_never_served_as_fresh() -> None:
+    """A record older than max_age leaves every device down under its own labels, and no measurement; a new one mends that."""
+    exporter = PrometheusExporter("127.0.0.1:0", max_age=0.3)
+    exporter.open()
+    exporter.export(record())
+    before = lines(exporter)
+    time.sleep(0.35)
+    after = lines(exporter)
+    assert {name for name in after if name.startswith("accel_")} == {name for name in before if name.startswith("accel_up")}
+    assert {value for name, value in after.items() if name.startswith("accel_up")} == {"0.0"}
+    assert after["accelmetrics_up"] == "0.0"
+    assert after["accelmetrics_ticks_total"] == "10.0"
+    assert not [name for name in after if name.startswith("training")]
+    assert ask(exporter, "/api/snapshot")[0] == 503
+    exporter.export(record())
+    assert lines(exporter).keys() == before.keys()
+    exporter.close()
+
+
+@pytest.mark.parametrize(
+    ("interval", "age", "up"), [(1.0, 4.0, "1.0"), (1.0, 6.0, "0.0"), (10.0, 20.0, "1.0"), (10.0, 22.0, "0.0"), (None, 4.0, "1.0")]
+)
+def test_how_old_is_too_old_follows_the_interval(exporter: PrometheusExporter, interval: float | None, age: float, up: str) -> None:
+    """Two intervals and a second, and never less than five seconds."""
+    old = Snapshot(time.time_ns() - int(age * 1e9), "node-1", {"cpu": 1.0})
+    exporter.export(Record(old, monitor=None if interval is None else MonitorStatus(interval)))
+    assert lines(exporter)["accelmetrics_up"] == up
+
+
+def test_a_clock_that_is_set_back_does_not_make_old_values_fresh() -> None:
+    """A record that seems to come from the future grows old all the same."""
+    exporter = PrometheusExporter("127.0.0.1:0", max_age=0.2)
+    exporter.open()
+    exporter.export(Record(Snapshot(time.time_ns() + 3600 * 10**9, "node-1", {"cpu": 1.0})))
+    assert lines(exporter)["accelmetrics_up"] == "1.0"
+    time.sleep(0.25)
+    assert lines(exporter)["accelmetrics_up"] == "0.0"
+    exporter.close()
+
+
+# Beginning and end
+
+
+def test_a_port_in_use_is_named() -> None:
+    """The error says which port of which host, and the other program is not disturbed."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        exporter = PrometheusExporter(f"127.0.0.1:{port}")
+        with pytest.raises(OSError, match=f"port {port} of 127.0.0.1 is in use"):
+            exporter.open()
+        exporter.close()
+
+
+def test_it_can_be_opened_again_on_the_same_port() -> None:
+    """After close the port is free at once, even with a client connected, and nothing of before is served."""
+    exporter = PrometheusExporter("127.0.0.1:0")
+    exporter.open()
+    exporter.export(record())
+    port = exporter.address.port
+    again = PrometheusExporter(str(port))
+    with socket.create_connection(exporter.address) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 200"
+        exporter.close()
+        again.open()
+    assert lines(again)["accelmetrics_up"] == "0.0"
+    again.export(record())
+    assert lines(again)["accelmetrics_up"] == "1.0"
+    again.open()
+    assert lines(again)["accelmetrics_up"] == "0.0"
+    again.close()
+    with pytest.raises(ConnectionRefusedError):
+        ask(again)
+
+
+def test_close_leaves_nothing_behind() -> None:
+    """No thread, no file: after twenty rounds with clients in every state there are as many as after the first."""
+
+    def round_trip() -> None:
+        exporter = PrometheusExporter("127.0.0.1:0")
+        exporter.open()
+        exporter.export(record())
+        with socket.create_connection(exporter.address), socket.create_connection(exporter.address) as half:
+            half.sendall(b"GET /metr")
+            assert lines(exporter)
+            exporter.close()
+            exporter.close()
+
+    round_trip()
+    threads, files = threading.active_count(), psutil.Process().num_fds()
+    for _ in range(20):
+        round_trip()
+    assert (threading.active_count(), psutil.Process().num_fds()) == (threads, files)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="platform: no fork")
+def test_a_forked_child_does_not_keep_the_port(exporter: PrometheusExporter) -> None:
+    """A data loader's worker that outlives the endpoint holds neither its port nor its clients, and may close it without harm."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        exporter.close()
+        os.write(writer, b"x")
+        time.sleep(10)
+        os._exit(0)
+    try:
+        assert os.read(reader, 1) == b"x"
+        assert lines(exporter)
+        port = exporter.address.port
+        exporter.close()
+        with pytest.raises(ConnectionRefusedError):
+            ask(exporter)
+        with socket.create_server(("127.0.0.1", port)):
+            pass
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        os.close(reader)
+        os.close(writer)
+
+
+def test_other_machines_are_let_in_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """One line says that anyone can read; on loopback there is none."""
+    for address, said in (("0.0.0.0:0", 1), ("127.0.0.1:0", 0), ("localhost:0", 0)):
+        caplog.clear()
+        exporter = PrometheusExporter(address)
+        with caplog.at_level(logging.WARNING, "accelmetrics"):
+            exporter.open()
+        exporter.close()
+        assert [message.count("without TLS or a password") for message in caplog.messages] == [1] * said
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9000", ("127.0.0.1", 9000)),
+        ("9000", ("127.0.0.1", 9000)),
+        (":9000", ("127.0.0.1", 9000)),
+        ("0.0.0.0", ("0.0.0.0", PORT)),
+        ("localhost:0", ("localhost", 0)),
+        ("[::1]:9000", ("::1", 9000)),
+        ("[::]", ("::", PORT)),
+    ],
+)
+def test_addresses_are_read(text: str, address: tuple[str, int]) -> None:
+    """What is left out is loopback, or our own port."""
+    assert Address.parse(text, PORT) == address
+    assert Address.parse(str(Address.parse(text, PORT)), 1) == address
+
+
+@pytest.mark.parametrize("text", ["host:port", "::1", "1.2.3.4:70000", "a:b:c", "999999", "[::1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    """The message shows how one looks."""
+    with pytest.raises(InvalidOptionError, match="is not HOST:PORT"):
+        PrometheusExporter(text)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"tls_key": "k"}, {"tls_client_ca": "c"}, {"tls_cert": "c", "tls_client_names": "a"}, {"max_series": 0}, {"max_age": 0.0}],
+)
+def test_options_that_lack_another_are_refused(options: dict[str, str]) -> None:
+    """Half of a protection is none: it is an error at once."""
+    with pytest.raises(InvalidOptionError):
+        PrometheusExporter(**options)  # type: ignore[arg-type]  # what is wrong is the point
+
+
+def test_the_string_form_sets_everything() -> None:
+    """``prometheus:ADDRESS?option=value`` makes the same exporter."""
+    exporter = registry.create("prometheus:0.0.0.0:9000?max_series=5&max_age=2.5&tls_cert=a&tls_client_ca=b&tls_client_names=c,d")
+    assert isinstance(exporter, PrometheusExporter)
+    assert exporter.address == ("0.0.0.0", 9000)
+    default = registry.create("prometheus")
+    assert isinstance(default, PrometheusExporter)
+    assert default.address == ("127.0.0.1", PORT)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without prometheus-client the error is there at once, with the command that installs it."""
+    monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'accelmetrics\[prometheus\]'"):
+        PrometheusExporter()
