@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
     from accelmetrics.schemas.reasons import Reason, Unavailable
     from accelmetrics.schemas.record import Exporter, MonitorStatus, Record, Step
+    from accelmetrics.schemas.recording import recordings
     from accelmetrics.schemas.snapshot import Device, Snapshot
 
 __all__ = [
@@ -70,6 +71,7 @@ __all__ = [
     "__version__",
     "allocation",
     "diagnose",
+    "recordings",
     "sample",
     "visibility",
     "visible_devices",
@@ -105,6 +107,7 @@ _HOMES = {
     "Worker": "sampling.allocation_records",
     "allocation": "sampling.allocation",
     "diagnose": "sampling.diagnosis",
+    "recordings": "schemas.recording",
     "sample": "sampling.sampler",
     "visibility": "sampling.visibility",
     "visible_devices": "sampling.visible_devices",

@@ -126,8 +126,9 @@ def test_what_cannot_be_meant_is_refused(arguments: list[str], words: str) -> No
 
 def test_messages_are_json_where_that_is_wanted() -> None:
     """A line that another program reads carries the labels of every record."""
-    done = start("record", "--backends", "host", "--log-format", "json", "--label", "team=vision", "--no-console", "--duration", "0.3",
-                 "--exporter", "jsonl:/nonexistent/run.jsonl")  # fmt: skip
-    _, said = done.communicate(timeout=20)
-    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    assert any("jsonl" in line["message"] and line["labels"]["team"] == "vision" and line["level"] == "warning" for line in lines)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        exporter = f"prometheus:127.0.0.1:{taken.getsockname()[1]}"
+        options = ("--log-format", "json", "--label", "team=vision", "--no-console", "--duration", "0.5", "--exporter", exporter)
+        done = run("record", "--backends", "host", *options)
+    lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    assert any("prometheus" in line["message"] and line["labels"]["team"] == "vision" and line["level"] == "warning" for line in lines)

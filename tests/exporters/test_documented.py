@@ -1,0 +1,43 @@
+"""docs/exporters.md speaks of every exporter and of every option that there is, and of none besides."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from accelmetrics.dialects.registry import DIALECTS
+from accelmetrics.exporters import registry
+
+DOCS = Path(__file__).parents[2] / "docs"
+NOT_IN_STRINGS = {"stream"}
+"""Parameters that take an object."""
+
+
+def sections() -> dict[str, str]:
+    """By exporter, the section whose heading has its name."""
+    parts = re.split(r"^(?=#{2,3} )", (DOCS / "exporters.md").read_text(), flags=re.MULTILINE)
+    found: dict[str, str] = {}
+    heading = ""
+    for part in parts:
+        names = re.findall(r"`([\w-]+)`", part.splitlines()[0])
+        heading = heading if not names or names[0] not in registry.BUILT_IN else " ".join(names)
+        for name in heading.split():
+            found[name] = found.get(name, "") + part
+    return found
+
+
+@pytest.mark.parametrize("name", registry.BUILT_IN)
+def test_every_option_is_documented(name: str) -> None:
+    """What can be set is in the exporter's section."""
+    options = [one.name for one in inspect.signature(registry.load(name)).parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
+    section = sections()[name]
+    assert [option for option in options if f"`{option}`" not in section and option not in NOT_IN_STRINGS] == []
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_dialect_is_documented(name: str) -> None:
+    """What can be chosen is in docs/dialects.md."""
+    assert f"`{name}`" in (DOCS / "dialects.md").read_text()
