@@ -110,7 +110,7 @@ def test_every_help_has_examples_that_work(command: str, capsys: pytest.CaptureF
     assert examples
     for example in examples:
         words = shlex.split(example.partition("   ")[0], comments=True)
-        arguments = words[2 : next((place for place, word in enumerate(words) if word in {"|", ">", "||"}), None)]
+        arguments = words[2 : next((place for place, word in enumerate(words) if word in {"|", ">", ">>", "||"}), None)]
         parser = parsing.Parser.for_command(words[1], "x", "")
         commands.load(words[1]).configure(parser)
         assert isinstance(parser.parse_strictly(arguments), argparse.Namespace)
