@@ -20,7 +20,7 @@ MEASURES: dict[str, Measure] = {
     "cpu": steady.cpu_per_tick,
     "calls": readings.calls,
     "start": starting.starting,
-    "memory": steady.resident_memory,
+    "memory": steady.memory,
     "peers": peers.peers,
 }
 

@@ -27,14 +27,16 @@ def environment(simulator: NvmlSimulator | None = None) -> dict[str, str]:
     return base | (simulator.environment() if simulator else {})
 
 
-def run(simulator: NvmlSimulator, worker: str, *arguments: object, python: Path | None = None) -> Result:
+def run(simulator: NvmlSimulator | None, worker: str, *arguments: object, python: Path | None = None) -> Result:
     """Runs a worker to its end and gives what it printed last."""
     with started(simulator, worker, *arguments, python=python) as program:
         return finish(program)
 
 
 @contextmanager
-def started(simulator: NvmlSimulator, worker: str, *arguments: object, python: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+def started(
+    simulator: NvmlSimulator | None, worker: str, *arguments: object, python: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """A worker that is running; it is killed if it is still there when the block ends."""
     script = REPOSITORY / "benchmarks" / "workers" / f"{worker}.py"
     target = ["-m", f"benchmarks.workers.{worker}"] if python is None else [str(script)]

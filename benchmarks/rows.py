@@ -46,7 +46,8 @@ class Scale(NamedTuple):
         seconds: How long a steady pace is kept.
         rounds: How often either side keeps it.
         starts: How often a program is started.
-        ticks: Readings between the two looks at resident memory, the first after a twentieth of them.
+        ticks: Ticks of a monitor between the two looks at resident memory, the first after a hundredth of them.
+        history: Readings in a history that is weighed.
         peers: Samples taken with another tool.
     """
 
@@ -58,13 +59,14 @@ class Scale(NamedTuple):
     seconds: float = 10.0
     rounds: int = 2
     starts: int = 25
-    ticks: int = 20_000
+    ticks: int = 100_000
+    history: int = 3600
     peers: int = 20
 
 
 FULL = Scale()
-QUICK = Scale(gpus=8, processes=2, readings=50, turns=4, busy=30, seconds=4.0, rounds=1, starts=7, ticks=4000, peers=5)
-SMOKE = Scale(gpus=2, processes=1, readings=5, turns=1, busy=3, seconds=0.5, rounds=1, starts=1, ticks=100, peers=1)
+QUICK = Scale(gpus=8, processes=2, readings=50, turns=4, busy=30, seconds=4.0, rounds=1, starts=7, ticks=20_000, peers=5)
+SMOKE = Scale(gpus=2, processes=1, readings=5, turns=1, busy=3, seconds=0.5, rounds=1, starts=1, ticks=1000, history=100, peers=1)
 
 
 def cell(number: float | None, unit: str) -> str:

@@ -1,4 +1,4 @@
-"""The rows about running for long: CPU per tick against W&B's processes, resident memory."""
+"""The rows about running for long: CPU per tick against W&B's processes, memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import NamedTuple
 import psutil
 
 from benchmarks.environments import wandb_python
-from benchmarks.programs import run, started, wait_for_line
+from benchmarks.programs import Result, run, started, wait_for_line
 from benchmarks.rows import Row, Scale
 from tests.simulators.nvml import NvmlSimulator
 
 RATE = 10
 WARM_UP = 2.0
+HISTORY_GPUS, HISTORY_KEYS = 8, 40
 COLLECTORS = ("wandb-core", "wandb-symon")
 
 
@@ -79,10 +80,31 @@ def _difference(after: dict[tuple[str, int | None], int], before: dict[tuple[str
     return made
 
 
-def resident_memory(scale: Scale) -> Iterator[Row]:
-    """Whether readings leave something behind."""
-    few, many = scale.ticks // 20, scale.ticks
+def memory(scale: Scale) -> Iterator[Row]:
+    """What a monitor's history weighs, and whether readings leave something behind."""
+    yield from history(scale)
+    few, many = scale.ticks // 100, scale.ticks
+    with NvmlSimulator(scale.gpus) as simulator:
+        result = run(simulator, "watching", few, many, 1 / RATE, min(300, few // 2))
+    if result["failed"]:
+        raise RuntimeError(f"the monitor's exporter failed {result['failed']} times")
+    note = f"{_sizes(result)}; a Monitor with history, windows, steps and an exporter, {result['keys']} keys of {scale.gpus} GPUs"
+    yield Row(f"resident memory after {many:,} ticks against after {few:,}", result["late"] / result["early"], "×", 1.02, 1.0, note)
+    few, many = scale.ticks // 100, scale.ticks // 5
     with NvmlSimulator(scale.gpus) as simulator:
         result = run(simulator, "resident", few, many, 1.2 * scale.seconds)
-    note = f"{result['early'] / 2**20:.1f} MiB, then {result['late'] / 2**20:.1f} MiB; a Sampler, GPUs and host"
-    yield Row(f"resident memory after {many:,} readings against after {few:,}", result["late"] / result["early"], "×", 1.02, 1.0, note)
+    what = f"resident memory after {many:,} readings against after {few:,}, a Sampler, GPUs and host"
+    yield Row(what, result["late"] / result["early"], "×", note=_sizes(result))
+
+
+def history(scale: Scale) -> Iterator[Row]:
+    """An hour in memory."""
+    result = run(None, "remembering", HISTORY_GPUS, HISTORY_KEYS, scale.history)
+    plain = result["readings"] * result["keys"] * 8
+    note = f"{result['readings']:,} readings over {result['seconds']:.0f} s, {plain / 2**20:.1f} MiB as bare numbers"
+    what = f"memory of Monitor's history of one hour at 1 Hz, {HISTORY_GPUS} GPUs × {HISTORY_KEYS} keys"
+    yield Row(what, result["bytes"] / 2**20, " MiB", 32, 12, note)
+
+
+def _sizes(result: Result) -> str:
+    return f"{result['early'] / 2**20:.1f} MiB, then {result['late'] / 2**20:.1f} MiB"

@@ -1,28 +1,46 @@
-"""What a stretch of watching came to, in a few lines: for people, at the end of a command."""
+"""What a stretch of watching came to: in a few lines for people, as plain values for programs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli.layout import aligned
-from accelmetrics.schemas.vitals import MEMORY_USED, POWER, TEMPERATURE, UTILIZATION
+from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, TEMPERATURE, UTILIZATION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from accelmetrics.sampling.energy import Energy
     from accelmetrics.sampling.summary import Summary
     from accelmetrics.sampling.window import Window
-    from accelmetrics.schemas.snapshot import Snapshot
+    from accelmetrics.schemas.snapshot import Place, Snapshot
 
 GIB = 2.0**30
+MIB = 2.0**20
 HEADINGS = ("", "util mean", "max", "memory mean", "max", "power mean", "max", "temp max", "energy")
+MEASURED = {
+    "utilization_percent": UTILIZATION,
+    "memory_percent": MEMORY_PERCENT,
+    "memory_bytes": MEMORY_USED,
+    "power_watts": POWER,
+    "temperature_celsius": TEMPERATURE,
+}
+PROCESS = {"cpu_percent": ("cpu", 1.0), "memory_bytes": ("proc.memory.rssMB", MIB), "threads": ("proc.cpu.threads", 1.0)}
+"""Of the watched process: the key, and what makes its unit ours."""
 
 
-def of_window(window: Window, latest: Snapshot | None, title: str) -> str:
-    """A window's devices, a line each; where there is none, the host."""
+def of_window(window: Window, latest: Snapshot | None, title: str, seconds: float | None = None) -> str:
+    """A window's devices, a line each; where there is none, the host.
+
+    Args:
+        window: What was measured.
+        latest: A reading that has the devices.
+        title: What it is about.
+        seconds: How long that lasted, where somebody knows better than the window.
+    """
     summary, energy = window.summary, window.energy_joules
     devices = [place.key for place in latest.identities] if latest is not None else []
-    head = f"{title}: {window.duration:.1f} s, {max((held.count for held in summary.values()), default=0)} readings"
+    head = f"{title}: {window.duration if seconds is None else seconds:.1f} s, {readings(summary)} readings"
     if not devices:
         return "\n".join((head, *_host(summary))) + "\n"
     rows: list[tuple[str, ...]] = [HEADINGS]
@@ -30,6 +48,44 @@ def of_window(window: Window, latest: Snapshot | None, title: str) -> str:
         joules = energy.get(device)
         rows.append((device, *_device(summary, device), "-" if joules is None else _energy(joules.joules)))
     return "\n".join((head, *aligned(rows, "  ", numeric=True))) + "\n"
+
+
+def readings(summary: Mapping[str, Summary]) -> int:
+    """How often the source that answered most often was read."""
+    return max((held.count for held in summary.values()), default=0)
+
+
+def of_devices(window: Window, latest: Snapshot | None) -> dict[str, Any]:
+    """By device: who it is, and of each measure that it gave ``mean``, ``max`` and ``count``; its energy, its readings."""
+    summary, energy = window.summary, window.energy_joules
+    places = latest.identities if latest is not None else ()
+    return {place.key: _measured(place, summary, energy.get(place.key)) for place in places}
+
+
+def of_process(window: Window) -> dict[str, Any]:
+    """The watched process and its descendants: ``mean``, ``max`` and ``count`` of each measure."""
+    summary = window.summary
+    return {name: _values(summary[key], factor) for name, (key, factor) in PROCESS.items() if key in summary}
+
+
+def _measured(place: Place, summary: Mapping[str, Summary], energy: Energy | None) -> dict[str, Any]:
+    identity = place.identity
+    found: dict[str, Any] = {"name": identity.name or identity.vendor, "vendor": identity.vendor}
+    if identity.uuid:
+        found["uuid"] = identity.uuid
+    measures = {name: held for name, keys in MEASURED.items() if (held := _first(summary, place.key, keys)) is not None}
+    found["samples"] = max((held.count for held in measures.values()), default=0)
+    found.update({name: _values(held) for name, held in measures.items()})
+    total = _first(summary, place.key, MEMORY_TOTAL)
+    if total is not None or identity.memory_total_bytes:
+        found["memory_total_bytes"] = identity.memory_total_bytes if total is None else total.last
+    if energy is not None:
+        found.update(energy_joules=energy.joules, energy_source=energy.source, energy_seconds=energy.seconds)
+    return found
+
+
+def _values(held: Summary, factor: float = 1.0) -> dict[str, float]:
+    return {"mean": held.mean * factor, "max": held.max * factor, "count": held.count}
 
 
 def _device(summary: Mapping[str, Summary], device: str) -> tuple[str, ...]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from accelmetrics.cli import parsing
 from accelmetrics.cli.visible import add_visible
@@ -16,10 +18,14 @@ from accelmetrics.cli.visible import add_visible
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from accelmetrics.cli.output import Stdout
     from accelmetrics.integrations.monitor import Monitor
+    from accelmetrics.sampling.sampler import Sampler
     from accelmetrics.schemas.record import Exporter
 
 DEFAULT_INTERVAL = 1.0
+NAMED = 2.0
+"""Seconds that the check of device names waits for a driver to open: one that takes longer is believed to have them."""
 POLL = 0.2
 """Seconds between two looks at whether a signal has come: waiting for ever would keep Python from handling it on some systems."""
 
@@ -53,6 +59,31 @@ def add_exporters(parser: ArgumentParser) -> None:
     parser.add_argument("--exporter", action="append", default=[], metavar="NAME[:TARGET]", help=words)
 
 
+def add_wandb(parser: ArgumentParser) -> None:
+    """Add the short form of the exporter that is asked for most."""
+    add = parser.add_argument
+    add("--wandb-project", metavar="NAME", help="log to Weights & Biases, into this project")
+    add("--wandb-run-name", metavar="NAME", help="the name of that run")
+
+
+def exporters(options: Namespace) -> list[Exporter]:
+    """The exporters that the options of :func:`add_exporters` and :func:`add_wandb` ask for.
+
+    Raises:
+        UnknownNameError: There is none of that name.
+        InvalidOptionError: One cannot be made so.
+        MissingDependencyError: One needs a package that is not installed.
+    """
+    from accelmetrics.exporters.registry import create
+
+    chosen = [create(wanted) for wanted in options.exporter]
+    if options.wandb_project or options.wandb_run_name:
+        from accelmetrics.exporters.wandb import WandbExporter
+
+        chosen.append(WandbExporter(project=options.wandb_project, name=options.wandb_run_name))
+    return chosen
+
+
 def label(text: str) -> tuple[str, str]:
     """A label."""
     name, equals, value = text.partition("=")
@@ -69,33 +100,75 @@ def monitor(options: Namespace, exporters: Sequence[str | Exporter], pid: int | 
         exporters: Where records go.
         pid: The process to watch, for a command that knows it.
         children: Whether its descendants are watched with it, likewise.
+
+    Raises:
+        InvalidOptionError: An option has a value that cannot be used.
+        UnknownNameError: There is no such source, exporter or device.
     """
     from accelmetrics.cli.logs import set_up
     from accelmetrics.integrations.monitor import Monitor
     from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT
 
-    made = Monitor(
-        options.interval,
-        exporters,
-        backends=options.backends,
-        gpus=options.gpus,
-        visible=options.visible,
-        pid=pid if pid is not None else getattr(options, "pid", None),
-        children=children or getattr(options, "children", False),
-        disk_paths=options.disk_path or ("/",),
-        labels=dict(options.label or ()),
-        timeout=options.timeout or DEFAULT_TIMEOUT,
-        open_timeout=options.timeout or DEFAULT_OPEN_TIMEOUT,
-        isolation=options.isolation,
-        amd_source=options.amd_source,
-    )
+    chosen: dict[str, Any] = {
+        "backends": options.backends,
+        "gpus": options.gpus,
+        "visible": options.visible,
+        "pid": pid if pid is not None else getattr(options, "pid", None),
+        "children": children or getattr(options, "children", False),
+        "disk_paths": options.disk_path or ("/",),
+        "timeout": options.timeout or DEFAULT_TIMEOUT,
+        "open_timeout": options.timeout or DEFAULT_OPEN_TIMEOUT,
+        "isolation": options.isolation,
+        "amd_source": options.amd_source,
+    }
+    made = Monitor(options.interval, exporters, labels=dict(options.label or ()), **chosen)
+    if options.gpus is not None and pid is None:
+        _named[made] = _checked(chosen)
     set_up(options.log_format, made.labels)
     return made
 
 
+_named: WeakKeyDictionary[Monitor, Sampler] = WeakKeyDictionary()
+"""What the names of a monitor's devices were checked with, for as long as that is there: it has the drivers open already."""
+
+
+def _checked(chosen: dict[str, Any]) -> Sampler:
+    """Refuse devices that are not there: a monitor could only say so in the background, for as long as it runs."""
+    from accelmetrics.sampling.sampler import Sampler
+
+    sampler = Sampler(**{**chosen, "open_timeout": min(NAMED, chosen["open_timeout"])})
+    sampler.sample()
+    if chosen["isolation"] == "process":
+        sampler.close()  # a process that nobody would ask again
+    return sampler
+
+
+def tell_losses(watching: Monitor) -> None:
+    """Say of every exporter that lost something what it lost."""
+    from accelmetrics.cli.logs import warn
+
+    for status in watching.status.exporters:
+        if status.failed or status.dropped:
+            said = f"; the last error: {status.error}" if status.error else ""
+            warn(f"exporter {status.name}: {status.sent} records sent, {status.failed} failed, {status.dropped} dropped{said}")
+
+
+@contextmanager
+def as_given(out: Stdout) -> Iterator[None]:
+    """Standard output as this process was given it, for a moment: what is started meanwhile has it."""
+    out.__exit__(None, None, None)
+    try:
+        yield
+    finally:
+        out.__enter__()
+
+
 @contextmanager
 def until_stopped() -> Iterator[threading.Event]:
-    """An event that is set by Ctrl-C and by the signal that ends services; the second one ends the process as ever."""
+    """An event that is set by Ctrl-C, by the signal that ends services and by the one of a terminal that goes away.
+
+    The second one of a kind ends the process as ever. One that is ignored, as under ``nohup``, stays so.
+    """
     stopped = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -103,7 +176,8 @@ def until_stopped() -> Iterator[threading.Event]:
         stopped.set()
         signal.signal(number, before[number])
 
-    before = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in handlers.items() if handler != signal.SIG_IGN}
     for number in before:
         signal.signal(number, stop)
     try:
@@ -115,7 +189,7 @@ def until_stopped() -> Iterator[threading.Event]:
 
 def wait(stopped: threading.Event, seconds: float | None = None) -> bool:
     """Wait for the end, at most so many seconds; whether it has come."""
-    left = float("inf") if seconds is None else seconds
-    while left > 0 and not stopped.wait(min(POLL, left)):
-        left -= POLL
+    end = float("inf") if seconds is None else time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0 and not stopped.wait(min(POLL, left)):
+        pass
     return stopped.is_set()

@@ -6,16 +6,17 @@ On a terminal it can be a table instead that is drawn in place. Nothing here wri
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
-from accelmetrics.schemas.errors import MissingDependencyError
-from accelmetrics.schemas.vitals import Vitals, vitals
+from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError
+from accelmetrics.schemas.vitals import Vitals, processors, vitals
 
 if TYPE_CHECKING:
     from accelmetrics.schemas.record import Record
     from accelmetrics.schemas.snapshot import Snapshot
 
 Style = Literal["line", "table"]
+STYLES = get_args(Style)
 
 
 class ConsoleExporter:
@@ -27,6 +28,7 @@ class ConsoleExporter:
         stream: Where to print, instead of either.
 
     Raises:
+        InvalidOptionError: There is no such style.
         MissingDependencyError: The table needs a package that is not installed.
     """
 
@@ -37,6 +39,8 @@ class ConsoleExporter:
         self._stderr = stderr
         self._given = stream
         self._live: Any = None
+        if style not in STYLES:
+            raise InvalidOptionError(f"style is {style!r}: it must be one of {', '.join(STYLES)}")
         if style == "table":
             _rich()
 
@@ -58,7 +62,7 @@ class ConsoleExporter:
         if self._live is not None:
             from accelmetrics.exporters.device_table import table
 
-            self._live.update(table(record.snapshot), refresh=True)
+            self._live.update(table(record.snapshot, width=self._live.console.width), refresh=True)
             return
         print(line(record.snapshot), file=stream, flush=True)
 
@@ -78,18 +82,13 @@ class ConsoleExporter:
 
 
 def line(snapshot: Snapshot) -> str:
-    """A snapshot on one line; the host's where there is no device."""
-    devices = [one for one in vitals(snapshot) if not is_partition(one)]
+    """A snapshot on one line: its devices, of which partitions are a part; the host where there is none."""
+    devices = [one for one in vitals(snapshot) if one.whole]
     if devices:
         kinds = "/".join(dict.fromkeys(one.key.partition(".")[0].upper() for one in devices))
         return f"{kinds} Monitor - " + " | ".join(map(_device, devices))
     metrics = snapshot.metrics
-    return f"Host Monitor - CPU {_percent(metrics.get('cpu'))} | memory {_percent(metrics.get('memory_percent'))}"
-
-
-def is_partition(one: Vitals) -> bool:
-    """Whether it is a partition, whose device has a place of its own on the line."""
-    return one.key.count(".") > 1
+    return f"Host Monitor - CPU {_percent(processors(metrics))} | memory {_percent(metrics.get('memory_percent'))}"
 
 
 def _device(one: Vitals) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from accelmetrics.backends.contract import Backend
@@ -12,6 +13,7 @@ from accelmetrics.integrations.torch import TorchMemory
 from accelmetrics.sampling import monitor
 from accelmetrics.sampling.beat import MonitorClock
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible
+from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Exporter
 
 
@@ -65,13 +67,12 @@ class Monitor(monitor.Monitor):
         amd_source: str | None = None,
         clock: MonitorClock | None = None,
     ) -> None:
-        wanted = [exporters] if isinstance(exporters, str) else exporters
         super().__init__(
             interval,
-            [create(exporter) for exporter in wanted],
-            labels={**job_labels(), **(labels or {})},
+            [create(exporter) for exporter in _listed(exporters)],
+            labels=job_labels() | monitor.checked_labels(labels),
             history=history,
-            extras=[TorchMemory()] if pid is None else [],
+            extras=[TorchMemory()] if pid in {None, os.getpid()} else [],
             timeout=timeout,
             clock=clock,
             backends=backends,
@@ -84,3 +85,11 @@ class Monitor(monitor.Monitor):
             isolation=isolation,
             amd_source=amd_source,
         )
+
+
+def _listed(exporters: Sequence[str | Exporter] | str) -> list[str | Exporter]:
+    if isinstance(exporters, str):
+        return [exporters]
+    if not isinstance(exporters, Iterable):
+        raise InvalidOptionError(f"exporters is {exporters!r}: it must be a list of strings such as 'jsonl:run.jsonl', or of exporters")
+    return list(exporters)

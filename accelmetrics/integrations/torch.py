@@ -8,7 +8,8 @@ tensors use, ``torch.{i}.memoryReservedBytes`` what the allocator holds, and ``{
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +19,10 @@ ALLOCATED, RESERVED = "memoryAllocatedBytes", "memoryReservedBytes"
 
 
 class TorchMemory:
-    """Reads the allocator. Which of PyTorch's devices is which of ours is found out once for each set of devices."""
+    """Reads the allocator. Which of PyTorch's devices is which of ours is found out once for each set of devices.
+
+    A process sees one partition of a device at most; its numbers stand under the device's.
+    """
 
     def __init__(self) -> None:
         self._identities: object = None
@@ -54,14 +58,23 @@ def _matches(cuda: Any, snapshot: Snapshot) -> dict[int, str]:
         uuid = str(getattr(cuda.get_device_properties(number), "uuid", "") or "")
         place = _by_uuid(uuid, snapshot) if uuid else _by_position(number, snapshot)
         if place is not None:
-            found[number] = place.key.partition(".")[2]
+            found[number] = place.key.split(".")[1]
     return found
 
 
 def _by_uuid(uuid: str, snapshot: Snapshot) -> Place | None:
-    """PyTorch leaves out the vendor's prefix: ``GPU-``, or ``MIG-`` of a partition."""
-    known = {place.identity.uuid: place for place in snapshot.identities if place.identity.uuid}
-    return next((known[full] for full in (uuid, f"GPU-{uuid}", f"MIG-{uuid}") if full in known), None)
+    known = {place.identity.uuid.lower(): place for place in snapshot.identities if place.identity.uuid}
+    return next((known[name] for name in _names(uuid.lower()) if name in known), None)
+
+
+def _names(uuid: str) -> Iterator[str]:
+    """What the driver may call the device: PyTorch leaves out ``GPU-``, and ``MIG-`` of a partition.
+
+    HIP has the sixteen digits of AMD's unique id in the place of a UUID's sixteen bytes, which PyTorch then writes as a UUID.
+    """
+    yield from (uuid, f"gpu-{uuid}", f"mig-{uuid}")
+    with suppress(ValueError):
+        yield f"0x{bytes.fromhex(uuid.replace('-', '')).decode('ascii').lower()}"
 
 
 def _by_position(number: int, snapshot: Snapshot) -> Place | None:

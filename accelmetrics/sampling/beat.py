@@ -7,12 +7,12 @@ and end and for monitors that join and leave.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Hashable
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.guard import guarded
@@ -20,11 +20,11 @@ from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.snapshot import Snapshot
 
 REQUEST_PAUSE = 0.02
-"""Seconds between two readings that are asked for: more often, several requests are answered by one."""
+"""Seconds from one reading to one that is asked for: more often, several requests are answered by one."""
+REQUEST_SHARE = 10
+"""The same in durations of the last reading: however often windows begin and end, readings cost a tenth of the time at most."""
 TOLERANCE = 1e-6
 """Seconds by which a tick may come early: clocks are floats."""
-
-log = logging.getLogger("accelmetrics")
 
 
 class MonitorClock(Clock, Protocol):
@@ -51,6 +51,11 @@ REAL_CLOCK = RealClock()
 
 class Listener(Protocol):
     """A monitor, as its beat sees it."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether it wants no readings for now: while nobody does, none are taken."""
+        ...
 
     def take(self, snapshot: Snapshot, at: float, tick: bool) -> None:
         """A reading that began at this moment of the clock; whether it is one of its ticks, or was taken on request."""
@@ -88,32 +93,40 @@ class Beat:
 
     def join(self, listener: Listener) -> None:
         """Listen from now on, beginning with a reading that is taken at once."""
+        failure = None
         with self._lock:
             self._listeners.append(listener)
-            if self._thread is None:
+            if self._thread is None or self._thread.ident is None:  # else Ctrl-C has come between
                 self._thread = threading.Thread(target=self._run, name="accelmetrics-monitor", daemon=True)
-                outcome = guarded(self._thread.start)
-                if outcome.failure is not None:
+                failure = guarded(self._thread.start).failure
+                if failure is not None:
                     self._thread = None
-                    listener.fail(f"no thread is to be had: {outcome.failure.detail}")
-                return
-            self._wanting.add(listener)
+            else:
+                self._wanting.add(listener)
         self._woken.set()
+        if failure is not None:
+            listener.fail(f"no thread is to be had: {failure.detail}")
 
-    def leave(self, listener: Listener, seconds: float) -> None:
-        """Listen no more, after one last reading, for which nobody waits longer than this."""
+    def leave(self, listener: Listener) -> threading.Event:
+        """Ask for one last reading.
+
+        Returns:
+            What is set when that has been taken, or none will be: wait for it as long as you like, then :meth:`drop`.
+        """
         left = threading.Event()
         with self._lock:
-            if listener not in self._listeners:
-                return
-            alone = self._thread is None or self._thread is threading.current_thread()
-            if not alone:
-                self._leaving[listener] = left
+            if listener in self._listeners and self._thread not in {None, threading.current_thread()}:
+                left = self._leaving.setdefault(listener, left)
+            else:
+                left.set()
         self._woken.set()
-        if not alone:
-            left.wait(seconds)
+        return left
+
+    def drop(self, listener: Listener) -> None:
+        """Listen no more."""
         with self._lock:
             self._remove(listener)
+        self._woken.set()
 
     def request(self) -> None:
         """Have a reading taken soon, besides the ticks."""
@@ -121,61 +134,58 @@ class Beat:
         self._woken.set()
 
     def _remove(self, listener: Listener) -> None:
-        self._leaving.pop(listener, None)
         self._wanting.discard(listener)
         if listener in self._listeners:
             self._listeners.remove(listener)
-        self._woken.set()
+        if left := self._leaving.pop(listener, None):
+            left.set()
 
     def _run(self) -> None:
-        sampler: Sampler | None = None
-        try:
-            made = guarded(self._make)
-            sampler = made.value
-            if sampler is None:
-                self._end(f"{made.failure.detail if made.failure else ''}")
+        with self._lock:
+            if self._thread is not threading.current_thread():
                 return
-            self._beat(sampler)
-        finally:
-            if sampler is not None:
-                guarded(sampler.close)
+        made = guarded(self._make)
+        failure = made.failure
+        if made.value is not None:
+            failure = guarded(self._beat, made.value).failure
+            guarded(made.value.close)
+        if failure is not None:
+            self._end(failure.detail)
 
     def _beat(self, sampler: Sampler) -> None:
         due = self._clock.monotonic()
-        while True:
+        while not self._over():
             # Whoever leaves while a reading is taken is owed another one, which begins after that.
             leaving, wanting = self._owed()
             now = self._clock.monotonic()
             tick = now >= due - TOLERANCE
-            self._read(sampler, now, tick, {*leaving, *wanting})
+            if not all(listener.paused for listener in list(self._listeners)):
+                self._read(sampler, now, tick, leaving | wanting)
             self._let_go(leaving)
             if tick:
                 due = self._next_due(due)
-            if self._over():
-                return
-            self._wait(due, now)
+            self._wait(due, now, self._clock.monotonic() - now)
 
-    def _owed(self) -> tuple[dict[Listener, threading.Event], set[Listener]]:
+    def _owed(self) -> tuple[set[Listener], set[Listener]]:
         with self._lock:
-            leaving, wanting = dict(self._leaving), self._wanting
+            leaving, wanting = set(self._leaving), self._wanting
             self._wanting = set()
             self._requested = False
-            self._woken.clear()
             return leaving, wanting
 
     def _read(self, sampler: Sampler, now: float, tick: bool, owed: set[Listener]) -> None:
         outcome = guarded(sampler.sample)
         for listener in list(self._listeners):
+            failure = outcome.failure
             if outcome.value is not None:
-                guarded(listener.take, outcome.value, now, tick or listener in owed)
-            elif outcome.failure is not None:
-                guarded(listener.fail, outcome.failure.detail)
+                failure = guarded(listener.take, outcome.value, now, tick or listener in owed).failure
+            if failure is not None:
+                guarded(listener.fail, failure.detail)
 
-    def _let_go(self, leaving: dict[Listener, threading.Event]) -> None:
+    def _let_go(self, leaving: set[Listener]) -> None:
         with self._lock:
-            for listener, left in leaving.items():
+            for listener in leaving:
                 self._remove(listener)
-                left.set()
 
     def _next_due(self, due: float) -> float:
         """When the next tick is; those that have passed already are counted."""
@@ -197,33 +207,39 @@ class Beat:
 
     def _end(self, words: str) -> None:
         with self._lock:
-            listeners, self._listeners, self._thread = self._listeners, [], None
+            listeners, self._thread = list(self._listeners), None
+            for listener in listeners:
+                self._remove(listener)
         for listener in listeners:
             guarded(listener.fail, words)
 
-    def _wait(self, due: float, last: float) -> None:
+    def _wait(self, due: float, last: float, spent: float) -> None:
         """Until the next tick, or until a reading is asked for and enough time has passed since the last."""
         clock = self._clock
-        while (now := clock.monotonic()) < due - TOLERANCE:
-            if self._pending():
-                clock.wait(threading.Event(), min(max(0.0, last + REQUEST_PAUSE - now), due - now))
+        while True:
+            self._woken.clear()  # before looking: whoever asks for something from here on sets it again
+            until = min(due, last + self._pause(spent))
+            now = clock.monotonic()
+            if now >= until - TOLERANCE or not self._listeners:
                 return
-            clock.wait(self._woken, due - now)
-            with self._lock:
-                if not self._listeners:
-                    return
-                if not self._pending():
-                    self._woken.clear()
+            clock.wait(self._woken, until - now)
 
-    def _pending(self) -> bool:
-        return self._requested or bool(self._wanting) or bool(self._leaving) or not self._listeners
+    def _pause(self, spent: float) -> float:
+        """Seconds from the last reading to the next one that is asked for; infinite where none is.
+
+        Args:
+            spent: How long the last one took.
+        """
+        if self._leaving or self._wanting:
+            return REQUEST_PAUSE
+        return max(REQUEST_PAUSE, REQUEST_SHARE * spent) if self._requested else float("inf")
 
 
-_shared: dict[tuple[int, Hashable], Beat] = {}
+# Held by those who listen, and gone with them. Keyed by the process too: there is no lock for a fork to copy in its locked state.
+_shared: WeakValueDictionary[tuple[int, Hashable], Beat] = WeakValueDictionary()
 
 
 def shared_beat(key: Hashable, make: Callable[[], Beat]) -> Beat:
     """The beat of everyone in this process who wants the same readings at the same pace."""
     mark = (os.getpid(), key)
-    # A single operation on the dict: there is no lock for a fork to copy in its locked state.
     return _shared.get(mark) or _shared.setdefault(mark, make())

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+from array import array
 from bisect import bisect_right
 from math import isfinite
 from typing import Literal, NamedTuple
 
+from accelmetrics.sampling.rows import Layout, Row, split
+
 COUNTER, POWER = "energyJoules", "powerWatts"
+
+Columns = dict[str, tuple[int | None, int | None]]
+"""By whole device, where its counter and its power stand in a row."""
 
 
 class Energy(NamedTuple):
@@ -22,6 +29,17 @@ class Energy(NamedTuple):
     joules: float
     source: Literal["counter", "integrated"]
     seconds: float
+
+
+@functools.lru_cache(maxsize=64)
+def energy_columns(layout: Layout) -> Columns:
+    """By whole device, where its counter and its power stand; those that have neither are not there."""
+    places: dict[str, dict[str, int]] = {}
+    for position, key in enumerate(layout):
+        device, name = split(key)
+        if device and name in {COUNTER, POWER}:
+            places.setdefault(device, {})[name] = position
+    return {device: (found.get(COUNTER), found.get(POWER)) for device, found in places.items()}
 
 
 class Track:
@@ -44,11 +62,11 @@ class Track:
         self.covered = 0.0
         self.broken = False
 
-    def add(self, at: float, value: float, begin: float, end: float, joined: bool) -> None:
+    def add(self, at: float, value: float, begin: float, end: float) -> None:
         """Take a reading; only the part of the time before it that lies between ``begin`` and ``end`` counts."""
         before, last = self._at, self._value
         self._at, self._value = at, value
-        if before is None or not joined or at <= before:
+        if before is None or at <= before:
             return
         low, high = max(before, begin), min(at, end)
         if high <= low:
@@ -63,7 +81,7 @@ class Track:
         self.covered += high - low
 
     def gap(self) -> None:
-        """The value was absent: what was used meanwhile is not known."""
+        """The value was absent, or nobody looked: what was used meanwhile is not known."""
         self._at = None
 
 
@@ -88,10 +106,15 @@ class DeviceEnergy:
     def add(self, at: float, end: float, joined: bool, counter: float | None, power: float | None) -> None:
         """Take one reading of both; None where there is none."""
         for track, value in ((self._counter, counter), (self._power, power)):
-            if value is None:
+            if not joined or value is None:
                 track.gap()
-            elif isfinite(value):  # else the reading before was served again
-                track.add(at, value, self._begin, end, joined)
+            if value is not None and isfinite(value):  # else the reading before was served again
+                track.add(at, value, self._begin, end)
+
+    def gap(self) -> None:
+        """The device gave nothing."""
+        self._counter.gap()
+        self._power.gap()
 
     def result(self) -> Energy | None:
         """What was used, by the counter if it covers as much as the power does; None when neither was read twice."""
@@ -103,60 +126,94 @@ class DeviceEnergy:
         return None
 
 
-class Meter:
-    """All devices' energy since the monitor began, told at any moment since a while ago: for what the program logs."""
+class _Level(NamedTuple):
+    quantity: str
+    at: float
+    value: float
 
-    KEPT = 4096
+
+class Reckoning(NamedTuple):
+    """All devices' energy up to a moment.
+
+    Attributes:
+        since: When the reckoning began; it begins anew where a device said nothing.
+        joules: The energy since then.
+    """
+
+    since: float
+    joules: float
+
+
+class Meter:
+    """All devices' energy since the monitor began, told at any recent moment: for what the program logs."""
+
+    KEPT = 1024
 
     def __init__(self) -> None:
-        self._moments: list[float] = []
-        self._totals: list[float] = []
-        self._last: dict[str, tuple[float, float]] = {}
+        self._since = 0.0
+        self._moments = array("d")
+        self._totals = array("d")
+        self._last: dict[str, _Level | None] = {}
+        self._layout: Layout = ()
+        self._columns: Columns = {}
 
-    def add(self, at: float, joined: bool, values: dict[str, tuple[float | None, float | None]]) -> None:
-        """Take one reading: by device, its counter and its power."""
-        gained, known = 0.0, bool(values)
-        for key, (counter, power) in values.items():
-            gain = self._gain(key, at, joined, counter, power)
-            known = known and gain is not None
-            gained += gain or 0.0
-        self._moments.append(at)
-        self._totals.append((self._totals[-1] if self._totals else 0.0) + gained)
-        if not known and len(self._moments) > 1:
-            self._moments, self._totals = [at], [0.0]  # a device said nothing: what lies before cannot be compared
-        del self._moments[: -self.KEPT], self._totals[: -self.KEPT]
-
-    def between(self, start: float, end: float) -> float | None:
-        """Joules used between two moments, None where they lie outside what was read."""
-        moments = self._moments
-        if not moments or start < moments[0] or end > moments[-1] or end < start:
-            return None
-        return self._total_at(end) - self._total_at(start)
+    @property
+    def devices(self) -> int:
+        """How many devices have ever given energy or power, 1 at least."""
+        return max(1, len(self._last))
 
     @property
     def latest(self) -> float:
         """Until when it knows."""
         return self._moments[-1] if self._moments else float("-inf")
 
-    def _total_at(self, at: float) -> float:
-        after = min(bisect_right(self._moments, at), len(self._moments) - 1)
-        if after == 0:
-            return self._totals[0]
-        return _between(self._moments[after - 1], self._totals[after - 1], self._moments[after], self._totals[after], at)
+    def add(self, row: Row) -> None:
+        """Take one reading."""
+        if row.layout is not self._layout:
+            self._layout, self._columns = row.layout, energy_columns(row.layout)
+        values = {device: _level(row, *positions) for device, positions in self._columns.items()}
+        fresh = any(isfinite(level.value) for level in values.values())
+        if values and not fresh and row.joined and values.keys() >= self._last.keys():
+            return  # all were served again: what was used since comes with the next reading
+        gains = [self._gain(device, level, row.joined) for device, level in values.items()]
+        lost = self._last.keys() - values.keys()
+        self._last.update(dict.fromkeys(lost))
+        if lost or not gains or None in gains:
+            # A device said nothing: what lies before cannot be compared with what comes.
+            self._since, self._moments, self._totals = row.at, array("d", [row.at]), array("d", [0.0])
+            return
+        self._moments.append(row.at)
+        self._totals.append((self._totals[-1] if self._totals else 0.0) + sum(gain or 0.0 for gain in gains))
+        del self._moments[: -self.KEPT], self._totals[: -self.KEPT]
 
-    def _gain(self, key: str, at: float, joined: bool, counter: float | None, power: float | None) -> float | None:
+    def at(self, moment: float) -> Reckoning | None:
+        """The reckoning at a moment between the readings that are kept; None outside, and where no device tells."""
+        moments, totals = self._moments, self._totals
+        if not self._last or not moments or not moments[0] <= moment <= moments[-1]:
+            return None
+        after = bisect_right(moments, moment)
+        if after == len(moments):
+            return Reckoning(self._since, totals[-1])
+        joules = _between(moments[after - 1], totals[after - 1], moments[after], totals[after], moment)
+        return Reckoning(self._since, joules)
+
+    def _gain(self, device: str, level: _Level, joined: bool) -> float | None:
         """What a device used since its last reading, None where nobody can say."""
-        name, value = ("counter", counter) if counter is not None else ("power", power)
-        if value is None:
-            self._last.pop(key, None)
+        before = self._last.get(device)
+        if not isfinite(level.value) and joined:  # served again, beside others that were read
+            return 0.0 if before is not None else None
+        if not isfinite(level.value):
+            self._last[device] = None  # nor is it known what was used since it was read
             return None
-        mark = f"{key}.{name}"
-        before = self._last.get(mark)
-        if not isfinite(value):
-            return 0.0 if before else None  # served again: what was used since comes with the next reading
-        self._last[mark] = (at, value)
-        if before is None or not joined:
+        self._last[device] = level
+        if before is None or not joined or before.quantity != level.quantity:
             return None
-        if name == "counter":
-            return value - before[1] if value >= before[1] else None
-        return (value + before[1]) / 2 * (at - before[0])
+        if level.quantity == COUNTER:
+            return level.value - before.value if level.value >= before.value else None
+        return (level.value + before.value) / 2 * (level.at - before.at)
+
+
+def _level(row: Row, counter: int | None, power: int | None) -> _Level:
+    quantity, position = (COUNTER, counter) if counter is not None else (POWER, power)
+    assert position is not None, "a device without both is not among the columns"
+    return _Level(quantity, row.at, row.values[position])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from math import isfinite
 from typing import NamedTuple
@@ -28,14 +28,33 @@ class Series(NamedTuple):
     values: list[float]
 
 
+class _Part(NamedTuple):
+    """Rows of a block as they were at one moment: the block may grow meanwhile, and forget, but not change."""
+
+    block: Block
+    rows: range
+
+    def times(self) -> list[float]:
+        return list(self.block.times[self.rows.start : self.rows.stop])
+
+    def column(self, key: str) -> Iterator[float | None]:
+        layout = self.block.layout
+        if key not in layout:
+            return iter([None] * len(self.rows))
+        return (value if isfinite(value) else None for value in self.block.column(layout.index(key), self.rows))
+
+
 class History:
     """What a monitor remembers. Eight bytes a value: an hour at 1 Hz of 320 keys is 9 MiB.
+
+    Reading it out, however much that is, keeps no reading waiting.
 
     Args:
         bound: How many readings are kept, or for how long; 0 keeps none.
     """
 
     def __init__(self, bound: int | timedelta) -> None:
+        self.bound = bound
         self._count, self._age = _bounds(bound)
         self._blocks: deque[Block] = deque()
         self._length = 0
@@ -65,21 +84,18 @@ class History:
     @property
     def times(self) -> list[float]:
         """When each reading was taken, in seconds since 1970."""
-        with self._lock:
-            return [moment for block in self._blocks for moment in block.moments()]
+        return _times(self._parts())
 
     def keys(self) -> tuple[str, ...]:
         """Every key that some reading has."""
-        with self._lock:
-            return tuple(dict.fromkeys(key for block in self._blocks for key in block.layout))
+        return _keys(self._parts())
 
     def __contains__(self, key: str) -> bool:
-        return key in self.keys()
+        return any(key in part.block.layout for part in self._parts())
 
     def column(self, key: str) -> list[float | None]:
         """A key's value at each of ``times``; None where it was absent, or had not been read anew."""
-        with self._lock:
-            return [value for block in self._blocks for value in _column(block, key)]
+        return _column(self._parts(), key)
 
     def series(self, key: str) -> Series:
         """A key's readings, without the times at which it had none.
@@ -87,32 +103,31 @@ class History:
         Raises:
             UnknownNameError: No reading has that key.
         """
-        keys = self.keys()
-        if key not in keys:
-            raise UnknownNameError("key of the history", key, keys)
-        with self._lock:
-            pairs = [
-                (moment, value)
-                for block in self._blocks
-                for moment, value in zip(block.moments(), _column(block, key), strict=True)
-                if value is not None
-            ]
+        parts = self._parts()
+        if not any(key in part.block.layout for part in parts):
+            raise UnknownNameError("key of the history", key, _keys(parts))
+        pairs = [(moment, value) for moment, value in zip(_times(parts), _column(parts, key), strict=True) if value is not None]
         return Series([moment for moment, _ in pairs], [value for _, value in pairs])
 
     def to_dict(self) -> dict[str, list[float | None]]:
         """All columns, ``time`` first: what ``pandas.DataFrame`` takes."""
-        columns: dict[str, list[float | None]] = {"time": list(self.times)}
-        return columns | {key: self.column(key) for key in self.keys()}
+        parts = self._parts()
+        columns: dict[str, list[float | None]] = {"time": list(_times(parts))}
+        return columns | {key: _column(parts, key) for key in _keys(parts)}
+
+    def _parts(self) -> list[_Part]:
+        with self._lock:
+            return [_Part(block, block.rows) for block in self._blocks]
 
     def _trim(self, now: float) -> None:
         while self._length > self._count:
-            self._drop(1)
-        while self._age is not None and self._length and now - self._blocks[0].ats[-len(self._blocks[0])] > self._age:
-            self._drop(1)
+            self._drop()
+        while self._age is not None and self._length and now - self._blocks[0].ats[self._blocks[0].skipped] > self._age:
+            self._drop()
 
-    def _drop(self, count: int) -> None:
-        self._blocks[0].skip(count)
-        self._length -= count
+    def _drop(self) -> None:
+        self._blocks[0].skip(1)
+        self._length -= 1
         if not len(self._blocks[0]):
             self._blocks.popleft()
 
@@ -125,7 +140,14 @@ def _bounds(bound: int | timedelta) -> tuple[float, float | None]:
     raise InvalidOptionError(f"history is {bound!r}: it must be a number of readings from 0 up, or a timedelta above 0")
 
 
-def _column(block: Block, key: str) -> Iterator[float | None]:
-    if key not in block.layout:
-        return iter([None] * len(block))
-    return (value if isfinite(value) else None for value in block.column(block.layout.index(key)))
+def _times(parts: Iterable[_Part]) -> list[float]:
+    return [moment for part in parts for moment in part.times()]
+
+
+def _keys(parts: Iterable[_Part]) -> tuple[str, ...]:
+    layouts = {id(part.block.layout): part.block.layout for part in parts}
+    return tuple(dict.fromkeys(key for layout in layouts.values() for key in layout))
+
+
+def _column(parts: Iterable[_Part], key: str) -> list[float | None]:
+    return [value for part in parts for value in part.column(key)]

@@ -7,12 +7,11 @@ each exporter and callback. The program's own calls (``log``, ``window``, ``late
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, SupportsFloat
@@ -20,32 +19,23 @@ from weakref import WeakSet
 
 from accelmetrics.backends.guard import guarded
 from accelmetrics.sampling.beat import REAL_CLOCK, Beat, MonitorClock, shared_beat
-from accelmetrics.sampling.energy import COUNTER, POWER, Meter
 from accelmetrics.sampling.engine import hostname
 from accelmetrics.sampling.history import History
-from accelmetrics.sampling.outlet import Outlet
-from accelmetrics.sampling.rows import Row, RowMaker
+from accelmetrics.sampling.outlet import Outlet, distinct
+from accelmetrics.sampling.rows import Row
+from accelmetrics.sampling.run import CLOSE_TIMEOUT, Extra, Kept, Run, end_all
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.sampling.steps import StepLog
 from accelmetrics.sampling.subscribers import CallbackExporter, Stream
 from accelmetrics.sampling.window import Window
+from accelmetrics.sampling.windows import Windows
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.record import Exporter, MonitorStatus, Record
+from accelmetrics.schemas.record import Exporter, MonitorStatus, Step
 from accelmetrics.schemas.snapshot import Snapshot
 
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400
-CLOSE_TIMEOUT = 5.0
-"""Seconds that ``stop`` waits for exporters to deliver what is queued."""
-EXIT_TIMEOUT = 2.0
-"""The same at the interpreter's exit."""
-LAST_READING = 1.5
-"""In timeouts: how long ``stop`` waits for the last reading."""
-KEPT_WINDOWS = 100
-
-Extra = Callable[[Snapshot], Mapping[str, int | float]]
-"""Metrics of the watched program itself, read at every tick."""
-
-log = logging.getLogger("accelmetrics")
+EXIT_TIMEOUT = 1.8
+"""Seconds that the interpreter's exit waits at most, for all monitors together."""
 
 
 class Monitor:
@@ -83,107 +73,68 @@ class Monitor:
         **options: Any,
     ) -> None:
         self.interval = _interval(interval)
-        self.history = History(history)
-        self.labels = _labels(labels)
-        self._timeout = timeout
-        self._clock: MonitorClock = REAL_CLOCK if clock is None else clock
+        self.labels: Mapping[str, str] = {"run_id": uuid.uuid4().hex[:12], "hostname": hostname(), **checked_labels(labels)}
         options = {**options, "timeout": timeout}
         Sampler(**options).close()  # what cannot be used is told here, where the caller sees it
+        self._clock: MonitorClock = REAL_CLOCK if clock is None else clock
         self._key: Hashable = _key(options, self.interval) if clock is None else object()
         self._make = lambda: Sampler(**options, clock=clock)
-        self._exporters = tuple(exporters)
+        self._timeout = timeout
         self._extras = tuple(extras)
-        self._windows: list[Window] = []
-        self._past: list[Window] = []
-        self._streams: list[Stream] = []
-        self._callbacks: list[Outlet] = []
-        self._forget()
+        self._sinks: dict[str, Exporter] = {}
+        for exporter in exporters:
+            if not any(exporter is known for known in self._sinks.values()):
+                self._sinks[distinct(_name(exporter), self._sinks)] = exporter
+        self._renew(history)
 
-    def _forget(self) -> None:
-        """The state of a monitor that has not run: also what the child of a fork begins with."""
+    def _renew(self, history: int | timedelta) -> None:
+        """What a monitor begins with that has not run in this process."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._control = threading.RLock()
-        self._beat: Beat | None = None
-        self._outlets: list[Outlet] = []
-        self._rows = RowMaker()
-        self._steps = StepLog()
-        self._meter = Meter()
-        self._ticks = self._missed = self._timed_out = 0
-        self._error = ""
-        self._latest: Snapshot | None = None
-        self._last: Row | None = None
-        self._joined = False
-        self._paused = False
-
-    # The program's side: start and stop.
+        self._run: Run | None = None
+        self._kept = Kept(self.interval, self._timeout, self.labels, self._extras, History(history), Windows(), StepLog())
 
     def start(self) -> Monitor:
         """Begin; the first reading is taken at once, in the background. Starting twice changes nothing."""
         self._check_process()
-        with self._control:
-            if self._beat is None:
-                running, steps, clock = self._control, self._steps, self._clock
-                self._forget()
-                self._control, self._steps = running, steps
-                self._outlets = [*map(_outlet, self._exporters, _names(self._exporters)), *self._callbacks]
-                for outlet in self._outlets:
-                    outlet.start()
-                _running.add(self)
-                self._beat = shared_beat(self._key, lambda: Beat(self._make, self.interval, clock))
-                self._beat.join(self)
+        with self._lock:
+            last = self._run
+            if last is None or last.over or not last.begun:
+                if last is not None:
+                    last.abandon()  # its stop may still be waiting for exporters, or Ctrl-C have come between
+                beat = shared_beat(self._key, self._new_beat)
+                self._run = run = Run(self._kept, beat, self._outlets(last))
+                _running.add(run)
+                run.begin()
         return self
 
     def stop(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Take one last reading, deliver what is queued, and end. Stopping twice changes nothing.
 
         Args:
-            timeout: Seconds that exporters have for what is queued; what is left then is dropped, and said.
+            timeout: Seconds that this takes at most; what exporters have not delivered then is dropped, and said.
         """
-        if self._check_process():
-            return
-        with self._control:
-            beat, self._beat = self._beat, None
-            if beat is None:
-                return
-            beat.leave(self, min(LAST_READING * self._timeout, timeout) + 0.1)
-            _running.discard(self)
-            self._end(time.monotonic() + timeout)
-
-    def _end(self, by: float) -> None:
-        with self._lock:
-            windows, self._windows = self._windows, []
-            streams, self._streams = self._streams, []
-        for window in windows:
-            window.close()
-        for stream in streams:
-            stream.put(None)
-        steps = self._steps.take(self._meter, self._devices(), everything=True)
-        if steps and self._latest is not None:
-            self._deliver(Record(self._latest, self.labels, steps, self.status))
-        for outlet in self._outlets:
-            outlet.close(by)
-        for outlet in self._outlets:
-            outlet.join()
+        run = self._current()
+        if run is not None:
+            end_all([run], time.monotonic() + timeout)
+            _running.discard(run)
 
     def pause(self) -> None:
-        """Take no notice of readings until ``resume``: nothing is remembered, exported or counted as missed."""
-        self._check_process()
-        self._paused = True
+        """Take no readings until ``resume``: nothing is remembered, exported or counted as missed."""
+        if run := self._current():
+            run.pause()
 
     def resume(self) -> None:
         """Go on. The time between is part of no window's statistics."""
-        self._check_process()
-        if self._paused:
-            self._joined = False
-            self._paused = False
+        if run := self._current():
+            run.resume()
 
     def flush(self, timeout: float = CLOSE_TIMEOUT) -> bool:
         """Wait until exporters have delivered what was read, at most so many seconds; whether they have."""
-        if self._check_process():
-            return True
+        run = self._current()
         by = time.monotonic() + timeout
-        return all([outlet.flush(max(0.0, by - time.monotonic())) for outlet in self._outlets])  # noqa: C419  each has its turn
+        outlets = run.outlets if run is not None else ()
+        return all([outlet.flush(max(0.0, by - time.monotonic())) for outlet in outlets])  # noqa: C419  each has its turn
 
     def __enter__(self) -> Monitor:
         return self.start()
@@ -194,31 +145,44 @@ class Monitor:
     @property
     def running(self) -> bool:
         """Whether it is started, in this process."""
-        return not self._check_process() and self._beat is not None
-
-    # The program's side: what was read.
+        run = self._current()
+        return run is not None and not run.over
 
     @property
     def latest(self) -> Snapshot | None:
-        """The last reading, None before the first."""
-        return self._latest
+        """The last reading since it was started, None before the first."""
+        run = self._current()
+        return run.latest if run is not None else None
+
+    @property
+    def history(self) -> History:
+        """The last readings, by column."""
+        self._check_process()
+        return self._kept.history
 
     @property
     def status(self) -> MonitorStatus:
-        """How the monitor and its exporters fare."""
-        exporters = tuple(outlet.status for outlet in self._outlets)
-        return MonitorStatus(self.interval, self._ticks, self._missed, self._timed_out, exporters)
+        """How the monitor and its exporters fare, or fared until it was stopped."""
+        run = self._current()
+        return run.status if run is not None else MonitorStatus(self.interval)
 
     @property
     def error(self) -> str:
         """Why no reading could be taken, in words; empty while they are taken."""
-        return self._error
+        run = self._current()
+        return run.error if run is not None else ""
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """The last hundred windows that have ended, in the order of their ends."""
-        with self._lock:
-            return tuple(self._past)
+        """The last windows that have ended, 32 at most, in the order of their ends."""
+        self._check_process()
+        return self._kept.windows.past
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What was logged until the last reading, with what was derived from it: the last thousand."""
+        self._check_process()
+        return self._kept.steps.given
 
     def window(self, name: str = "") -> Window:
         """A stretch of the program to be measured: a context manager, a decorator, or begun and ended by hand.
@@ -232,10 +196,10 @@ class Monitor:
 
         ``tokens`` and ``samples`` are those of this step: with them come throughput and the work done per joule, over the
         total energy of the selected devices, and over the mean of one (``…_per_joule_of_mean_device``). Duration and energy
-        are those since the last call. None is left out.
+        are those since the last call. None is left out, and so is what is no finite number.
         """
-        if not self._check_process():
-            self._steps.add(self._clock.monotonic(), self._clock.time_ns(), step, values)
+        self._check_process()
+        self._kept.steps.add(self._clock.monotonic(), self._clock.time_ns(), step, values)
 
     def subscribe(self, callback: Callable[[Snapshot], object]) -> Callable[[], None]:
         """Have a function called with every snapshot, on a thread of its own.
@@ -243,34 +207,32 @@ class Monitor:
         Returns:
             Call it to end the subscription.
         """
-        outlet = Outlet(CallbackExporter(callback), "callback")
-        with self._control:
-            self._callbacks.append(outlet)
-            if self._beat is not None:
-                self._outlets = [*self._outlets, outlet]
-                outlet.start()
+        self._check_process()
+        sink = CallbackExporter(callback)
+        with self._lock:
+            name = distinct(sink.name, self._sinks)
+            self._sinks[name] = sink
+            run = self._run
+            if run is not None and not run.over:
+                run.add(Outlet(sink, name))
 
         def unsubscribe() -> None:
-            with self._control:
-                self._callbacks = [other for other in self._callbacks if other is not outlet]
-                self._outlets = [other for other in self._outlets if other is not outlet]
-            outlet.close(time.monotonic())
+            self._check_process()
+            with self._lock:
+                self._sinks = {other: known for other, known in self._sinks.items() if known is not sink}
+                run = self._run
+            if run is not None:
+                run.remove(lambda outlet: outlet.exporter is sink)
 
         return unsubscribe
 
     def __aiter__(self) -> Stream:
         """``async for snapshot in monitor``: every snapshot from now on, until the monitor stops."""
-        stream = Stream(self._lose)
-        with self._lock:
-            if self._beat is not None:
-                self._streams.append(stream)
-                return stream
-        stream.put(None)
+        stream = Stream()
+        run = self._current()
+        if run is None or not run.follow(stream):
+            stream.put(None)
         return stream
-
-    def _lose(self, stream: Stream) -> None:
-        with self._lock:
-            self._streams = [other for other in self._streams if other is not stream]
 
     # The windows' side.
 
@@ -280,95 +242,38 @@ class Monitor:
 
     def admit(self, window: Window) -> Row | None:
         """Hand a window readings from now on; gives the last one before."""
-        if self._check_process():
-            return None
-        with self._lock:
-            self._windows.append(window)
-            last = self._last
-        self._request()
+        run = self._current()
+        last = self._kept.windows.admit(window)
+        if run is not None:
+            run.request()
         return last
 
     def dismiss(self, window: Window) -> bool:
         """Take one more reading for a window that has ended; whether one will come."""
-        if self._check_process():
-            return False
-        with self._lock:
-            self._past = [*self._past, window][-KEPT_WINDOWS:]
-            expected = self._beat is not None and not self._paused
-            if not expected:
-                self._windows = [other for other in self._windows if other is not window]
-        self._request()
+        run = self._current()
+        expected = run is not None and not run.over and not run.paused
+        self._kept.windows.dismiss(window, expected)
+        if run is not None and expected:
+            run.request()
         return expected
 
-    def _request(self) -> None:
-        beat = self._beat
-        if beat is not None:
-            beat.request()
+    def _new_beat(self) -> Beat:
+        return Beat(self._make, self.interval, self._clock)
 
-    # The beat's side.
+    def _outlets(self, last: Run | None) -> Iterator[Outlet]:
+        """A new outlet for each exporter and callback, behind the one that it had in the last run."""
+        before = {id(outlet.exporter): outlet for outlet in last.outlets} if last is not None else {}
+        return (Outlet(sink, name, before.get(id(sink))) for name, sink in self._sinks.items())
 
-    def take(self, snapshot: Snapshot, at: float, tick: bool) -> None:
-        """A reading, on the thread of the beat."""
-        if self._paused:
-            return
-        snapshot = self._with_extras(snapshot)
-        row = self._rows.row(snapshot, at, self._joined)
-        self._error = ""
-        with self._lock:
-            self._last, self._joined = row, True
-            windows = self._windows
-        closed = [window for window in windows if window.feed(row)]
-        if closed:
-            with self._lock:
-                self._windows = [window for window in self._windows if window not in closed]
-        self._meter.add(at, row.joined, _powers(snapshot))
-        if tick:
-            self._tick(snapshot, row)
+    def _current(self) -> Run | None:
+        """The run that goes on, or the last one."""
+        self._check_process()
+        return self._run
 
-    def miss(self, ticks: int) -> None:
-        """Readings that were due and could not be taken."""
-        if not self._paused:
-            self._missed += ticks
-
-    def fail(self, words: str) -> None:
-        """A reading could not be taken at all."""
-        if words != self._error:
-            self._error = words
-            log.warning("no reading: %s", words)
-
-    def _tick(self, snapshot: Snapshot, row: Row) -> None:
-        self._ticks += 1
-        self._timed_out += any(status.status == "timed_out" for status in snapshot.backends)
-        self.history.add(row)
-        self._latest = snapshot
-        steps = self._steps.take(self._meter, self._devices())
-        if self._outlets:
-            self._deliver(Record(snapshot, self.labels, steps, self.status))
-        for stream in list(self._streams):
-            stream.put(snapshot)
-
-    def _deliver(self, record: Record) -> None:
-        for outlet in self._outlets:
-            outlet.put(record)
-
-    def _devices(self) -> int:
-        latest = self._latest
-        return max(1, len(_powers(latest))) if latest is not None else 1
-
-    def _with_extras(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the program's own metrics: a new one, as others may have been given the same."""
-        found: dict[str, int | float] = {}
-        for extra in self._extras:
-            found.update(guarded(extra, snapshot).value or {})
-        return snapshot.with_metrics(found) if found else snapshot
-
-    def _check_process(self) -> bool:
-        """Whether this is the child of the process that the monitor was started in; it forgets then what it had."""
-        if os.getpid() == self._pid:
-            return False
-        self._forget()
-        self._windows, self._streams, self._callbacks = [], [], []
-        return True
+    def _check_process(self) -> None:
+        """In the child of the process that it ran in, forget all that: threads and locks stayed behind."""
+        if os.getpid() != self._pid:
+            self._renew(self._kept.history.bound)
 
 
 def _interval(interval: object) -> float:
@@ -377,11 +282,15 @@ def _interval(interval: object) -> float:
     return float(interval)
 
 
-def _labels(labels: Mapping[str, str] | None) -> Mapping[str, str]:
+def checked_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
+    """Labels as texts.
+
+    Raises:
+        InvalidOptionError: They are no mapping.
+    """
     if labels is not None and not isinstance(labels, Mapping):
         raise InvalidOptionError(f"labels is {labels!r}: it must be a mapping of names to texts")
-    given = {str(name): str(value) for name, value in (labels or {}).items()}
-    return {"run_id": uuid.uuid4().hex[:12], "hostname": hostname(), **given}
+    return {str(name): str(value) for name, value in (labels or {}).items()}
 
 
 def _key(options: Mapping[str, Any], interval: float) -> Hashable:
@@ -391,35 +300,15 @@ def _key(options: Mapping[str, Any], interval: float) -> Hashable:
     return (interval, items) if outcome.failure is None else object()
 
 
-def _names(exporters: Sequence[Exporter]) -> list[str]:
-    names: list[str] = []
-    for exporter in exporters:
-        name = str(getattr(exporter, "name", "") or type(exporter).__name__)
-        count = sum(other.partition("#")[0] == name for other in names)
-        names.append(f"{name}#{count + 1}" if count else name)
-    return [name.replace("#", "-") for name in names]
+def _name(exporter: Exporter) -> str:
+    return str(getattr(exporter, "name", "") or type(exporter).__name__)
 
 
-def _outlet(exporter: Exporter, name: str) -> Outlet:
-    return Outlet(exporter, name)
-
-
-def _powers(snapshot: Snapshot) -> dict[str, tuple[float | None, float | None]]:
-    """By whole device, its energy counter and its power; devices that never give either are not there."""
-    metrics = snapshot.metrics
-    found = {}
-    for place in snapshot.identities:
-        pair = (metrics.get(f"{place.key}.{COUNTER}"), metrics.get(f"{place.key}.{POWER}"))
-        if not place.identity.parent and pair != (None, None):
-            found[place.key] = pair
-    return found
-
-
-_running: WeakSet[Monitor] = WeakSet()
+_running: WeakSet[Run] = WeakSet()
 
 
 @atexit.register
 def _stop_all() -> None:
-    """Deliver what is queued when the interpreter exits beside a monitor that was not stopped."""
-    for monitor in list(_running):
-        guarded(monitor.stop, EXIT_TIMEOUT)
+    """Deliver what is queued when the interpreter exits beside monitors that were not stopped."""
+    runs = [run for run in list(_running) if run.pid == os.getpid()]
+    guarded(end_all, runs, time.monotonic() + EXIT_TIMEOUT)

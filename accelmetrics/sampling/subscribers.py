@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
@@ -39,35 +41,47 @@ class CallbackExporter:
 
 
 class Stream:
-    """The snapshots from now on, for one ``async for``. Ends when the monitor stops.
+    """The snapshots from now on, for one ``async for``. Ends when the monitor stops, after what is still waiting.
 
-    Args:
-        forget: Called when the loop ends.
+    The monitor knows it only as long as the loop does: one that is left by ``break`` costs nothing any more.
+
+    Attributes:
+        dropped: Snapshots that the loop was too slow for.
     """
 
-    def __init__(self, forget: Callable[[Stream], None]) -> None:
+    def __init__(self) -> None:
+        self.dropped = 0
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[Snapshot | None] = asyncio.Queue()
-        self._forget = forget
+        self._waiting: deque[Snapshot] = deque(maxlen=WAITING)
+        self._woken = asyncio.Event()
+        self._waking = False
+        self._over = False
 
     def __aiter__(self) -> Stream:
         return self
 
     async def __anext__(self) -> Snapshot:
-        snapshot = await self._queue.get()
-        if snapshot is None:
-            self._forget(self)
-            raise StopAsyncIteration
-        return snapshot
+        while not self._waiting:
+            if self._over:
+                raise StopAsyncIteration
+            self._woken.clear()
+            await self._woken.wait()
+        return self._waiting.popleft()
 
     def put(self, snapshot: Snapshot | None) -> None:
         """Hand over a snapshot, or None for the end, from any thread. A loop that has been closed gets nothing more."""
-        try:
-            self._loop.call_soon_threadsafe(self._put, snapshot)
-        except RuntimeError:
-            self._forget(self)
+        if snapshot is None:
+            self._over = True
+        else:
+            self.dropped += len(self._waiting) == WAITING
+            self._waiting.append(snapshot)
+        if self._loop.is_closed():
+            self._waiting.clear()
+        elif not self._waking:  # a loop that is busy elsewhere is called once, not once for every snapshot
+            self._waking = True
+            with suppress(RuntimeError):  # closed just now
+                self._loop.call_soon_threadsafe(self._wake)
 
-    def _put(self, snapshot: Snapshot | None) -> None:
-        if self._queue.qsize() >= WAITING:
-            self._queue.get_nowait()
-        self._queue.put_nowait(snapshot)
+    def _wake(self) -> None:
+        self._waking = False
+        self._woken.set()

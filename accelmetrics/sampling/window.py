@@ -8,10 +8,12 @@ monitor's own ticks, in the background, so that short windows have readings too 
 from __future__ import annotations
 
 import functools
+import inspect
+import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar, cast
 
 from accelmetrics.sampling.energy import Energy
 from accelmetrics.sampling.folding import Across, Folder
@@ -25,7 +27,7 @@ T = TypeVar("T")
 PENDING = 64
 """Rows that a window keeps before it folds them."""
 PATIENCE = 2.0
-"""Seconds that who asks for results waits for the reading that closes the window."""
+"""Seconds that who asks for results waits for the reading that closes the window: a driver may hang."""
 
 
 class Owner(Protocol):
@@ -50,6 +52,8 @@ class Window:
     Results are there once it has ended: asking for them waits, for two seconds at most, for the reading that closes it.
     While it is open they tell what has been so far. As a decorator it is a new window at every call.
 
+    While the monitor is stopped or paused a window gets no readings; it goes on with those that come after that.
+
     Attributes:
         name: What it was called.
     """
@@ -60,6 +64,7 @@ class Window:
         self._begin: float | None = None
         self._end: float | None = None
         self._closed = threading.Event()
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._block: Block | None = None
         self._folder = Folder(0.0)
@@ -70,20 +75,22 @@ class Window:
         Raises:
             InvalidOptionError: It has begun already.
         """
-        if self._begin is not None:
-            raise InvalidOptionError(f"the window {self.name!r} has begun already: monitor.window({self.name!r}) makes a new one")
-        self._begin = self._owner.now()
-        self._folder = Folder(self._begin)
-        before = self._owner.admit(self)
-        if before is not None:
-            self._folder.start_from(before)
+        with self._guard():
+            if self._begin is not None:
+                raise InvalidOptionError(f"the window {self.name!r} has begun already: monitor.window({self.name!r}) makes a new one")
+            self._begin = self._owner.now()
+            self._folder = Folder(self._begin)
+            before = self._owner.admit(self)
+            if before is not None:
+                self._folder.start_from(before)
         return self
 
     def end(self) -> Window:
         """End. Ending twice, or without a beginning, changes nothing."""
-        if self._begin is None or self._end is not None:
-            return self
-        self._end = self._owner.now()
+        with self._guard():
+            if self._begin is None or self._end is not None:
+                return self
+            self._end = self._owner.now()
         if not self._owner.dismiss(self):
             self._closed.set()
         return self
@@ -95,12 +102,25 @@ class Window:
         self.end()
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Decorate a function: each of its calls is a window of this name, found in ``Monitor.windows``."""
+        """Decorate a function: each of its calls is a window of this name, found in ``Monitor.windows``.
+
+        A call of a coroutine function lasts until it has been awaited.
+        """
+        if inspect.iscoroutinefunction(function):
+            return cast("Callable[P, T]", self._decorate_coroutine(function))
 
         @functools.wraps(function)
         def measured(*args: P.args, **kwargs: P.kwargs) -> T:
             with Window(self._owner, self.name):
                 return function(*args, **kwargs)
+
+        return measured
+
+    def _decorate_coroutine(self, function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        @functools.wraps(function)
+        async def measured(*args: P.args, **kwargs: P.kwargs) -> T:
+            with Window(self._owner, self.name):
+                return await function(*args, **kwargs)
 
         return measured
 
@@ -112,23 +132,25 @@ class Window:
         return (self._owner.now() if self._end is None else self._end) - self._begin
 
     @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self._end is not None
+
+    @property
     def summary(self) -> Mapping[str, Summary]:
         """By key, the statistics of the readings within; a key that was never read is not there."""
-        with self._settled() as folder:
-            return {key: held.summary() for key, held in folder.metrics.items()}
+        return self._look(lambda folder: {key: held.summary() for key, held in folder.metrics.items()})
 
     @property
     def energy_joules(self) -> Mapping[str, Energy]:
         """By device, the energy it used; devices that have neither a counter nor power are not there."""
-        with self._settled() as folder:
-            found = {key: held.result() for key, held in folder.energy.items()}
+        found = self._look(lambda folder: {key: held.result() for key, held in folder.energy.items()})
         return {key: energy for key, energy in found.items() if energy is not None}
 
     @property
     def devices(self) -> Mapping[str, Across]:
         """By name (``powerWatts``), the metric over all whole devices: partitions are part of one."""
-        with self._settled() as folder:
-            return folder.across()
+        return self._look(Folder.across)
 
     def seconds_above(self, key: str, threshold: float) -> float:
         """For how long a metric was above a threshold.
@@ -136,14 +158,20 @@ class Window:
         Raises:
             UnknownNameError: It was not read during the window.
         """
-        with self._settled() as folder:
+
+        def find(folder: Folder) -> float:
             if key not in folder.metrics:
                 raise UnknownNameError("metric of the window", key, folder.metrics)
             return folder.metrics[key].seconds_above(threshold)
 
+        return self._look(find)
+
     def feed(self, row: Row) -> bool:
         """Take a reading, from the monitor; whether the window is closed by it."""
-        with self._lock:
+        with self._guard():
+            if self._begin is None or row.at < self._begin:
+                self._folder.start_from(row)  # it was being taken when the window began
+                return False
             block = self._block
             if block is None or block.layout is not row.layout or len(block) >= PENDING:
                 self._fold()
@@ -158,27 +186,24 @@ class Window:
         """No further reading will come."""
         self._closed.set()
 
-    def _settled(self) -> _Hold:
+    def _look(self, read: Callable[[Folder], T]) -> T:
+        """What something says when everything is folded, and nothing added meanwhile."""
         if self._end is not None:
             self._closed.wait(PATIENCE)
-        return _Hold(self._lock, self._fold, lambda: self._folder)
+        with self._guard():
+            self._fold()
+            return read(self._folder)
 
     def _fold(self) -> None:
         block, self._block = self._block, None
         if block is not None:
             self._folder.fold(block, float("inf") if self._end is None else self._end)
 
-
-class _Hold:
-    """Everything folded, and nothing added, while somebody looks."""
-
-    def __init__(self, lock: threading.Lock, fold: Callable[[], None], folder: Callable[[], Folder]) -> None:
-        self._lock, self._fold, self._folder = lock, fold, folder
-
-    def __enter__(self) -> Folder:
-        self._lock.acquire()
-        self._fold()
-        return self._folder()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._lock.release()
+    def _guard(self) -> threading.Lock:
+        """The lock; a new one in the child of a fork, where nobody gives the old one back and no reading will come."""
+        if os.getpid() != self._pid:
+            self._pid = os.getpid()
+            self._lock = threading.Lock()
+            self._block = None
+            self._closed.set()
+        return self._lock

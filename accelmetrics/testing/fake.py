@@ -17,7 +17,7 @@ Value = Number | Callable[[], Number]
 
 
 class FakeClock:
-    """A clock that stands until it is told to go on."""
+    """A clock that stands until it is told to go on, or until somebody waits by it: a monitor on it runs back to back."""
 
     def __init__(self, start: float = 1000.0) -> None:
         self._now = start
@@ -25,6 +25,11 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         """Let so much time pass."""
         self._now += seconds
+
+    def wait(self, woken: threading.Event, seconds: float) -> None:
+        """Let so much time pass at once, unless the event is set."""
+        if not woken.is_set():
+            self.advance(max(0.0, seconds))
 
     def monotonic(self) -> float:
         """The time since some fixed point, in seconds."""

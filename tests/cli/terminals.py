@@ -67,7 +67,7 @@ class Terminal:
         self.process = subprocess.Popen(
             command,
             env={"TERM": "xterm-256color", **env},
-            preexec_fn=self._take,
+            preexec_fn=self._take,  # noqa: PLW1509 - one system call
             start_new_session=True,
             **{name: streams.get(name, self._theirs) for name in ("stdin", "stdout", "stderr")},
         )
@@ -127,9 +127,7 @@ class Terminal:
     def everything(self) -> list[str]:
         """What has scrolled off the screen, and the screen."""
         with self._lock:
-            gone = [
-                "".join(row[column].data for column in range(self._screen.columns)).rstrip() for row in list(self._screen.history.top)
-            ]
+            gone = ["".join(row[column].data for column in range(self._screen.columns)).rstrip() for row in list(self._screen.history.top)]
         return gone + self.lines
 
     @property
@@ -166,9 +164,8 @@ class Terminal:
 
     def until(self, wanted: str | Callable[[], bool], seconds: float = PATIENCE) -> None:
         """Wait until a pattern is on the screen, or something holds."""
-        holds = (lambda: re.search(wanted, self.text, re.MULTILINE) is not None) if isinstance(wanted, str) else wanted
         end = time.monotonic() + seconds
-        while not holds():
+        while not (re.search(wanted, self.text, re.MULTILINE) if isinstance(wanted, str) else wanted()):
             assert time.monotonic() < end, f"waited for {wanted!r}; the screen:\n{self.text}"
             time.sleep(0.02)
 
@@ -191,6 +188,6 @@ def shell(rows: int = 24, columns: int = 100, env: Mapping[str, str] | None = No
     """A shell with job control on a terminal, in which ``am`` is the command."""
     terminal = Terminal(["bash", "--norc", "--noprofile", "-i"], environment(PS1="$ ", **(env or {})), rows, columns)
     terminal.until(r"^\$$")
-    terminal.type(f"am() {{ {' '.join(COMMAND)} \"$@\"; }}; clear\r")
+    terminal.type(f'am() {{ {" ".join(COMMAND)} "$@"; }}; clear\r')
     terminal.until(lambda: terminal.lines[0] == "$")
     return terminal

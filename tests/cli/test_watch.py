@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 import re
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
 
 from accelmetrics.cli.pictures import Kept
-from tests.cli.shell import COMMAND, document, environment, on_path, one_line, run, start
+from tests.cli.shell import document, environment, on_path, one_line, run, start
 from tests.cli.terminals import Terminal, on_terminal, shell
 from tests.simulators.nvml import NvmlSimulator
 
@@ -299,8 +300,6 @@ def test_a_hung_driver_holds_neither_the_keys_nor_the_end(simulator: NvmlSimulat
 
 def test_messages_wait_until_the_screen_is_free() -> None:
     """They are shown on it, and told when it is gone: the newest hundred."""
-    import logging
-
     shown: list[str] = []
     kept = Kept(shown.append)
     for number in range(120):
@@ -308,8 +307,6 @@ def test_messages_wait_until_the_screen_is_free() -> None:
     assert shown[0] == "message 0"
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as stream, os.fdopen(reading) as told:
-        from contextlib import redirect_stderr
-
         with redirect_stderr(stream):
             kept.tell()
             kept.tell()
@@ -324,17 +321,3 @@ def test_the_process_in_the_host_line_is_the_one_asked_for(simulator: NvmlSimula
     with on_terminal(*FAST, env=simulator.environment()) as terminal:
         terminal.until("host  cpu")
         assert "process" not in terminal.text
-
-
-def test_json_messages_after_the_view(simulator: NvmlSimulator, tmp_path: Path) -> None:
-    """With ``--log-format json`` what was said meanwhile is told as JSON."""
-    errors = tmp_path / "errors"
-    with errors.open("w") as stream:
-        # A second library of the driver that cannot be had: nothing else makes a monitor speak while it is watched.
-        arguments = [*COMMAND, *FAST, "--log-format", "json", "--gpus", "7"]
-        with Terminal(arguments, environment(**simulator.environment()), stderr=stream) as terminal:
-            time.sleep(1.0)
-            terminal.type("q")
-            assert terminal.end() == 0
-    for line in errors.read_text().splitlines():
-        assert "labels" in json.loads(line)

@@ -1,0 +1,234 @@
+"""A command that is started, watched to its end, and told every signal that this process is told.
+
+It stays in our process group, so that it has the terminal as if it had been started alone: what the terminal sends (Ctrl-C,
+Ctrl-Z, a new size) reaches it without us, and is not sent to it a second time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from accelmetrics.schemas.errors import AccelMetricsError
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+NOT_EXECUTABLE, NOT_FOUND, KILLED = 126, 127, 128
+"""Exit statuses as shells give them; the last is added to the number of a signal."""
+SHORTEST_LOOK, LONGEST_LOOK, GROWTH = 0.002, 0.05, 1.3
+"""Seconds between two looks at whether the command has ended: few at first, for commands that are short."""
+PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH", "SIGTSTP", "SIGCONT")
+FROM_TERMINAL = frozenset({"SIGHUP", "SIGINT", "SIGQUIT", "SIGWINCH", "SIGTSTP"})
+"""Those that a terminal sends to everybody in front of it."""
+IGNORED_BY_PYTHON = tuple(getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ", "SIGXFZ") if hasattr(signal, name))
+JOB_CONTROL = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
+
+
+class CommandError(AccelMetricsError):
+    """The command could not be started; the status is what a shell exits with."""
+
+    def __init__(self, command: str, error: OSError) -> None:
+        missing = isinstance(error, FileNotFoundError)
+        if missing and "/" in command and Path(command).exists():
+            words = f"cannot run {command}: what its first line names is not there"
+        else:
+            words = f"command not found: {command}" if missing else f"cannot run {command}: {error.strerror or error}"
+        super().__init__(words)
+        self.status = NOT_FOUND if missing else NOT_EXECUTABLE
+
+
+class Arrived(NamedTuple):
+    """A signal that was sent to this process.
+
+    Attributes:
+        number: Which.
+        to_all: Whether the terminal sent it, to the command too.
+    """
+
+    number: int
+    to_all: bool
+
+
+class Signals:
+    """Keeps the signals that are passed on from acting on this process, while the block runs, and hands them out.
+
+    Where the system tells who sent a signal, that decides whether the command has it already. Elsewhere it has it if the
+    terminal could have sent it.
+
+    Args:
+        told: Whether the system tells; only tests say.
+
+    Attributes:
+        before: The signals that were blocked before.
+        defaults: The signals that the command is to have as every program has them at its start.
+    """
+
+    def __init__(self, told: bool = hasattr(signal, "sigtimedwait")) -> None:
+        self.numbers = frozenset(getattr(signal, name) for name in PASSED_ON)
+        self.before: frozenset[int] = frozenset()
+        self.defaults: tuple[int, ...] = IGNORED_BY_PYTHON
+        self._told = told
+        self._arrived: deque[Arrived] = deque()
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        self.before = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, self.numbers if self._told else ()))
+        if not self._told:
+            kept = {number: signal.getsignal(number) for number in self.numbers}
+            self._handlers = {number: handler for number, handler in kept.items() if handler != signal.SIG_IGN}
+            for number in self._handlers:
+                signal.signal(number, self._note)
+        if signal.getsignal(signal.SIGTTOU) == signal.SIG_DFL:
+            # We may write to the terminal while the command has put another job in front.
+            self._handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+            self.defaults = (*IGNORED_BY_PYTHON, signal.SIGTTOU)
+        if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+            self._handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else nobody learns how it ended
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        while self.wait(0):
+            pass
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.before)
+
+    def wait(self, seconds: float) -> Arrived | None:
+        """The next signal, None when none has come within so many seconds."""
+        if not self._told:
+            if not self._arrived:
+                time.sleep(seconds)
+            return self._arrived.popleft() if self._arrived else None
+        found = signal.sigtimedwait(self.numbers, seconds)
+        return None if found is None else Arrived(found.si_signo, found.si_code > 0)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self._arrived.append(Arrived(number, signal.Signals(number).name in FROM_TERMINAL and in_front()))
+
+
+def in_front() -> bool:
+    """Whether what the terminal sends reaches our process group."""
+    try:
+        descriptor = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError:  # there is none
+        return False
+    try:
+        return os.tcgetpgrp(descriptor) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+class ChildProcess:
+    """A command that runs.
+
+    Attributes:
+        pid: Its process id.
+        status: Its exit status once it has ended: 128 and the signal's number where a signal ended it.
+        cpu_seconds: CPU time of it and of the descendants that it waited for, once it has ended.
+        ended_by: The name of that signal, empty where it was none.
+        began: When it was started, in seconds of the monotonic clock.
+        seconds: How long it ran, once it has ended.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.status: int | None = None
+        self.cpu_seconds = 0.0
+        self.ended_by = ""
+        self.began = time.monotonic()
+        self.seconds = 0.0
+        self._on_stop: Callable[[], None] = lambda: None
+
+    @classmethod
+    def start(cls, command: Sequence[str], signals: Signals, more: Mapping[str, str]) -> ChildProcess:
+        """Start a command, with this process's standard streams.
+
+        Args:
+            command: The program, found on ``PATH`` where it is a bare name, and its arguments.
+            signals: Say which it is to have as they were.
+            more: Added to its environment.
+
+        Raises:
+            CommandError: It cannot be started.
+        """
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            with suppress(OSError):
+                stream.flush()
+        environment = {**os.environ, **more}
+        try:
+            return cls(os.posix_spawnp(command[0], list(command), environment, setsigmask=signals.before, setsigdef=signals.defaults))
+        except OSError as error:
+            raise CommandError(command[0], error) from error
+
+    def attend(self, signals: Signals, on_look: Callable[[], None], on_stop: Callable[[], None]) -> int:
+        """Wait for the end, passing signals on; gives the exit status.
+
+        Args:
+            signals: Where they come from.
+            on_look: Called a few times a second.
+            on_stop: Called before this process stops because the command was, by Ctrl-Z.
+        """
+        self._on_stop = on_stop
+        pause = SHORTEST_LOOK
+        while not self._ended():
+            on_look()
+            arrived = signals.wait(pause)
+            pause = min(pause * GROWTH, LONGEST_LOOK)
+            if arrived is not None and not arrived.to_all:
+                self.send(arrived.number)
+        return self.status or 0
+
+    def send(self, number: int) -> None:
+        """Send it a signal."""
+        if self.status is None:
+            with suppress(ProcessLookupError, PermissionError):  # a command of another user's decides for itself
+                os.kill(self.pid, number)
+
+    def _ended(self) -> bool:
+        pid, state, used = os.wait4(self.pid, os.WNOHANG | os.WUNTRACED)
+        if not pid:
+            return False
+        if os.WIFSTOPPED(state):
+            if os.WSTOPSIG(state) in JOB_CONTROL and _has_terminal():
+                self._stop_too()
+            return False
+        self.seconds = time.monotonic() - self.began
+        self.cpu_seconds = used.ru_utime + used.ru_stime
+        if os.WIFSIGNALED(state):
+            number = os.WTERMSIG(state)
+            self.status, self.ended_by = KILLED + number, _name(number)
+        else:
+            self.status = os.WEXITSTATUS(state)
+        return True
+
+    def _stop_too(self) -> None:
+        """Stop, so that the shell has its terminal back; go on with the command."""
+        self._on_stop()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self.send(signal.SIGCONT)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

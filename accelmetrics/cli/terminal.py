@@ -1,0 +1,202 @@
+"""The terminal as something to draw on: the whole screen, or its last row beside a program that has the rest.
+
+Nothing here knows what is drawn. Whatever was changed is changed back when a block ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import struct
+import termios
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from accelmetrics.cli.output import WriteError, write_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+"""The other screen, without a cursor; and back."""
+HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+SAVE, RESTORE = "\x1b7", "\x1b8"
+"""The cursor's place and style."""
+DOWN, UP = "\x1bD", "\x1b[A"
+"""One row; down from the last one, everything scrolls up."""
+PLAIN = "\x1b[0m"
+FEWEST_ROWS, FEWEST_COLUMNS = 3, 20
+MARK = "ACCELMETRICS_LINE"
+"""Tells commands below on which terminal a line is drawn already."""
+
+
+def capable(descriptor: int) -> bool:
+    """Whether it is a terminal on which the cursor can be moved."""
+    try:
+        return os.isatty(descriptor) and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
+    except OSError:
+        return False
+
+
+class Screen:
+    """The whole screen while the block runs; what was on it before is back afterwards.
+
+    Args:
+        write: Takes what is drawn, all at once: a picture is never seen half.
+    """
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+
+    def __enter__(self) -> Screen:
+        self._write(ENTER)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with suppress(WriteError, BrokenPipeError):  # the terminal has gone
+            self._write(PLAIN + LEAVE)
+
+    def draw(self, picture: str) -> None:
+        """Replace what is on the screen, in place."""
+        lines = picture.rstrip("\n").split("\n")
+        self._write(HOME + f"{REST_OF_LINE}\r\n".join(lines) + REST_OF_LINE + REST_OF_SCREEN)
+
+
+class Size(NamedTuple):
+    """Of a terminal, as it says itself and as programs on it are told.
+
+    Attributes:
+        rows: Rows of text.
+        columns: Columns of text.
+        width: Of the window in pixels, mostly 0.
+        height: Likewise.
+    """
+
+    rows: int
+    columns: int
+    width: int
+    height: int
+
+    def without_last_row(self) -> Size:
+        """What the program beside the line is told. The odd height tells it from a window that was made one row lower."""
+        return Size(self.rows - 1, self.columns, self.width, self.height ^ 1)
+
+
+class LastRow:
+    """The last row of a terminal that another program writes to, kept out of that program's way.
+
+    The program is told that the terminal has a row less, and the terminal scrolls only the rows above. Nothing is drawn while
+    another job has the terminal, nor where writing would have to wait.
+
+    Args:
+        descriptor: Of the terminal, open for writing.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._told: Size | None = None
+        self._usable = capable(descriptor) and os.environ.get(MARK) != terminal_number(descriptor)
+
+    def __enter__(self) -> LastRow:
+        self.draw(lambda columns: "")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()
+
+    @property
+    def there(self) -> bool:
+        """Whether the row is ours now."""
+        return self._told is not None
+
+    @property
+    def stale(self) -> bool:
+        """Whether the window has another size now than the text was drawn for."""
+        try:
+            return self._usable and self._told is not None and read_size(self._descriptor) != self._told
+        except OSError:
+            return False
+
+    def draw(self, text: Callable[[int], str]) -> None:
+        """Show a text; it is told how many columns it may have.
+
+        That is not the last one, behind which some terminals begin a new row.
+        """
+        if not self._usable:
+            return
+        try:
+            if not self._ours():
+                self.release()
+            elif self._ready() and (told := self._reserved()) is not None:
+                self._send(f"{SAVE}\x1b[{told.rows + 1};1H{PLAIN}{text(told.columns - 1)}{REST_OF_LINE}{RESTORE}")
+        except OSError:  # the terminal has gone
+            self._usable = False
+
+    def release(self) -> None:
+        """Give the row back, empty; the next text takes it again."""
+        told, self._told = self._told, None
+        if told is None:
+            return
+        with suppress(OSError):
+            size = read_size(self._descriptor)
+            full = Size(told.rows + 1, told.columns, told.width, told.height ^ 1) if size == told else size
+            self._send(f"{SAVE}\x1b[{full.rows};1H{PLAIN}\x1b[2K\x1b[r{RESTORE}")
+            if full != size:
+                _write_size(self._descriptor, full)
+
+    def _reserved(self) -> Size | None:
+        """Take the row, again where the window has another size now; what the program is told, None where there is no room."""
+        size = read_size(self._descriptor)
+        if size == self._told:
+            return size
+        self._told = None
+        if size.rows < FEWEST_ROWS or size.columns < FEWEST_COLUMNS:
+            return None
+        told = size.without_last_row()
+        self._send(f"{DOWN}{SAVE}\x1b[1;{told.rows}r{RESTORE}{UP}")
+        _write_size(self._descriptor, told)
+        self._told = told
+        return told
+
+    def _ours(self) -> bool:
+        try:
+            return os.tcgetpgrp(self._descriptor) == os.getpgrp()
+        except OSError:  # not our session's: nobody's jobs take turns on it
+            return True
+
+    def _ready(self) -> bool:
+        """Whether it takes text now: not after Ctrl-S."""
+        return bool(select.select([], [self._descriptor], [], 0)[1])
+
+    def _send(self, text: str) -> None:
+        write_all(self._descriptor, text.encode("utf-8"))
+
+
+def begin_line(descriptor: int) -> None:
+    """Go to the beginning of a line: the next one, if something stands on this one.
+
+    Spaces for a whole line end at the right edge of this one where nothing stood on it, and else on the next one.
+    """
+    with suppress(OSError):
+        if capable(descriptor):
+            write_all(descriptor, f"{' ' * read_size(descriptor).columns}\r{REST_OF_LINE}".encode())
+
+
+def terminal_number(descriptor: int) -> str:
+    """What tells one terminal from another."""
+    try:
+        return str(os.fstat(descriptor).st_rdev)
+    except OSError:
+        return ""
+
+
+def read_size(descriptor: int) -> Size:
+    """How large the terminal is said to be."""
+    rows, columns, width, height = struct.unpack("HHHH", fcntl.ioctl(descriptor, termios.TIOCGWINSZ, bytes(8)))
+    return Size(rows, columns, width, height)
+
+
+def _write_size(descriptor: int, size: Size) -> None:
+    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", *size))

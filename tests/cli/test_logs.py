@@ -1,0 +1,74 @@
+"""The messages of commands that run for long."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+
+import pytest
+
+from accelmetrics.cli.logs import JsonFormatter, set_up, tell, warn
+
+LABELS = {"run_id": "abc", "team": 'a"b\\c\n'}
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """The package's logger is everybody's."""
+    log = logging.getLogger("accelmetrics")
+    before = log.handlers[:], log.level, log.propagate
+    yield
+    log.handlers[:], log.level, log.propagate = before
+
+
+def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    """From warnings up, behind the program's name."""
+    set_up("text", LABELS)
+    warn("a disk is 100 % full")
+    tell("summary", {"power": 1})
+    logging.getLogger("accelmetrics").info("hello")
+    logging.getLogger("accelmetrics.sampling").error("at %d", 5)
+    assert capsys.readouterr().err.splitlines() == ["accelmetrics: a disk is 100 % full", "accelmetrics: at 5"]
+
+
+def test_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    """An object a line with the labels, whatever is in them; also what only tells how it goes."""
+    set_up("json", LABELS)
+    warn("a disk\nis full")
+    tell("summary", {"power": 1})
+    first, second = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (first["level"], first["message"], first["labels"], first["logger"]) == ("warning", "a disk\nis full", LABELS, "accelmetrics")
+    assert "data" not in first
+    assert (second["level"], second["message"], second["data"]) == ("info", "summary", {"power": 1})
+    moment = datetime.fromisoformat(second["timestamp"].replace("Z", "+00:00"))
+    assert abs(moment.timestamp() - datetime.now(moment.tzinfo).timestamp()) < 5
+
+
+def test_an_exception_is_part_of_its_message() -> None:
+    """With its traceback, on the same line."""
+    try:
+        raise ValueError("wrong")
+    except ValueError:
+        record = logging.LogRecord("accelmetrics", logging.ERROR, "", 0, "it failed", (), sys.exc_info())
+    text = JsonFormatter({}).format(record)
+    assert "\n" not in text
+    assert json.loads(text)["exception"].endswith("ValueError: wrong")
+
+
+def test_setting_up_twice_says_things_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last one holds, and the program's own logging is not touched."""
+    set_up("json", LABELS)
+    set_up("text", LABELS)
+    warn("once")
+    assert capsys.readouterr().err == "accelmetrics: once\n"
+    assert not logging.getLogger("accelmetrics").propagate
+
+
+def test_nobody_to_tell_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard error may be closed."""
+    set_up("text", LABELS)
+    monkeypatch.setattr(sys, "stderr", None)
+    warn("nobody hears it")

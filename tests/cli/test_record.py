@@ -1,0 +1,260 @@
+"""``record``, from outside: what it prints, where readings go, how it is stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.shell import COMMAND, environment, on_path, one_line, run, start
+from tests.exporters.wandb_file import read
+from tests.simulators.nvml import NvmlSimulator
+from tests.simulators.rocm_smi import RocmSmiStandIn, output
+
+HOST = ("record", "--backends", "host")
+MIB = 2**20
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """The lines of a recording, each of which must be whole."""
+    text = path.read_text()
+    assert text.endswith("\n")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_line_for_every_reading(simulator: NvmlSimulator) -> None:
+    """Utilisation and memory of each GPU, word for word."""
+    simulator.gpu[0].set(gpu_util=85, memory_total=1000 * MIB, memory_used=763 * MIB, memory_reserved=0)
+    simulator.gpu[1].set(gpu_util=0, memory_total=1000 * MIB, memory_used=25 * MIB, memory_reserved=0)
+    done = run("record", "--interval", "0.2", "--duration", "0.9", env=environment(**simulator.environment()))
+    assert (done.returncode, done.stderr) == (0, "")
+    *lines, title, headings, first, second = done.stdout.splitlines()
+    assert set(lines) == {"GPU Monitor - GPU0: 85.0%/76.3% | GPU1: 0.0%/2.5%"}
+    assert 5 <= len(lines) <= 7
+    assert re.fullmatch(r"total: 0\.9 s, \d+ readings", title)
+    assert first.split()[:3] == ["gpu.0", "85.0%", "85.0%"]
+    assert second.split()[:3] == ["gpu.1", "0.0%", "0.0%"]
+    assert headings.split()[-1] == "energy"
+
+
+def test_devices_can_be_chosen(simulator: NvmlSimulator) -> None:
+    """By their numbers; one that is not there is refused at once, with those that are."""
+    env = environment(**simulator.environment())
+    done = run("record", "--gpus", "1", "--duration", "0.1", env=env)
+    assert done.stdout.startswith("GPU Monitor - GPU1: 48.0%/")
+    refused = run("record", "--gpus", "7", env=env)
+    assert refused.returncode == 2
+    assert "unknown device 'gpu.7'. Known: gpu.0 (GPU-" in one_line(refused.stderr)
+
+
+def test_what_a_gpu_does_not_say_has_no_number(simulator: NvmlSimulator) -> None:
+    """A dash, never 0; a lost one has its reason."""
+    simulator.gpu[0].set(gpu_util=None)
+    simulator.lose(1)
+    done = run("record", "--duration", "0.1", env=environment(**simulator.environment()))
+    assert done.stdout.splitlines()[0] in {"GPU Monitor - GPU0: -/13.1% | GPU1: device_lost", "GPU Monitor - GPU0: -/13.1%"}
+
+
+def test_a_summary_at_each_interval_and_at_the_end(simulator: NvmlSimulator) -> None:
+    """Each of every device; without console lines there is none."""
+    env = environment(**simulator.environment())
+    done = run("record", "--interval", "0.1", "--summary-interval", "0.5", "--duration", "1.3", env=env)
+    heads = [line for line in done.stdout.splitlines() if line.endswith("readings")]
+    assert [re.sub(r"\d+ readings", "n readings", head) for head in heads] == [
+        "last 0.5 s: 0.5 s, n readings",
+        "last 0.5 s: 0.5 s, n readings",
+        "total: 1.3 s, n readings",
+    ]
+    assert sum(line.startswith("  gpu.0 ") for line in done.stdout.splitlines()) == 3
+    silent = run("record", "--no-console", "--interval", "0.1", "--summary-interval", "0.2", "--duration", "0.5", env=env)
+    assert (silent.returncode, silent.stdout, silent.stderr) == (0, "", "")
+
+
+def test_a_host_without_devices() -> None:
+    """The machine's processors and memory."""
+    done = run(*HOST, "--interval", "0.2", "--duration", "0.5")
+    lines = done.stdout.splitlines()
+    assert re.fullmatch(r"Host Monitor - CPU (-|\d+\.\d%) \| memory \d+\.\d%", lines[0])
+    assert any(line.split()[:1] == ["memory_percent"] for line in lines)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_with_everything_delivered(tmp_path: Path, number: signal.Signals) -> None:
+    """Status 0, a last reading, a summary, whole lines: none of those that were printed is missing."""
+    target = tmp_path / "run.jsonl"
+    process = start(*HOST, "--interval", "0.05", "--exporter", f"jsonl:{target}")
+    assert process.stdout is not None
+    for _ in range(5):
+        process.stdout.readline()
+    sent = time.time()
+    process.send_signal(number)
+    rest, errors = process.communicate(timeout=10)
+    assert (process.returncode, errors) == (0, "")
+    printed = 5 + sum(line.startswith("Host Monitor") for line in rest.splitlines())
+    kept = records(target)
+    assert len(kept) == printed
+    assert datetime.fromisoformat(kept[-1]["timestamp"].replace("Z", "+00:00")).timestamp() > sent
+    assert "total: " in rest
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    """While an exporter that never returns is waited for."""
+    os.mkfifo(tmp_path / "pipe")
+    process = start(*HOST, "--exporter", f"jsonl:{tmp_path}/pipe")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=2)
+    assert process.returncode == 130
+
+
+def test_under_nohup_it_outlives_its_terminal() -> None:
+    """A signal that was ignored when it began stays so."""
+    arguments = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", *COMMAND, *HOST, "--interval", "0.05"]
+    process = subprocess.Popen(arguments, env=environment(), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGHUP)
+    for _ in range(10):
+        assert process.stdout.readline().startswith("Host Monitor")
+    process.terminate()
+    process.communicate(timeout=10)
+    assert process.returncode == 0
+
+
+def test_a_reader_that_has_gone_ends_it(tmp_path: Path) -> None:
+    """As any command in a pipeline; what other exporters hold is delivered all the same."""
+    target = tmp_path / "run.jsonl"
+    process = start(*HOST, "--interval", "0.05", "--exporter", f"jsonl:{target}")
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    started = time.monotonic()
+    with process.stderr:
+        assert process.stderr.read() == ""
+    assert process.wait(10) == 141
+    assert time.monotonic() - started < 5
+    assert len(records(target)) >= 2
+
+
+def test_every_record_carries_the_labels(tmp_path: Path) -> None:
+    """The user's, the run's, the host's, the scheduler's."""
+    target = tmp_path / "run.jsonl"
+    env = environment(SLURM_JOB_ID="4711", RANK="3")
+    done = run(
+        *HOST, "--no-console", "--duration", "0.2", "--label", "team=vision", "--label", "x=a=b", "--exporter", f"jsonl:{target}", env=env
+    )
+    assert done.returncode == 0
+    labels = records(target)[0]["labels"]
+    assert (labels["team"], labels["x"], labels["rank"]) == ("vision", "a=b", "3")
+    assert {"run_id", "hostname"} <= labels.keys()
+    assert "4711" in labels.values()
+
+
+def test_what_an_exporter_cannot_deliver_is_told_once(tmp_path: Path) -> None:
+    """And again, in numbers, at the end; the other exporter has everything."""
+    target = tmp_path / "run.jsonl"
+    options = ("--interval", "0.05", "--duration", "1", "--exporter", "jsonl:/dev/full", "--exporter", f"jsonl:{target}")
+    done = run(*HOST, *options, "--no-console")
+    assert done.returncode == 0
+    first, *_, last = done.stderr.splitlines()
+    assert first.startswith("accelmetrics: exporter jsonl could not deliver: ")
+    assert "No space left on device" in first
+    assert re.match(r"accelmetrics: exporter jsonl: 0 records sent, 0 failed, \d+ dropped; the last error: ", last)
+    assert sum("could not deliver" in line for line in done.stderr.splitlines()[:-1]) == 1
+    assert len(records(target)) >= 15
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--exporter", "promtheus"), "unknown exporter 'promtheus'. Did you mean 'prometheus'?"),
+        (("--exporter", "jsonl"), "the exporter 'jsonl' needs its path: write jsonl:PATH"),
+        (("--exporter", "jsonl:/no/such/place/x"), "the directory /no/such/place does not exist"),
+        (("--label", "team"), "'team' is no label: write NAME=VALUE"),
+        (("--interval", "0.001"), "interval is 0.001: it must be a number of seconds from 0.01"),
+        (("--summary-interval", "-1"), "must be a number of seconds from 0"),
+        (("--backends", "nvida"), "Did you mean 'nvidia'?"),
+        (("--log-format", "yaml"), "choose from"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(options: tuple[str, ...], said: str) -> None:
+    """In a line, with status 2, and with the nearest that there is."""
+    done = run("record", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in one_line(done.stderr)
+
+
+def test_an_exporter_whose_package_is_missing(tmp_path: Path) -> None:
+    """Status 1, and how to get it."""
+    (tmp_path / "rich").mkdir()
+    (tmp_path / "rich" / "__init__.py").write_text("raise ImportError('not here')\n")
+    done = run(*HOST, "--exporter", "console:table", env=on_path(tmp_path))
+    assert done.returncode == 1
+    assert one_line(done.stderr) == "accelmetrics record: the package 'rich' is not installed: pip install 'accelmetrics[rich]'"
+
+
+def test_messages_as_json_lines(simulator: NvmlSimulator) -> None:
+    """With level, time and the labels of every record; what is printed for people is as ever."""
+    simulator.set(latency_us=10_000)
+    options = ("--backends", "nvidia", "--interval", "0.05", "--duration", "1.5", "--log-format", "json", "--label", "team=vision")
+    done = run("record", *options, env=environment(**simulator.environment()))
+    (said,) = [json.loads(line) for line in done.stderr.splitlines()]
+    assert said.keys() == {"timestamp", "level", "message", "logger", "labels"}
+    assert (said["labels"]["team"], said["logger"], said["level"]) == ("vision", "accelmetrics", "warning")
+    assert {"run_id", "hostname"} <= said["labels"].keys()
+    datetime.fromisoformat(said["timestamp"].replace("Z", "+00:00"))
+    assert done.stdout.startswith("GPU Monitor")
+
+
+def test_a_source_that_cannot_keep_up_is_said_once(tmp_path: Path) -> None:
+    """``rocm-smi`` takes longer than the interval; the line names it."""
+    stand_in = RocmSmiStandIn(tmp_path)
+    stand_in.behave(output("radeon_6_2"), delay=0.4)
+    options = ("--backends", "amd", "--amd-source", "rocm-smi", "--interval", "0.1", "--duration", "2.5")
+    done = run("record", *options, env=environment(PATH=stand_in.path))
+    assert done.returncode == 0
+    assert one_line(done.stderr) == "accelmetrics: an interval of 0.1 s is shorter than amd (rocm-smi) can be read"
+
+
+def test_a_driver_that_cannot_keep_up_is_said_once(simulator: NvmlSimulator) -> None:
+    """Slow calls of NVML's count as well, and at half a second nothing is said."""
+    simulator.set(latency_us=10_000)
+    env = environment(**simulator.environment())
+    done = run("record", "--backends", "nvidia", "--interval", "0.05", "--duration", "1.5", "--no-console", env=env)
+    assert one_line(done.stderr) == "accelmetrics: an interval of 0.05 s is shorter than nvidia (nvml) can be read"
+    done = run("record", "--backends", "nvidia", "--interval", "0.5", "--duration", "1.7", "--no-console", env=env)
+    assert done.stderr == ""
+
+
+def test_a_short_interval_that_is_kept_is_not_spoken_of(simulator: NvmlSimulator) -> None:
+    """With every source that this machine has."""
+    done = run("record", "--interval", "0.1", "--duration", "2", "--no-console", env=environment(**simulator.environment()))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_wandb_by_its_short_options(tmp_path: Path) -> None:
+    """A run in that project and of that name, with the readings."""
+    env = environment(HOME=str(tmp_path), WANDB_MODE="offline", WANDB_DIR=str(tmp_path))
+    arguments = [*COMMAND, *HOST, "--no-console", "--interval", "0.5", "--wandb-project", "training", "--wandb-run-name", "node-3"]
+    process = subprocess.Popen(arguments, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(5)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "")
+    (file,) = tmp_path.rglob("*.wandb")
+    assert b"training" in file.read_bytes() and b"node-3" in file.read_bytes()
+    (written,) = read(tmp_path)
+    assert any("memory_percent" in key for row in [*written.history, *written.stats] for key in row)

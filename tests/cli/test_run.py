@@ -1,0 +1,319 @@
+"""``run``: the command is as it would be alone, and what it used is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accelmetrics.cli.child_process import Arrived, Signals
+from tests.cli.shell import COMMAND, environment, one_line, run, start
+from tests.simulators.nvml import NvmlSimulator, Ramp
+
+RUN = ("run", "--backends", "host")
+NOTES_SIGNALS = """
+import os, signal, sys, time
+for name in sys.argv[1:]:
+    signal.signal(getattr(signal, name), lambda number, frame: os.write(1, f"{signal.Signals(number).name}\\n".encode()))
+os.write(1, b"ready\\n")
+while True:
+    time.sleep(0.05)
+"""
+FAMILY = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "held = b'x' * (160 << 20); import time; time.sleep(1.2)"])
+child.wait()
+"""
+
+
+def through(
+    *command: str, env: dict[str, str] | None = None, options: tuple[str, ...] = (), **given: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command through the command."""
+    arguments = [*COMMAND, *RUN, *options, "--", *command]
+    return subprocess.run(arguments, env=environment(**(env or {})), capture_output=True, timeout=30, **given)
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 0", 0), ("exit 3", 3), ("exit 255", 255), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
+)
+def test_the_commands_status_is_ours(script: str, status: int) -> None:
+    """As a shell gives it."""
+    assert through("sh", "-c", script, options=("--quiet",)).returncode == status
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [
+        ("no-such-command", 127, "command not found: no-such-command"),
+        ("/no/such/command", 127, "command not found: /no/such/command"),
+        ("/etc", 126, "cannot run /etc: Permission denied"),
+        ("plain", 126, "cannot run plain: Permission denied"),
+        ("unfounded", 127, "cannot run ./unfounded: what its first line names is not there"),
+    ],
+)
+def test_a_command_that_cannot_be_started(tmp_path: Path, command: str, status: int, said: str) -> None:
+    """Has the status that shells give, and a line."""
+    (tmp_path / "plain").write_text("text")
+    (tmp_path / "unfounded").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "unfounded").chmod(0o755)
+    wanted = f"./{command}" if command == "unfounded" else command
+    done = through(wanted, env={"PATH": f"{os.environ['PATH']}:{tmp_path}"}, cwd=tmp_path)
+    assert done.returncode == status
+    assert one_line(done.stderr.decode()) == f"accelmetrics run: {said}"
+
+
+def test_input_and_output_are_the_commands_own() -> None:
+    """Byte by byte; with ``--quiet`` not one is added."""
+    data = bytes(range(256)) * 5000
+    script = "import sys, shutil; shutil.copyfileobj(sys.stdin.buffer, sys.stdout.buffer); sys.stderr.buffer.write(bytes(range(256)))"
+    done = through(sys.executable, "-c", script, options=("--quiet",), input=data)
+    assert (done.returncode, done.stdout, done.stderr) == (0, data, bytes(range(256)))
+
+
+def test_standard_error_has_the_commands_part_first_then_the_summary(simulator: NvmlSimulator) -> None:
+    """And standard output only what is the command's."""
+    arguments = [*COMMAND, "run", "--", "sh", "-c", "echo out; echo err >&2; exit 4"]
+    done = subprocess.run(arguments, env=environment(**simulator.environment()), capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (4, "out\n")
+    first, title, headings, *devices, last = done.stderr.splitlines()
+    assert first == "err"
+    assert title.startswith("sh -c 'echo out; echo err >&2; exit 4': exit status 4: 0.")
+    assert headings.split() == ["util", "mean", "max", "memory", "mean", "max", "power", "mean", "max", "temp", "max", "energy"]
+    assert [line.split()[:3] for line in devices] == [["gpu.0", "37.0%", "37.0%"], ["gpu.1", "48.0%", "48.0%"]]
+    assert "s of CPU time" in last
+
+
+def test_no_summary() -> None:
+    """When none is wanted."""
+    done = through("true", options=("--no-summary",))
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_command_without_the_dashes() -> None:
+    """Its options are its own."""
+    done = subprocess.run([*COMMAND, *RUN, "--quiet", "echo", "--json", "--", "-n"], env=environment(), capture_output=True, timeout=30)
+    assert (done.returncode, done.stdout) == (0, b"--json -- -n\n")
+
+
+def test_the_command_begins_as_it_would_without_us() -> None:
+    """The same signals blocked, ignored and caught, the same files open, the same environment."""
+    script = "grep ^Sig /proc/self/status | grep -v SigQ; ls /proc/self/fd; readlink /proc/$$/fd/0; env | sort"
+    seen = []
+    for command in (["sh", "-c", script], [*COMMAND, *RUN, "--quiet", "--", "sh", "-c", script]):
+        done = subprocess.run(command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+        assert (done.returncode, done.stderr) == (0, "")
+        seen.append(done.stdout.splitlines())
+    # Two signals that no program can use are ignored by what glibc's posix_spawn starts.
+    seen[1] = [line.replace("SigIgn:\t0000000180000000", "SigIgn:\t0000000000000000") for line in seen[1]]
+    assert seen[0] == seen[1]
+    assert "SigIgn:\t0000000000000000" in seen[0]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH", "SIGCONT"])
+def test_signals_are_passed_on_once(name: str) -> None:
+    """To a command that goes on after them; then it is ended, and its status is ours."""
+    process = start(*RUN, "--quiet", "--", sys.executable, "-c", NOTES_SIGNALS, name)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(getattr(signal, name))
+    assert process.stdout.readline() == f"{name}\n"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    if name == "SIGTERM":
+        assert process.stdout.readline() == "SIGTERM\n"
+        pid = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[-1])
+        os.kill(pid, signal.SIGKILL)
+    out, errors = process.communicate(timeout=10)
+    assert (process.returncode, out, errors) == (137 if name == "SIGTERM" else 143, "", "")
+
+
+def test_a_signal_before_the_command_began_ends_it_unstarted(tmp_path: Path) -> None:
+    """Nothing is started that was stopped already."""
+    program = (
+        "import os, signal, sys\n"
+        "import accelmetrics.cli.run as run\n"
+        "made = run.exporters\n"
+        "run.exporters = lambda options: (os.kill(os.getpid(), signal.SIGTERM), made(options))[1]\n"
+        "from accelmetrics.cli.main import program\n"
+        "program()\n"
+    )
+    arguments = [sys.executable, "-c", program, *RUN, "--quiet", "--", "touch", str(tmp_path / "made")]
+    assert subprocess.run(arguments, env=environment(), timeout=30).returncode == 143
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_signals_are_held_and_handed_out(told: bool) -> None:
+    """Where the system says who sent them, and where it does not; afterwards they act as before."""
+    before = signal.getsignal(signal.SIGUSR1), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with Signals(told) as signals:
+        assert signals.wait(0) is None
+        os.kill(os.getpid(), signal.SIGUSR1)
+        arrived = None
+        while arrived is None:
+            arrived = signals.wait(0.05)
+        assert arrived == Arrived(signal.SIGUSR1, False)
+    assert (signal.getsignal(signal.SIGUSR1), signal.pthread_sigmask(signal.SIG_BLOCK, ())) == before
+
+
+def test_what_it_used_as_json(simulator: NvmlSimulator, tmp_path: Path) -> None:
+    """Per device name, means and maxima, energy, readings; the command, its status, how long it took."""
+    simulator.gpu[0].set(gpu_util=80, power_mw=250_000, temperature=66, energy_mj=Ramp(1e9, rate=250_000))
+    simulator.gpu[1].set(gpu_util=None, energy_mj=None)
+    stats = tmp_path / "stats.json"
+    command = ["sh", "-c", "sleep 1.2; exit 5"]
+    arguments = ("run", "--interval", "0.2", "--label", "team=vision", "--stats", str(stats), "--quiet", "--", *command)
+    done = run(*arguments, env=environment(**simulator.environment()))
+    assert (done.returncode, done.stdout, done.stderr) == (5, "", "")
+    found = json.loads(stats.read_text())
+    assert (found["command"], found["exit_status"], found["interval_seconds"]) == (command, 5, 0.2)
+    assert "signal" not in found
+    assert 1.2 <= found["duration_seconds"] < 3
+    assert found["labels"]["team"] == "vision"
+    first, second = found["devices"]["gpu.0"], found["devices"]["gpu.1"]
+    assert (first["name"], first["vendor"], first["uuid"][:4]) == ("NVIDIA H100 80GB HBM3", "nvidia", "GPU-")
+    assert first["samples"] == first["utilization_percent"]["count"] >= 5
+    for measure, value in {"utilization_percent": 80, "power_watts": 250, "temperature_celsius": 66, "memory_bytes": 11226972160}.items():
+        assert (first[measure]["mean"], first[measure]["max"]) == pytest.approx((value, value))
+    assert first["memory_total_bytes"] == 81559 * 2**20
+    assert first["energy_source"] == "counter"
+    assert first["energy_joules"] == pytest.approx(250 * found["duration_seconds"], rel=0.15)
+    assert "utilization_percent" not in second
+    assert second["energy_source"] == "integrated"
+    assert second["energy_joules"] == pytest.approx(second["power_watts"]["mean"] * found["duration_seconds"], rel=0.15)
+
+
+def test_children_are_counted(tmp_path: Path) -> None:
+    """What the command's own children hold and use is its."""
+    stats = tmp_path / "stats.json"
+    done = through(sys.executable, "-c", FAMILY, options=("--interval", "0.2", "--stats", str(stats)))
+    assert done.returncode == 0
+    process = json.loads(stats.read_text())["process"]
+    assert process["memory_bytes"]["max"] > 160 << 20
+    assert process["threads"]["max"] >= 2
+    assert process["cpu_seconds"] > 0
+    assert f"at most {process['memory_bytes']['max'] / 2**20:.0f} MiB of memory" in done.stderr.decode()
+
+
+def test_a_signals_name_is_in_the_stats(tmp_path: Path) -> None:
+    """Beside the status."""
+    stats = tmp_path / "stats.json"
+    assert through("sh", "-c", "kill -ABRT $$", options=("--stats", str(stats))).returncode == 134
+    found = json.loads(stats.read_text())
+    assert (found["exit_status"], found["signal"]) == (134, "SIGABRT")
+
+
+def test_stats_replace_a_file_whole(tmp_path: Path) -> None:
+    """A reader never finds half of it, nor anything beside it; a pipe is written to."""
+    stats = tmp_path / "stats.json"
+    stats.write_text("x" * 100_000)
+    stats.chmod(0o600)
+    node = stats.stat().st_ino
+    assert through("true", options=("--stats", str(stats))).returncode == 0
+    json.loads(stats.read_text())
+    assert stats.stat().st_ino != node
+    assert stat.S_IMODE(stats.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [stats]
+    done = through("true", options=("--stats", "/dev/stdout", "--quiet"))
+    assert json.loads(done.stdout)["exit_status"] == 0
+
+
+def test_stats_that_cannot_be_written_in_the_end(tmp_path: Path) -> None:
+    """Are said, and the status stays the command's."""
+    place = tmp_path / "place"
+    place.mkdir()
+    done = through("sh", "-c", f"rmdir {place}; exit 6", options=("--stats", str(place / "stats.json"), "--no-summary"))
+    assert done.returncode == 6
+    assert one_line(done.stderr.decode()).startswith(f"accelmetrics run: cannot write {place}/stats.json: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (("--stats", "/no/such/place/stats.json"), 2, "--stats /no/such/place/stats.json: there is no directory /no/such/place"),
+        (("--stats", "/tmp"), 2, "--stats /tmp is a directory: name a file in it"),
+        (("--exporter", "jsonnl:x"), 2, "Did you mean 'jsonl'?"),
+        (("--exporter", "jsonl:x?fsync=1"), 2, "Did you mean 'fsync_every'?"),
+        (("--gpus", "7"), 2, "unknown device 'gpu.7'"),
+        (("--backends", "hots"), 2, "Did you mean 'host'?"),
+        (("--stat", "x"), 2, "Did you mean '--stats'?"),
+        (("--interval", "0.001"), 2, "interval is 0.001"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_anything_is_started(
+    tmp_path: Path, options: tuple[str, ...], status: int, said: str
+) -> None:
+    """The command does not run for days in vain."""
+    done = run(*RUN, *options, "--", "touch", str(tmp_path / "made"))
+    assert done.returncode == status
+    assert said in one_line(done.stderr)
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("arguments", [(), ("--",), ("--quiet",)])
+def test_no_command(arguments: tuple[str, ...]) -> None:
+    """Is said, with what to write."""
+    done = run(*RUN, *arguments)
+    assert done.returncode == 2
+    assert "`accelmetrics run -- python train.py`" in one_line(done.stderr)
+
+
+def test_readings_go_to_exporters(tmp_path: Path) -> None:
+    """Of the command and not of us, with its labels."""
+    target = tmp_path / "run.jsonl"
+    done = through("sleep", "0.7", options=("--interval", "0.1", "--exporter", f"jsonl:{target}", "--label", "job=a", "--quiet"))
+    assert (done.returncode, done.stderr) == (0, b"")
+    records = [json.loads(line) for line in target.read_text().splitlines()]
+    assert len(records) >= 6
+    assert {record["labels"]["job"] for record in records} == {"a"}
+    held = [record["metrics"]["proc.memory.rssMB"] for record in records if "proc.memory.rssMB" in record["metrics"]]
+    assert held
+    assert max(held) < 10
+
+
+def test_messages_as_json(tmp_path: Path) -> None:
+    """Each line of standard error that is ours; the summary is one."""
+    done = through("true", options=("--log-format", "json", "--exporter", "jsonl:/dev/full", "--label", "job=a"))
+    said = [json.loads(line) for line in done.stderr.decode().splitlines()]
+    assert {line["labels"]["job"] for line in said} == {"a"}
+    assert [line["level"] for line in said].count("warning") >= 1
+    assert said[-1]["message"] == "summary"
+    assert said[-1]["data"]["command"] == ["true"]
+
+
+def hung(simulator: NvmlSimulator, tmp_path: Path) -> tuple[str, ...]:
+    simulator.rule("*", hang="lock")
+    return ()
+
+
+def pipe_that_nobody_reads(simulator: NvmlSimulator, tmp_path: Path) -> tuple[str, ...]:
+    os.mkfifo(tmp_path / "pipe")
+    return ("--exporter", f"jsonl:{tmp_path / 'pipe'}")
+
+
+@pytest.mark.parametrize("trouble", [hung, pipe_that_nobody_reads])
+def test_nothing_delays_the_end(
+    simulator: NvmlSimulator, tmp_path: Path, trouble: Callable[[NvmlSimulator, Path], tuple[str, ...]]
+) -> None:
+    """A driver that hangs, an exporter that never returns: we are gone two seconds after the command."""
+    options = trouble(simulator, tmp_path)
+    stats = tmp_path / "stats.json"
+    process = start(
+        "run", *options, "--stats", str(stats), "--", "sh", "-c", "sleep 1; date +%s.%N", env=environment(**simulator.environment())
+    )
+    assert process.stdout is not None
+    ended = float(process.stdout.readline())
+    process.communicate(timeout=10)
+    assert time.time() - ended < 2
+    assert process.returncode == 0
+    assert json.loads(stats.read_text())["exit_status"] == 0

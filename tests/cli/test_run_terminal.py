@@ -1,0 +1,326 @@
+"""``run`` on a terminal: a live line below what the command writes, and never over it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accelmetrics.cli.live_line import live_line
+from accelmetrics.sampling.sampler import Sampler
+from accelmetrics.testing import FakeBackend
+from tests.cli.shell import COMMAND, environment
+from tests.cli.terminals import Terminal, on_terminal, shell
+from tests.records import snapshot
+from tests.simulators.nvml import NvmlSimulator
+
+GIB = 2**30
+RUN = ("run", "--interval", "0.1")
+COUNT = "import sys, time\nfor number in range({}): print('line', number, flush=True); time.sleep(0.01)"
+LINE = "GPU0 (H100 80GB HBM3): 93% │ 45.2/80GB │ 27W │ 48°C"
+
+
+@pytest.fixture
+def busy(simulator: NvmlSimulator) -> NvmlSimulator:
+    """A GPU with the numbers of the issue's example, and one that is not asked for."""
+    simulator.gpu[0].set(gpu_util=93, memory_used=int(45.2 * GIB), power_mw=27_000, temperature=48)
+    return simulator
+
+
+def python(terminal_options: tuple[str, ...], program: str, simulator: NvmlSimulator, **given: int) -> Terminal:
+    """A Python program under ``run``, of the first GPU."""
+    arguments = (*RUN, "--gpus", "0", *terminal_options, "--", sys.executable, "-c", program)
+    return on_terminal(*arguments, env=simulator.environment(), **given)
+
+
+def test_the_line(busy: NvmlSimulator) -> None:
+    """Word for word, on the last row, changing in place; gone at the end."""
+    with python((), "import time; print('hello', flush=True); time.sleep(1.5)", busy) as terminal:
+        terminal.until(f"^{re.escape(LINE)}$")
+        assert (terminal.lines[0], terminal.lines[-1]) == ("hello", LINE)
+        busy.gpu[0].set(gpu_util=7)
+        terminal.until(lambda: terminal.lines[-1] == LINE.replace("93%", "7%"))
+        assert sum("GPU0" in line for line in terminal.everything) == 1
+        assert terminal.end() == 0
+        assert terminal.lines[0] == "hello"
+        assert terminal.lines[1].endswith("readings")
+        assert not any("│" in line for line in terminal.everything)
+
+
+def test_nothing_is_drawn_over_the_commands_output(busy: NvmlSimulator) -> None:
+    """Every line of it is there, in order, and no line of ours among them, on the screen or above it."""
+    with python(("--no-summary",), COUNT.format(120), busy) as terminal:
+        terminal.until(lambda: terminal.lines[-1] == LINE)
+        assert terminal.end() == 0
+        shown = [line for line in terminal.everything if line]
+        assert shown == [f"line {number}" for number in range(120)]
+
+
+def test_redrawn_lines_of_the_command_stay_its_own(busy: NvmlSimulator) -> None:
+    """Progress bars go back to the beginning of their line, and up."""
+    program = (
+        "import time\n"
+        "print()\n"
+        "for number in range(30):\n"
+        "    print(f'\\x1b[A\\router {number}\\n\\rinner {number}', end='', flush=True); time.sleep(0.03)\n"
+    )
+    with python(("--no-summary",), "print('\\n' * 30)\n" + program, busy) as terminal:
+        terminal.until(lambda: terminal.lines[-1] == LINE)
+        assert terminal.end() == 0
+        assert [line for line in terminal.everything if line] == ["outer 29", "inner 29"]
+
+
+def test_the_cursor_and_its_style_stay_where_they_are(busy: NvmlSimulator) -> None:
+    """A prompt in the middle of a line goes on there, in its colour."""
+    program = "import time; print('\\x1b[31mask: ', end='', flush=True); time.sleep(0.8); print('answer\\x1b[0m')"
+    with python(("--no-summary",), program, busy) as terminal:
+        terminal.until(lambda: terminal.lines[-1] == LINE)
+        assert terminal.end() == 0
+        assert terminal.lines[0] == "ask: answer"
+        assert terminal.colour("answer") == "red"
+
+
+def test_the_command_is_told_a_terminal_without_the_last_row(busy: NvmlSimulator) -> None:
+    """It has a terminal in all three places; afterwards the terminal is whole, with its modes as before."""
+    program = "import os, sys; print([os.isatty(number) for number in range(3)], *os.get_terminal_size())"
+    with python(("--no-summary",), program, busy) as terminal:
+        assert terminal.end() == 0
+        assert terminal.lines[0] == "[True, True, True] 100 23"
+        assert (terminal.size, terminal.attributes) == ((24, 100), terminal.before)
+        assert terminal.whole_screen_scrolls
+
+
+def test_keys_are_the_commands(busy: NvmlSimulator) -> None:
+    """What is typed is read by it."""
+    with python(("--no-summary",), "print('read', input())", busy) as terminal:
+        terminal.until(lambda: terminal.lines[-1] == LINE)
+        terminal.type("some words\r")
+        assert terminal.end() == 0
+        assert terminal.lines[:2] == ["some words", "read some words"]
+
+
+def test_ctrl_c_reaches_the_command_once(busy: NvmlSimulator) -> None:
+    """The terminal sends it to both; it is not passed on again."""
+    program = (
+        "import signal, time\n"
+        "signal.signal(signal.SIGINT, lambda number, frame: print('interrupted', flush=True))\n"
+        "print('ready', flush=True)\n"
+        "end = time.monotonic() + 1.5\n"
+        "while time.monotonic() < end: time.sleep(0.05)\n"
+        "raise SystemExit(9)\n"
+    )
+    with python(("--no-summary",), program, busy) as terminal:
+        terminal.until("ready")
+        terminal.type("\x03")
+        assert terminal.end() == 9
+        assert [line for line in terminal.lines if line] == ["ready", "^Cinterrupted"]
+
+
+def test_ctrl_c_ends_a_command_that_is_ended_by_it(busy: NvmlSimulator) -> None:
+    """With the status that a shell gives; the summary is told, and the terminal is whole."""
+    with on_terminal(*RUN, "--", "sleep", "30", env=busy.environment()) as terminal:
+        terminal.until("GPU0")
+        terminal.type("\x03")
+        assert terminal.end(3) == 130
+        assert "sleep 30: exit status 130" in terminal.text
+        assert terminal.whole_screen_scrolls
+        assert terminal.size == (24, 100)
+
+
+def test_ctrl_z_and_fg(busy: NvmlSimulator, tmp_path: Path) -> None:
+    """A real shell has its whole terminal while the command is stopped; both go on together."""
+    (tmp_path / "count.py").write_text(COUNT.format(40).replace("0.01", "0.05"))
+    with shell(env=busy.environment()) as terminal:
+        terminal.type(f"am run --interval 0.1 --gpus 0 --no-summary -- {sys.executable} {tmp_path}/count.py\r")
+        terminal.until(lambda: terminal.lines[-1] == LINE)
+        terminal.type("\x1a")
+        terminal.until("Stopped")
+        terminal.until(lambda: (terminal.size, terminal.whole_screen_scrolls) == ((24, 100), True))
+        assert not any(LINE in line for line in terminal.everything)
+        before = len(terminal.everything)
+        time.sleep(0.3)
+        assert len(terminal.everything) == before
+        terminal.type("fg\r")
+        terminal.until(lambda: terminal.lines[-1] == LINE)
+        assert terminal.size == (23, 100)
+        terminal.until("line 39")
+        terminal.until(r"^\$$")
+        numbers = [int(found[1]) for line in terminal.everything if (found := re.match(r"(?:\^Z)?line (\d+)$", line))]
+        assert numbers == list(range(40))
+        terminal.type("echo status $?; stty size\r")
+        terminal.until(r"^status 0$\s^24 100$")
+
+
+def test_a_window_of_another_size(busy: NvmlSimulator) -> None:
+    """The line is on the new last row, the command is told the new size less a row; afterwards the window's own size stands."""
+    program = (
+        "import os, signal, time\n"
+        "told = lambda *ignored: os.write(1, '{} {}\\n'.format(*os.get_terminal_size()).encode())\n"
+        "signal.signal(signal.SIGWINCH, told)\n"
+        "print('ready', flush=True)\n"
+        "input()\n"
+    )
+    with python(("--no-summary",), program, busy) as terminal:
+        terminal.until("ready")
+        terminal.until(lambda: terminal.lines[-1] == LINE)
+        terminal.resize(30, 90)
+        terminal.until(r"^90 29$")
+        terminal.until(lambda: terminal.lines[-1] == LINE)
+        terminal.resize(29, 90)  # a row less: just what the command was told before
+        terminal.until(r"^90 28$")
+        terminal.until(lambda: len(terminal.lines) == 29 and terminal.lines[-1] == LINE)
+        terminal.type("\r")
+        assert terminal.end() == 0
+        assert terminal.size == (29, 90)
+        assert terminal.whole_screen_scrolls
+
+
+def test_one_below_another_draws_one_line(busy: NvmlSimulator) -> None:
+    """The outer one."""
+    inner = (*COMMAND, *RUN, "--gpus", "0", "--no-summary", "--", "sh", "-c", "stty size; sleep 1")
+    with on_terminal(*RUN, "--gpus", "0", "--no-summary", "--", *inner, env=busy.environment()) as terminal:
+        terminal.until(lambda: terminal.lines[-1] == LINE)
+        terminal.until("^23 100$")
+        assert sum("GPU0" in line for line in terminal.lines) == 1
+        assert terminal.end() == 0
+        assert terminal.size == (24, 100)
+
+
+def test_a_job_in_the_background_draws_nothing(busy: NvmlSimulator) -> None:
+    """The terminal is somebody else's."""
+    with shell(env=busy.environment()) as terminal:
+        terminal.type("am run --interval 0.1 --no-summary -- sleep 1 &\r")
+        terminal.until(r"Done|^\$$")
+        time.sleep(1.3)
+        terminal.type("clear; stty size\r")
+        terminal.until(r"^24 100$")
+        assert "│" not in terminal.raw.decode()
+
+
+@pytest.mark.parametrize("how", ["--no-line", "--quiet", "dumb", "redirected", "low"])
+def test_no_line(busy: NvmlSimulator, tmp_path: Path, how: str) -> None:
+    """Where none is wanted, or can be drawn: the terminal is left alone."""
+    options = (how,) if how.startswith("--") else ()
+    env = {**busy.environment(), **({"TERM": "dumb"} if how == "dumb" else {})}
+    rows = 2 if how == "low" else 24
+    with (tmp_path / "errors").open("w") as errors:
+        streams: dict[str, Any] = {"stderr": errors} if how == "redirected" else {}
+        arguments = (*RUN, "--no-summary", *options, "--", "sh", "-c", "stty size; sleep 0.5")
+        with on_terminal(*arguments, env=env, rows=rows, **streams) as terminal:
+            assert terminal.end() == 0
+            assert terminal.raw == f"{rows} 100\r\n".encode()
+
+
+def test_the_line_while_standard_output_goes_elsewhere(busy: NvmlSimulator, tmp_path: Path) -> None:
+    """Standard error is what counts; the file has the command's bytes alone."""
+    with (tmp_path / "out").open("wb") as out:
+        arguments = (*RUN, "--gpus", "0", "--", sys.executable, "-c", "import time; print('data'); time.sleep(0.7)")
+        with on_terminal(*arguments, env=busy.environment(), stdout=out) as terminal:
+            terminal.until(lambda: terminal.lines[-1] == LINE)
+            assert terminal.end() == 0
+    assert (tmp_path / "out").read_bytes() == b"data\n"
+
+
+def test_the_summary_begins_on_a_line_of_its_own(busy: NvmlSimulator) -> None:
+    """Whether the command ended its last line or not."""
+    for text, rest in (("done", "done"), ("done\\n", "done"), ("", "")):
+        with python((), f"print('{text}', end='')", busy) as terminal:
+            assert terminal.end() == 0
+            lines = terminal.lines
+            assert lines[0] == rest if rest else "exit status" in lines[0]
+            assert re.search(r"exit status 0: \d", lines[1 if rest else 0])
+
+
+def test_an_error_of_ours_leaves_the_terminal_whole(busy: NvmlSimulator, tmp_path: Path) -> None:
+    """Whatever goes wrong in drawing."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import accelmetrics.cli.live_line as module\n"
+        "def live_line(*arguments): raise RuntimeError('a mistake')\n"
+        "module.live_line = live_line\n"
+    )
+    path = f"{tmp_path}:{environment()['PYTHONPATH']}"
+    with on_terminal(*RUN, "--", "sleep", "1", env={**busy.environment(), "PYTHONPATH": path}) as terminal:
+        assert terminal.end() == 1
+        assert "RuntimeError: a mistake" in terminal.text
+        assert (terminal.size, terminal.whole_screen_scrolls) == ((24, 100), True)
+
+
+def test_a_signal_ends_it_with_the_terminal_whole(busy: NvmlSimulator) -> None:
+    """SIGTERM to us ends the command."""
+    with on_terminal(*RUN, "--", "sleep", "30", env=busy.environment()) as terminal:
+        terminal.until("GPU0")
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.end(5) == 143
+        assert (terminal.size, terminal.whole_screen_scrolls) == ((24, 100), True)
+
+
+def test_devices_take_turns_where_they_do_not_fit() -> None:
+    """Without their names, as many as there is room for; each is shown in its time."""
+    seen = {live_line(snapshot(5), 80, now) for now in range(0, 30, 3)}
+    assert len(seen) == 3
+    assert all(len(line) <= 80 for line in seen)
+    assert {word for line in seen for word in line.split() if word.startswith("GPU")} == {f"GPU{number}:" for number in range(5)}
+
+
+def test_what_a_device_does_not_say_is_left_out() -> None:
+    """Nothing stands for it; a device that says nothing has its reason."""
+    backend = FakeBackend("nvidia", devices=3)
+    backend.device(0).set(gpu=0, temp=30)
+    backend.device(1).set(powerWatts=27.4, memoryAllocatedBytes=GIB)
+    for name in ("gpu", "temp"):
+        backend.device(2).miss(name, "device_lost", "it fell off the bus")
+    with Sampler([backend]) as sampler:
+        line = live_line(sampler.sample(), 200)
+    assert re.sub(r" \([^)]*\)", "", line) == "GPU0: 0% │ 30°C   GPU1: 1.0GB │ 27W   GPU2: device_lost"
+
+
+def test_the_host_where_there_is_no_device() -> None:
+    """Its processors, its memory, the command's."""
+    with on_terminal(*RUN, "--backends", "host", "--", "sleep", "2") as terminal:
+        terminal.until(lambda: re.fullmatch(r"CPU \d+% │ memory \d+% │ command \d+ MiB", terminal.lines[-1]) is not None)
+
+
+def test_stopped_output_stops_nothing_else(busy: NvmlSimulator, tmp_path: Path) -> None:
+    """After Ctrl-S nothing is written, signals are still passed on, and after Ctrl-Q all is in order."""
+    program = (
+        "import pathlib, signal, sys, time\n"
+        f"signal.signal(signal.SIGUSR1, lambda *ignored: pathlib.Path({str(tmp_path / 'told')!r}).touch())\n"
+        "while not sys.stdin.readline(): pass\n"
+    )
+    with python(("--no-summary",), program, busy) as terminal:
+        terminal.until(lambda: terminal.lines[-1] == LINE)
+        terminal.type("\x13")
+        time.sleep(0.5)  # several readings, none of which is waited for
+        terminal.process.send_signal(signal.SIGUSR1)
+        terminal.until((tmp_path / "told").exists, 3)
+        terminal.type("\x11\r")
+        assert terminal.end() == 0
+        assert terminal.whole_screen_scrolls
+
+
+def test_a_program_that_takes_the_whole_screen(busy: NvmlSimulator) -> None:
+    """Takes the rows above, scrolls them, and leaves them as they were."""
+    program = (
+        "import curses\n"
+        "def show(screen):\n"
+        "    screen.scrollok(True)\n"
+        "    for number in range(60):\n"
+        "        screen.addstr(f'row {number}' if number == 0 else f'\\nrow {number}')\n"
+        "        screen.refresh()\n"
+        "    screen.getch()\n"
+        "print('before')\n"
+        "curses.wrapper(show)\n"
+    )
+    with python(("--no-summary",), program, busy) as terminal:
+        terminal.until("row 59")
+        terminal.until(lambda: terminal.lines[-1] == LINE)
+        assert terminal.lines[:-1] == [f"row {number}" for number in range(37, 60)]
+        terminal.type("x")
+        assert terminal.end() == 0
+        assert [line for line in terminal.lines if line] == ["before"]
+        assert (terminal.size, terminal.whole_screen_scrolls) == ((24, 100), True)

@@ -1,0 +1,102 @@
+"""What a stretch of watching came to."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from accelmetrics import Monitor
+from accelmetrics.cli.summaries import of_devices, of_process, of_window
+from accelmetrics.sampling.window import Window
+from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.testing import FakeBackend
+from tests.records import host, machine
+from tests.sampling.conftest import until
+
+GIB = 2**30
+
+
+def watched(*backends: FakeBackend) -> tuple[Window, Snapshot]:
+    """A window over a few readings, and the last one."""
+    monitor = Monitor(0.02, backends=list(backends))
+    with monitor:
+        window = monitor.window("test").begin()
+        until(lambda: len(monitor.history) >= 5)
+        window.end()
+    assert monitor.latest is not None
+    return window, monitor.latest
+
+
+def test_a_line_for_each_device() -> None:
+    """Means and maxima in the units that people use; idle is 0, not left out."""
+    window, latest = watched(machine(2), host())
+    title, headings, first, second = of_window(window, latest, "epoch 3").splitlines()
+    assert title.startswith(f"epoch 3: {window.duration:.1f} s, ")
+    assert title.endswith(" readings")
+    assert first.split()[:10] == ["gpu.0", "85.5%", "85.5%", "1.0", "GiB", "1.0", "GiB", "300.0", "W", "300.0"]
+    assert second.split()[:3] == ["gpu.1", "0.0%", "0.0%"]
+    assert "36°C" in second
+    assert len({len(headings), len(first), len(second)}) == 1
+
+
+def test_seconds_that_somebody_knows_better() -> None:
+    """Stand in the title."""
+    window, latest = watched(machine(1))
+    assert of_window(window, latest, "x", 12.34).startswith("x: 12.3 s, ")
+
+
+def test_what_was_not_measured_is_a_dash() -> None:
+    """Never 0."""
+    backend = FakeBackend("nvidia", devices=1)
+    backend.device(0).set(temp=44)
+    window, latest = watched(backend)
+    assert of_window(window, latest, "x").splitlines()[2].split() == ["gpu.0", "-", "-", "-", "-", "-", "-", "44°C", "-"]
+
+
+def test_the_host_where_there_is_no_device() -> None:
+    """And nothing at all where nothing was read."""
+    window, latest = watched(host())
+    lines = of_window(window, latest, "x").splitlines()
+    assert [line.split() for line in lines[1:]] == [
+        ["mean", "max"],
+        ["cpu", "12.5", "12.5"],
+        ["memory_percent", "40.0", "40.0"],
+        ["proc.memory.rssMB", "512.0", "512.0"],
+    ]
+    assert of_window(Monitor().window("never"), None, "x").startswith("x: 0.0 s, 0 readings\n")
+
+
+def test_plain_values_for_programs() -> None:
+    """Who each device is, what it did, how often it was read; ready for JSON."""
+    window, latest = watched(machine(2), host())
+    found = json.loads(json.dumps(of_devices(window, latest)))
+    assert list(found) == ["gpu.0", "gpu.1"]
+    first = found["gpu.0"]
+    assert (first["name"], first["vendor"], first["memory_total_bytes"]) == (latest.devices[0].name, latest.devices[0].vendor, 80 * GIB)
+    assert first["utilization_percent"]["mean"] == first["utilization_percent"]["max"] == 85.5
+    assert first["memory_bytes"]["max"] == GIB
+    assert (first["power_watts"]["mean"], first["temperature_celsius"]["max"]) == (300.0, 35)
+    assert first["samples"] == first["power_watts"]["count"] >= 5
+    assert first["energy_source"] == "counter"
+    assert found["gpu.1"]["utilization_percent"]["mean"] == 0
+
+
+def test_absent_measures_are_absent() -> None:
+    """A device that says nothing still has its name and its readings, of which there are none."""
+    backend = FakeBackend("nvidia", devices=1)
+    backend.device(0).miss("gpu")
+    window, latest = watched(backend)
+    (found,) = of_devices(window, latest).values()
+    assert found["samples"] == 0
+    assert not {"utilization_percent", "power_watts", "energy_joules", "temperature_celsius"} & found.keys()
+    assert of_devices(window, None) == {}
+
+
+def test_the_process_in_bytes() -> None:
+    """Converted from MiB, which W&B's key has."""
+    window, _ = watched(host())
+    found = of_process(window)
+    assert found["cpu_percent"]["mean"] == 12.5
+    assert found["memory_bytes"]["max"] == pytest.approx(512 * 2**20)
+    assert "threads" not in found

@@ -1,0 +1,209 @@
+"""The console exporter: lines anywhere, a table in place on a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from accelmetrics import Sampler, Snapshot
+from accelmetrics.exporters.console import ConsoleExporter, line
+from accelmetrics.exporters.device_table import GAP, Limits, Trail, host_line, table
+from accelmetrics.exporters.registry import create
+from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.snapshot import Place
+from accelmetrics.testing import FakeBackend
+from tests.cli.shell import environment
+from tests.cli.terminals import Terminal
+from tests.records import host, record, snapshot
+
+LINE = "GPU Monitor - GPU0: 85.5%/1.2% | GPU1: 0.0%/2.5%"
+PROGRAM = """
+import sys, time
+from accelmetrics import Monitor
+from tests.records import host, machine
+backend = machine(2)
+with Monitor(0.05, ["console:table"], backends=[backend, host()]):
+    time.sleep(0.5)
+    {}
+    backend.device(0).set(gpu=12)
+    time.sleep(0.5)
+print("after")
+"""
+
+
+def program(middle: str = "pass") -> list[str]:
+    return [sys.executable, "-c", PROGRAM.format(middle)]
+
+
+def shown(snapshot: Snapshot, width: int, trail: Trail | None = None, rows: int | None = None) -> list[str]:
+    """A table as text."""
+    from rich.console import Console
+
+    stream = io.StringIO()
+    Console(file=stream, width=width).print(table(snapshot, Limits(), trail, width=width, rows=rows))
+    return [row.rstrip() for row in stream.getvalue().splitlines()]
+
+
+def test_a_line_for_every_record() -> None:
+    """Utilisation and memory of each device, at once."""
+    stream = io.StringIO()
+    exporter = ConsoleExporter(stream=stream)
+    exporter.open()
+    exporter.export(record())
+    assert stream.getvalue() == LINE + "\n"
+    exporter.export(record())
+    exporter.flush()
+    exporter.close()
+    assert stream.getvalue() == f"{LINE}\n{LINE}\n"
+
+
+def test_by_its_string(capsys: pytest.CaptureFixture[str]) -> None:
+    """To standard output, or to standard error."""
+    for wanted in ("console", "console?stderr=true", "console:line"):
+        exporter = create(wanted)
+        exporter.open()
+        exporter.export(record())
+        exporter.close()
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == (f"{LINE}\n{LINE}\n", f"{LINE}\n")
+    with pytest.raises(UnknownNameError, match="stderr"):
+        create("console?stdrr=true")
+    with pytest.raises(InvalidOptionError, match="it must be true or false"):
+        create("console?stderr=perhaps")
+
+
+def test_a_style_that_is_none() -> None:
+    """Is refused where it is asked for."""
+    with pytest.raises(InvalidOptionError, match="line, table"):
+        create("console:tabel")
+
+
+def test_other_devices_and_none() -> None:
+    """Each kind by its name; partitions are part of their device; a machine without devices has its host's line."""
+    places = [
+        Place("gpu.0", 0, None, DeviceIdentity("gpu", "nvidia", 0, uuid="GPU-y")),
+        Place("gpu.0.mig.1", 0, None, DeviceIdentity("gpu", "nvidia", 0, uuid="MIG-x", parent="GPU-y")),
+        Place("tpu.0", 0, None, DeviceIdentity("tpu", "google", 0)),
+    ]
+    metrics = {"gpu.0.memoryAllocated": 50.0, "gpu.0.mig.1.memoryAllocated": 20.0, "tpu.0.dutyCycle": 33.3}
+    assert line(Snapshot(0, "host", metrics, places)) == "GPU/TPU Monitor - GPU0: -/50.0% | TPU0: 33.3%/-"
+    assert line(Snapshot(0, "host", {"cpu.0.cpu_percent": 10.0, "cpu": 99.0})) == "Host Monitor - CPU 10.0% | memory -"
+
+
+def test_a_program_without_a_console(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is printed, and nothing is wrong."""
+    monkeypatch.setattr(sys, "stdout", None)
+    exporter = ConsoleExporter()
+    exporter.open()
+    exporter.export(record())
+    exporter.close()
+
+
+def test_a_table_elsewhere_is_lines() -> None:
+    """In a file nothing is drawn in place."""
+    stream = io.StringIO()
+    exporter = ConsoleExporter("table", stream=stream)
+    exporter.open()
+    exporter.export(record())
+    exporter.close()
+    assert stream.getvalue() == LINE + "\n"
+
+
+def test_a_table_needs_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing is said when it is made; lines need nothing."""
+    monkeypatch.setitem(sys.modules, "rich", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'accelmetrics\[rich\]'"):
+        ConsoleExporter("table")
+    ConsoleExporter()
+
+
+def test_a_table_in_place_on_a_terminal() -> None:
+    """One that changes, and stays as it was last; the program goes on below it."""
+    with Terminal(program(), environment()) as terminal:
+        terminal.until(r"GPU0 .* 85\.5%")
+        terminal.until(r"GPU0 .* 12\.0%")
+        assert terminal.end() == 0
+        assert sum("GPU0" in row for row in terminal.everything) == 1
+        assert next(row for row in terminal.lines if "GPU1" in row).split()[-1] == "36°C"
+        assert [row for row in terminal.lines if row][-1] == "after"
+        assert terminal.attributes == terminal.before
+        assert terminal.raw.rstrip().endswith(b"after")
+        assert terminal.raw.count(b"\x1b[?25l") == terminal.raw.count(b"\x1b[?25h") == 1
+
+
+def test_what_the_program_prints_stands_above_the_table() -> None:
+    """Neither spoils the other."""
+    with Terminal(program("print('step 1'); print('step 2')"), environment()) as terminal:
+        assert terminal.end() == 0
+        rows = [row for row in terminal.lines if row]
+        assert rows.index("step 1") + 1 == rows.index("step 2")
+        assert rows.index("step 2") < next(number for number, row in enumerate(rows) if "GPU0" in row)
+        assert sum("GPU0" in row for row in rows) == 1
+
+
+def test_the_table_fits_its_width() -> None:
+    """First bars grow shorter, then names go, then amounts, then bars: no row is ever wider."""
+    seen = {}
+    for width in (40, 50, 60, 80, 100, 140):
+        rows = shown(snapshot(), width)
+        assert max(map(len, rows)) <= width
+        assert len(rows) == 5
+        seen[width] = rows[2]
+    assert "█" not in seen[40]
+    assert "GiB" in seen[80]
+    assert "█████████░" in seen[140]
+
+
+def test_a_history_is_as_long_as_there_is_room() -> None:
+    """The newest on the right; what was not said is a gap, and idle is not."""
+    backend = FakeBackend("nvidia", devices=1)
+    trail = Trail()
+    with Sampler([backend, host()]) as sampler:
+        for value in (0, 50, None, 100):
+            backend.device(0).set(gpu=value) if value is not None else backend.device(0).miss("gpu")
+            trail.add(sampler.sample())
+        assert trail.line("gpu.0") == f"▁▅{GAP}█"
+        assert trail.line("gpu.0", 2) == f"{GAP}█"
+        assert trail.line("gpu.1") == ""
+        for _ in range(500):
+            trail.add(sampler.sample())
+        for width in (60, 100, 200):
+            rows = shown(sampler.sample(), width, trail)
+            assert rows[2].endswith("████████")
+            assert max(map(len, rows)) <= width
+    trail.clear()
+    assert trail.line("gpu.0") == ""
+
+
+def test_rows_that_there_is_no_room_for_are_counted() -> None:
+    """And none is cut in half."""
+    rows = shown(snapshot(5), 100, rows=3)
+    assert [row.split()[0] for row in rows if row.startswith("GPU")] == ["GPU0", "GPU1", "GPU2"]
+    assert "and 2 more" in rows
+
+
+def test_the_hosts_line() -> None:
+    """The machine's processors and the process are two things; what is absent is left out."""
+    taken = Snapshot(0, "h", {"cpu": 12.5, "cpu.0.cpu_percent": 50.0, "memory_percent": 40.0, "proc.memory.rssMB": 512.0})
+    assert host_line(taken) == "host  cpu 50.0%  memory 40.0%  process cpu 12.5%  process memory 512.0 MiB"
+    assert host_line(taken, process=False) == "host  cpu 50.0%  memory 40.0%"
+    assert host_line(Snapshot(0, "h", {"memory_percent": 40.0})) == "host  memory 40.0%"
+
+
+def test_a_reader_that_has_gone_is_an_error_that_passes() -> None:
+    """The monitor's to handle: it is the system's own."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as stream:
+        exporter = ConsoleExporter(stream=stream)
+        exporter.open()
+        with pytest.raises(BrokenPipeError):
+            exporter.export(Record(snapshot()))
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), stream.fileno())  # closing would say it again
