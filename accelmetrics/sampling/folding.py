@@ -11,10 +11,9 @@ from typing import NamedTuple
 from accelmetrics.sampling.energy import DeviceEnergy, energy_columns
 from accelmetrics.sampling.rows import Block, Layout, Row, split
 from accelmetrics.sampling.summary import Accumulator, Summary
+from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, UTILIZATION
 
-AGGREGATED = frozenset(
-    ("gpu", "dutyCycle", "tensorcoreUtilization", "memory", "memoryAllocated", "memoryAllocatedBytes", "memoryUsageBytes", "powerWatts")
-)
+AGGREGATED = frozenset((*UTILIZATION, "memory", *MEMORY_PERCENT, *MEMORY_USED, *POWER))
 """Names whose values are also taken over all devices of a reading."""
 
 

@@ -52,7 +52,7 @@ def main() -> None:
     if not content.startswith(FILE_HEADER):
         sys.exit(f"{sys.argv[1]} does not begin as a .wandb file does: {content[:8]!r}")
     for raw in records(content):
-        record = wandb_internal_pb2.Record()
+        record = wandb_internal_pb2.Record()  # type: ignore[attr-defined,unused-ignore]  # made when it is imported
         record.ParseFromString(raw)
         if record.WhichOneof("record_type") == "stats":
             stats = record.stats
