@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from accelmetrics.cli import parsing
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from accelmetrics.cli.output import Stdout
     from accelmetrics.exporters.prometheus import PrometheusExporter
     from accelmetrics.schemas.record import Record
-
-OPENING = 10.0
-"""Seconds within which the port is taken, or it is known why it is not."""
 
 EXAMPLES = """\
   accelmetrics serve                                            http://127.0.0.1:22235/metrics
@@ -54,30 +51,16 @@ def configure(parser: ArgumentParser) -> None:
     add_monitor_options(parser)
 
 
-class Announced:
-    """The endpoint, and word of whether it could be opened.
-
-    Attributes:
-        opened: Set when that is known.
-        failure: Why it could not; None when it could.
-    """
+class Opened:
+    """The endpoint, opened before the monitor starts: what keeps it from listening ends the command, and is said once."""
 
     name = "prometheus"
 
     def __init__(self, endpoint: PrometheusExporter) -> None:
         self._endpoint = endpoint
-        self.opened = threading.Event()
-        self.failure: OSError | None = None
 
     def open(self) -> None:
-        """Open it, and say how that went."""
-        try:
-            self._endpoint.open()
-        except OSError as error:
-            self.failure = error
-            raise
-        finally:
-            self.opened.set()
+        """It is open."""
 
     def export(self, record: Record) -> None:
         """Serve a record."""
@@ -110,13 +93,21 @@ def run(options: Namespace, out: Stdout) -> int:
         bearer_token_file=options.bearer_token_file,
         per_link=options.per_link,
     )
-    announced = Announced(endpoint)
-    with until_stopped() as stopped, monitor(options, [announced, *options.exporter]):
-        if not announced.opened.wait(OPENING) or announced.failure is not None:
-            raise AccelMetricsError(f"cannot listen on {options.listen or f'127.0.0.1:{PORT}'}: {announced.failure or 'no answer'}")
-        say(f"accelmetrics serve: {'https' if options.tls_cert else 'http'}://{endpoint.address}/metrics")
-        wait(stopped)
+    with until_stopped() as stopped, closing(endpoint):
+        watching = monitor(options, [Opened(endpoint), *options.exporter])
+        _listen(endpoint)
+        with watching:
+            say(f"accelmetrics serve: {'https' if options.tls_cert else 'http'}://{endpoint.address}/metrics")
+            wait(stopped)
     return 0
+
+
+def _listen(endpoint: PrometheusExporter) -> None:
+    wanted = endpoint.address
+    try:
+        endpoint.open()
+    except OSError as error:
+        raise AccelMetricsError(f"cannot listen on {wanted}: {error}") from error
 
 
 def _password_line(user: str) -> str:

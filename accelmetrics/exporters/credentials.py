@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import logging
@@ -145,7 +144,7 @@ class Credentials:
         said = ""
         try:
             self.read()
-        except (OSError, UnicodeDecodeError) as error:
+        except OSError as error:
             said = f"nobody can log in, the password or token file cannot be read: {error}"
         if said and said != self._told:
             log.warning(said)
@@ -160,12 +159,16 @@ class Credentials:
 
 
 def _users(path: Path) -> Iterator[tuple[str, Hash]]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:  # as any file that cannot be read; its bytes are not told
+        raise OSError(f"{path} is not a password file: it is not UTF-8 at byte {error.start}") from None
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
-        user, _, text = line.strip().partition(":")
+        user, _, kept = line.strip().partition(":")
         try:
-            yield user, Hash.read(text)
+            yield user, Hash.read(kept)
         except ValueError:  # what the line holds is not told: it may be a password
             log.warning("%s, line %d: not user:scrypt$…, passed over; password_line() makes such lines", path, number)
 
@@ -174,7 +177,7 @@ def _basic(said: str) -> tuple[str, str]:
     """User and password, empty where the text is no such pair."""
     try:
         user, _, password = base64.b64decode(said.strip(), validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # not ASCII, not base64 or not UTF-8
         return "", ""
     return user, password
 

@@ -36,6 +36,7 @@ class CsvExporter(FileExporter):
 
     name = "csv"
     beginning: ClassVar[bytes] = TIME.encode()
+    headed: ClassVar[bool] = True
     _head = b""
     _in_file: tuple[str, ...] = ()
     _columns: tuple[str, ...] = ()

@@ -44,6 +44,16 @@ class Files(NamedTuple):
     key: str | None = None
 
 
+def check_timeout(exporter: str, timeout: float) -> None:
+    """Refuse a timeout that is none.
+
+    Raises:
+        InvalidOptionError: It is no finite number above 0.
+    """
+    if not 0 < timeout < float("inf"):
+        raise InvalidOptionError(f"{exporter}?timeout is {timeout:g}: it must be more than 0 seconds, and finite")
+
+
 class Poster:
     """One URL to post to. Redirects are not followed: a record goes where it was told to, or nowhere.
 
@@ -52,6 +62,9 @@ class Poster:
         timeout: Seconds for each step, and for the whole answer.
         files: For TLS.
         extra: The extra that brings httpx.
+
+    Attributes:
+        url: Where to, secrets and all.
 
     Raises:
         InvalidOptionError: The URL is none.
@@ -64,28 +77,20 @@ class Poster:
         except ImportError:
             raise MissingDependencyError("httpx", extra) from None
         try:
-            self._url = httpx.URL(url)
+            self.url = httpx.URL(url)
         except httpx.InvalidURL as error:
-            raise InvalidOptionError(f"{extra}: the address cannot be read: {error}") from None
-        if self._url.scheme not in ("http", "https") or not self._url.host:
+            why = "is its password percent-encoded?" if "@" in url else str(error)  # which may hold a part of the password
+            raise InvalidOptionError(f"{extra}: the address cannot be read: {why}") from None
+        if self.url.scheme not in ("http", "https") or not self.url.host:
             raise InvalidOptionError(f"{extra}: {self.shown!r} is no http:// or https:// address")
         self._timeout = timeout
         self._files = files
         self._client: httpx.Client | None = None
 
     @property
-    def url(self) -> httpx.URL:
-        """Where to, secrets and all."""
-        return self._url
-
-    @url.setter
-    def url(self, url: httpx.URL) -> None:
-        self._url = url
-
-    @property
     def shown(self) -> str:
         """The address as it may be shown: without a password, or the query, which may hold one."""
-        return str(self._url.copy_with(userinfo=b"", query=None, fragment=None))
+        return str(self.url.copy_with(userinfo=b"", query=None, fragment=None))
 
     def open(self) -> None:
         """Read the certificates. Nothing is sent.
@@ -116,7 +121,7 @@ class Poster:
         if self._client is None:
             raise ConnectionError(f"{self.shown}: not open")
         try:
-            with self._client.stream("POST", self._url, content=body, headers=dict(headers)) as response:
+            with self._client.stream("POST", self.url, content=body, headers=dict(headers)) as response:
                 kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
                 return Answer(response.status_code, kind, self._read(response))
         except httpx.TimeoutException:

@@ -6,11 +6,12 @@ The servers are InfluxDB 1, 2 and 3, VictoriaMetrics and whatever else takes the
 from __future__ import annotations
 
 import base64
+import re
 from pathlib import Path
 from typing import Literal, Protocol
 
 from accelmetrics.exporters.files import FileExporter
-from accelmetrics.exporters.http_post import Answer, Files, Poster
+from accelmetrics.exporters.http_post import Answer, Files, Poster, check_timeout
 from accelmetrics.exporters.line_protocol import lines
 from accelmetrics.exporters.rejected import RejectedError, words
 from accelmetrics.schemas.errors import InvalidOptionError
@@ -20,6 +21,7 @@ HEADER = b"# accelmetrics line protocol\n"
 """A comment: by it a file of ours is known from one that must not be touched."""
 
 REFUSALS_THAT_PASS = frozenset({408, 429})
+_HALF_AN_ADDRESS = re.compile(r"^[^/]*@|^[^/]*:\d+(/|$)|@[^/]*:\d+(/|$)")
 _MICROSECONDS_OF_VERSION_1 = {"us": "u"}
 
 
@@ -68,12 +70,11 @@ class InfluxExporter:
         ca_file: str | None = None,
         timeout: float = 5.0,
     ) -> None:
-        if timeout <= 0:
-            raise InvalidOptionError(f"influx?timeout is {timeout:g}: it must be more than 0 seconds")
+        check_timeout("influx", timeout)
         if prefix.startswith("#"):
             raise InvalidOptionError("influx?prefix begins with #: that would make every line a comment")
         self._target: Target
-        if target.startswith(("http://", "https://")):
+        if _is_server(target):
             query = {"db": db, "rp": rp, "org": org, "bucket": bucket}
             self._target = _Server(Poster(target, timeout, Files(ca_file), "influx"), query, precision, token_file, prefix)
         else:
@@ -90,6 +91,16 @@ class InfluxExporter:
 
     def close(self) -> None:
         self._target.close()
+
+
+def _is_server(target: str) -> bool:
+    """Whether the target is a server rather than a file. A message about one that is neither may not repeat it: see the password."""
+    scheme, mark, _ = target.partition("://")
+    if mark and scheme.lower() not in ("http", "https"):
+        raise InvalidOptionError("influx: the address must begin with http:// or https://")
+    if not mark and _HALF_AN_ADDRESS.search(target):
+        raise InvalidOptionError("influx: the target looks like an address: write http:// before it, or ./ before the name of a file")
+    return bool(mark)
 
 
 class _File(FileExporter):

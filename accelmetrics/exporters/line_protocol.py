@@ -44,6 +44,7 @@ def lines(record: Record, prefix: str = "", precision: str = "ns") -> Iterator[s
         yield from _line(f"{prefix}training", common, fields, step.time_ns // unit)
     if record.monitor is not None:
         fields = {name.removeprefix("monitor."): _integer(value) for name, value in record.monitor.flat().items()}
+        fields["interval"] = _float(record.monitor.interval)  # the one that is no counter
         yield from _line(f"{prefix}monitor", common, fields, snapshot.time_ns // unit)
 
 

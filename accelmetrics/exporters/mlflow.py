@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from accelmetrics.exporters.tracker import Tracker, need
+from accelmetrics.exporters.tracker import Tracker, need, written
 from accelmetrics.schemas.record import Record, Step
 
 OPEN_SECONDS = 30.0
@@ -106,7 +106,7 @@ class MlflowExporter:
         if not self._tracker.running:
             self.open()
         labels = dict(record.labels)
-        tags = {} if labels == self._labels else {clean(f"{TAGS}{name}"): value for name, value in labels.items()}
+        tags = {} if labels == self._labels else {clean(f"{TAGS}{name}"): written(value) for name, value in labels.items()}
         if record is not self._offered:
             self._offered = record
             self._number += 1
@@ -128,7 +128,8 @@ class MlflowExporter:
 
     def _training(self, step: Step) -> Iterator[_Logged]:
         time_ms = step.time_ns // 1_000_000
-        number = self._second(time_ms) if step.step is None else step.step
+        # MLflow has 64 bits for a step: one beyond them is none.
+        number = self._second(time_ms) if step.step is None or not -(2**63) <= step.step < 2**63 else step.step
         for name, value in step.values.items():
             yield clean(name), value, time_ms, number
 
@@ -166,4 +167,4 @@ def clean(name: str) -> str:
         fit = fit.replace("..", "__").replace(".", "_")
     if len(fit) <= MAX_NAME:
         return fit
-    return f"{fit[: MAX_NAME - 9]}-{zlib.crc32(name.encode('utf-8', 'surrogateescape')):08x}"
+    return f"{fit[: MAX_NAME - 9]}-{zlib.crc32(name.encode('utf-8', 'backslashreplace')):08x}"

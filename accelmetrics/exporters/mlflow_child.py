@@ -11,10 +11,10 @@ from mlflow.exceptions import MlflowException
 
 BATCH = 1000
 """Metrics that MLflow takes at once."""
-PASSING = frozenset(
-    {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "ABORTED"}
-)
+PASSING = frozenset({"TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "ABORTED"})
 """MLflow's codes for a server that is away, overloaded or restarting; the others say that the request itself is wrong."""
+UNKNOWN = "INTERNAL_ERROR"
+"""MLflow's code for everything else: a connection that failed, a full disk, and also a value that no store can hold."""
 
 
 class Session:
@@ -31,7 +31,8 @@ class Session:
 
     def passing(self, error: Exception) -> bool:
         """A server that is away or overloaded."""
-        return getattr(error, "error_code", "") in PASSING
+        code = getattr(error, "error_code", "")
+        return code in PASSING or (code == UNKNOWN and _of_the_system(error))
 
     def open(self, tracking_uri: str | None, experiment: str | None, run_name: str | None, run_id: str, ours: bool) -> dict[str, Any]:
         """Join the run that is named, or begin one."""
@@ -67,3 +68,10 @@ class Session:
             else:  # begun by a process before this one
                 self._client.set_terminated(self._run_id)
         return {}
+
+
+def _of_the_system(error: BaseException | None) -> bool:
+    """Whether a failure was caused by one of the network or the operating system; those of ``requests`` are such ones."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error is not None

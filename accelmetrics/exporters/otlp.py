@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import unquote
 
-from accelmetrics.exporters.http_post import Files
+from accelmetrics.exporters.http_post import Files, check_timeout
 from accelmetrics.exporters.otlp_request import RequestBuilder
 from accelmetrics.exporters.otlp_senders import GrpcSender, HttpSender, Sender
 from accelmetrics.exporters.rejected import RejectedError, words
@@ -29,10 +28,10 @@ class OtlpExporter:
     """OTLP over gRPC or HTTP.
 
     Args:
-        endpoint: ``http://HOST:PORT`` or ``https://HOST:PORT``; without one, this machine's collector. For HTTP a path too:
-            ``/v1/metrics`` is added to one that does not end in it.
+        endpoint: ``http://HOST:PORT`` or ``https://HOST:PORT``; without one, this machine's collector. For HTTP a name, a
+            password and a path too: ``/v1/metrics`` is added to one that does not end in it.
         protocol: ``grpc`` or ``http``.
-        headers: ``name=value`` pairs with commas between them, values percent-encoded, as in ``OTEL_EXPORTER_OTLP_HEADERS``.
+        headers: ``name=value`` pairs with commas between them, as they stand.
         headers_file: A file with one ``name=value`` a line, as it stands: secrets belong here. Read before each record, so that
             it may be exchanged.
         insecure: For an endpoint that is only ``HOST:PORT``: whether to do without TLS.
@@ -63,9 +62,8 @@ class OtlpExporter:
         timeout: float = 5.0,
         compression: Literal["gzip", "none"] = "gzip",
     ) -> None:
-        if timeout <= 0:
-            raise InvalidOptionError(f"otlp?timeout is {timeout:g}: it must be more than 0 seconds")
-        self._headers = _headers(headers.split(","), decode=True)
+        check_timeout("otlp", timeout)
+        self._headers = _headers(headers.split(","))
         self._headers_file = headers_file
         self._endpoint = endpoint or DEFAULT_ENDPOINTS[protocol]
         secure = _is_secure(self._endpoint, insecure)
@@ -74,7 +72,7 @@ class OtlpExporter:
         rest = self._endpoint.rpartition("://")[2]
         self._sender: Sender
         if protocol == "grpc":
-            self._sender = GrpcSender(rest.rstrip("/"), secure, files, timeout, compress)
+            self._sender = GrpcSender(_target(rest), secure, files, timeout, compress)
         else:
             self._sender = HttpSender(f"{'https' if secure else 'http'}://{rest}", files, timeout, compress)
         self._builder = RequestBuilder()
@@ -85,7 +83,7 @@ class OtlpExporter:
     def export(self, record: Record) -> None:
         headers = self._headers
         if self._headers_file is not None:
-            headers = {**headers, **_headers(Path(self._headers_file).read_text("utf-8").splitlines(), decode=False)}
+            headers = {**headers, **_headers(Path(self._headers_file).read_text("utf-8").splitlines())}
         answer = self._sender.send(self._builder.build(record), headers)
         if answer is not None:
             _check(answer)
@@ -116,12 +114,21 @@ def _is_secure(endpoint: str, insecure: bool | None) -> bool:
     return secure
 
 
-def _headers(pairs: list[str], decode: bool) -> dict[str, str]:
+def _target(address: str) -> str:
+    """Where gRPC connects to, which is shown in every error: it knows neither a password nor a path in an address."""
+    target = address.rstrip("/")
+    if "@" in target:
+        raise InvalidOptionError("otlp: gRPC takes no name and password in the endpoint: use headers_file, or protocol=http")
+    if set(target) & set("/?#"):
+        raise InvalidOptionError(f"otlp: gRPC takes no path, the endpoint {target!r} must be HOST:PORT: or use protocol=http")
+    return target
+
+
+def _headers(pairs: list[str]) -> dict[str, str]:
     """Name to value. A message about a bad one does not repeat its value."""
     found = {}
     for pair in filter(None, map(str.strip, pairs)):
         name, mark, value = (part.strip() for part in pair.partition("="))
-        value = unquote(value) if decode else value
         if not mark or not _HEADER_NAME.fullmatch(name):
             raise InvalidOptionError("otlp: a header must be written name=value")
         if not (value.isascii() and value.isprintable()):

@@ -4,18 +4,22 @@ A third-party package registers a class, or a callable, under the entry-point gr
 parameter is what stands behind the colon, its other ones are set after a question mark:
 ``jsonl:run.jsonl?fsync_every=10&compress=true``. Their annotations say how the words are read, so that an exporter has no
 parsing of its own.
+
+The first question mark ends the target: a path's own is written ``%3F``, an address (``http://…``) has its escapes as ever. An
+option's name and value are percent-decoded once; a plus sign is a plus sign.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import parse_qsl
+from urllib.parse import unquote
 
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 
@@ -42,6 +46,7 @@ BUILT_IN = {
 }
 """Kept here so that naming one does not pay for a scan of every installed package; a test holds it equal to the entry points."""
 
+_QUESTION_MARK = re.compile("%3f", re.IGNORECASE)
 YES, NO = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off"})
 
 
@@ -92,11 +97,21 @@ def create(wanted: str | Exporter) -> Exporter:
         if missing:
             raise InvalidOptionError(f"{wanted!r} is no exporter: it has no method {', '.join(missing)}")
         return wanted
-    name, _, rest = wanted.partition(":")
-    name, mark, early = name.partition("?")  # an exporter that needs no argument: console?keys=otel
-    argument, _, query = (f"?{early}" if mark else rest).partition("?")
+    head, _, query = wanted.partition("?")
+    name, _, target = head.partition(":")
     factory = load(name)
-    return factory(*_arguments(name, factory, argument), **_options(name, factory, query))
+    return factory(*_arguments(name, factory, _decoded(target)), **_options(name, factory, query))
+
+
+def _decoded(target: str) -> str:
+    """A path with its question marks. An address is left alone: in its password ``%3F`` must stay what it is."""
+    return target if "://" in target else _QUESTION_MARK.sub("?", target)
+
+
+def _pairs(query: str) -> Iterator[tuple[str, str]]:
+    for part in filter(None, query.split("&")):
+        option, _, word = part.partition("=")
+        yield unquote(option), unquote(word, errors="surrogateescape")
 
 
 def _arguments(name: str, factory: Callable[..., Exporter], argument: str) -> tuple[str, ...]:
@@ -111,10 +126,9 @@ def _arguments(name: str, factory: Callable[..., Exporter], argument: str) -> tu
 def _options(name: str, factory: Callable[..., Exporter], query: str) -> dict[str, Any]:
     parameters = [one for one in inspect.signature(factory).parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
     hints = _hints(factory)
-    given = parse_qsl(query, keep_blank_values=True, strict_parsing=False)
     known = {one.name: hints.get(one.name, str) for one in parameters}
     found = {}
-    for option, word in given:
+    for option, word in _pairs(query):
         if option not in known:
             raise UnknownNameError(f"option of the exporter {name}", option, known)
         found[option] = _read(f"{name}?{option}", word, known[option])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -19,6 +20,8 @@ from accelmetrics.schemas.series import closed_files, next_closed, packed
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL})
 """What file systems answer that have no locks: then there is taken to be one writer."""
 
+LONGEST_HEAD = 1 << 24
+"""Bytes of a first line that are looked at."""
 LEVEL = 6
 _BLOCK = 1 << 20
 _NANOSECONDS = 1_000_000_000
@@ -31,7 +34,7 @@ class Rotation(NamedTuple):
         max_bytes: A file does not grow beyond this, unless by its only record; None for no limit.
         max_seconds: A file's last record is less than this after its first; None for no limit.
         compress: Compress closed files.
-        keep: How many closed files stay; None for all.
+        keep: How many of the files that were closed for one of these limits stay, with all that are younger; None for all.
     """
 
     max_bytes: int | None = None
@@ -43,6 +46,10 @@ class Rotation(NamedTuple):
         """Whether a file is closed before so many more bytes, so much younger than its first ones, are added to it."""
         full = self.max_bytes is not None and size + more > self.max_bytes
         return size > 0 and (full or (self.max_seconds is not None and age_ns >= self.max_seconds * _NANOSECONDS))
+
+
+class NotRenamedError(OSError):
+    """A growing file cannot be given another name: it is mounted by itself, or somebody else's in a directory like /tmp."""
 
 
 def lock(descriptor: int, wait: bool = True) -> bool:
@@ -83,9 +90,17 @@ def close_as(path: Path, began_ns: int) -> None:
     """Give a growing file, which the caller has locked, its closed name; no file is overwritten.
 
     Raises:
-        OSError: The directory cannot be written to.
+        NotRenamedError: It cannot be renamed, or the directory cannot be written to; nothing has changed.
     """
-    path.replace(_reserved(path, began_ns))
+    try:
+        name = _reserved(path, began_ns)
+        try:
+            path.replace(name)
+        except OSError:
+            name.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise NotRenamedError(error.errno, f"it cannot be renamed: {error.strerror}", str(path)) from error
     sync_directory(path.parent)
 
 
@@ -100,15 +115,20 @@ def _reserved(path: Path, began_ns: int) -> Path:
             name.unlink(missing_ok=True)
 
 
-def tidy(path: Path, rotation: Rotation) -> bool:
+def tidy(path: Path, rotation: Rotation, headed: bool = False) -> bool:
     """Remove the closed files that are too many and compress one of the others; whether that was all.
 
     One at a time: records wait meanwhile. What cannot be done now (the disk is full) is left as it is.
+
+    Args:
+        path: The growing file.
+        rotation: How many, and whether they are compressed.
+        headed: The first line of a file says what its columns are.
     """
     with suppress(OSError):
         names = [closed.path for closed in closed_files(path)]
         if rotation.keep is not None:
-            for name in names[: max(0, len(names) - rotation.keep)]:
+            for name in _too_many(path, names, rotation.keep, headed):
                 _remove(name)
                 names.remove(name)
         waiting = [name for name in names if name.exists() and name.stat().st_size] if rotation.compress else []
@@ -116,6 +136,29 @@ def tidy(path: Path, rotation: Rotation) -> bool:
             compress(waiting[0])
         return len(waiting) < 2
     return True
+
+
+def _too_many(path: Path, names: list[Path], keep: int, headed: bool) -> list[Path]:
+    """Those before the newest that are kept. One that was closed for want of a column is not counted: the next has another head."""
+    if not headed:
+        return names[: max(0, len(names) - keep)]
+    counted, following = 0, _head(path)
+    for index in reversed(range(len(names))):
+        head = _head(names[index])
+        counted += head in (following, b"")
+        if counted > keep:
+            return names[: index + 1]
+        following = head
+    return []
+
+
+def _head(path: Path) -> bytes:
+    """The first line of a file, compressed or not; empty where it cannot be read."""
+    import gzip
+
+    with suppress(OSError, EOFError, zlib.error), gzip.open(packed(path)) if packed(path).exists() else path.open("rb") as file:
+        return file.readline(LONGEST_HEAD)
+    return b""
 
 
 def _remove(closed: Path) -> None:

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Literal
 
 from accelmetrics.exporters.by_device import identity_tags, parts
+from accelmetrics.exporters.http.address import Address
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Record
 
@@ -30,7 +31,7 @@ class StatsdExporter:
     """Gauges for StatsD, or for DogStatsD with tags.
 
     Args:
-        address: ``HOST:PORT`` or ``HOST``; an IPv6 address in brackets.
+        address: ``HOST:PORT``, ``HOST`` or ``PORT``; an IPv6 address in brackets.
         prefix: What every name begins with; ``{hostname}`` in it stands for the machine's name.
         tags: ``none``: a device is part of the name, ``accelmetrics.gpu.0.powerWatts``. ``datadog``: it is a tag, and so are the
             record's labels: ``accelmetrics.gpu.powerWatts`` with ``accelerator:gpu.0``.
@@ -42,7 +43,10 @@ class StatsdExporter:
     name = "statsd"
 
     def __init__(self, address: str = "127.0.0.1:8125", *, prefix: str = "accelmetrics", tags: Literal["none", "datadog"] = "none") -> None:
-        self._host, self._port = _split_address(address)
+        self._address = Address.parse(address, DEFAULT_PORT)
+        if self._address.port == 0:
+            raise InvalidOptionError(f"statsd: the port of {address!r} is 0: it must be one on which a server listens")
+        self._turn = 0
         self._prefix = prefix
         self._tagged = tags == "datadog"
         self._socket: socket.socket | None = None
@@ -50,10 +54,11 @@ class StatsdExporter:
     def open(self) -> None:
         self.close()
         try:
-            family, kind, protocol, _, address = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)[0]
+            found = self._address.resolve(socket.SOCK_DGRAM)
+            family, kind, protocol, where = found[self._turn % len(found)]
             self._socket = socket.socket(family, kind, protocol)
             self._socket.settimeout(SECONDS)
-            self._socket.connect(address)  # so that a port where nobody listens is an error, where the kernel hears of it
+            self._socket.connect(where)  # so that a port where nobody listens is an error, where the kernel hears of it
         except OSError as error:
             raise self._told(error) from None
 
@@ -73,9 +78,15 @@ class StatsdExporter:
             raise self._told(error) from None
 
     def _told(self, error: OSError) -> OSError:
-        """The error with the address, of the same kind. A name is looked up again next time: it may lead elsewhere by then."""
+        """The error with the address, of the same kind.
+
+        A name is looked up again next time, since it may lead elsewhere by then, and the next of its addresses is tried: the
+        first one of ``localhost`` may be that of IPv6, and the server may listen on the other.
+        """
         self.close()
-        return OSError(error.errno, f"{self._host}:{self._port}: {error.strerror or error}")
+        self._turn += 1
+        words = f"{self._address}: {error.strerror or error}"
+        return OSError(words) if error.errno is None else OSError(error.errno, words)
 
     def flush(self) -> None:
         """Nothing waits here."""
@@ -156,12 +167,3 @@ def _number(value: int | float) -> str:
     text = repr(value)
     plain = format(Decimal(text), "f") if "e" in text else text
     return plain if len(plain) < MAX_NUMBER - len(":|g") else repr(float(value))
-
-
-def _split_address(address: str) -> tuple[str, int]:
-    host, colon, port = address.rpartition(":")
-    if not colon or "]" in port:
-        host, port = address, str(DEFAULT_PORT)
-    if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
-        raise InvalidOptionError(f"statsd: the address is {address!r}: it must be HOST:PORT")
-    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -13,7 +13,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from accelmetrics.exporters.tracker import need
+from accelmetrics.exporters.files import absolute
+from accelmetrics.exporters.tracker import need, written
 from accelmetrics.schemas.metric import PARTITION
 from accelmetrics.schemas.record import Record, Step
 
@@ -47,7 +48,7 @@ class TensorboardExporter:
 
     def __init__(self, logdir: str, *, run: str = "system") -> None:
         need("tensorboard")
-        self._directory = Path(logdir, run)
+        self._directory = absolute(logdir) / run
         self._file: BinaryIO | None = None
         self._size = 0
         self._began = 0
@@ -93,8 +94,9 @@ class TensorboardExporter:
         return self._event(time_ns, self._second(time_ns), {tag(key): value for key, value in values.items()})
 
     def _training(self, step: Step) -> Any:
-        number = self._second(step.time_ns) if step.step is None else step.step
-        return self._event(step.time_ns, number, step.values)
+        # TensorBoard has 64 bits for a step: one beyond them is none.
+        number = self._second(step.time_ns) if step.step is None or not -(2**63) <= step.step < 2**63 else step.step
+        return self._event(step.time_ns, number, {written(name): value for name, value in step.values.items()})
 
     def _event(self, time_ns: int, step: int, values: Mapping[str, int | float]) -> Any:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -157,12 +159,13 @@ def _times(directory: Path) -> Iterator[int]:
 
 def _cell(text: str) -> str:
     """As it stands in a Markdown table."""
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    return written(text).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
 
 
 @lru_cache(maxsize=16384)
 def tag(key: str) -> str:
     """A key as a tag: the device, or what else has a number, before the slash at which TensorBoard groups."""
+    key = written(key)
     if found := _OF_DEVICE.fullmatch(key):
         return f"{found[1]}/{found[2]}"
     head, _, rest = key.partition(".")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from accelmetrics.exporters.exposition import MAX_SERIES, require_client
+from accelmetrics.exporters.files import absolute
 from accelmetrics.exporters.page import Page
+from accelmetrics.exporters.rotation import lock
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Record
 
@@ -20,7 +24,7 @@ class TextfileExporter:
 
     The collector reads whatever ends in ``.prom`` in its folder at whatever moment: each record is written beside the file
     under another name, then takes its place at once. There are no timestamps, which the collector refuses. When the exporter
-    is closed the file is removed, so that its last numbers are not taken for fresh ones; a program that is killed leaves it,
+    is closed the file that it wrote is removed, so that its last numbers are not taken for fresh ones; a program that is killed leaves it,
     and ``node_textfile_mtime_seconds`` says so.
 
     Args:
@@ -41,19 +45,25 @@ class TextfileExporter:
         self, path: str | os.PathLike[str], *, dialect: str = "prometheus", max_series: int = MAX_SERIES, per_link: bool = False
     ) -> None:
         require_client()
-        self.path = Path(path)
+        self.path = absolute(path)
         if self.path.suffix != _ENDING:
             raise InvalidOptionError(f"the file {str(self.path)!r} must end in {_ENDING}: node_exporter reads no other")
         self._page = Page(dialect, max_series, per_link=per_link)
+        self._written: os.stat_result | None = None
 
     def open(self) -> None:
-        """Make sure of the folder.
+        """Make sure of the folder, and remove what writers that were killed have left in it.
 
         Raises:
             OSError: It is not there and cannot be made.
         """
         self._page.forget()
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = re.compile(rf"\.{re.escape(self.path.name)}\.[a-z0-9_]{{8}}", re.ASCII)
+        for entry in self.path.parent.iterdir():
+            if unfinished.fullmatch(entry.name):
+                with suppress(OSError):  # another user's
+                    _remove_unless_locked(entry)
 
     def export(self, record: Record) -> None:
         """Put the record in the file's place.
@@ -68,12 +78,15 @@ class TextfileExporter:
         """Nothing waits: each record is written at once."""
 
     def close(self) -> None:
-        """Remove the file.
+        """Remove the file, if it is still the one that this wrote.
 
         Raises:
             OSError: It cannot be removed.
         """
-        self.path.unlink(missing_ok=True)
+        written, self._written = self._written, None
+        with suppress(FileNotFoundError):
+            if written is not None and os.path.samestat(written, self.path.stat()):
+                self.path.unlink()
 
     def _replace(self, body: bytes) -> None:
         # The name begins with a dot and does not end in .prom: the collector passes over it.
@@ -81,11 +94,22 @@ class TextfileExporter:
         new = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as file:
+                lock(file.fileno())  # tells it from what a killed writer left
                 os.fchmod(file.fileno(), _READABLE)
                 file.write(body)
                 file.flush()
                 os.fsync(file.fileno())
-            new.replace(self.path)
+                new.replace(self.path)
+                self._written = os.fstat(file.fileno())
         except OSError:
             new.unlink(missing_ok=True)
             raise
+
+
+def _remove_unless_locked(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if lock(descriptor, wait=False):
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,9 +100,21 @@ def _load(files: TlsFiles) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _OLDEST
     context.set_alpn_protocols(["http/1.1"])
-    # An empty password makes a key that has one an error; without it, OpenSSL would ask on the terminal.
-    context.load_cert_chain(files.cert, files.key or None, password="")
+    with _naming("the certificate", files.cert, files.key):
+        # An empty password makes a key that has one an error; without it, OpenSSL would ask on the terminal.
+        context.load_cert_chain(files.cert, files.key or None, password="")
     if files.client_ca:
-        context.load_verify_locations(files.client_ca)
+        with _naming("the authorities", files.client_ca):
+            context.load_verify_locations(files.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+@contextlib.contextmanager
+def _naming(what: str, *paths: str) -> Iterator[None]:
+    """Put the files' names into an error: OpenSSL gives none."""
+    try:
+        yield
+    except OSError as error:
+        why = f"OpenSSL says {error.reason or error.strerror}" if isinstance(error, ssl.SSLError) else error.strerror or error
+        raise OSError(f"{what} in {' and '.join(filter(None, paths))} cannot be used: {why}") from error

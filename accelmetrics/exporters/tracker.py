@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from accelmetrics.exporters.rejected import RejectedError, words
@@ -39,6 +39,11 @@ def need(package: str) -> None:
         raise MissingDependencyError(package, package)
 
 
+def written(text: str) -> str:
+    """Text that can be written as UTF-8: a lone surrogate becomes the six letters of its escape, as in JSON."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class Tracker:
     """The child process and the line to it: one JSON object per request, one per answer.
 
@@ -54,6 +59,7 @@ class Tracker:
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
+        self._owner = 0
 
     @property
     def running(self) -> bool:
@@ -73,7 +79,7 @@ class Tracker:
             self._process = self._spawn(theirs.fileno())
             theirs.close()
             stack.pop_all()
-        self._line = ours
+        self._line, self._owner = ours, os.getpid()
 
     def _spawn(self, descriptor: int) -> subprocess.Popen[bytes]:
         entries: list[object] = [*sys.path]
@@ -143,17 +149,12 @@ class Tracker:
 
     def stop(self) -> None:
         """Let go of a child that has been told to close: it ends by itself, or is killed."""
-        if self._line is not None:
-            self._line.close()
-            self._line = None
         self.kill(ENDING_SECONDS)
 
     def kill(self, patience: float = 0.0) -> None:
         """End the child, at once or after giving it some seconds to end by itself."""
         process, self._process = self._process, None
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        self._hang_up()
         if process is None:
             return
         try:
@@ -161,3 +162,12 @@ class Tracker:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def _hang_up(self) -> None:
+        line, self._line = self._line, None
+        if line is None:
+            return
+        with line, suppress(OSError):  # the child has gone
+            # Closing alone would leave it open in what the program has forked since; and a fork must not end it for the program.
+            if os.getpid() == self._owner:
+                line.shutdown(socket.SHUT_RDWR)

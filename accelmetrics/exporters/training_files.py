@@ -1,19 +1,21 @@
 """The pair of JSON-lines files that home-grown training dashboards read: one about the devices, one about the training.
 
 ``gpu_metrics_YYYYMMDD_HHMMSS.jsonl`` has a line per device and reading, ``training_metrics_YYYYMMDD_HHMMSS.jsonl`` one per step
-that the program logged. The time in the names is when the exporter was opened (UTC): a restart begins a new pair.
+that the program logged. The time in the names is when the exporter was opened (UTC): a restart begins a new pair, and so does every
+process, with ``-1``, ``-2`` behind the time where that name is taken.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
 from accelmetrics.dialects.training import Line, gpu_lines, training_lines
+from accelmetrics.exporters.files import absolute
 from accelmetrics.exporters.whole_lines import WholeLines
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.record import Record
@@ -39,7 +41,7 @@ class TrainingFilesExporter:
     def __init__(self, directory: str | Path, *, fsync_every: int = 60) -> None:
         if fsync_every < 0:
             raise InvalidOptionError(f"fsync_every is {fsync_every!r}: it must be at least 0")
-        self.directory = Path(os.path.abspath(os.path.expanduser(directory)))  # noqa: PTH100, PTH111 - pathlib's raise without a home
+        self.directory = absolute(directory)
         if self.directory.exists() and not self.directory.is_dir():
             raise InvalidOptionError(f"{directory} is no directory: the files are made in one")
         self._every = fsync_every
@@ -59,8 +61,25 @@ class TrainingFilesExporter:
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         moment = f"{datetime.now(timezone.utc):%Y%m%d_%H%M%S}"
-        self._gpus = _Lines(self.directory / f"gpu_metrics_{moment}.jsonl", self._every)
-        self._steps = _Lines(self.directory / f"training_metrics_{moment}.jsonl", self._every)
+        with ExitStack() as made:
+            gpus, steps = next(filter(None, (self._pair(f"{moment}-{number}" if number else moment) for number in itertools.count())))
+            made.callback(gpus.abandon)
+            made.callback(steps.abandon)
+            gpus.begin()
+            steps.begin()
+            made.pop_all()
+        self._gpus, self._steps = gpus, steps
+
+    def _pair(self, moment: str) -> tuple[_Lines, _Lines] | None:
+        """Both files, made; None where one of them is there already."""
+        first, second = (self.directory / f"{what}_metrics_{moment}.jsonl" for what in ("gpu", "training"))
+        with ExitStack() as made, suppress(FileExistsError):
+            first.touch(exist_ok=False)
+            made.callback(first.unlink, missing_ok=True)
+            second.touch(exist_ok=False)
+            made.pop_all()
+            return _Lines(first, self._every), _Lines(second, self._every)
+        return None
 
     def export(self, record: Record) -> None:
         """Add the record's lines to both files; to a file that has them already, when it is offered again, none.
@@ -104,10 +123,16 @@ class _Lines:
         self.file = WholeLines(path, _BEGINNING, _complete)
         self._every = fsync_every
         self._written: Snapshot | None = None
+
+    def begin(self) -> None:
         try:
             self.file.acquire()
         finally:
             self.file.release()
+
+    def abandon(self) -> None:
+        self.file.drop()
+        self.path.unlink(missing_ok=True)
 
     def add(self, snapshot: Snapshot, lines: Iterable[Line]) -> None:
         if snapshot is self._written:

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from accelmetrics.exporters.tracker import Tracker, need
+from accelmetrics.exporters.files import absolute
+from accelmetrics.exporters.tracker import Tracker, need, written
 from accelmetrics.exporters.wandb_rows import History, Row, Run, rows
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Record
@@ -67,8 +68,10 @@ class WandbExporter:
             raise InvalidOptionError(f"wandb: mode is {mode!r}: it must be one of {', '.join(MODES)}")
         self._wanted = run
         entity, _, project = (project or "").rpartition("/")
-        chosen = {"project": project, "entity": entity, "name": name, "group": group, "mode": mode, "dir": directory}
+        chosen = {"project": project, "entity": entity, "name": name, "group": group, "mode": mode}
         self._options = {key: value for key, value in chosen.items() if value}
+        if directory:
+            self._options["dir"] = str(absolute(directory))
         self._apart = any((project, name, group))
         self._prefix = prefix
         self._commit = commit
@@ -123,7 +126,8 @@ class WandbExporter:
             return
         if not self._tracker.running:
             self._begin()
-        self._tracker.request("log", {"rows": list(rows(record, self._prefix)), "labels": dict(record.labels)}, LOG_SECONDS)
+        labels = {written(name): written(value) for name, value in record.labels.items()}
+        self._tracker.request("log", {"rows": list(rows(record, self._prefix)), "labels": labels}, LOG_SECONDS)
 
     def _join(self, record: Record) -> None:
         run = self._program_run()

@@ -17,12 +17,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from accelmetrics.exporters.rotation import close_as, lock, same_file, sync_directory
+from accelmetrics.exporters.rotation import LONGEST_HEAD, close_as, lock, same_file, sync_directory
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.series import first_time
 
 _BLOCK = 1 << 16
-_LONGEST_HEAD = 1 << 24
 _UNKNOWN = -1
 
 
@@ -110,7 +109,8 @@ class WholeLines:
         """Close the file, which must be acquired, under a name with its time, and acquire a new one.
 
         Raises:
-            OSError: It cannot be renamed: it stays as it is, and open.
+            NotRenamedError: It cannot be renamed: it stays as it is, and open.
+            OSError: It does not reach the disk, or the new one cannot be made.
         """
         self.sync()
         close_as(self.path, self.began_ns or 0)
@@ -157,7 +157,7 @@ class WholeLines:
 
     def _first_line(self) -> bytes:
         head = b""
-        while len(head) < _LONGEST_HEAD and (block := os.pread(self._descriptor, _BLOCK, len(head))):
+        while len(head) < LONGEST_HEAD and (block := os.pread(self._descriptor, _BLOCK, len(head))):
             head += block
             if b"\n" in block:
                 return head[: head.index(b"\n") + 1]

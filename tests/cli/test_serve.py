@@ -105,7 +105,27 @@ def test_a_port_in_use_is_told() -> None:
         port = taken.getsockname()[1]
         done = run("serve", "--listen", f"127.0.0.1:{port}", "--backends", "host")
     assert done.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr.splitlines()[-1]
+    (line,) = done.stderr.splitlines()
+    assert f"cannot listen on 127.0.0.1:{port}" in line
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--listen", "a..b:22932", "the host 'a..b' is not found"),
+        ("--auth", "binary", "binary is not a password file"),
+        ("--bearer-token-file", "missing", "missing"),
+        ("--tls-cert", "binary", "binary cannot be used"),
+    ],
+)
+def test_it_does_not_say_that_it_serves_when_it_does_not(option: str, value: str, words: str, tmp_path: Path) -> None:
+    """Whatever keeps it from listening is one line, and the status is 1."""
+    (tmp_path / "binary").write_bytes(b"ada:\xff")
+    listen = () if option == "--listen" else ("--listen", "127.0.0.1:0")
+    done = run("serve", *listen, option, value if option == "--listen" else str(tmp_path / value), "--backends", "host")
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert "cannot listen on " in line and words in line
 
 
 @pytest.mark.parametrize(

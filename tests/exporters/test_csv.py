@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.record import Record, Step
-from accelmetrics.schemas.series import series
+from accelmetrics.schemas.series import closed_files, series
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.files_tools import exporting, numbered, rows
 
@@ -145,3 +146,42 @@ def test_a_dialect_of_csv_that_everybody_reads(tmp_path: Path) -> None:
     text = path.read_text()
     assert csv.Sniffer().sniff(text).delimiter == ","
     assert csv.Sniffer().has_header(text)
+
+
+@pytest.mark.parametrize("compressed", ["yes", "no"])
+def test_new_columns_do_not_use_up_what_is_kept(tmp_path: Path, compressed: str) -> None:
+    """Files that were closed for want of a column are not counted: only those that were full are, and what is older than those goes."""
+    path = tmp_path / "run.csv"
+    with exporting(create(f"csv:{path}?keep=1&compress={compressed}")) as exporter:  # type: ignore[arg-type]
+        for number in range(5):
+            exporter.export(small(number, **dict.fromkeys("abcde"[: number + 1], number)))
+    assert len(closed_files(path)) == 4
+    with exporting(create(f"csv:{path}?keep=1&max_seconds=2&compress={compressed}")) as exporter:  # type: ignore[arg-type]
+        for number in range(5, 12):
+            exporter.export(small(number, a=number))
+    assert [closed.time for closed in closed_files(path)] == ["20260921T141328.000000Z"]
+    assert [closed.path.exists() for closed in closed_files(path)] == [compressed == "no"]
+    if compressed == "no":
+        assert [row["a"] for row in rows(path)] == ["8", "9", "10", "11"]
+
+
+def test_a_file_that_cannot_be_renamed_keeps_its_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has columns goes on being written; a record with a new one waits, and nothing is left of the tries."""
+    path = tmp_path / "run.csv"
+
+    def refuse(path: Path, target: Path) -> Path:
+        raise OSError(errno.EBUSY, "Device or resource busy", str(path), None, str(target))
+
+    with exporting(CsvExporter(path, max_bytes=1)) as exporter:
+        exporter.export(small(0, a=1))
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", refuse)
+            exporter.export(small(1, a=2))
+            for _ in range(3):
+                with pytest.raises(OSError, match="it cannot be renamed: Device or resource busy"):
+                    exporter.export(small(2, b=3))
+            exporter.export(small(3, a=4))
+        assert [entry.name for entry in tmp_path.iterdir()] == ["run.csv"]
+        assert [row["a"] for row in rows(path)] == ["1", "2", "4"]
+        exporter.export(small(4, b=5))
+    assert len(series(path)) == 2

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gzip
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -172,3 +174,39 @@ def test_several_writers(tmp_path: Path, make: type[FileExporter], read: Callabl
     for begin in range(0, each * writers, each):
         assert [number for number in found if begin <= number < begin + each] == list(range(begin, begin + each))
     assert len(series(path)) > 2
+
+
+def refuse(path: Path, target: Path) -> Path:
+    """As a file that is mounted by itself answers when it is renamed."""
+    raise OSError(errno.EBUSY, "Device or resource busy", str(path), None, str(target))
+
+
+def test_a_file_that_cannot_be_renamed_grows_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Records go on beyond its limits, which is said once, and nothing is left of the tries; once it can be, it is closed."""
+    path = tmp_path / "run.jsonl"
+    monkeypatch.setattr("accelmetrics.exporters.files.RENAMING_SECONDS", 0.0)
+    with exporting(JsonlExporter(path, max_seconds=2.0)) as exporter, caplog.at_level(logging.WARNING):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", refuse)
+            fill(exporter, 0, 5)
+        assert names(tmp_path) == ["run.jsonl"]
+        assert [one.getMessage() for one in caplog.records] == [
+            f"{path} grows beyond its limits: it cannot be renamed: Device or resource busy"
+        ]
+        fill(exporter, 5, 6)
+        assert len(names(tmp_path)) == 2
+    assert written(path) == list(range(6))
+
+
+def test_a_file_that_cannot_be_renamed_is_left_alone_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every record tries again."""
+    tries: list[Path] = []
+
+    def counted(path: Path, target: Path) -> Path:
+        tries.append(path)
+        return refuse(path, target)
+
+    with exporting(JsonlExporter(tmp_path / "run.jsonl", max_bytes=1)) as exporter, monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", counted)
+        fill(exporter, 0, 5)
+    assert len(tries) == 1

@@ -79,7 +79,8 @@ def test_a_point_per_device_and_one_for_the_host_arrive(server: str) -> None:
     exporter.export(sent)
     exporter.flush()
     exporter.close()
-    expected = len(sent.snapshot.metrics) + 6 + 7
+    assert sent.monitor is not None
+    expected = len(sent.snapshot.metrics) + len(sent.steps[0].values) + len(["step"]) + len(sent.monitor.flat())
     found = {(one["metric"]["__name__"], one["metric"].get("accelerator", "")): one for one in exported(server, expected)}
     assert len(found) == expected
     power = found["am_gpu_powerWatts", "gpu.1"]
@@ -305,11 +306,61 @@ def test_a_slow_server_costs_no_more_than_the_timeout() -> None:
         assert time.monotonic() - began < 1.0
 
 
-@pytest.mark.parametrize("options", [{"target": "http://h:x"}, {"target": "http://h", "timeout": 0.0}, {"target": "f.lp", "prefix": "#"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target": "http://h:x"},
+        {"target": "http://h", "timeout": 0.0},
+        {"target": "http://h", "timeout": float("nan")},
+        {"target": "http://h", "timeout": float("inf")},
+        {"target": "f.lp", "prefix": "#"},
+        {"target": "ftp://h:8086"},
+        {"target": "u:s3cr3t-token@h:8086"},
+        {"target": "u:s3cr3t-token@h/write"},
+        {"target": "u:s3cr3t-token/@h:8086"},
+        {"target": "http://u:s3cr3t-token/@h:8086"},
+        {"target": "h:8086"},
+        {"target": "h:8086/write"},
+    ],
+)
 def test_options_that_cannot_be_used_are_said_at_once(options: dict[str, object]) -> None:
-    """A wrong option is an error when the exporter is made."""
-    with pytest.raises(InvalidOptionError):
+    """A wrong option is an error when the exporter is made, also half an address; no secret is shown."""
+    with pytest.raises(InvalidOptionError) as caught:
         InfluxExporter(**options)  # type: ignore[arg-type]
+    assert SECRET not in str(caught.value)
+
+
+def test_an_address_in_capitals_is_one_and_a_path_is_a_file(tmp_path: Path) -> None:
+    """``HTTP://`` is an address; an at sign or a colon in a path makes none of it."""
+    asked: list[str] = []
+
+    def answer(path: str, headers: dict[str, str], body: bytes) -> tuple[int, str, bytes]:
+        asked.append(path)
+        return 204, "text/plain", b""
+
+    with http_server(answer) as address:
+        exporter = create(f"influx:{address.replace('http', 'HTTP')}?db=x")
+        exporter.open()
+        exporter.export(record(1))
+        exporter.close()
+    assert asked == ["/write?db=x&precision=ns"]
+    for name in ("me@work.lp", "a:b.lp"):
+        to_file = InfluxExporter(str(tmp_path / name))
+        to_file.open()
+        to_file.export(record(1))
+        to_file.close()
+        assert (tmp_path / name).read_bytes().startswith(HEADER)
+
+
+def test_the_interval_is_not_cut_to_a_whole_number() -> None:
+    """The monitor's interval is a float at any length, its counters are integers."""
+    base = record(1)
+    assert base.monitor is not None
+    for interval in (0.1, 1, 2.0):
+        *_, monitor = lines(base._replace(monitor=base.monitor._replace(interval=interval)))
+        fields = read(monitor).fields
+        assert fields["interval"] == interval and f" interval={float(interval)!r}," in monitor
+        assert f",ticks={base.monitor.ticks}i," in monitor and fields["exporter.jsonl.sent"] == 9
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from accelmetrics.exporters.http.address import Address
+from accelmetrics.exporters.credentials import Credentials, password_line
+from accelmetrics.exporters.http.address import Address, close_all
 from accelmetrics.exporters.http.limits import Limits
 from accelmetrics.exporters.http.listener import Listener
 from accelmetrics.exporters.http.messages import Handler, Request, Response
@@ -36,9 +37,15 @@ def serve() -> Iterator[Open]:
     """Opens listeners with these limits; closed with the test."""
     with contextlib.ExitStack() as stack:
 
-        def make(routes: Mapping[str, Handler] | None = None, tls: TlsContexts | None = None, **limits: float) -> Listener:
+        def make(
+            routes: Mapping[str, Handler] | None = None,
+            tls: TlsContexts | None = None,
+            credentials: Credentials | None = None,
+            **limits: float,
+        ) -> Listener:
             fine: dict[str, Handler] = {"/": lambda _: Response(200, b"fine")}
-            listener = Listener(Address("127.0.0.1", 0), {**fine, **(routes or {})}, tls=tls, limits=Limits(**limits))  # type: ignore[arg-type]
+            bounds = Limits(**limits)  # type: ignore[arg-type]
+            listener = Listener(Address("127.0.0.1", 0), {**fine, **(routes or {})}, tls=tls, credentials=credentials, limits=bounds)
             listener.open()
             stack.callback(listener.close)
             return listener
@@ -300,3 +307,100 @@ def test_random_bytes_do_not_bring_it_down(serve: Open, caplog: pytest.LogCaptur
             client.close()
         assert get(listener) == 200
     assert caplog.messages == []
+
+
+def test_random_words_of_who_one_is_let_nobody_in(serve: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever bytes say who somebody is, they are answered with 401 or 400, and there is nothing to report."""
+    import random
+
+    (tmp_path / "users").write_text(password_line("ada", "secret"))
+    (tmp_path / "token").write_text("t0ken")
+    listener = serve(credentials=Credentials(str(tmp_path / "users"), str(tmp_path / "token")))
+    chance = random.Random(2)
+    said = [b"Basic \xe9", b"Bearer \xe9", b"Basic YWRhOg==\xff", b"Basic w6k=", b"\xe9"]
+    said += [chance.choice((b"Basic ", b"Bearer ", b"")) + chance.randbytes(chance.randrange(40)) for _ in range(200)]
+    with caplog.at_level(logging.WARNING, "accelmetrics"):
+        for words in said:
+            told = exchange(listener, b"GET / HTTP/1.1\r\nConnection: close\r\nAuthorization: " + words + b"\r\n\r\n")
+            assert told[:13] in (b"HTTP/1.1 401 ", b"HTTP/1.1 400 "), words
+    assert exchange(listener, b"GET / HTTP/1.0\r\nAuthorization: Basic \xe9\r\n\r\n").startswith(b"HTTP/1.1 401 ")
+    assert caplog.messages == []
+
+
+# Opening
+
+
+def test_a_listener_without_a_thread_gives_everything_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no thread can be started, opening fails as something that passes, and neither a file nor the port stays taken."""
+    listener = Listener(Address("127.0.0.1", 0), {})
+    files = psutil.Process().num_fds()
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OSError, match="can't start new thread"):
+            listener.open()
+    assert psutil.Process().num_fds() == files
+    listener.open()  # on the port that the system chose before
+    listener.close()
+    assert psutil.Process().num_fds() == files
+
+
+def test_a_port_in_use_costs_no_file() -> None:
+    """However often opening is tried."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listener = Listener(Address("127.0.0.1", taken.getsockname()[1]), {})
+        files = psutil.Process().num_fds()
+        for _ in range(5):
+            with pytest.raises(OSError, match="in use"):
+                listener.open()
+        assert psutil.Process().num_fds() == files
+
+
+def test_every_address_of_a_name_is_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one port; those that this machine does not have are passed over, and one that is in use is an error that leaks nothing."""
+    hosts = ["192.0.2.1", "127.0.0.1", "127.0.0.9", "127.0.0.1"]
+
+    def lookup(_: str, port: int, **__: int) -> list[tuple[object, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in hosts]
+
+    files = psutil.Process().num_fds()
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", lookup)
+        listener = Listener(Address("localhost", 0), {"/": lambda _: Response(200, b"fine")})
+        listener.open()
+        other = Listener(listener.address, {})
+        with pytest.raises(OSError, match=f"port {listener.address.port} of localhost is in use"):
+            other.open()
+        hosts[1:] = []
+        with pytest.raises(OSError, match="of localhost cannot be used: Cannot assign"):
+            Address("localhost", 0).listen()
+    for host in ("127.0.0.1", "127.0.0.9"):
+        with socket.create_connection((host, listener.address.port), timeout=5) as client:
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert client.recv(15) == b"HTTP/1.1 200 OK"
+    listener.close()
+    assert psutil.Process().num_fds() == files
+
+
+def test_localhost_of_both_versions_of_ip_is_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever a client takes, it is answered."""
+    ends = [(socket.AF_INET6, ("::1", 0, 0, 0)), (socket.AF_INET, ("127.0.0.1", 0))]
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", lambda *_, **__: [(family, socket.SOCK_STREAM, 6, "", where) for family, where in ends])
+        listening = Address("localhost", 0).listen()
+    try:
+        if len(listening) == 1:
+            pytest.skip("machine: has no IPv6")
+        assert len({one.getsockname()[1] for one in listening}) == 1
+    finally:
+        close_all(listening)
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64, "no-such-host.invalid"])
+def test_a_host_that_cannot_be_is_an_error_of_the_network(host: str) -> None:
+    """Also one that is no name at all, which Python reports as an error of text."""
+    with pytest.raises(OSError, match=f"the host '{host}' is not found: \\w"):
+        Address(host, 22932).listen()

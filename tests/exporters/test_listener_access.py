@@ -214,7 +214,41 @@ def test_a_file_that_is_not_there_keeps_it_closed(tmp_path: Path) -> None:
             PrometheusExporter("127.0.0.1:0", **options).open()  # type: ignore[arg-type]  # texts alone
 
 
+def test_a_password_file_that_is_no_text_is_one_that_cannot_be_read(tmp_path: Path) -> None:
+    """It is an error that names the file and nothing of what it holds, and it lets nobody in."""
+    file = tmp_path / "binary"
+    file.write_bytes(b"ada:\xff\xfesecret")
+    with pytest.raises(OSError, match=r"binary is not a password file: it is not UTF-8 at byte 4") as caught:
+        PrometheusExporter("127.0.0.1:0", auth_file=str(file)).open()
+    assert "secret" not in str(caught.value)
+    assert Credentials(str(file)).known(basic("ada", "secret")) is None
+    assert not Credentials(str(file)).tried(basic("ada", "secret"))
+
+
 # Certificates
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tls_cert": "nonsense"}, "the certificate in {0}/nonsense and {0}/key.pem cannot be used: OpenSSL says "),
+        ({"tls_cert": "missing"}, "the certificate in {0}/missing and {0}/key.pem cannot be used: No such file"),
+        (
+            {"tls_cert": "accelmetrics.pem", "tls_key": "nonsense"},
+            "the certificate in {0}/accelmetrics.pem and {0}/nonsense cannot be used: OpenSSL says ",
+        ),
+        ({"tls_client_ca": "nonsense"}, "the authorities in {0}/nonsense cannot be used: "),
+    ],
+)
+def test_a_certificate_that_cannot_be_used_is_named(options: dict[str, str], words: str, tmp_path: Path) -> None:
+    """OpenSSL's words do not say which file they are about."""
+    certificate, key = Authority(tmp_path).issue("accelmetrics")
+    (tmp_path / "nonsense").write_text("no PEM")
+    certificate.replace(tmp_path / "accelmetrics.pem")
+    key.replace(tmp_path / "key.pem")
+    chosen = {"tls_cert": "accelmetrics.pem", "tls_key": "key.pem", **options}
+    with pytest.raises(OSError, match=f"^{words.format(tmp_path)}"):
+        PrometheusExporter("127.0.0.1:0", **{name: str(tmp_path / file) for name, file in chosen.items()}).open()  # type: ignore[arg-type]
 
 
 def secure(

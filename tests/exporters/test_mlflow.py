@@ -241,3 +241,27 @@ def test_a_record_that_broke_off_goes_on_where_it_did(server: int, monkeypatch: 
 def test_names_are_made_what_mlflow_takes(name: str, cleaned: str) -> None:
     """MLflow's own rule takes every name that is made, and those that it takes already stay."""
     assert clean(name) == cleaned
+
+
+def test_what_no_store_can_hold_is_written_all_the_same(tmp_path: Path, uri: str) -> None:
+    """Text that is no UTF-8 with its escape, long names too; a step beyond 64 bits as one without a number."""
+    exporter = MlflowExporter(tracking_uri=uri, run_name="odd")
+    exporter.open()
+    steps = tuple(Step(time.time_ns(), number, {name: 0.5}) for number, name in ((2**70, "loss"), (-(2**70), "x\ud800" * 200)))
+    exporter.export(Record(Snapshot(time.time_ns(), "node-1", {"gpu.0.temp": 1}), {"team": "caf\udce9\ud800"}, steps))
+    exporter.close()
+    (found,) = stored(tmp_path, uri)
+    assert found.tags["accelmetrics.team"] == "caf\\udce9\\ud800"
+    assert found.metrics["loss"][0][2] in range(30)
+    assert {"loss", "system/gpu.0.temp"} < found.metrics.keys() and len(found.metrics) == 3
+
+
+def test_a_value_that_the_store_fails_on_is_not_passing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str) -> None:
+    """MLflow has one code for a server that is away and for what no database takes: the latter is refused, and not offered for ever."""
+    monkeypatch.setattr("accelmetrics.exporters.mlflow.written", str)
+    exporter = MlflowExporter(tracking_uri=database, run_name="odd")
+    exporter.open()
+    with pytest.raises(RejectedError, match=r"MLflow: .*surrogates not allowed"):
+        exporter.export(record(steps=False)._replace(labels={"team": "caf\udce9"}))
+    exporter.export(record(steps=False))
+    exporter.close()

@@ -153,7 +153,7 @@ def test_headers_reach_the_collector_and_nobody_else(protocol: str, compression:
     secret = tmp_path / "headers"
     secret.write_text("authorization=Bearer s3cr3t\n")
     with (grpc_collector if protocol == "grpc" else http_collector)() as collector:
-        query = f"protocol={protocol}&compression={compression}&headers=X-Team%3Da%2520b,x-two%3D2&headers_file={secret}"
+        query = f"protocol={protocol}&compression={compression}&headers=X-Team=a%20b+c%2520d,x-two%3D2&headers_file={secret}"
         exporter = create(f"otlp:{collector.endpoint}?{query}")
         exporter.open()
         exporter.export(record(1))
@@ -161,7 +161,7 @@ def test_headers_reach_the_collector_and_nobody_else(protocol: str, compression:
         exporter.export(record(1))
         exporter.close()
     first, second = collector.headers
-    assert (first["x-team"], first["x-two"], first["authorization"]) == ("a b", "2", "Bearer s3cr3t")
+    assert (first["x-team"], first["x-two"], first["authorization"]) == ("a b+c%20d", "2", "Bearer s3cr3t")
     assert second["authorization"] == "Bearer other"
     assert (first.get("content-encoding") == "gzip") == (protocol == "http" and compression == "gzip")
     assert "s3cr3t" not in repr(exporter)
@@ -174,6 +174,12 @@ def test_headers_reach_the_collector_and_nobody_else(protocol: str, compression:
         ({"endpoint": "https://h:1", "insecure": True}, "contradicts"),
         ({"endpoint": "http://h:1", "insecure": False}, "contradicts"),
         ({"timeout": 0.0}, "more than 0"),
+        ({"timeout": float("nan")}, "more than 0"),
+        ({"timeout": float("inf"), "protocol": "http"}, "finite"),
+        ({"endpoint": "http://user:s3cr3t@h:4317"}, "no name and password"),
+        ({"endpoint": "user:s3cr3t@h:4317"}, "no name and password"),
+        ({"endpoint": "http://h:4317/v1/metrics"}, "no path"),
+        ({"endpoint": "http://u:s3cr3t/@h:4317", "protocol": "http"}, "cannot be read"),
         ({"headers": "s3cr3t"}, "name=value"),
         ({"headers": "x=a\ns3cr3t"}, "'x' must be printable"),
         ({"endpoint": "http://h:x", "protocol": "http"}, "address"),

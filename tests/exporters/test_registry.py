@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import typing
 from importlib.metadata import entry_points
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -46,6 +48,62 @@ def test_a_string_sets_every_kind_of_option() -> None:
     """Each word is read as its parameter's annotation says."""
     assert made("sink:run.jsonl") == ("run.jsonl", 1, None, False, "a", "")
     assert made("sink:a:b?every=3&pause=0.5&packed=yes&mode=b&title=x%20y") == ("a:b", 3, 0.5, True, "b", "x y")
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "title"),
+    [
+        ("sink:x?title=http://h:1&mode=b", "x", "http://h:1"),
+        ("sink:x?title=/etc/a+b", "x", "/etc/a+b"),
+        ("sink:x?title=a=b%26c%2525%2B%3A", "x", "a=b&c%25+:"),
+        ("sink:x?title=what?:&&mode=a", "x", "what?:"),
+        ("sink:x?title=", "x", ""),
+        ("sink:x?title=d%FF", "x", "d\udcff"),
+        ("sink:why%3f%3F.jsonl", "why??.jsonl", ""),
+        ("sink:100%25+a b.jsonl", "100%25+a b.jsonl", ""),
+        ("sink:http://me:a%3Fb@h:1/x?title=y", "http://me:a%3Fb@h:1/x", "y"),
+    ],
+)
+def test_only_the_first_question_mark_and_ampersands_part_a_string(text: str, path: str, title: str) -> None:
+    """Colons, plus signs and further question marks belong to the words; what is percent-encoded is decoded once."""
+    found = made(text)
+    assert (found[0], found[5]) == (path, title)
+
+
+WORDS = {bool: ("true", True), int: ("3", 3), float: ("2.5", 2.5)}
+
+
+def word(hint: Any) -> tuple[str, object]:
+    """A word that an option of this type takes, and its value: one with a colon where it takes text."""
+    kinds = [kind for kind in registry._members(hint) if kind is not type(None)]
+    if typing.get_origin(kinds[0]) is Literal:
+        return typing.get_args(kinds[0])[-1], typing.get_args(kinds[0])[-1]
+    return WORDS.get(kinds[0], ("http://a:1", "http://a:1"))
+
+
+@pytest.mark.parametrize("target", ["", ":x:1"])
+@pytest.mark.parametrize("name", registry.BUILT_IN)
+def test_every_built_in_gets_its_options_whole(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without a target, whatever colons stand in the options."""
+    factory = registry.load(name)
+    got: list[tuple[tuple[object, ...], dict[str, object]]] = []
+
+    def taker(*arguments: object, **options: object) -> Sink:
+        got.append((arguments, options))
+        return Sink("x")
+
+    monkeypatch.setattr(taker, "__signature__", inspect.signature(factory), raising=False)
+    monkeypatch.setattr(taker, "__annotations__", typing.get_type_hints(factory.__init__))
+    monkeypatch.setattr(registry, "load", lambda _: taker)
+    strings = [one.name for one in inspect.signature(factory).parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
+    words = {option: word(registry._hints(taker)[option]) for option in strings if option != "stream"}
+    text = f"{name}{target}?{'&'.join(f'{option}={said}' for option, (said, _) in words.items())}"
+    if not target and name in ("jsonl", "csv", "textfile", "tensorboard", "influx", "training-files"):
+        with pytest.raises(InvalidOptionError, match="needs its"):
+            registry.create(text)
+        return
+    registry.create(text)
+    assert got == [((target[1:],) if target else (), {option: value for option, (_, value) in words.items()})]
 
 
 def test_an_object_is_taken_as_it_is() -> None:

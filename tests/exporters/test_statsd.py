@@ -98,6 +98,38 @@ def test_a_peer_that_comes_back_is_found_again(server: Statsd) -> None:
     exporter.close()
 
 
+def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody listens on a name's first address, as on that of IPv6 for ``localhost``, the record reaches the other one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.settimeout(5)
+        port = listener.getsockname()[1]
+        found = [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", (host, port)) for host in ("127.0.0.9", "127.0.0.1")]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        exporter = StatsdExporter(f"localhost:{port}")
+        exporter.open()
+        with pytest.raises(ConnectionRefusedError, match=rf"localhost:{port}: Connection refused"):
+            for _ in range(5):
+                exporter.export(record(1))
+        exporter.export(record(1))
+        assert listener.recv(65536).startswith(b"accelmetrics.gpu.0.gpu:85.5|g\n")
+        exporter.close()
+
+
+def test_an_address_of_version_6_is_reached() -> None:
+    """In brackets, as everywhere."""
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as listener:
+        try:
+            listener.bind(("::1", 0))
+        except OSError:
+            pytest.skip("machine: has no IPv6")
+        listener.settimeout(5)
+        exporter = StatsdExporter(f"[::1]:{listener.getsockname()[1]}")
+        exporter.export(record(1))
+        assert listener.recv(65536).startswith(b"accelmetrics.gpu.0.gpu:85.5|g\n")
+        exporter.close()
+
+
 def test_a_large_record_travels_in_several_packets() -> None:
     """Eight GPUs do not fit into one packet: each is nearly full, none is larger than a network carries whole."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
@@ -115,17 +147,19 @@ def test_a_large_record_travels_in_several_packets() -> None:
 def test_a_host_that_is_not_found_passes() -> None:
     """A name that does not resolve is an error of the network, so that the record is offered again."""
     exporter = StatsdExporter("no-such-host.invalid:8125")
-    with pytest.raises(OSError, match=r"no-such-host\.invalid:8125: \w"):
+    with pytest.raises(OSError, match=r"no-such-host\.invalid:8125: the host 'no-such-host\.invalid' is not found: \w"):
         exporter.open()
     exporter.close()
+    with pytest.raises(OSError, match=r"a\.\.b:8125: \w"):
+        StatsdExporter("a..b").open()
     with pytest.raises(OSError, match="invalid:8125"):
         exporter.export(record(1))
 
 
-@pytest.mark.parametrize("address", ["host:", ":8125", "host:0", "host:65536", "host:x", "[::1]:x", ""])
+@pytest.mark.parametrize("address", ["host:", "host:0", "host:65536", "host:x", "[::1]:x", "::1", "[::1", "a:b:c", "0"])
 def test_an_address_that_cannot_be_read_is_said_at_once(address: str) -> None:
     """So is anything else than HOST:PORT."""
-    with pytest.raises(InvalidOptionError, match="HOST:PORT"):
+    with pytest.raises(InvalidOptionError, match=r"HOST:PORT|must be one on which"):
         StatsdExporter(address)
 
 

@@ -137,3 +137,30 @@ def test_a_directory_that_cannot_be_is_passing(tmp_path: Path) -> None:
 def test_a_tag_groups_by_device(key: str, expected: str) -> None:
     """TensorBoard makes a section of what stands before the first slash."""
     assert tag(key) == expected
+
+
+def test_what_tensorboard_has_no_room_for(tmp_path: Path) -> None:
+    """Text that is no UTF-8 is written with its escape, and a step beyond 64 bits stands at its second."""
+    exporter = TensorboardExporter(str(tmp_path))
+    exporter.open()
+    steps = tuple(Step(int(1e18), number, {"loss\udce9": 0.5}) for number in (2**70, -(2**63) - 1, 2**63 - 1))
+    taken = at(1e9, 1.0, *steps)
+    exporter.export(taken._replace(labels={"caf\udce9": "\ud800"}, snapshot=taken.snapshot.with_metrics({"disk./\udce9.usageGB": 2.0})))
+    exporter.close()
+    found = reader(tmp_path / "system")
+    assert [event.value for event in found.Scalars("host/disk./\\udce9.usageGB")] == [2.0]
+    assert sorted(event.step for event in found.Scalars("loss\\udce9")) == [0, 0, 2**63 - 1]
+    assert b"| caf\\\\udce9 | \\\\ud800 |" in found.Tensors("accelmetrics/labels")[0].tensor_proto.string_val[0]
+
+
+def test_it_stays_where_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path means the directory of the moment when the exporter is made; a tilde means home."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    exporters = [TensorboardExporter("log"), TensorboardExporter("~/log")]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for exporter in exporters:
+        exporter.open()
+        exporter.close()
+    assert [len(list((tmp_path / place / "system").iterdir())) for place in ("log", "home/log")] == [1, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 from pathlib import Path
@@ -109,3 +110,51 @@ def test_a_name_that_node_exporter_passes_over_is_refused() -> None:
     """The collector reads ``*.prom`` alone."""
     with pytest.raises(InvalidOptionError, match=r"must end in \.prom"):
         TextfileExporter("accel.txt")
+
+
+def test_it_stays_where_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path means the directory of the moment, wherever the program goes later; a tilde means home."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    exporters = [TextfileExporter("one.prom"), TextfileExporter("~/two.prom")]
+    for exporter in exporters:
+        exporter.open()
+        exporter.export(record())
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for exporter in exporters:
+        exporter.export(record())
+    assert sorted(names(tmp_path)) == ["elsewhere", "one.prom", "two.prom"]
+    for exporter in exporters:
+        exporter.close()
+    assert names(tmp_path) == ["elsewhere"]
+
+
+def test_only_the_file_that_it_wrote_is_removed(tmp_path: Path) -> None:
+    """Closing leaves a file that another writer has put there, before this one wrote anything or after."""
+    path = tmp_path / "accel.prom"
+    path.write_text("mine 1\n")
+    exporter = TextfileExporter(path)
+    exporter.open()
+    exporter.close()
+    assert path.read_text() == "mine 1\n"
+    exporter.open()
+    exporter.export(record())
+    other = TextfileExporter(path)
+    other.open()
+    other.export(record())
+    exporter.close()
+    assert path.exists()
+    other.close()
+    assert not path.exists()
+
+
+def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
+    """Their unfinished files go when the exporter is opened; one that is being written stays, and so does every other file."""
+    left, busy, other = (tmp_path / name for name in (".accel.prom.abcd_123", ".accel.prom.efgh4567", ".other.prom.abcd1234"))
+    for path in (left, busy, other):
+        path.write_text("half")
+    with busy.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        TextfileExporter(tmp_path / "accel.prom").open()
+    assert sorted(names(tmp_path)) == [busy.name, other.name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from accelmetrics.exporters.rejected import RejectedError
 from accelmetrics.exporters.tracker import Tracker
+from tests.exporters.files_tools import child_of, end_of
 
 
 @pytest.fixture
@@ -68,3 +70,19 @@ def test_it_ends_its_run_when_nobody_is_left_to_ask(tracker: Tracker, tmp_path: 
     tracker.request("open", {"mark": str(tmp_path / "mark")}, 10)
     tracker.stop()
     assert (tmp_path / "mark").exists()
+
+
+def test_what_the_program_has_forked_does_not_hold_it_up(tracker: Tracker, tmp_path: Path) -> None:
+    """A forked process has the line too: the tracker's child is told to end all the same, and the fork's own end tells it nothing."""
+    tracker.request("open", {"mark": str(tmp_path / "mark")}, 10)
+    assert end_of(child_of(tracker.stop)) == 0
+    assert tracker.request("log", {"what": "word"}, 10)["said"]
+    worker = child_of(lambda: time.sleep(60))
+    try:
+        began = time.monotonic()
+        tracker.stop()
+        assert time.monotonic() - began < 1.5
+        assert (tmp_path / "mark").exists()
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        end_of(worker)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.exporters.training_files import TrainingFilesExporter
+from accelmetrics.exporters.whole_lines import WholeLines
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.record import Record, Step
 from tests.cli.shell import REPOSITORY, environment
@@ -47,6 +49,13 @@ def lines(path: Path) -> list[dict[str, object]]:
     text = path.read_text(encoding="ascii")
     assert not text or text.endswith("\n")
     return [json.loads(line) for line in text.splitlines()]
+
+
+def next_descriptor() -> int:
+    """The lowest number that is free: it rises when files stay open."""
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    os.close(descriptor)
+    return descriptor
 
 
 def one(*steps: Step) -> Record:
@@ -154,7 +163,7 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
 
 
 def test_opened_again_it_goes_on(tmp_path: Path) -> None:
-    """In a new pair, or in the same one within the same second; nothing that was there is lost."""
+    """In a new pair, also within the same second; nothing that was there is lost."""
     exporter = TrainingFilesExporter(tmp_path, fsync_every=0)
     for _ in range(2):
         exporter.open()
@@ -163,7 +172,45 @@ def test_opened_again_it_goes_on(tmp_path: Path) -> None:
         exporter.close()
         exporter.close()
     assert exporter.paths == ()
-    assert sum(len(lines(path)) for path in tmp_path.glob("training_metrics_*.jsonl")) == 2
+    assert [len(lines(path)) for path in tmp_path.glob("training_metrics_*.jsonl")] == [1, 1]
+
+
+def test_two_processes_share_no_file(tmp_path: Path) -> None:
+    """Several ranks of a job, opened within one second, have a pair each, and both names of a pair are alike."""
+    exporters = [TrainingFilesExporter(tmp_path) for _ in range(4)]
+    for exporter in exporters:
+        exporter.open()
+    pairs = [tuple(path.name.partition("_metrics_")[2] for path in exporter.paths) for exporter in exporters]
+    for exporter in exporters:
+        exporter.close()
+    assert len(set(pairs)) == 4
+    assert all(first == second for first, second in pairs)
+
+
+def test_a_second_file_that_cannot_be_made_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trying again and again neither uses up descriptors nor fills the directory, whichever step fails."""
+    exporter = TrainingFilesExporter(tmp_path)
+    touch, acquire = Path.touch, WholeLines.acquire
+
+    def no_touch(path: Path, mode: int = 0o666, exist_ok: bool = True) -> None:
+        if path.name.startswith("training"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        touch(path, mode, exist_ok)
+
+    def no_lock(file: WholeLines) -> None:
+        acquire(file)
+        if file.path.name.startswith("training"):
+            raise OSError(errno.EIO, "Input/output error")
+
+    before = next_descriptor()
+    for owner, name, failing in ((Path, "touch", no_touch), (WholeLines, "acquire", no_lock)):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, failing)
+            for _ in range(5):
+                with pytest.raises(OSError, match=r"No space left|Input/output"):
+                    exporter.open()
+        assert list(tmp_path.iterdir()) == []
+    assert next_descriptor() == before
 
 
 def test_what_cannot_be(tmp_path: Path) -> None:

@@ -173,3 +173,15 @@ def test_options_that_cannot_be_are_refused(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     with pytest.raises(MissingDependencyError, match=r"accelmetrics\[wandb\]"):
         WandbExporter()
+
+
+def test_odd_labels_and_a_directory_that_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text that is no UTF-8 arrives with its escape; a relative directory means the one of the moment when the exporter is made."""
+    exporter = WandbExporter(project="hw", mode="offline", directory="runs")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    exporter.open()
+    exporter.export(record(steps=False)._replace(labels={"team\udce9": "caf\udce9"}))
+    exporter.close()
+    (written,) = read(tmp_path / "runs")
+    assert written.config["team\\udce9"] == "caf\\udce9"

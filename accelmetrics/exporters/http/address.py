@@ -6,13 +6,17 @@ import errno
 import ipaddress
 import re
 import socket
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from accelmetrics.schemas.errors import InvalidOptionError
 
 LOOPBACK = "127.0.0.1"
 _FORM = re.compile(r"(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:\[\]]*))(?::(?P<port>\d{1,5}))?")
 _BACKLOG = 128
+_ABSENT = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+Endpoint = tuple[int, int, int, Any]
+"""Family, kind, protocol and address, as sockets take them."""
 
 
 class Address(NamedTuple):
@@ -50,24 +54,64 @@ class Address(NamedTuple):
         except ValueError:
             return self.host == "localhost"
 
-    def listen(self) -> socket.socket:
-        """A socket that listens there, not blocking.
+    def resolve(self, kind: socket.SocketKind, flags: int = 0) -> list[Endpoint]:
+        """What the host's name stands for, in the system's order.
+
+        Raises:
+            OSError: There is no such host.
+        """
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=kind, flags=flags)
+        except (socket.gaierror, UnicodeError) as error:  # UnicodeError: a label is empty or too long
+            why = error.strerror if isinstance(error, OSError) else error
+            raise OSError(f"the host {self.host!r} is not found: {why}") from error
+        return [(family, kind, protocol, where) for family, kind, protocol, _, where in found]
+
+    def listen(self) -> list[socket.socket]:
+        """Sockets that listen there, not blocking: one for each address of the host, such as both of ``localhost``, on one port.
+
+        Addresses that this machine does not have are passed over, if it has another one.
 
         Raises:
             OSError: The port is in use or may not be used, or there is no such host here.
         """
-        try:
-            family, kind, _, _, where = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        except socket.gaierror as error:
-            raise OSError(f"cannot listen on {self}: {error}") from error
-        listening = socket.socket(family, kind)
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(where)
-            listening.listen(_BACKLOG)
-            listening.setblocking(False)
-        except OSError as error:
-            listening.close()
-            why = "is in use by another program" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
-            raise OSError(error.errno, f"port {self.port} of {self.host} {why}") from error
-        return listening
+        opened: list[socket.socket] = []
+        absent: OSError | None = None
+        ends = list(dict.fromkeys(self.resolve(socket.SOCK_STREAM, socket.AI_PASSIVE)))
+        for family, kind, _, (host, port, *rest) in ends:
+            try:
+                opened.append(_listening(family, kind, (host, opened[0].getsockname()[1] if opened else port, *rest), len(ends) > 1))
+            except OSError as error:
+                if error.errno in _ABSENT:
+                    absent = error
+                    continue
+                close_all(opened)
+                raise self._told(error) from error
+        if absent is not None and not opened:
+            raise self._told(absent) from absent
+        return opened
+
+    def _told(self, error: OSError) -> OSError:
+        why = "is in use by another program" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+        return OSError(error.errno, f"port {self.port} of {self.host} {why}")
+
+
+def close_all(sockets: Iterable[socket.socket]) -> None:
+    """Close them."""
+    for one in sockets:
+        one.close()
+
+
+def _listening(family: int, kind: int, where: tuple[Any, ...], one_of_many: bool) -> socket.socket:
+    listening = socket.socket(family, kind)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if one_of_many and family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # version 4 has a socket of its own
+        listening.bind(where)
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import ssl
 import threading
 import weakref
@@ -19,7 +20,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from accelmetrics.exporters.credentials import Credentials
-from accelmetrics.exporters.http.address import Address
+from accelmetrics.exporters.http.address import Address, close_all
 from accelmetrics.exporters.http.connection import Connection
 from accelmetrics.exporters.http.limits import Limits
 from accelmetrics.exporters.http.messages import Handler, RefusedError, Request, Response
@@ -72,18 +73,27 @@ class Listener:
         """Listen, from a thread of its own.
 
         Raises:
-            OSError: The port is in use or may not be used.
+            OSError: The port is in use or may not be used, or no thread can be started.
         """
-        self._listening = self.address.listen()
-        self.address = self.address._replace(port=self._listening.getsockname()[1])
+        self._loop = asyncio.SelectorEventLoop()
+        try:
+            self._listening = self.address.listen()
+        except OSError:
+            self._loop.close()
+            raise
+        self.address = self.address._replace(port=self._listening[0].getsockname()[1])
         self._owner = os.getpid()
         self._computing: Executor = ThreadPoolExecutor(1, "accelmetrics-http-answers")
         self._guessing: Executor = ThreadPoolExecutor(1, "accelmetrics-http-passwords")
-        self._loop = asyncio.SelectorEventLoop()
         self._loop.set_exception_handler(_unexpected)
-        self._main = self._loop.create_task(self._accept())
+        self._main = self._loop.create_task(self._accept_all())
         self._thread = threading.Thread(target=self._run, name="accelmetrics-http", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no thread is to be had
+            self._main.cancel()
+            self._run()  # ends at once, giving everything back
+            raise OSError(f"cannot listen on {self.address}: {error}") from error
         _leave_open_to_parent()
         _OPEN.add(self)
 
@@ -100,7 +110,7 @@ class Listener:
 
     def leave_to_parent(self) -> None:
         """Close what a forked child has inherited, or the port would stay taken while it lives."""
-        self._listening.close()
+        close_all(self._listening)
         for connection in self._connections.values():
             connection.socket.close()
 
@@ -110,13 +120,16 @@ class Listener:
         with contextlib.suppress(asyncio.CancelledError):
             self._loop.run_until_complete(self._main)
         self._loop.run_until_complete(self._end_all())
-        self._listening.close()
+        close_all(self._listening)
         self._loop.close()
 
-    async def _accept(self) -> None:
+    async def _accept_all(self) -> None:
+        await asyncio.gather(*map(self._accept, self._listening))
+
+    async def _accept(self, listening: socket.socket) -> None:
         while True:
             try:
-                accepted, _ = await self._loop.sock_accept(self._listening)
+                accepted, _ = await self._loop.sock_accept(listening)
             except OSError:  # no file descriptor is free, or the client is gone already
                 self._evict()
                 await asyncio.sleep(_PAUSE)
