@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from accelmetrics.sampling.energy import Energy
 from accelmetrics.sampling.folding import Folder
-from accelmetrics.sampling.rows import Block, RowMaker
+from accelmetrics.sampling.rows import Block, Layout, RowMaker
 from accelmetrics.sampling.summary import Summary
 from accelmetrics.schemas.metric import DEVICE_KINDS
 from accelmetrics.schemas.record import Record, Step
@@ -27,11 +27,11 @@ IDLE = ("gpuIdle", "applicationsClocksSetting", "displayClockSetting")
 
 
 class Gap(NamedTuple):
-    """A silence.
+    """A silence, or a clock that was set back.
 
     Attributes:
         after: Time of the last reading before it, in seconds since 1970.
-        seconds: How long it was.
+        seconds: How long it was; below 0 where the next reading bears an earlier time.
     """
 
     after: float
@@ -54,6 +54,7 @@ class DeviceReport(NamedTuple):
         energy: What it used.
         samples: Readings in which it gave any of these.
         throttled: By reason, for how many seconds its clocks were held down.
+        gaps: While others were read, when it gave nothing for longer than three usual intervals.
     """
 
     key: str
@@ -68,6 +69,7 @@ class DeviceReport(NamedTuple):
     energy: Energy | None
     samples: int
     throttled: Mapping[str, float]
+    gaps: tuple[Gap, ...]
 
 
 class Work(NamedTuple):
@@ -90,7 +92,8 @@ class Report(NamedTuple):
         begin: Time of the first reading, in seconds since 1970.
         end: Time of the last.
         readings: How many records there are.
-        gaps: Silences longer than three usual intervals.
+        repeated: Records that were there twice, and were passed over; not among the readings.
+        gaps: Silences longer than three usual intervals, and where a clock was set back.
         devices: Each device.
         host: By key, the host's metrics; those of the first host where there are several.
         work: By what is counted (``tokens``, ``samples``), the throughput.
@@ -100,6 +103,7 @@ class Report(NamedTuple):
     begin: float
     end: float
     readings: int
+    repeated: int
     gaps: tuple[Gap, ...]
     devices: tuple[DeviceReport, ...]
     host: Mapping[str, Summary]
@@ -107,36 +111,57 @@ class Report(NamedTuple):
 
 
 class _Stream:
-    """The records of one run on one host."""
+    """The records of one process of one run on one host."""
 
     def __init__(self, record: Record) -> None:
         moment = record.snapshot.time_ns / 1e9
         self.host = record.snapshot.hostname
+        self.rank = record.labels.get("rank", "")
         self.begin = self.end = moment
-        self.readings = 0
+        self.readings = self.repeated = 0
         self.gaps: list[Gap] = []
         self.places: dict[str, Place] = {}
+        self.silences: dict[str, list[Gap]] = {}
         self.folder = Folder(moment)
         self._rows = RowMaker()
         self._block: Block | None = None
         self._intervals: deque[float] = deque(maxlen=USUAL)
+        self._last = self._at = moment
+        self._heard: dict[str, float] = {}
+        self._layout: Layout | None = None
+        self._speaking: list[str] = []
 
-    def add(self, snapshot: Snapshot) -> None:
-        """Take a reading; one that is not later than the last is there twice, and is passed over."""
+    def add(self, snapshot: Snapshot) -> bool:
+        """Take a reading; False for one of the same time as the last, which is there twice and is passed over."""
         moment = snapshot.time_ns / 1e9
-        if self.readings and moment <= self.end:
-            return
+        if self.readings and moment == self._last:
+            self.repeated += 1
+            return False
         joined = self._joined(moment)
-        row = self._rows.row(snapshot, moment, joined)
+        # The folder's own clock goes on where the recorded one was set back.
+        self._at += max(0.0, moment - self._last)
+        row = self._rows.row(snapshot, self._at, joined)
         block = self._block
         if block is None or block.layout is not row.layout or len(block) >= BLOCK:
             self.settle()
             block = self._block = Block(row.layout)
         block.append(row)
         self.readings += 1
-        self.end = moment
-        for place in snapshot.identities:
-            self.places[place.key] = place
+        self._last = moment
+        self.begin, self.end = min(self.begin, moment), max(self.end, moment)
+        if row.layout is not self._layout:
+            self._layout = row.layout
+            self._speaking = [place.key for place in snapshot.identities if snapshot.values_of(place.key)]
+            self.places.update((place.key, place) for place in snapshot.identities)
+        for key in self._speaking:
+            self._note_silence(key, moment)
+            self._heard[key] = moment
+        return True
+
+    def silences_of(self, key: str) -> tuple[Gap, ...]:
+        """When a device gave nothing, the time up to the last reading among it."""
+        last = self._silence(key, self._last)
+        return (*self.silences.get(key, ()), *((last,) if last else ()))
 
     def settle(self) -> None:
         """Reckon what was taken."""
@@ -147,13 +172,26 @@ class _Stream:
     def _joined(self, moment: float) -> bool:
         if not self.readings:
             return False
-        elapsed = moment - self.end
-        usual = statistics.median(self._intervals) if self._intervals else elapsed
-        if elapsed > GAP * usual:
-            self.gaps.append(Gap(self.end, elapsed))
+        elapsed = moment - self._last
+        if elapsed < 0 or elapsed > GAP * (self._usual() or elapsed):
+            self.gaps.append(Gap(self._last, elapsed))
+            for key in self._heard:
+                self._note_silence(key, self._last)
+            self._heard.clear()
             return False
         self._intervals.append(elapsed)
         return True
+
+    def _usual(self) -> float:
+        return statistics.median(self._intervals) if self._intervals else 0.0
+
+    def _note_silence(self, key: str, until: float) -> None:
+        if found := self._silence(key, until):
+            self.silences.setdefault(key, []).append(found)
+
+    def _silence(self, key: str, until: float) -> Gap | None:
+        since = self._heard.get(key, until)
+        return Gap(since, until - since) if until - since > GAP * self._usual() else None
 
 
 class _Efficiency:
@@ -187,22 +225,27 @@ class _Efficiency:
 
 
 def report(records: Iterable[Record]) -> Report | None:
-    """What records came to, in whichever order their files were given; None when there are none."""
-    streams: dict[tuple[str, str], _Stream] = {}
+    """What records came to; None when there are none. Those of one process of a run are to come in the order of their time."""
+    streams: dict[tuple[str, ...], _Stream] = {}
     work = _Efficiency()
     for record in records:
-        mark = (record.snapshot.hostname, record.labels.get("run_id", ""))
+        mark = whose(record)
         stream = streams.get(mark)
         if stream is None:
             stream = streams[mark] = _Stream(record)
-        stream.add(record.snapshot)
-        for step in record.steps:
-            work.add(step)
+        if stream.add(record.snapshot):
+            for step in record.steps:
+                work.add(step)
     if not streams:
         return None
     for stream in streams.values():
         stream.settle()
     return _together(list(streams.values()), work)
+
+
+def whose(record: Record) -> tuple[str, ...]:
+    """What tells the records of one process of a run from all others: host, run and rank."""
+    return (record.snapshot.hostname, record.labels.get("run_id", ""), record.labels.get("rank", ""))
 
 
 def _together(streams: list[_Stream], work: _Efficiency) -> Report:
@@ -215,6 +258,7 @@ def _together(streams: list[_Stream], work: _Efficiency) -> Report:
         min(stream.begin for stream in streams),
         max(stream.end for stream in streams),
         sum(stream.readings for stream in streams),
+        sum(stream.repeated for stream in streams),
         tuple(sorted(gap for stream in streams for gap in stream.gaps)),
         tuple(devices),
         {key: held.summary() for key, held in streams[0].folder.metrics.items() if key.partition(".")[0] not in DEVICE_KINDS},
@@ -223,10 +267,12 @@ def _together(streams: list[_Stream], work: _Efficiency) -> Report:
 
 
 def _title(stream: _Stream, place: Place, streams: list[_Stream], several_hosts: bool) -> str:
-    """A device's key, made unmistakable: by its host, and by the number of the run where a host has several."""
+    """A device's key, made unmistakable: by its host, and by rank, else by the number of the run, where a host has several."""
     runs = [other for other in streams if other.host == stream.host]
+    ranks = {other.rank for other in runs if other.rank}
     head = [stream.host] if several_hosts else []
-    head += [f"run {runs.index(stream) + 1}"] if len(runs) > 1 else []
+    if len(runs) > 1:
+        head.append(f"rank {stream.rank}" if len(ranks) == len(runs) else f"run {runs.index(stream) + 1}")
     return " ".join((*head, place.key))
 
 
@@ -243,6 +289,7 @@ def _device(stream: _Stream, place: Place, title: str) -> DeviceReport:
         energy=energy.result() if energy is not None else None,
         samples=max((held.count for held in found.values() if held is not None), default=0),
         throttled=_throttled(stream, place),
+        gaps=stream.silences_of(place.key),
         **found,
     )
 

@@ -10,12 +10,13 @@ from accelmetrics.cli.layout import aligned
 from accelmetrics.schemas.snapshot import rfc3339
 
 if TYPE_CHECKING:
-    from accelmetrics.cli.recorded import DeviceReport, Report, Work
+    from accelmetrics.cli.recorded import DeviceReport, Gap, Report, Work
     from accelmetrics.sampling.summary import Summary
 
 GIB = 2.0**30
 NONE = "-"
-HEADINGS = ("", "util mean", "max", "p95", "memory mean", "max", "p95", "power mean", "max", "p95", "temp mean", "max", "p95", "energy")
+MEASURED = ("util", "memory", "power", "temp")
+HEADINGS = ("", *(heading for name in MEASURED for heading in (f"{name} mean", "max", "p95")), "energy", "samples")
 
 
 def text(report: Report) -> str:
@@ -27,7 +28,8 @@ def text(report: Report) -> str:
     if report.devices:
         lines += aligned([HEADINGS, *map(_row, report.devices)], "  ", numeric=True)
     lines += [line for device in report.devices for line in _throttling(device)]
-    lines += [f"gap: {gap.seconds:.1f} s after {_moment(gap.after)}" for gap in report.gaps]
+    lines += [_gap(gap) for gap in report.gaps]
+    lines += [f"gap of {device.key}: {gap.seconds:.1f} s after {_moment(gap.after)}" for device in report.devices for gap in device.gaps]
     lines += [_work(name, work) for name, work in report.work.items()]
     if not report.devices:
         lines += aligned(
@@ -62,7 +64,8 @@ def summary(report: Report) -> str:
         "end": rfc3339(int(report.end * 1e9)),
         "duration_seconds": report.end - report.begin,
         "readings": report.readings,
-        "gaps": [{"after": rfc3339(int(gap.after * 1e9)), "seconds": gap.seconds} for gap in report.gaps],
+        "repeated": report.repeated,
+        "gaps": _gaps(report.gaps),
         "devices": {device.key: _document(device) for device in report.devices},
         "host": {key: held._asdict() for key, held in report.host.items()},
         "work": {name: work._asdict() for name, work in report.work.items()},
@@ -115,6 +118,7 @@ def _document(device: DeviceReport) -> dict[str, Any]:
         "energy": None if device.energy is None else device.energy._asdict(),
         "samples": device.samples,
         "throttled_seconds": dict(device.throttled),
+        "gaps": _gaps(device.gaps),
     }
 
 
@@ -123,7 +127,7 @@ def _row(device: DeviceReport) -> tuple[str, ...]:
     for held, unit, scale in ((device.utilization, "%", 1.0), (device.memory_used, " GiB", GIB), (device.power, " W", 1.0)):
         cells += [_with_unit(held, part, unit, scale) for part in ("mean", "max", "p95")]
     cells += [_with_unit(device.temperature, part, "°C", 1.0) for part in ("mean", "max", "p95")]
-    return (*cells, NONE if device.energy is None else f"{device.energy.joules:.0f} J")
+    return (*cells, NONE if device.energy is None else f"{device.energy.joules:.0f} J", str(device.samples))
 
 
 def _host_keys(report: Report) -> list[str]:
@@ -132,6 +136,16 @@ def _host_keys(report: Report) -> list[str]:
 
 def _host_row(key: str, held: Summary) -> tuple[str, ...]:
     return (key, *(f"{value:.1f}" for value in (held.mean, held.max, held.p95)))
+
+
+def _gap(gap: Gap) -> str:
+    if gap.seconds < 0:
+        return f"gap: the clock was set back by {-gap.seconds:.1f} s after {_moment(gap.after)}"
+    return f"gap: {gap.seconds:.1f} s after {_moment(gap.after)}"
+
+
+def _gaps(gaps: Sequence[Gap]) -> list[dict[str, Any]]:
+    return [{"after": rfc3339(int(gap.after * 1e9)), "seconds": gap.seconds} for gap in gaps]
 
 
 def _throttling(device: DeviceReport) -> list[str]:

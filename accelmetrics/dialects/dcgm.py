@@ -7,7 +7,8 @@ from functools import lru_cache
 
 from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.dcgm_fields import BEYOND, DEFAULT
-from accelmetrics.dialects.tables import Table, parent_and_partition, series
+from accelmetrics.dialects.series import series
+from accelmetrics.dialects.tables import Table, parent_and_partition
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Place
 

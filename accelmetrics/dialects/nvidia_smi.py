@@ -51,6 +51,7 @@ TABLE = (
     Entry("temperature.gpu", "gpu.{i}.temp", whole=True),
     Entry("temperature.memory", "gpu.{i}.memoryTemp", whole=True),
     Entry("power.draw", "gpu.{i}.powerWatts"),
+    Entry("power.limit", "gpu.{i}.enforcedPowerLimitWatts"),
     Entry("enforced.power.limit", "gpu.{i}.enforcedPowerLimitWatts"),
     Entry("clocks.current.graphics", "gpu.{i}.graphicsClock", otherwise=("gpu.{i}.freq", "gpu.{i}.smClock"), whole=True),
     Entry("clocks.current.sm", "gpu.{i}.smClock", otherwise=("gpu.{i}.freq",), whole=True),

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from accelmetrics.dialects.contract import NO_LABELS, Number, Point
 from accelmetrics.dialects.otel_devices import attributes, states
-from accelmetrics.schemas.catalogue import CATALOGUE, Sighting, resolve
+from accelmetrics.dialects.series import Scale, device_of, filled, scale_of, series
+from accelmetrics.schemas.catalogue import CATALOGUE, resolve
 from accelmetrics.schemas.metric import DEVICE_KINDS, PARTITION, Kind, Metric, field_of, split_series
 from accelmetrics.schemas.record import MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
@@ -51,8 +52,7 @@ class Series(NamedTuple):
         name: OpenTelemetry's metric name.
         attributes: Those that the catalogue gives.
         device: Key of the device that it belongs to, empty for the host's.
-        divisor: What the value is divided by where its unit is smaller than the base unit; dividing gives 0.7 for 70 %.
-        factor: What it is multiplied by otherwise.
+        scale: How the value becomes one of the base unit.
         whole: Whether it is always a whole number after that.
         kind: Gauge or counter.
         unit: UCUM, as the conventions write it.
@@ -62,8 +62,7 @@ class Series(NamedTuple):
     name: str
     attributes: Mapping[str, str]
     device: str
-    divisor: int = 1
-    factor: float = 1.0
+    scale: Scale = Scale()
     whole: bool = False
     kind: Kind = "gauge"
     unit: str = ""
@@ -71,7 +70,7 @@ class Series(NamedTuple):
 
     def point(self, value: Number, device: Mapping[str, str]) -> Point:
         """The value under its name; always whole or never, since some receivers hold a series to the type it began with."""
-        base = value / self.divisor if self.divisor != 1 else value * self.factor
+        base = self.scale.of(value)
         labels = {**device, **self.attributes}
         return Point(self.name, round(base) if self.whole else float(base), labels, self.kind, self.unit, self.meaning)
 
@@ -101,9 +100,9 @@ def machine_points(snapshot: Snapshot) -> Iterator[Point]:
     """What the snapshot holds, and ``hw.status`` of every device in it."""
     devices = {place.key: attributes(place) for place in snapshot.identities}
     for key, value in snapshot.metrics.items():
-        series = series_of(key)
-        if series is not None:
-            yield series.point(value, devices.get(series.device, NO_LABELS))
+        found = series_of(key)
+        if found is not None:
+            yield found.point(value, devices.get(found.device, NO_LABELS))
     for place in snapshot.identities:
         for state, holds in states(snapshot, place.key):
             labels = {**devices[place.key], "hw.type": place.identity.kind, "hw.state": state}
@@ -141,28 +140,13 @@ def series_of(key: str) -> Series | None:
     if not row.otel or sighting.alias:
         return None
     name, labels = split_series(row.otel)
-    filled = {label: _filled(value, sighting.instance, sighting.link) for label, value in labels.items()}
-    device = _device(sighting)
+    found = {label: filled(value, sighting) for label, value in labels.items()}
+    device = device_of(sighting)
     if name.startswith("hw.") and not device:
-        filled["hw.id"] = key.partition(".")[0]  # the conventions require one: cpu, ane, soc
+        found["hw.id"] = key.partition(".")[0]  # the conventions require one: cpu, ane, soc
     unit = UNITS_BY_NAME.get(name) or UNITS.get(row.unit, row.unit)
-    divisor = round(1 / row.factor) if row.factor < 1 else 1
     whole = row.integer and float(row.factor).is_integer()
-    return Series(name, filled, device, divisor, row.factor, whole, row.kind, unit, _meanings()[name])
-
-
-def _device(sighting: Sighting) -> str:
-    """The key of the device that a metric belongs to. PyTorch's numbers are those of ``gpu.{i}``."""
-    head = sighting.row.key.partition(".")[0]
-    if head == "torch":
-        return f"gpu.{sighting.instance}"
-    return f"{head}.{sighting.instance}" if sighting.row.device_part else ""
-
-
-def _filled(value: str, instance: str, link: str) -> str:
-    if not value.startswith("{"):
-        return value
-    return link if value == "{link}" else instance
+    return Series(name, found, device, scale_of(row), whole, row.kind, unit, _meanings()[name])
 
 
 def _unlisted(key: str) -> Series | None:
@@ -186,12 +170,7 @@ def _name(row: Metric) -> str:
 
 def _spelled(point: Point) -> str:
     kept = {label: value for label, value in sorted(point.labels.items()) if label not in _OF_DEVICES}
-    return f"{point.name}{{{','.join(f'{label}={_quoted(value)}' for label, value in kept.items())}}}" if kept else point.name
+    return series(point.name, kept)
 
 
 _OF_DEVICES = frozenset({"hw.id", "hw.name", "hw.vendor", "hw.model", "hw.parent", "hw.driver_version"})
-
-
-def _quoted(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.reasons import IN_ORDER, Reason
 from accelmetrics.schemas.snapshot import Place, Snapshot
 
 STATES = ("ok", "degraded", "failed")
 """Those that can be told from a reading; ``predicted_failure`` cannot."""
 
-NO_FAULT = frozenset({Reason.NOT_SUPPORTED, Reason.NO_PERMISSION, Reason.NOT_IN_USE, Reason.SUSPENDED, Reason.NEEDS_INTERVAL})
-"""Reasons that say nothing against the device."""
 FAULTS = frozenset({Reason.DEVICE_LOST, Reason.RESET_REQUIRED, Reason.DRIVER_ERROR, Reason.TIMED_OUT})
 """Reasons that say something against it even while it gives other values."""
 
@@ -45,4 +43,4 @@ def _state(snapshot: Snapshot, key: str) -> str:
     reasons = {why.reason for why in snapshot.reasons_of(key).values()}
     if snapshot.values_of(key):
         return "degraded" if reasons & FAULTS else "ok"
-    return "failed" if reasons - NO_FAULT else "ok"
+    return "failed" if reasons - IN_ORDER else "ok"

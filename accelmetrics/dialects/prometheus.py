@@ -15,11 +15,12 @@ from typing import NamedTuple
 from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.prometheus_health import health
 from accelmetrics.dialects.prometheus_help import SHARED
-from accelmetrics.dialects.prometheus_labels import identity_labels, jobs, label_name, series_text
-from accelmetrics.schemas.catalogue import Sighting, resolve
+from accelmetrics.dialects.prometheus_labels import identity_labels, jobs, label_name
+from accelmetrics.dialects.series import Scale, device_of, filled, scale_of, series
+from accelmetrics.schemas.catalogue import resolve
 from accelmetrics.schemas.metric import PARTITION, Kind, split_series
 from accelmetrics.schemas.record import Record, Step
-from accelmetrics.schemas.snapshot import Place
+from accelmetrics.schemas.snapshot import Place, Snapshot
 
 _MOST_KEYS = 16_384
 _IDENTITY = ("kind", "vendor", "architecture", "pci_bus_id", "serial", "driver_version", "runtime_version", "firmware")
@@ -30,23 +31,20 @@ class _Series(NamedTuple):
 
     Attributes:
         device: The device whose identity the series carries, empty for the host's.
-        divisor: What the value is divided by where the unit is larger than its base unit; dividing gives 0.7 for 70 %.
-        factor: What it is multiplied by otherwise.
+        scale: How the value becomes one of the base unit.
     """
 
     name: str
     device: str
     labels: Mapping[str, str]
-    divisor: int
-    factor: float
+    scale: Scale
     kind: Kind
     unit: str
     meaning: str
 
     def point(self, value: Number, identity: Mapping[str, str]) -> Point:
         """The value under its name; ``identity`` is the device's."""
-        base = value / self.divisor if self.divisor != 1 else value if self.factor == 1 else value * self.factor
-        return Point(self.name, base, {**identity, **self.labels}, self.kind, self.unit, self.meaning)
+        return Point(self.name, self.scale.of(value), {**identity, **self.labels}, self.kind, self.unit, self.meaning)
 
 
 class PrometheusDialect:
@@ -57,7 +55,7 @@ class PrometheusDialect:
 
     def flat(self, record: Record) -> dict[str, Number | None]:
         """Every series as Prometheus writes it: ``accel_power_watts{accelerator="gpu.0",uuid="GPU-…"}``."""
-        return {series_text(point): point.value for point in self.points(record)}
+        return {series(point.name, point.labels): point.value for point in self.points(record)}
 
     def points(self, record: Record) -> Iterator[Point]:
         """How the monitor, the sources and the devices fare, then what was measured and logged."""
@@ -73,18 +71,28 @@ def measurements(record: Record) -> Iterator[Point]:
     identities = {place.key: identity_labels(place) for place in record.snapshot.identities}
     yield from (_info(place, identities[place.key]) for place in record.snapshot.identities)
     yield from _job_info(record.labels, identities)
+    yield from _processes(record.snapshot, identities)
     yield from _measured(record.snapshot.metrics, identities)
     yield from _logged(record.steps)
 
 
+_PROCESSES = "Number of processes that use the device."
+
+
+def _processes(snapshot: Snapshot, identities: Mapping[str, Mapping[str, str]]) -> Iterator[Point]:
+    for key, found in snapshot.processes.items():
+        if key in identities:
+            yield Point("accel_processes", len(found), identities[key], "gauge", "1", _PROCESSES)
+
+
 def _measured(metrics: Mapping[str, Number], identities: Mapping[str, Mapping[str, str]]) -> Iterator[Point]:
     for key, value in metrics.items():
-        series = _series(key)
-        if series is None:
+        found = _series(key)
+        if found is None:
             continue
-        device = series.device
+        device = found.device
         identity = identities.get(device) or ({"accelerator": device, "uuid": device} if device else {})
-        yield series.point(value, identity)
+        yield found.point(value, identity)
 
 
 @lru_cache(maxsize=_MOST_KEYS)
@@ -94,27 +102,10 @@ def _series(key: str) -> _Series | None:
         return None
     row = sighting.row
     name, labels = split_series(row.prometheus)
-    device = _device(sighting)
+    device = device_of(sighting)
     # Which device it is, its identity says.
-    labels = {label: _filled(value, sighting) for label, value in labels.items() if not (device and value == "{i}")}
-    # Factors below 1 are inverses of whole numbers (100, 1,000,000).
-    divisor = round(1 / row.factor) if row.factor < 1 else 1
-    return _Series(name, device, labels, divisor, row.factor, row.kind, row.unit, SHARED.get(name, row.meaning))
-
-
-def _filled(label: str, sighting: Sighting) -> str:
-    """The value of a label, which may be a placeholder of the key."""
-    if label == "{link}":
-        return sighting.link
-    return sighting.instance if label.startswith("{") else label
-
-
-def _device(sighting: Sighting) -> str:
-    """The key of the device that a metric belongs to. PyTorch's numbers are those of ``gpu.{i}``."""
-    head = sighting.row.key.partition(".")[0]
-    if head == "torch":
-        return f"gpu.{sighting.instance}"
-    return f"{head}.{sighting.instance}" if sighting.row.device_part else ""
+    labels = {label: filled(value, sighting) for label, value in labels.items() if not (device and value == "{i}")}
+    return _Series(name, device, labels, scale_of(row), row.kind, row.unit, SHARED.get(name, row.meaning))
 
 
 def _info(place: Place, identity: Mapping[str, str]) -> Point:

@@ -14,16 +14,15 @@ from typing import NamedTuple, get_args
 
 from accelmetrics._version import __version__
 from accelmetrics.dialects.contract import Number, Point
+from accelmetrics.dialects.prometheus_counts import Counts
 from accelmetrics.dialects.prometheus_labels import identity_labels, run_labels
 from accelmetrics.schemas.identity import BackendStatus, Status
 from accelmetrics.schemas.metric import Kind
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.reasons import IN_ORDER
 from accelmetrics.schemas.record import ExporterStatus, MonitorStatus, Record
 from accelmetrics.schemas.snapshot import Place, Snapshot
 
 _SUCCESS: tuple[Status, ...] = ("ok", "degraded")
-_HEALTHY = frozenset({Reason.NOT_IN_USE, Reason.SUSPENDED, Reason.NOT_SUPPORTED, Reason.NEEDS_INTERVAL})
-"""Reasons of a device that says nothing and yet is as it should be."""
 
 
 class Past(NamedTuple):
@@ -33,36 +32,43 @@ class Past(NamedTuple):
         ready: Whether any of them held a value.
         succeeded: By source, when it was last read, in seconds since 1970.
         places: The devices that were ever listed, by key: one that vanishes is still expected.
+        counts: What was counted over them.
     """
 
     ready: bool = False
     succeeded: Mapping[str, float] = {}
     places: Mapping[str, Place] = {}
+    counts: Counts = Counts()
 
     def after(self, record: Record) -> Past:
-        """The same with one record more. Partitions come and go by command, so that those of this record alone are expected."""
+        """The same with one record more, which changes nothing where it was the last already.
+
+        Partitions come and go by command, so that those of this record alone are expected.
+        """
         taken = record.snapshot
         succeeded = {status.name: taken.time_ns / 1e9 - (status.age_seconds or 0.0) for status in taken.backends if _was_read(status)}
         whole = {key: place for key, place in self.places.items() if not place.identity.parent}
         places = {**whole, **{place.key: place for place in taken.identities}}
-        return Past(self.ready or bool(taken.metrics), {**self.succeeded, **succeeded}, places)
+        return Past(self.ready or bool(taken.metrics), {**self.succeeded, **succeeded}, places, self.counts.after(record))
 
 
 NO_PAST = Past()
 
 
-def health(record: Record | None, past: Past = NO_PAST, fresh: bool = True) -> Iterator[Point]:
+def health(record: Record | None, past: Past | None = None, fresh: bool = True) -> Iterator[Point]:
     """The metrics about the tool itself, and ``accel_up`` of every device.
 
     Args:
         record: The latest record, None before the first one.
-        past: What the records up to it said; from it vanished devices and silent sources are known.
+        past: What the records up to it said; from it vanished devices and silent sources are known, and what is counted over
+            records. None where nobody keeps it: then there are no such counters, for one record counts nothing.
         fresh: Whether the record is recent. If not, nothing counts as being up.
     """
     yield from _about_this(record is not None and fresh and bool(record.snapshot.metrics))
     if record is None:
         return
-    past = past.after(record)
+    counted = past is not None
+    past = (past or NO_PAST).after(record)
     yield from _devices(record.snapshot, past, fresh)
     for status in record.snapshot.backends:
         yield from _source(status, fresh)
@@ -70,6 +76,8 @@ def health(record: Record | None, past: Past = NO_PAST, fresh: bool = True) -> I
         yield _gauge(
             "accelmetrics_collect_last_success_timestamp_seconds", moment, {"source": source}, "s", "When the source was last read."
         )
+    if counted:
+        yield from _counts(past)
     yield from _run_info(record.labels)
     if record.monitor is not None:
         yield from _monitor(record.monitor)
@@ -83,11 +91,7 @@ def is_up(snapshot: Snapshot, key: str) -> bool:
     if snapshot.values_of(key):
         return True
     reasons = snapshot.reasons_of(key).values()
-    return bool(reasons) and all(_in_order(why) for why in reasons)
-
-
-def _in_order(why: Unavailable) -> bool:
-    return why.reason in _HEALTHY
+    return bool(reasons) and all(why.reason in IN_ORDER for why in reasons)
 
 
 def _was_read(status: BackendStatus) -> bool:
@@ -115,6 +119,26 @@ def _source(status: BackendStatus, fresh: bool) -> Iterator[Point]:
     for state in get_args(Status):
         labels = {**source, "state": state}
         yield _gauge("accelmetrics_source_state", state == status.status, labels, "1", "1 for the state that the source is in, else 0.")
+
+
+def _counts(past: Past) -> Iterator[Point]:
+    counts = past.counts
+    for (source, error), number in counts.errors.items():
+        labels = {"source": source, "error": error}
+        yield _counter(
+            "accelmetrics_collect_errors_total", number, labels, "Readings that the source failed at, wholly or of some devices."
+        )
+    for source, number in counts.timeouts.items():
+        yield _counter(
+            "accelmetrics_collect_timeouts_total", number, {"source": source}, "Readings in which the source gave no answer in time."
+        )
+    for (device, reason), seconds in counts.throttled.items():
+        if device in past.places:
+            labels = {**identity_labels(past.places[device]), "reason": reason}
+            yield _point("accel_throttle_seconds_total", seconds, labels, "counter", "s", _THROTTLED)
+
+
+_THROTTLED = "For how long the clocks were held down for this reason, as far as readings say: each stands for the time before it."
 
 
 @lru_cache(maxsize=1)

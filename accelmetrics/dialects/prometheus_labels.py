@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from accelmetrics.dialects.contract import Point
 from accelmetrics.schemas.snapshot import Place
 
 _SCHEDULERS = {"slurm": "slurm", "k8s": "kubernetes", "kubernetes": "kubernetes", "ray": "ray", "pbs": "pbs", "lsf": "lsf", "flux": "flux"}
@@ -53,12 +52,6 @@ def run_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {label_name(label): value for label, value in labels.items() if value and not _scheduler(label)}
 
 
-def series_text(point: Point) -> str:
-    """Name and labels as Prometheus writes them: ``accel_power_watts{accelerator="gpu.0",uuid="GPU-…"}``."""
-    labels = ",".join(f'{label}="{_escaped(value)}"' for label, value in point.labels.items())
-    return f"{point.name}{{{labels}}}" if labels else point.name
-
-
 def _scheduler(label: str) -> str:
     head, dot, rest = label.partition(".")
     return _SCHEDULERS.get(head, "") if dot and rest else ""
@@ -66,7 +59,3 @@ def _scheduler(label: str) -> str:
 
 def _clean(text: str) -> str:
     return _NOT_IN_NAMES.sub("_", text).lstrip("_") or "label"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

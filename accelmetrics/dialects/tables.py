@@ -205,16 +205,6 @@ def parent_and_partition(place: Place) -> tuple[str, str]:
     return whole, partition
 
 
-def series(name: str, labels: Mapping[str, str]) -> str:
-    """A name with labels, as PromQL writes it: ``gpu_utilization_percent{gpu_index="0"}``."""
-    written = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
-    return f"{name}{{{written}}}" if written else name
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
 def memory_reserved(values: Values, who: DeviceIdentity) -> Number | None:
     """What the driver keeps for itself, where it tells used memory without that: NVIDIA's, on a card with memory of its own."""
     parts = [values.get(name) for name in ("memoryTotalBytes", "memoryAllocatedBytes", "memoryFreeBytes")]

@@ -12,7 +12,8 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from accelmetrics.dialects.contract import Distribution, Number, Point, PointKind
-from accelmetrics.dialects.tables import Entry, Table, convert, designation, series
+from accelmetrics.dialects.series import series
+from accelmetrics.dialects.tables import Entry, Table, convert, designation
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 

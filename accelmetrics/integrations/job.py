@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from accelmetrics.backends.sysroot import read_text
 from accelmetrics.sampling.ranks import position
+from accelmetrics.sampling.sight import plain_number
 
 VARIABLES = {
     "SLURM_JOB_ID": "slurm.job.id",
@@ -37,6 +38,9 @@ POD_VARIABLES = {
 }
 """What a pod is told about itself under the names that everybody's manifests use (the downward API); only read inside one."""
 
+WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+"""How many processes the job has: torchrun and most others, Open MPI, MPICH and Intel MPI, Slurm: the nearest first."""
+
 _NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
@@ -53,8 +57,10 @@ def job_labels(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     for name, number in (("rank", place.rank), ("local_rank", place.local_rank)):
         if number is not None:
             labels[name] = str(number)
-    if world := values.get("WORLD_SIZE") or values.get("SLURM_NTASKS"):
-        labels["world_size"] = world
+    sizes = (plain_number(values[name].strip()) for name in WORLD_SIZES if name in values)
+    world = next((size for size in sizes if size), None)
+    if world is not None:
+        labels["world_size"] = str(world)
     return labels
 
 

@@ -19,8 +19,6 @@ from accelmetrics.schemas.snapshot import Snapshot
 REPEATED = float("inf")
 LAYOUTS = 16
 """Sets of keys that are remembered: keys that come and go do not make a new one each time."""
-VENDORS = {"google": "tpu", "aws": "neuron"}
-"""Where a backend is not named after the vendor whose devices it lists."""
 
 Layout = tuple[str, ...]
 Sequences = dict[str, int]
@@ -118,7 +116,7 @@ def _repeated(sequences: Sequences, before: Sequences) -> frozenset[str]:
 
 def _owners(snapshot: Snapshot) -> Iterator[str]:
     """By column, the name of the backend that the value came from; empty where that is not known."""
-    devices = {place.key: VENDORS.get(place.identity.vendor, place.identity.vendor) for place in snapshot.identities}
+    devices = {place.key: place.identity.backend for place in snapshot.identities}
     names = [status.name for status in snapshot.backends]
     return (_owner(key, devices, names) for key in snapshot.metrics)
 

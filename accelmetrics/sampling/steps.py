@@ -126,4 +126,4 @@ def _rates(name: str, amount: float, seconds: float, joules: float | None, devic
     if joules is not None and joules > 0:
         found[f"{name}_per_joule"] = amount / joules
         found[f"{name}_per_joule_of_mean_device"] = amount / (joules / devices)
-    return found
+    return {name: rate for name, rate in found.items() if isfinite(rate)}

@@ -8,6 +8,10 @@ DeviceKind = Literal["gpu", "tpu", "trn", "ipu", "npu", "hpu"]
 Status = Literal["ok", "absent", "degraded", "failed", "timed_out"]
 
 
+_BACKENDS = {"google": "tpu", "aws": "neuron"}
+"""Of built-in backends, those that are not named after the vendor whose devices they list."""
+
+
 class DeviceIdentity(NamedTuple):
     """What does not change about a device while it is there.
 
@@ -48,6 +52,11 @@ class DeviceIdentity(NamedTuple):
     unified: bool = False
     parent: str = ""
     fabric: str = ""
+
+    @property
+    def backend(self) -> str:
+        """The backend that lists it, where that is a built-in one; of others, the vendor."""
+        return _BACKENDS.get(self.vendor, self.vendor)
 
     @property
     def anchor(self) -> str:

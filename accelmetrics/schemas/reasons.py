@@ -43,6 +43,10 @@ class Reason(str, Enum):
     __str__ = str.__str__
 
 
+IN_ORDER = frozenset({Reason.NOT_SUPPORTED, Reason.NO_PERMISSION, Reason.NOT_IN_USE, Reason.SUSPENDED, Reason.NEEDS_INTERVAL})
+"""Reasons that say nothing against the device: one that gives no value for these alone is as it should be."""
+
+
 class Unavailable(NamedTuple):
     """One missing value: the reason (a :class:`Reason`, or a string from a newer release) and what exactly was said."""
 

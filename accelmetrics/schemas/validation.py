@@ -16,9 +16,6 @@ from accelmetrics.schemas.metrics_models import DEVICE_MODELS
 from accelmetrics.schemas.models import Model
 from accelmetrics.schemas.snapshot import Device, Snapshot
 
-BACKENDS = {"google": "tpu", "aws": "neuron"}
-"""Where a backend is not named after the vendor whose devices it lists."""
-
 
 def validate(snapshot: Snapshot) -> None:
     """Hold a snapshot to every rule of the schema.
@@ -94,7 +91,7 @@ def _owed_findings(snapshot: Snapshot) -> Iterator[str]:
 
 def _owed(snapshot: Snapshot) -> Iterator[str]:
     for place in snapshot.identities:
-        for name in expected_names(BACKENDS.get(place.identity.vendor, place.identity.vendor), bool(place.identity.parent)):
+        for name in expected_names(place.identity.backend, bool(place.identity.parent)):
             yield f"{place.key}.{name}"
     for status in snapshot.backends:
         if status.status != "absent" and (status.name == "host" or status.status in {"ok", "degraded"}):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,19 @@ def place(number: int) -> Place:
 
 
 def record(
-    second: float, metrics: Values, *, host: str = "node-1", run_id: str = "a", gpus: int = 2, steps: tuple[Step, ...] = ()
+    second: float,
+    metrics: Values,
+    *,
+    host: str = "node-1",
+    run_id: str = "a",
+    rank: str = "",
+    gpus: int = 2,
+    steps: tuple[Step, ...] = (),
 ) -> Record:
     """A reading so many seconds after the start."""
     snapshot = Snapshot(int((START + second) * 1e9), host, dict(metrics), [place(number) for number in range(gpus)])
-    return Record(snapshot, {"run_id": run_id}, steps)
+    labels = {"run_id": run_id, "rank": rank}
+    return Record(snapshot, {name: value for name, value in labels.items() if value}, steps)
 
 
 def write(path: Path, records: list[Record]) -> str:
@@ -171,6 +179,73 @@ def test_hosts_and_runs_are_kept_apart(tmp_path: Path) -> None:
     assert summary(one, one)["readings"] == 3
 
 
+def watts(seconds: Iterable[float], **about: Any) -> list[Record]:
+    """Readings of one GPU at 100 W."""
+    return [record(second, {"gpu.0.powerWatts": 100.0, "gpu.0.gpu": 50}, gpus=1, **about) for second in seconds]
+
+
+def test_files_may_be_given_in_any_order(tmp_path: Path) -> None:
+    """The older one second, and the two halves of each other's readings: every reading counts, and no time counts twice."""
+    old = write(tmp_path / "old.jsonl", watts(range(10), run_id=""))
+    new = write(tmp_path / "new.jsonl", watts(range(100, 110), run_id=""))
+    found = summary(new, old)
+    assert (found["readings"], found["duration_seconds"], [gap["seconds"] for gap in found["gaps"]]) == (20, 109.0, [91.0])
+    assert found["devices"]["gpu.0"]["energy"]["joules"] == pytest.approx(1800.0)
+    odd = write(tmp_path / "odd.jsonl", watts([1, 3, 5, 7, 9]))
+    even = write(tmp_path / "even.jsonl", watts([0, 2, 4, 6, 8, 10]))
+    found = summary(odd, even)
+    assert (found["readings"], found["gaps"], found["repeated"]) == (11, [], 0)
+    assert found["devices"]["gpu.0"]["energy"]["joules"] == pytest.approx(1000.0)
+
+
+def test_a_clock_that_was_set_back_costs_no_reading(tmp_path: Path) -> None:
+    """It is a gap: nothing is reckoned over it, and everything before and after it counts."""
+    path = write(tmp_path / "back.jsonl", watts([*range(100, 130), *range(90, 100)]))
+    found = summary(path)
+    assert (found["readings"], found["repeated"], found["duration_seconds"]) == (40, 0, 39.0)
+    assert found["gaps"] == [{"after": "2026-01-01T00:02:09.000000Z", "seconds": -39.0}]
+    assert found["devices"]["gpu.0"]["energy"]["joules"] == pytest.approx(2900.0 + 900.0)
+    assert found["devices"]["gpu.0"]["power_watts"]["count"] == 40
+    assert "gap: the clock was set back by 39.0 s after 2026-01-01T00:02:09Z" in report(path)
+
+
+def test_ranks_of_one_run_are_kept_apart(tmp_path: Path) -> None:
+    """They read the same devices at their own times: each rank's numbers are its own, whichever file they stand in."""
+    paths = [write(tmp_path / f"{rank}.jsonl", watts([rank / 3 + second for second in range(5)], rank=str(rank))) for rank in (0, 1)]
+    found = summary(*paths)
+    assert {key: one["samples"] for key, one in found["devices"].items()} == {"rank 0 gpu.0": 5, "rank 1 gpu.0": 5}
+    both = tmp_path / "both.jsonl"
+    both.write_text("".join(Path(path).read_text() for path in paths))
+    assert summary(str(both))["devices"] == found["devices"]
+
+
+def test_what_is_there_twice_is_counted_once_and_told(tmp_path: Path) -> None:
+    """A copy adds neither readings nor logged steps, and standard error says how many were passed over."""
+    values = {"tokens": 1000, "tokens_per_second": 500.0, "tokens_per_joule": 5.0}
+    steps = tuple(Step(int((START + second) * 1e9), second, {**values, "tokens": 1000 * second}) for second in (1, 2))
+    first = write(tmp_path / "first.jsonl", [*watts([0, 1]), *watts([2], steps=steps)])
+    copy = write(tmp_path / "copy.jsonl", [*watts([0, 1]), *watts([2], steps=(steps[0]._replace(values={**values, "tokens": 9e9}),))])
+    done = run("report", first, copy, "--format", "json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (0, "accelmetrics report: 3 readings are there twice, by their time: each is counted once\n")
+    assert (found["readings"], found["repeated"]) == (3, 3)
+    assert found["work"] == json.loads(report(first, "--format", "json"))["work"]
+
+
+def test_a_device_that_falls_silent_has_gaps_of_its_own(tmp_path: Path) -> None:
+    """While others are read; the text says how many readings each device gave."""
+    silent = {*range(5, 15), *range(25, 30)}
+    values = [{"gpu.0.gpu": 10} if second in silent else {"gpu.0.gpu": 10, "gpu.1.gpu": 20} for second in range(30)]
+    path = write(tmp_path / "silent.jsonl", [record(second, values[second]) for second in range(30)])
+    found = summary(path)
+    assert (found["gaps"], found["devices"]["gpu.0"]["gaps"]) == ([], [])
+    assert [gap["seconds"] for gap in found["devices"]["gpu.1"]["gaps"]] == [11.0, 5.0]
+    lines = report(path).splitlines()
+    assert lines[1].split()[-1] == "samples"
+    assert [line.split()[-1] for line in lines[2:4]] == ["30", "15"]
+    assert "gap of gpu.1: 11.0 s after 2026-01-01T00:00:04Z" in lines
+
+
 def test_a_recording_without_devices_tells_of_the_host(tmp_path: Path) -> None:
     """A machine without accelerators has a report too."""
     path = write(tmp_path / "host.jsonl", [record(second, {"cpu": 10.0 * second}, gpus=0) for second in range(3)])
@@ -191,7 +266,7 @@ def test_a_cut_line_is_told(steady: str) -> None:
     ("arguments", "status", "words"),
     [
         ([], 2, "no recording: name one or more files"),
-        (["/nonexistent/run.jsonl"], 1, "cannot read /nonexistent/run.jsonl"),
+        (["{missing}"], 1, "cannot read {missing}"),
         (["{steady}", "--shape", "gpu-stats", "--format", "text"], 2, "excludes --format text"),
         (["{other}"], 1, "not JSON"),
         (["{empty}"], 1, "no record in"),
@@ -201,8 +276,8 @@ def test_what_cannot_be_reported(steady: str, tmp_path: Path, arguments: list[st
     """One line says what is wrong."""
     (tmp_path / "other").write_text("hello\n")
     (tmp_path / "empty").write_text("")
-    known = {"steady": steady, "other": str(tmp_path / "other"), "empty": str(tmp_path / "empty")}
+    known = {"steady": steady, **{name: str(tmp_path / name) for name in ("other", "empty", "missing")}}
     done = run("report", *(argument.format(**known) for argument in arguments))
     assert (done.returncode, done.stdout) == (status, "")
-    assert words in done.stderr
+    assert words.format(**known) in done.stderr
     assert done.stderr.count("\n") == 1

@@ -125,6 +125,7 @@ def test_a_gpu_as_the_tool_prints_it() -> None:
         "utilization.gpu": 85,
     }
     assert fields["power.draw"] == 300.25
+    assert fields["power.limit"] == fields["enforced.power.limit"] == 700
     assert fields["clocks.sm"] == fields["clocks.current.sm"] == 1980
     assert fields["clocks_event_reasons.sw_power_cap"] == fields["clocks_throttle_reasons.sw_power_cap"] == 1
     assert "remapped_rows.correctable" not in fields

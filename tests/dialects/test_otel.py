@@ -126,6 +126,7 @@ def test_a_partition_names_its_parent() -> None:
         ({}, {"gpu.0.temp": Reason.DEVICE_LOST, "gpu.0.fanSpeed": Reason.DEVICE_LOST}, "failed"),
         ({}, {"gpu.0.temp": "a_reason_of_a_newer_release"}, "failed"),
         ({}, {"gpu.0.temp": Reason.SUSPENDED}, "ok"),
+        ({}, {"gpu.0.temp": Reason.NO_PERMISSION}, "ok"),
     ],
 )
 def test_the_state_of_a_device(metrics: dict[str, int | float], reasons: dict[str, str], state: str) -> None:

@@ -15,7 +15,7 @@ from accelmetrics.dialects.prometheus_help import SHARED
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.integrations.job import job_labels
 from accelmetrics.schemas.catalogue import CATALOGUE
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
 from accelmetrics.schemas.metric import Metric, split_series
 from accelmetrics.schemas.reasons import Unavailable
 from accelmetrics.schemas.record import ExporterStatus, MonitorStatus, Record, Step
@@ -167,10 +167,11 @@ def test_info_says_everything_else() -> None:
         ("of_a_newer_release", 0),
         (Reason.SUSPENDED, 1),
         (Reason.NOT_IN_USE, 1),
+        (Reason.NO_PERMISSION, 1),
     ],
 )
 def test_a_device_that_says_nothing_is_down_unless_that_is_in_order(reason: str, up: int) -> None:
-    """Lost, hung and broken devices are down; one that sleeps, or that nobody holds, is not."""
+    """Lost, hung and broken devices are down; one that sleeps, or that nobody holds or that we may not read, is not."""
     why = {"gpu.0.powerWatts": Unavailable(reason), "gpu.0.fanSpeed": Unavailable(Reason.NOT_SUPPORTED)}
     if reason == Reason.NOT_IN_USE:
         why["gpu.0.temp"] = Unavailable(Reason.SUSPENDED)
@@ -228,6 +229,71 @@ def test_sources_say_how_they_fare() -> None:
     assert found["accelmetrics_source_state", "nvidia", "ok"] == 0
     assert found["accelmetrics_source_state", "amd", "absent"] == 1
     assert ("accelmetrics_collect_success", "amd") not in found
+
+
+def counted(*records: Record) -> dict[tuple[str, ...], Point]:
+    """What is counted over records, by name and labels."""
+    past = NO_PAST
+    for one in records:
+        past = past.after(one)
+    found = {(point.name, *point.labels.values()): point for point in health(records[-1], past)}
+    names = ("accelmetrics_collect_errors_total", "accelmetrics_collect_timeouts_total", "accel_throttle_seconds_total")
+    return {series: point for series, point in found.items() if series[0] in names}
+
+
+def reading(second: float, *statuses: BackendStatus, lost: str = "", throttled: int | None = None) -> Record:
+    """A reading of two GPUs by a monitor with an interval of 1 s."""
+    metrics = {} if throttled is None else {"gpu.1.throttle.swPowerCap": throttled, "gpu.1.throttle.gpuIdle": 0}
+    why = {f"{lost}.temp": Unavailable(Reason.DEVICE_LOST), f"{lost}.fanSpeed": Unavailable(Reason.NOT_SUPPORTED)} if lost else {}
+    places = (place("gpu.0", uuid="GPU-0"), place("gpu.1", uuid="GPU-1"))
+    snapshot = Snapshot(10**18 + int(second * 1e9), "node-1", dict(metrics), places, why, statuses)
+    return Record(snapshot, monitor=MonitorStatus(1.0))
+
+
+def test_readings_that_fail_are_counted_by_source_and_error() -> None:
+    """By the reasons that speak against its devices, else by how it fared; a reading that is served again counts once."""
+    good, lost = BackendStatus("nvidia", "ok", sequence=1), BackendStatus("nvidia", "degraded", sequence=2)
+    failed, absent = BackendStatus("host", "failed"), BackendStatus("amd", "absent")
+    records = [reading(0, good, absent), reading(1, lost, failed, lost="gpu.1"), reading(2, lost, failed, lost="gpu.1")]
+    values = {series[1:]: point.value for series, point in counted(*records).items() if series[0] == "accelmetrics_collect_errors_total"}
+    assert values == {("nvidia", "device_lost"): 1, ("host", "failed"): 2}
+    assert not counted(reading(0, good)).keys() - {("accelmetrics_collect_timeouts_total", "nvidia")}
+
+
+def test_readings_without_an_answer_are_counted() -> None:
+    """Each one while a call goes on, though it is the same call; a source that always answered stands at 0, one that is absent nowhere."""
+    late, good = BackendStatus("nvidia", "timed_out", sequence=7), BackendStatus("host", "ok", sequence=7)
+    found = counted(*(reading(second, late, good, BackendStatus("amd", "absent")) for second in range(3)))
+    assert {series[1:]: (point.value, point.kind) for series, point in found.items()} == {
+        ("nvidia", "timed_out"): (3, "counter"),
+        ("nvidia",): (3, "counter"),
+        ("host",): (0, "counter"),
+    }
+
+
+def test_throttling_is_counted_in_seconds() -> None:
+    """A reading stands for the time before it; a long silence, a clock that was set back and a start stand for none."""
+    times = {0: 1, 1: 1, 2.5: 1, 3.5: 0, 4.5: 1, 60: 1, 61: 1, 30: 1, 31: 1}
+    found = counted(*(reading(second, throttled=value) for second, value in times.items()))
+    values = {series[1:]: point.value for series, point in found.items()}
+    assert values == {("gpu.1", "GPU-1", "sw_power_cap"): pytest.approx(1 + 1.5 + 1 + 1 + 1), ("gpu.1", "GPU-1", "gpu_idle"): 0}
+    kept = counted(*(reading(second, throttled=value) for second, value in times.items()), reading(32))
+    assert {series[1:]: point.value for series, point in kept.items()} == values
+
+
+def test_one_record_alone_counts_nothing() -> None:
+    """The names of a record that somebody hands over by itself have no counter over records."""
+    found = {point.name for point in PROMETHEUS.points(reading(0, BackendStatus("nvidia", "timed_out"), throttled=1))}
+    assert "accel_throttle_active" in found
+    assert not found & {"accelmetrics_collect_errors_total", "accelmetrics_collect_timeouts_total", "accel_throttle_seconds_total"}
+
+
+def test_processes_are_counted_where_they_are_listed() -> None:
+    """None is 0 and not listed is no series."""
+    processes = {"gpu.0": (DeviceProcess(1), DeviceProcess(2)), "gpu.1": ()}
+    places = [place(f"gpu.{number}", uuid=f"GPU-{number}") for number in range(3)]
+    what = Record(Snapshot(10**18, "node-1", {}, places, processes=processes))
+    assert [(labels["uuid"], value) for labels, value in of(what, "accel_processes")] == [("GPU-0", 2), ("GPU-1", 0)]
 
 
 def test_the_monitor_and_its_exporters_are_counted() -> None:

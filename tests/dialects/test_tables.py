@@ -6,7 +6,8 @@ import pytest
 
 from accelmetrics.dialects import nvidia_smi, registry, training, verl
 from accelmetrics.dialects.dcgm_fields import BEYOND, DEFAULT
-from accelmetrics.dialects.tables import SCALES, Derived, Entry, Table, convert, same, series
+from accelmetrics.dialects.series import series
+from accelmetrics.dialects.tables import SCALES, Derived, Entry, Table, convert, same
 from accelmetrics.schemas.catalogue import find
 from accelmetrics.schemas.errors import UnknownNameError
 from tests.dialects import scenes

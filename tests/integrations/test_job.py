@@ -78,8 +78,14 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "trainer-0", "POD_NAME
             {"k8s.pod.name": "real", "k8s.namespace.name": "ml", "k8s.pod.uid": "c0ffee", "k8s.node.name": "node-3"},
         ),
         ({"SLURM_JOB_ID": "", "RANK": "none", "WORLD_SIZE": ""}, {}),
+        (
+            {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_SIZE": "16", "SLURM_NTASKS": "4"},
+            {"rank": "5", "local_rank": "1", "world_size": "16"},
+        ),
+        ({"PMI_RANK": "2", "PMI_SIZE": "4"}, {"rank": "2", "world_size": "4"}),
+        ({"WORLD_SIZE": "8 of 16", "PMI_SIZE": "-1", "OMPI_COMM_WORLD_SIZE": "0", "SLURM_NTASKS": "2"}, {"world_size": "2"}),
     ],
-    ids=["nothing", "slurm", "slurm-array", "torchrun", "ray", "kubernetes", "no-pod", "named-pod", "empty"],
+    ids=["nothing", "slurm", "slurm-array", "torchrun", "ray", "kubernetes", "no-pod", "named-pod", "empty", "openmpi", "mpich", "numbers"],
 )
 def test_an_environment_gives_the_labels_of_its_job(
     environment: Mapping[str, str], labels: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

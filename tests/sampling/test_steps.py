@@ -183,3 +183,13 @@ def test_every_step_is_given_out_once_whoever_asks() -> None:
     for thread in threads:
         thread.join()
     assert sorted(number for number in found if number is not None) == list(range(2000))
+
+
+def test_a_rate_beyond_every_number_is_left_out() -> None:
+    """What follows from a number is held to the same as the number: an infinite rate would spoil the whole record."""
+    steps = StepLog()
+    steps.add(1.0, 10, 1, {"tokens": 1e308})
+    steps.add(1.001, 11, 2, {"tokens": 1e308})
+    last = steps.take(meter(2.0))[-1]
+    assert "tokens_per_second" not in last.values
+    assert last.values["tokens"] == 1e308
