@@ -10,12 +10,18 @@ absence skips the test; with ``ACCELMETRICS_CI=1`` such a skip is a failure, so 
 """
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
 
 # Every snapshot that a test takes, here or in a process of its own, is held to the whole schema.
 os.environ["ACCELMETRICS_VALIDATE"] = "1"
+
+# A job in the background of a shell inherits these as ignored, and so would every command that a test starts.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 ALLOWED_SKIPS = ("hardware:", "platform:")
 
