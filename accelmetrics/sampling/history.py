@@ -20,7 +20,7 @@ class Series(NamedTuple):
     """One metric over time.
 
     Attributes:
-        times: Seconds since 1970, rising.
+        times: Seconds since 1970, as the machine's clock had it then.
         values: The readings at those times.
     """
 

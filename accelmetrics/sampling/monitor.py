@@ -105,6 +105,7 @@ class Monitor:
                 beat = shared_beat(self._key, self._new_beat)
                 self._run = run = Run(self._kept, beat, self._outlets(last))
                 _running.add(run)
+                _stop_all_at_exit()
                 run.begin()
         return self
 
@@ -120,7 +121,7 @@ class Monitor:
             _running.discard(run)
 
     def pause(self) -> None:
-        """Take no readings until ``resume``: nothing is remembered, exported or counted as missed."""
+        """Take no readings until ``resume``, or until it is stopped: nothing is remembered, exported or counted as missed."""
         if run := self._current():
             run.pause()
 
@@ -180,7 +181,7 @@ class Monitor:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """What was logged until the last reading, with what was derived from it: the last thousand."""
+        """What was logged until the last reading, with what was derived from it: the last hundred."""
         self._check_process()
         return self._kept.steps.given
 
@@ -191,7 +192,7 @@ class Monitor:
         """
         return Window(self, name)
 
-    def log(self, step: int | None = None, **values: SupportsFloat | None) -> None:
+    def log(self, /, step: int | None = None, **values: SupportsFloat | None) -> None:
         """Put numbers of the program into the stream: ``epoch``, ``loss``, ``learning_rate``, ``grad_norm``, any others.
 
         ``tokens`` and ``samples`` are those of this step: with them come throughput and the work done per joule, over the
@@ -307,8 +308,13 @@ def _name(exporter: Exporter) -> str:
 _running: WeakSet[Run] = WeakSet()
 
 
-@atexit.register
 def _stop_all() -> None:
     """Deliver what is queued when the interpreter exits beside monitors that were not stopped."""
     runs = [run for run in list(_running) if run.pid == os.getpid()]
     guarded(end_all, runs, time.monotonic() + EXIT_TIMEOUT)
+
+
+def _stop_all_at_exit() -> None:
+    """Have it called before what was registered until now: a tracker that the program began ends its run at exit, too."""
+    atexit.unregister(_stop_all)
+    atexit.register(_stop_all)

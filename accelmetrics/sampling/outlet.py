@@ -106,8 +106,7 @@ class Outlet:
         if self.is_current:
             return  # a callback that stops the monitor: it goes on when that has returned
         self._await(0.0 if self._closing_by is None else max(0.0, self._closing_by - time.monotonic()))
-        with self._changed:
-            self._give_up()
+        self._give_up()
 
     def _await(self, seconds: float | None) -> None:
         """Wait for the thread's end; one whose start was interrupted does nothing when it comes to run after all."""
@@ -131,8 +130,8 @@ class Outlet:
             self._deliver_all()
             self._note(guarded(self.exporter.flush), "could not flush")
         self._note(guarded(self.exporter.close), "could not close")
+        self._give_up()
         with self._changed:
-            self._give_up()
             self._over = True
             self._changed.notify_all()
 
@@ -204,12 +203,13 @@ class Outlet:
         return len(self._queue) + (self._current is not None)
 
     def _give_up(self) -> None:
-        """Count what was not delivered in time, and say so."""
-        left = self._left()
-        self._dropped += left
-        self._queue.clear()
-        self._current = None
-        self._changed.notify_all()
+        """Count what was not delivered in time, and say so: outside the lock, as whoever writes logs may take their time."""
+        with self._changed:
+            left = self._left()
+            self._dropped += left
+            self._queue.clear()
+            self._current = None
+            self._changed.notify_all()
         if left:
             log.warning("exporter %s: %d records were not delivered in time", self.name, left)
 

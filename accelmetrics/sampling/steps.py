@@ -16,7 +16,7 @@ from accelmetrics.schemas.record import Step
 
 PENDING = 20_000
 """Steps that wait for the next tick at most; the oldest go. A few hundred bytes each."""
-KEPT = 1000
+KEPT = 100
 """Steps that are still known after they were given out."""
 WORK = ("tokens", "samples")
 """What is counted per second and per joule."""

@@ -11,6 +11,13 @@ import pytest
 from accelmetrics.testing import FakeBackend
 
 
+@pytest.fixture(autouse=True)
+def _known_threads() -> None:
+    from tests.sampling.watching import remember_threads  # it imports this module
+
+    remember_threads()
+
+
 @pytest.fixture
 def gpus() -> Generator[FakeBackend, None, None]:
     """Four scripted GPUs; whatever hangs in the end is let go, so that no test leaves a stuck thread to the next."""

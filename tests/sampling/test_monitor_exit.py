@@ -94,6 +94,21 @@ def test_one_monitor_that_hangs_does_not_keep_another_from_closing_its_exporters
     assert spent < LIMIT
 
 
+def test_a_monitor_is_stopped_before_what_the_program_had_registered() -> None:
+    """A tracker's run that was begun before the monitor is still open when the last record comes."""
+    _, status, output, _ = run("""
+        atexit.register(say, "tracker ends")
+        Monitor(3600, [Exporter()], backends=[gpus]).start().stop()
+        atexit.register(say, "later tracker ends")
+        monitor = Monitor(3600, [Exporter()], backends=[gpus]).start()
+        ticks(monitor, 1)
+        say("exit")
+        exiting = time.monotonic()
+    """)
+    assert status == 0
+    assert output.split("exit\n")[1] == "2\nflush\nclose\nlater tracker ends\ntracker ends\n"
+
+
 def test_an_exit_by_error_is_the_programs_own() -> None:
     """Its status and its traceback, with the monitor stopped before."""
     spent, status, output, errors = run("""

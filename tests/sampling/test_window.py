@@ -17,15 +17,16 @@ from accelmetrics.sampling.windows import KEPT_WINDOWS, Windows
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
 from tests.sampling.conftest import until
-from tests.sampling.watching import HeldClock, gpus, no_threads, row
+from tests.sampling.watching import HeldClock, gpus, row
 
 INTERVAL = 0.02
 
 
 @pytest.fixture(autouse=True)
 def _nothing_stays() -> Generator[None, None, None]:
+    before = set(threading.enumerate())  # other tests' shared samplers keep theirs
     yield
-    no_threads("accelmetrics-")
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("accelmetrics-") and thread not in before])
 
 
 def ticks(monitor: Monitor, count: int) -> None:

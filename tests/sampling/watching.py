@@ -115,9 +115,19 @@ def spending(clock: FakeClock, *seconds: float, then: float = 0.0) -> Callable[[
     return value
 
 
+KNOWN: set[threading.Thread] = set()
+"""Those that were there when the test began: shared samplers of other tests keep theirs."""
+
+
+def remember_threads() -> None:
+    """Let ``threads`` tell of those alone that begin from now on."""
+    KNOWN.clear()
+    KNOWN.update(threading.enumerate())
+
+
 def threads(prefix: str = "accelmetrics-") -> list[str]:
-    """The names of this package's threads."""
-    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith(prefix))
+    """The names of our threads."""
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith(prefix) and thread not in KNOWN)
 
 
 def no_threads(prefix: str) -> None:
