@@ -23,7 +23,7 @@ from accelmetrics.sampling.window import Window
 from accelmetrics.schemas.record import Record
 from accelmetrics.testing.fake import FakeClock
 
-WINDOW = 20
+WINDOW = 8
 """Ticks that a window lasts."""
 ARENAS = "MALLOC_ARENA_MAX"
 """Read by the C library when a program begins."""

@@ -13,6 +13,7 @@ from datetime import timedelta
 import pytest
 
 from accelmetrics import InvalidOptionError, Snapshot, UnknownNameError
+from accelmetrics.sampling.beat import Beat
 from accelmetrics.sampling.monitor import Monitor
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
@@ -285,6 +286,58 @@ def test_what_the_program_itself_gives_is_beside_the_rest() -> None:
         ticks(other, 3)
         assert other.latest is not None
         assert "gpus" not in other.latest.metrics
+
+
+def test_a_paused_monitor_asks_the_program_nothing_though_another_reads_on() -> None:
+    """They share a beat."""
+    asked: list[Snapshot] = []
+
+    def extra(snapshot: Snapshot) -> dict[str, float]:
+        asked.append(snapshot)
+        return {}
+
+    backend = gpus(1)
+    with Monitor(INTERVAL, backends=[backend], extras=[extra]) as monitor, Monitor(INTERVAL, backends=[backend]) as other:
+        ticks(monitor, 2)
+        monitor.pause()
+        time.sleep(2 * INTERVAL)
+        count, before = len(asked), other.status.ticks
+        ticks(other, before + 5)
+        assert len(asked) == count
+
+
+def test_what_was_logged_is_delivered_without_a_last_reading() -> None:
+    """With the reading that was the last: the monitor was paused, or the driver hangs."""
+    exporter = Recorder()
+    with Monitor(3600, [exporter], backends=[gpus(1)]) as monitor:
+        ticks(monitor, 1)
+        monitor.pause()
+        monitor.log(step=8, loss=0.5)
+    assert [[step.step for step in record.steps] for record in exporter.records] == [[], [8]]
+    assert exporter.records[1].snapshot is exporter.records[0].snapshot
+
+
+def test_a_start_that_ctrl_c_interrupts_can_be_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a stop after it finds nothing that it could not stop."""
+    exporter = Recorder()
+    monitor = Monitor(INTERVAL, [exporter], backends=[gpus(1)])
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Beat, "join", interrupt)
+            monitor.start()
+    with monitor:
+        ticks(monitor, 3)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(threading.Thread, "start", interrupt)
+        monitor.start()
+    began = time.monotonic()
+    monitor.stop()
+    assert time.monotonic() - began < 1.0
+    assert exporter.count("open") == exporter.count("close")
 
 
 def test_a_device_that_is_not_there_is_said_and_does_not_end_the_program(caplog: pytest.LogCaptureFixture) -> None:

@@ -36,6 +36,8 @@ def ticks(monitor, count):
 """
 LIMIT = 2.0
 """Seconds that an exit may take."""
+INTERRUPTED = {-signal.SIGINT, 1}
+"""What a program ends with on Ctrl-C; 1 when another thread evaluated a string meanwhile, which has CPython forget the reason."""
 TIMED = 'atexit.register(lambda: print("exit took", time.monotonic() - exiting, file=sys.stderr))\n'
 """Registered before the monitor's own, hence called after it."""
 
@@ -124,20 +126,22 @@ def test_an_exit_by_error_is_the_programs_own() -> None:
 
 def interrupt(body: str, signals: int = 1, pause: float = 0.3) -> tuple[float, int, str, str]:
     """Run a program, send it Ctrl-C when it has printed `ready`, and say how long it lived after the first."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", PREFACE + textwrap.dedent(body)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    lines = []
-    while (line := child.stdout.readline()) != "ready\n":
-        assert line, child.communicate()
-        lines.append(line)
-    began = time.monotonic()
-    for number in range(signals):
-        time.sleep(pause if number else 0.05)
-        child.send_signal(signal.SIGINT)
-    output, errors = child.communicate(timeout=20)
-    return time.monotonic() - began, child.returncode, "".join(lines) + output, errors
+    command = [sys.executable, "-c", PREFACE + textwrap.dedent(body)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            lines = []
+            while (line := child.stdout.readline()) != "ready\n":
+                assert line, child.communicate()
+                lines.append(line)
+            began = time.monotonic()
+            for number in range(signals):
+                time.sleep(pause if number else 0.05)
+                child.send_signal(signal.SIGINT)
+            output, errors = child.communicate(timeout=20)
+            return time.monotonic() - began, child.returncode, "".join(lines) + output, errors
+        finally:
+            child.kill()
 
 
 def test_ctrl_c_stops_the_monitor_and_then_the_program() -> None:
@@ -145,10 +149,11 @@ def test_ctrl_c_stops_the_monitor_and_then_the_program() -> None:
     spent, status, output, errors = interrupt("""
         with Monitor(3600, [Exporter()], backends=[gpus]) as monitor:
             ticks(monitor, 1)
-            print("ready", flush=True)
+            say("ready")
             time.sleep(60)
     """)
-    assert (status, output) == (-signal.SIGINT, "1\n2\nflush\nclose\n")
+    assert status in INTERRUPTED
+    assert output == "1\n2\nflush\nclose\n"
     assert "KeyboardInterrupt" in errors
     assert spent < 2.0
 
@@ -162,12 +167,12 @@ def test_a_second_ctrl_c_cuts_the_stop_short_and_the_rest_is_done_within_the_lim
             def close(self): say("never")
         with Monitor(3600, [Hung(), Exporter()], backends=[gpus]) as monitor:
             ticks(monitor, 1)
-            print("ready", flush=True)
+            say("ready")
             time.sleep(60)
         """,
         signals=2,
     )
-    assert status == -signal.SIGINT
+    assert status in INTERRUPTED
     assert output.split() == ["1", "2", "flush", "close"]
     assert "KeyboardInterrupt" in errors
     assert spent < 0.4 + LIMIT + 0.5
@@ -280,15 +285,17 @@ def test_forks_in_the_middle_of_anything_leave_children_that_can_use_what_they_h
 @needs_fork
 def test_a_forked_child_ends_without_touching_the_parents_exporters() -> None:
     """Not even when it ends as a program does, with its exit functions."""
-    spent, status, output, errors = run("""
+    spent, status, output, _ = run("""
         monitor = Monitor(3600, [Exporter()], backends=[gpus]).start()
         ticks(monitor, 1)
         monitor.flush()
         child = os.fork()
-        exiting = time.monotonic()
+        forked = exiting = time.monotonic()
         if child == 0:
             sys.exit(3)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        say("soon" if time.monotonic() - forked < 1.0 else "late")
+        exiting = time.monotonic()
     """)
-    assert (status, output.split(), errors) == (0, ["1", "flush", "3", "2", "flush", "close"], "")
+    assert (status, output.split()) == (0, ["1", "flush", "3", "soon", "2", "flush", "close"])
     assert spent < LIMIT

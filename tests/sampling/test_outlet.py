@@ -251,6 +251,24 @@ def test_closing_wakes_it_up_for_more_attempts_within_the_limit(monkeypatch: pyt
     assert outlet.status == ("peer", 2, 0, 0, 0, "")
 
 
+def test_a_long_pause_does_not_outlast_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of a peer that is away for good ends when its time is up, not half a minute later."""
+    monkeypatch.setattr(module, "FIRST_PAUSE", 20.0)
+    exporter = Recorder()
+
+    def export(_: Record) -> None:
+        raise TimeoutError("no answer")
+
+    exporter.on_export = export
+    outlet = Outlet(exporter, "peer")
+    outlet.start()
+    put(outlet, 0)
+    until(lambda: exporter.count("export") == 1)
+    assert stop(outlet, 0.3) < 1.0
+    no_threads("accelmetrics-peer")
+    assert exporter.count("export") == 2
+
+
 def test_flush_waits_for_the_queue_and_flushes_the_exporter() -> None:
     """It says whether everything was delivered in time."""
     gate, exporter = Gate(), Recorder()

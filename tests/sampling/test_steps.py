@@ -11,6 +11,7 @@ import pytest
 
 from accelmetrics.sampling.energy import Meter
 from accelmetrics.sampling.steps import KEPT, PENDING, StepLog
+from accelmetrics.schemas.record import Step
 from tests.sampling.watching import row
 
 
@@ -141,6 +142,21 @@ def test_nothing_is_derived_that_is_not_known() -> None:
     first, second = steps.take(without)
     assert first.values == {"tokens": 10}
     assert second.values == {"tokens": 10, "tokens_per_second": 10.0}
+
+
+@pytest.mark.parametrize(("logged", "told"), [((0, 1, 2, 3, 4), [False, False, False, False, True]), ((0, 4), [False, False])])
+def test_no_energy_is_told_across_a_moment_at_which_it_was_not_known(logged: tuple[int, ...], told: list[bool]) -> None:
+    """A device was lost between two steps: what it used is in neither."""
+    steps, known = StepLog(), Meter()
+    both, one = {"gpu.0.powerWatts": 100.0, "gpu.1.powerWatts": 100.0}, {"gpu.0.powerWatts": 100.0}
+    found: list[Step] = []
+    for at, values in enumerate((both, both, one, both, both, both)):
+        if at in logged:
+            steps.add(at + 0.5, 0, at, {"tokens": 100})
+        known.add(row(values, float(at), at > 0))
+        found += steps.take(known)
+    assert ["tokens_per_joule" in step.values for step in found] == told
+    assert all(step.values["tokens_per_joule"] == pytest.approx(0.5) for step in found if "tokens_per_joule" in step.values)
 
 
 def test_what_the_program_reckons_itself_is_believed() -> None:

@@ -17,6 +17,7 @@ from accelmetrics.sampling.windows import KEPT_WINDOWS, Windows
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
 from tests.sampling.conftest import until
+from tests.sampling.test_fork_and_exit import in_child, needs_fork
 from tests.sampling.watching import HeldClock, gpus, row
 
 INTERVAL = 0.02
@@ -347,6 +348,17 @@ def test_windows_on_many_threads_beside_a_quick_monitor() -> None:
         for worker in workers:
             worker.join()
     assert errors == []
+
+
+@needs_fork
+def test_a_window_can_be_used_in_the_child_of_a_fork_that_found_it_locked() -> None:
+    """Some other thread was just handing it a reading, and is not there to unlock it."""
+    with Monitor(INTERVAL, backends=[gpus(1)]) as monitor:
+        window = monitor.window("w").begin()
+        until(lambda: bool(window.summary))
+        with window._lock:
+            assert in_child(lambda: window.summary["gpu.0.powerWatts"].count >= 1 and window.end().ended) == 0
+        window.end()
 
 
 class Owner:

@@ -9,8 +9,8 @@ from accelmetrics.backends.contract import NO_REASONS, Reading
 from accelmetrics.backends.host.part import Clock, Moment, Part, Sheet
 from accelmetrics.schemas.reasons import Unavailable
 
-SLOW_PACE = 0.45
-"""Seconds for which disks, network and power are not read again: a reading every half second always finds them due."""
+SLOW_PACE = 0.95
+"""Seconds for which disks, network and power are not read again: a reading every second always finds them due."""
 
 
 class PartsReader:

@@ -145,7 +145,7 @@ PROCESSOR = (
         "cpu.powerWatts",
         "W",
         "Power that the processor's packages drew over the interval.",
-        "/sys/class/powercap/intel-rapl:*/energy_uj, 0.45 s",
+        "/sys/class/powercap/intel-rapl:*/energy_uj, 0.95 s",
         prometheus="accel_host_cpu_power_watts",
         otel='hw.power{hw.type="cpu"}',
         apple='macmon cpu_power; powermetrics "CPU Power"',
@@ -185,7 +185,7 @@ def _traffic(key: str, meaning: str, direction: str) -> Metric:
         key,
         "MiBy",
         meaning,
-        "/proc/diskstats sectors × 512, 0.45 s; elsewhere psutil.disk_io_counters",
+        "/proc/diskstats sectors × 512, 0.95 s; elsewhere psutil.disk_io_counters",
         kind="counter",
         prometheus=f'{series}direction="{direction}"}}',
         otel=f'{otel}disk.io.direction="{direction}"}}',
@@ -198,7 +198,7 @@ DISKS = (
         "disk.{path}.usagePercent",
         "%",
         "Used space of the file system at this path, in percent of what users may fill.",
-        "statvfs, used / (used + available), 0.45 s",
+        "statvfs, used / (used + available), 0.95 s",
         maximum=100,
         prometheus='accel_host_filesystem_used_ratio{path="{path}"}',
         otel='system.filesystem.utilization{system.filesystem.mountpoint="{path}"}',
@@ -208,7 +208,7 @@ DISKS = (
         "disk.{path}.usageGB",
         "GiBy",
         "Used space of the file system at this path.",
-        "statvfs, (blocks - free) × fragment size, 0.45 s",
+        "statvfs, (blocks - free) × fragment size, 0.95 s",
         prometheus='accel_host_filesystem_used_bytes{path="{path}"}',
         otel='system.filesystem.usage{system.filesystem.mountpoint="{path}",system.filesystem.state="used"}',
         factor=GIB,
@@ -235,7 +235,7 @@ DISKS = (
     ),
 )
 
-_NETWORK = "/proc/net/dev without loopback, 0.45 s; elsewhere psutil.net_io_counters"
+_NETWORK = "/proc/net/dev without loopback, 0.95 s; elsewhere psutil.net_io_counters"
 
 NETWORK = (
     _row(
@@ -264,7 +264,7 @@ NETWORK = (
         "network.tcpRetransmits",
         "1",
         "TCP segments that were sent again since the first reading.",
-        "/proc/net/snmp Tcp RetransSegs, 0.45 s",
+        "/proc/net/snmp Tcp RetransSegs, 0.95 s",
         kind="counter",
         integer=True,
         prometheus="accel_host_tcp_retransmits_total",
