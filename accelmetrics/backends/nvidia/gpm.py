@@ -1,8 +1,8 @@
 """GPM, the profiling counters of Hopper and later: rates between two samples of one consumer.
 
 Nothing here waits. The first reading takes a sample and answers ``needs_interval``; every later one takes the next sample
-and asks for the metrics between the two. NVML refreshes its counters every 100 ms, so a reading that comes sooner than 0.2 s
-after the last sample serves the last values again, the same block.
+and asks for the metrics between the two. NVML refreshes its counters every 100 ms, so a reading that comes sooner after the
+last sample serves the last values again, the same block.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from accelmetrics.backends.nvidia.paced import Group
 from accelmetrics.backends.nvidia.samples import SamplePool
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
-MINIMUM_INTERVAL = 0.2
-"""Seconds between two samples: two of the periods in which NVML refreshes its counters, so that none is the whole answer."""
+MINIMUM_INTERVAL = 0.1
+"""Seconds between two samples, below which NVML's metrics mean nothing."""
 _MIB = 2.0**20
 _ROUNDING = 101.0
 """Percent. Up to here a share above 100 is taken for rounding."""
