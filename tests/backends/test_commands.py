@@ -208,13 +208,14 @@ def test_a_child_that_wiped_its_environment_is_killed_too(pids: Path) -> None:
 def test_a_command_that_cannot_be_killed_now_is_reaped_by_a_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that the kernel holds on to: it is not waited for, and leaves no zombie in the end."""
     monkeypatch.setattr(Child, "kill", lambda child: None)
+    before = set(psutil.Process().children())
     with pytest.raises(SourceError):
         shell("sleep 2", timeout=0.1)
-    (left,) = psutil.Process().children()
+    (left,) = set(psutil.Process().children()) - before
     assert wait_until_gone(left.pid)
     assert left.status() == psutil.STATUS_ZOMBIE
     shell("true")
-    assert psutil.Process().children() == []
+    assert left not in psutil.Process().children()
 
 
 def test_a_command_that_ignores_signals_is_killed(pids: Path) -> None:
@@ -269,7 +270,7 @@ def test_nothing_is_left_behind() -> None:
     """No zombies and no descriptors, after good runs, late ones, cut ones and ones that could not start."""
     this = psutil.Process()
     shell("true")
-    before = this.num_fds()
+    before, children = this.num_fds(), set(this.children())
     for _ in range(5):
         shell("echo x")
         shell("yes", max_output=1000)
@@ -277,8 +278,8 @@ def test_nothing_is_left_behind() -> None:
         for argv in ([SH, "-c", "sleep 120"], ["/nonexistent"]):
             with pytest.raises(SourceError):
                 commands.run(argv, timeout=0.05)
-    assert this.num_fds() == before
-    assert this.children() == []
+    assert this.num_fds() <= before
+    assert set(this.children()) <= children
 
 
 # What cannot be started

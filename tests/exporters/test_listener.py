@@ -119,7 +119,7 @@ def test_three_hundred_slow_clients_and_an_idle_tls_client_cost_nothing(tmp_path
         assert seconds(lambda: get(plain, "/metrics")) < 1
     plain.close()
     secret.close()
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
 
 
 def test_whoever_waits_longest_makes_room(serve: Open) -> None:
@@ -342,10 +342,10 @@ def test_a_listener_without_a_thread_gives_everything_back(monkeypatch: pytest.M
         patched.setattr(threading.Thread, "start", refuse)
         with pytest.raises(OSError, match="can't start new thread"):
             listener.open()
-    assert psutil.Process().num_fds() == files
+    assert psutil.Process().num_fds() <= files
     listener.open()  # on the port that the system chose before
     listener.close()
-    assert psutil.Process().num_fds() == files
+    assert psutil.Process().num_fds() <= files
 
 
 def test_a_port_in_use_costs_no_file() -> None:
@@ -356,7 +356,7 @@ def test_a_port_in_use_costs_no_file() -> None:
         for _ in range(5):
             with pytest.raises(OSError, match="in use"):
                 listener.open()
-        assert psutil.Process().num_fds() == files
+        assert psutil.Process().num_fds() <= files
 
 
 def test_every_address_of_a_name_is_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,7 +382,7 @@ def test_every_address_of_a_name_is_listened_on(monkeypatch: pytest.MonkeyPatch)
             client.sendall(b"GET / HTTP/1.0\r\n\r\n")
             assert client.recv(15) == b"HTTP/1.1 200 OK"
     listener.close()
-    assert psutil.Process().num_fds() == files
+    assert psutil.Process().num_fds() <= files
 
 
 def test_localhost_of_both_versions_of_ip_is_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -283,7 +283,8 @@ def test_close_leaves_nothing_behind() -> None:
     threads, files = threading.active_count(), psutil.Process().num_fds()
     for _ in range(20):
         round_trip()
-    assert (threading.active_count(), psutil.Process().num_fds()) == (threads, files)
+    assert threading.active_count() <= threads
+    assert psutil.Process().num_fds() <= files
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="platform: no fork")
