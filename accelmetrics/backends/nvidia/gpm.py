@@ -1,8 +1,9 @@
 """GPM, the profiling counters of Hopper and later: rates between two samples of one consumer.
 
 Nothing here waits. The first reading takes a sample and answers ``needs_interval``; every later one takes the next sample
-and asks for the metrics between the two. NVML refreshes its counters every 100 ms, so a reading that comes sooner after the
-last sample serves the last values again, the same block.
+and asks for the metrics between the two. NVML refreshes its counters every 100 ms: the second sample comes no sooner after
+the first, and the others no sooner than nearly two refreshes after the last, so that at 10 readings a second an interval never
+holds one refresh now and none or two the next time. A reading in between serves the last values again, the same block.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from accelmetrics.schemas.reasons import Reason, Unavailable
 
 MINIMUM_INTERVAL = 0.1
 """Seconds between two samples, below which NVML's metrics mean nothing."""
+PACE = 0.19
+"""Seconds between later samples: every second reading at 10 a second, the one that comes a little early included."""
 _MIB = 2.0**20
 _ROUNDING = 101.0
 """Percent. Up to here a share above 100 is taken for rounding."""
@@ -147,12 +150,12 @@ class Cursor:
     def __init__(self, gpm: Gpm, samples: tuple[ctypes.c_void_p, ctypes.c_void_p]) -> None:
         self._gpm = gpm
         self._older, self._newer = samples
-        self._taken_at: float | None = None
+        self._due_at: float | None = None
         self._result = none_of(NEEDS_INTERVAL, gpm.metrics)
 
     def read(self, now: float, steps: list[Any]) -> Result:
         """Sample the device, unless that is too soon, and give the metrics since the sample before."""
-        if self._taken_at is not None and now - self._taken_at < MINIMUM_INTERVAL:
+        if self._due_at is not None and now < self._due_at:
             return self._result
         status = self._gpm.take(self._older)
         steps.append(status)
@@ -161,7 +164,8 @@ class Cursor:
             # The sample before stays good: the next one is measured against it.
             return none_of(unavailable(status), self._gpm.metrics)
         self._older, self._newer = self._newer, self._older
-        first, self._taken_at = self._taken_at is None, now
+        first = self._due_at is None
+        self._due_at = now + (MINIMUM_INTERVAL if first else PACE)
         self._result = none_of(NEEDS_INTERVAL, self._gpm.metrics) if first else self._between(steps)
         return self._result
 

@@ -39,20 +39,20 @@ def test_every_reading_takes_one_sample(simulator: NvmlSimulator, consumer: Cons
 
 
 def test_a_reading_too_soon_serves_the_last_values(simulator: NvmlSimulator, consumer: Consumer) -> None:
-    """Below 100 ms NVML's metrics mean nothing: the last ones stand, the very same block."""
+    """Below two refreshes of NVML's counters the last values stand, the very same block."""
     consumer.read(0)
     before = consumer.later(0.2)
     simulator.gpu[0].set(gpm={"SM_UTIL": 99.0})
-    soon = consumer.later(0.05)
+    soon = consumer.later(0.1)
     assert soon.metrics["smActive"] == before.metrics["smActive"]
     blocks = [next(block for block in seen.reading.blocks if "smActive" in block.names) for seen in (before, soon)]
     assert blocks[0] is blocks[1]
     assert simulator.count(SAMPLE) == 2
-    assert consumer.later(0.06).metrics["smActive"] == 99.0
+    assert consumer.later(0.095).metrics["smActive"] == 99.0
 
 
 def test_too_soon_after_the_first_sample(consumer: Consumer) -> None:
-    """The interval is still to come."""
+    """Below 100 ms NVML's metrics mean nothing: the interval is still to come."""
     consumer.read(0)
     assert consumer.later(0.05).reason("smActive") == "needs_interval"
     assert "smActive" in consumer.later(0.06).metrics

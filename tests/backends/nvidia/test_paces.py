@@ -34,13 +34,15 @@ def functions(simulator: NvmlSimulator, consumer: Consumer, seconds: float) -> s
 
 
 def test_paces(simulator: NvmlSimulator, consumer: Consumer) -> None:
-    """Fast values at every reading, the others once a second and once in ten, statics once."""
+    """Fast values at every reading, GPM at every second of ten a second, the others once a second and once in ten, statics once."""
     consumer.read(0)
     assert functions(simulator, consumer, 0.1) == FAST | GPM
-    assert functions(simulator, consumer, 0.8) == FAST | GPM
-    assert functions(simulator, consumer, 0.1) == FAST | GPM | SECOND
+    assert functions(simulator, consumer, 0.1) == FAST
+    assert functions(simulator, consumer, 0.1) == FAST | GPM
+    assert functions(simulator, consumer, 0.6) == FAST | GPM
+    assert functions(simulator, consumer, 0.1) == FAST | SECOND
     assert functions(simulator, consumer, 0.9) == FAST | GPM
-    assert functions(simulator, consumer, 0.1) == FAST | GPM | SECOND
+    assert functions(simulator, consumer, 0.1) == FAST | SECOND
     assert functions(simulator, consumer, 8.0) == FAST | GPM | SECOND | TEN
     assert functions(simulator, consumer, 9.0) == FAST | GPM | SECOND
     assert functions(simulator, consumer, 1000.0) == FAST | GPM | SECOND | TEN
