@@ -9,11 +9,13 @@ from datetime import timedelta
 from math import isfinite
 from typing import NamedTuple
 
-from accelmetrics.sampling.rows import Block, Row
+from accelmetrics.sampling.rows import Block, Layout, Row
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 
 BLOCK = 64
-"""Rows in a block: keys that come and go cost a new block each time, and memory is given back a block at a time."""
+"""Rows in a block at most: keys that come and go cost a new block each time, and memory is given back a block at a time."""
+BLOCK_BYTES = 2**16
+"""Of values in a block of at least eight rows: larger ones leave gaps in the process's memory when they are given back."""
 
 
 class Series(NamedTuple):
@@ -66,7 +68,7 @@ class History:
             return
         with self._lock:
             blocks = self._blocks
-            if not blocks or blocks[-1].layout is not row.layout or len(blocks[-1].ats) >= BLOCK:
+            if not blocks or blocks[-1].layout is not row.layout or len(blocks[-1].ats) >= _rows(row.layout):
                 blocks.append(Block(row.layout))
             blocks[-1].append(row)
             self._length += 1
@@ -138,6 +140,11 @@ def _bounds(bound: int | timedelta) -> tuple[float, float | None]:
     if isinstance(bound, int) and not isinstance(bound, bool) and bound >= 0:
         return bound, None
     raise InvalidOptionError(f"history is {bound!r}: it must be a number of readings from 0 up, or a timedelta above 0")
+
+
+def _rows(layout: Layout) -> int:
+    """In a block of this layout."""
+    return min(BLOCK, max(8, BLOCK_BYTES // (8 * len(layout) or 1)))
 
 
 def _times(parts: Iterable[_Part]) -> list[float]:

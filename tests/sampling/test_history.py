@@ -30,6 +30,14 @@ def test_it_keeps_the_last_readings_up_to_a_count(bound: int) -> None:
     assert history.series("a") == (history.times, expected)
 
 
+@pytest.mark.parametrize(("keys", "rows"), [(1, BLOCK), (128, BLOCK), (129, BLOCK - 1), (952, 8), (5000, 8)])
+def test_a_block_of_many_keys_has_fewer_rows(keys: int, rows: int) -> None:
+    """About 64 KiB, and what is kept is the same."""
+    history = filled(100, 300, **{f"key{number}": 1.0 for number in range(keys - 1)})
+    assert history.column("a") == [float(number) for number in range(200, 300)]
+    assert {len(part.block.ats) for part in history._parts()[:-1]} == {rows}
+
+
 def test_it_keeps_the_last_readings_up_to_an_age() -> None:
     """By the monotonic clock: what is older than the bound goes when the next reading comes."""
     history = filled(timedelta(seconds=10), 100)
