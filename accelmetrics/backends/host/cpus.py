@@ -9,6 +9,8 @@ from accelmetrics.backends.host.numbers import FIRST, RESET, TOO_SOON
 from accelmetrics.backends.host.part import Moment, Source
 from accelmetrics.schemas.reasons import Unavailable
 
+PACE = 0.45
+"""Seconds between two looks at the CPUs: the kernel counts in clock ticks of 10 ms, so that a tenth of a second has ten steps."""
 # Guest time stands in user and nice already, so the columns after steal are left out.
 _COLUMNS = 8
 _LINE = re.compile(rb"^cpu(\d{1,6}) +(\d[\d ]*)$", re.MULTILINE)
@@ -61,6 +63,7 @@ class CpuPart:
         except (OSError, ValueError):
             # Without the file no CPU is known, so there is no key that could carry the reason.
             self._last = {}
+            moment.online = ()
             return
         moment.online = tuple(times)
         if times.keys() != self._names.keys():

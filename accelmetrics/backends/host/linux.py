@@ -14,13 +14,14 @@ from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.files import Files
 from accelmetrics.backends.host.block_devices import choose
 from accelmetrics.backends.host.cgroup_part import CgroupPart
+from accelmetrics.backends.host.cpus import PACE as CPU_PACE
 from accelmetrics.backends.host.cpus import CpuPart, parse_stat
 from accelmetrics.backends.host.disk_io import DiskIoPart, parse_diskstats
 from accelmetrics.backends.host.disk_usage import DiskUsagePart
 from accelmetrics.backends.host.family import LinuxFamily, usable_clock
 from accelmetrics.backends.host.memory import MemoryPart, parse_meminfo
 from accelmetrics.backends.host.network import NetworkPart, TcpPart, counts_elsewhere, parse_net_dev, parse_retransmits
-from accelmetrics.backends.host.part import Clock, Part, Source
+from accelmetrics.backends.host.part import SLOW_PACE, Clock, Part, Sheet, Source
 from accelmetrics.backends.host.process_part import ProcessPart
 from accelmetrics.backends.host.reader import PartsReader
 from accelmetrics.backends.host.sensors import PowerPart, TemperaturePart, find_sensors
@@ -51,11 +52,11 @@ class LinuxDriver:
         cgroup = CgroupPart(files, options.pid)
         family = LinuxFamily(files, options.pid, self._cpu_clock)
         # The order matters: CPUs, limits and memory are what the process is measured against.
-        parts: list[Part] = [
-            CpuPart(self._parsed("/proc/stat", parse_stat)),
-            cgroup,
-            MemoryPart(self._parsed("/proc/meminfo", parse_meminfo), cgroup.memory_levels),
-            ProcessPart(family, options.pid, options.children),
+        sheets = [
+            Sheet(CpuPart(self._parsed("/proc/stat", parse_stat)), CPU_PACE),
+            Sheet(cgroup, SLOW_PACE),
+            Sheet(MemoryPart(self._parsed("/proc/meminfo", parse_meminfo), cgroup.memory_levels)),
+            Sheet(ProcessPart(family, options.pid, options.children)),
         ]
         slow: list[Part] = [
             DiskUsagePart(options.disk_paths),
@@ -65,7 +66,7 @@ class LinuxDriver:
             TemperaturePart(files, self._sensors),
             PowerPart(files, self._sensors),
         ]
-        return PartsReader(parts, slow, self._clock)
+        return PartsReader([*sheets, *(Sheet(part, SLOW_PACE) for part in slow)], self._clock)
 
     def close(self) -> None:
         self._files.close()

@@ -69,6 +69,7 @@ class MemoryPart:
 
     def read(self, moment: Moment) -> None:
         memory = why = None
+        moment.memory_total = moment.memory_limit = None
         try:
             memory = self._source.read()
         except (OSError, ValueError) as error:

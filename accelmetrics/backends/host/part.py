@@ -15,6 +15,8 @@ from accelmetrics.schemas.reasons import Unavailable
 T = TypeVar("T")
 Clock = Callable[[], float]
 """Monotonic seconds."""
+SLOW_PACE = 0.95
+"""Seconds for which disks, network, power and cgroups are not read again: a reading every second always finds them due."""
 
 
 class Source(Generic[T]):
@@ -33,7 +35,7 @@ class Source(Generic[T]):
 
 
 class Moment:
-    """One reading in progress.
+    """The reading in progress, and what the parts of this reader know of the host: a part that is not due leaves what it knew.
 
     Attributes:
         clock: The clock, for parts that take differences: they stamp them where they read, as reads may wait.
@@ -49,16 +51,21 @@ class Moment:
 
     __slots__ = ("clock", "cpu_quota", "memory_limit", "memory_total", "now", "online", "reasons", "steps", "values")
 
-    def __init__(self, clock: Clock, steps: list[Any]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.now = clock()
-        self.steps = steps
+        self.now = 0.0
+        self.steps: list[Any] = []
         self.online: tuple[int, ...] = ()
         self.memory_total: int | None = None
         self.memory_limit: int | None = None
         self.cpu_quota: float | None = None
         self.values: dict[str, Number] = {}
         self.reasons: dict[str, Unavailable] = {}
+
+    def begin(self, steps: list[Any]) -> None:
+        """Another reading begins now."""
+        self.now = self.clock()
+        self.steps = steps
 
     def put(self, name: str, value: Number | Unavailable) -> None:
         """Note a key's value, or why it has none."""
@@ -86,8 +93,8 @@ class Sheet:
 
     Args:
         part: The part.
-        pace: Seconds for which a block is kept, 0 for none. The first two readings are taken whenever they are asked for,
-            so that rates are there as soon as there is an interval.
+        pace: Seconds for which a block is kept, 0 for none; rates are over the intervals really taken. The first two readings
+            are taken whenever they are asked for, so that rates are there as soon as there is an interval.
     """
 
     __slots__ = ("_block", "_due", "_names", "_pace", "_part", "_readings", "reasons")

@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from accelmetrics.backends.contract import ReadOptions
+from accelmetrics.backends.host.cpus import PACE as CPU_PACE
 from accelmetrics.backends.host.cpus import CpuPart, CpuTime
 from accelmetrics.backends.host.disk_io import Chosen, DiskIo, DiskIoPart
 from accelmetrics.backends.host.disk_usage import DiskUsagePart
 from accelmetrics.backends.host.memory import Memory, MemoryLevel, MemoryPart
 from accelmetrics.backends.host.network import NetworkPart, Traffic
-from accelmetrics.backends.host.part import Clock, Moment, Part, Source
+from accelmetrics.backends.host.part import SLOW_PACE, Clock, Moment, Part, Sheet, Source
 from accelmetrics.backends.host.portable_family import PortableFamily
 from accelmetrics.backends.host.process_part import ProcessPart
 from accelmetrics.backends.host.reader import PartsReader
@@ -64,10 +65,10 @@ class PortableDriver:
 
     def reader(self, options: ReadOptions) -> PartsReader:
         psutil = self._psutil
-        parts: list[Part] = [
-            CpuPart(_source("psutil.cpu_times", lambda: cpu_times(psutil))),
-            MemoryPart(_source("psutil.virtual_memory", lambda: memory(psutil)), no_levels),
-            ProcessPart(PortableFamily(psutil, options.pid), options.pid, options.children),
+        sheets = [
+            Sheet(CpuPart(_source("psutil.cpu_times", lambda: cpu_times(psutil))), CPU_PACE),
+            Sheet(MemoryPart(_source("psutil.virtual_memory", lambda: memory(psutil)), no_levels)),
+            Sheet(ProcessPart(PortableFamily(psutil, options.pid), options.pid, options.children)),
         ]
         slow: list[Part] = [
             DiskUsagePart(options.disk_paths),
@@ -75,7 +76,7 @@ class PortableDriver:
             NetworkPart(_source("psutil.net_io_counters", lambda: traffic(psutil)), is_loopback),
             AbsentPart(),
         ]
-        return PartsReader(parts, slow, self._clock)
+        return PartsReader([*sheets, *(Sheet(part, SLOW_PACE) for part in slow)], self._clock)
 
     def close(self) -> None:
         """Nothing is held open."""

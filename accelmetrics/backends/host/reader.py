@@ -6,30 +6,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, Reading
-from accelmetrics.backends.host.part import Clock, Moment, Part, Sheet
+from accelmetrics.backends.host.part import Clock, Moment, Sheet
 from accelmetrics.schemas.reasons import Unavailable
-
-SLOW_PACE = 0.95
-"""Seconds for which disks, network and power are not read again: a reading every second always finds them due."""
 
 
 class PartsReader:
     """Runs parts. Whatever differences they take is theirs, so that no other consumer shortens this one's intervals.
 
     Args:
-        parts: What is read at every reading, in this order.
-        slow: What is read after it, at most every ``SLOW_PACE`` seconds: rates are over the intervals really taken.
+        sheets: The parts with their paces, in the order in which they are read.
         clock: Monotonic seconds.
     """
 
-    def __init__(self, parts: Sequence[Part], slow: Sequence[Part], clock: Clock) -> None:
-        self._sheets = [*(Sheet(part) for part in parts), *(Sheet(part, SLOW_PACE) for part in slow)]
-        self._clock = clock
-        self._kept: list[Mapping[str, Unavailable]] = [NO_REASONS] * len(self._sheets)
+    def __init__(self, sheets: Sequence[Sheet], clock: Clock) -> None:
+        self._sheets = sheets
+        self._moment = Moment(clock)
+        self._kept: list[Mapping[str, Unavailable]] = [NO_REASONS] * len(sheets)
         self._unavailable: Mapping[str, Unavailable] = NO_REASONS
 
     def read(self, unit: int, steps: list[Any]) -> Reading:
-        moment = Moment(self._clock, steps)
+        moment = self._moment
+        moment.begin(steps)
         blocks = []
         for sheet in self._sheets:
             blocks.append(sheet.read(moment))

@@ -16,7 +16,7 @@ def _share(name: str, gpm: str, prometheus: str, otel: str, meaning: str) -> Met
         "%",
         "gauge",
         meaning,
-        {"nvidia": f"GPM, NVML_GPM_METRIC_{gpm}"},
+        {"nvidia": f"GPM, NVML_GPM_METRIC_{gpm}, 0.19 s"},
         maximum=100,
         prometheus=prometheus,
         otel=otel,
@@ -35,7 +35,7 @@ def _rate(name: str, gpm: str, prometheus: str, otel: str, meaning: str) -> Metr
         "By/s",
         "gauge",
         meaning,
-        {"nvidia": f"GPM, NVML_GPM_METRIC_{gpm}, MiB/s × 1048576"},
+        {"nvidia": f"GPM, NVML_GPM_METRIC_{gpm}, MiB/s × 1048576, 0.19 s"},
         prometheus=prometheus,
         otel=otel,
     )

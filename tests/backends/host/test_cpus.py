@@ -1,10 +1,12 @@
 """``cpu.{i}.cpu_percent``."""
 
+import os
+
 import pytest
 
 from accelmetrics.backends.host.cpus import CpuTime, busy_percent, parse_stat
 from accelmetrics.schemas.reasons import Unavailable
-from tests.backends.host.tree import HostTree
+from tests.backends.host.tree import GIB, PID, HostTree
 
 
 def test_the_busy_share_is_taken_over_the_readers_interval(tree: HostTree) -> None:
@@ -58,6 +60,36 @@ def test_a_cpu_switched_off_takes_its_key_along_and_comes_back_with_needs_interv
     tree.stat({0: (150, 1050), 1: (9, 9)})
     watch.read(1.0)
     assert watch.reason("cpu.1.cpu_percent") == "needs_interval"
+
+
+def test_from_the_third_reading_on_cpus_are_looked_at_twice_a_second(tree: HostTree) -> None:
+    """The kernel counts in ticks of 10 ms: a tenth of a second would have ten steps."""
+    watch = tree.reader()
+    watch.read()
+    tree.stat({0: (110, 990), 1: (200, 900)})
+    assert watch.read(0.1)["cpu.0.cpu_percent"] == pytest.approx(10.0), "the second reading has an interval, however short"
+    tree.stat({0: (120, 1080), 1: (200, 1000)})
+    assert watch.read(0.1)["cpu.0.cpu_percent"] == pytest.approx(10.0)
+    tree.stat({0: (130, 1020), 1: (200, 1000)})
+    assert watch.read(0.4)["cpu.0.cpu_percent"] == pytest.approx(100 * 20 / 50), "over the interval that was really taken"
+
+
+def test_between_two_looks_at_cpus_and_cgroup_the_process_is_measured_against_the_same(tree: HostTree) -> None:
+    """What those parts know stands until they look again; what they could not read is known no more."""
+    tree.cgroup("/job")
+    tree.level("/job", cpu_max="50000 100000", memory_max=str(GIB), memory_current=str(GIB // 2))
+    watch = tree.reader()
+    for number in range(6):
+        tree.process(PID, ticks=5 * number, pages=GIB // 4 // 4096)
+        values = watch.read(0.1)
+        assert values["proc.memory.percent"] == pytest.approx(25.0)
+        assert number == 0 or values["cpu"] == pytest.approx(100.0)
+    tree.level("/job", cpu_max="max 100000", memory_max="max")
+    tree.process(PID, ticks=125)
+    assert watch.read(1.0)["cpu"] == pytest.approx(50.0), "of the two CPUs that are on"
+    tree.remove("/proc/stat")
+    tree.process(PID, ticks=225)
+    assert watch.read(1.0)["cpu"] == pytest.approx(100.0 / min(8, os.cpu_count() or 1))
 
 
 def test_a_kernel_log_of_thousands_of_interrupts_is_read_whole(tree: HostTree) -> None:
