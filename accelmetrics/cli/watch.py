@@ -6,7 +6,6 @@ import argparse
 import os
 import queue
 import signal
-import threading
 import time
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from accelmetrics.cli.output import say
 from accelmetrics.cli.parsing import UsageError
-from accelmetrics.cli.terminal import Screen, capable
+from accelmetrics.cli.terminal import Screen, capable, ours
 from accelmetrics.cli.watching import add_monitor_options, as_given, monitor, until_stopped, wait
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
+    from accelmetrics.backends.flag import Flag
     from accelmetrics.cli.output import Stdout
     from accelmetrics.exporters.device_table import Limits
     from accelmetrics.integrations.monitor import Monitor
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 
 LOOK = 0.1
 """Seconds between two looks at whether there is something new to draw."""
-AROUND = 6
-"""Rows that are no device's: the heading, the columns', the rest, the host, the keys, what was said."""
 SAID_SECONDS = 10.0
 """For how long a message stays."""
-KEYS = "q quit   s save   r reset history"
+KEYS = ("q quit   s save   r reset history", "q quit  s save  r reset", "q quit s save r", "q quit")
+NO_KEYS = ("Ctrl-C ends it", "Ctrl-C")
+"""In as many words as there is room for."""
+FATAL = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
+"""Signals that end a program unless it says otherwise, and that something outside may send: the terminal is put right first."""
 
 EXAMPLES = """\
   accelmetrics watch                                  every device, once a second
@@ -84,7 +86,7 @@ def run(options: Namespace, out: Stdout) -> int:
         raise UsageError(f"--save-dir {options.save_dir!r} is no directory")
     with until_stopped() as stopped:
         with as_given(out):
-            descriptor = os.dup(1) if capable(1) else None
+            descriptor = os.dup(1) if capable(1) and (os.isatty(0) or ours(1)) else None  # keys are waited for, the screen is not
         if descriptor is None:
             _lines(options, out, stopped)
         else:
@@ -92,7 +94,7 @@ def run(options: Namespace, out: Stdout) -> int:
     return 0
 
 
-def _lines(options: Namespace, out: Stdout, stopped: threading.Event) -> None:
+def _lines(options: Namespace, out: Stdout, stopped: Flag) -> None:
     from accelmetrics.exporters.console import line
 
     with _following(options) as (_, arrived):
@@ -130,7 +132,7 @@ class View:
         MissingDependencyError: What draws it is not installed.
     """
 
-    def __init__(self, options: Namespace, out: Stdout, descriptor: int, stopped: threading.Event) -> None:
+    def __init__(self, options: Namespace, out: Stdout, descriptor: int, stopped: Flag) -> None:
         from accelmetrics.cli.pictures import Painter
         from accelmetrics.exporters.device_table import Limits, Trail
 
@@ -146,9 +148,18 @@ class View:
         self._saved: list[str] = []
         self._changed = False
         self._suspend = False
+        self._fatal: int | None = None
+        self._descriptor = descriptor
 
     def show(self) -> None:
         """Draw until stopped."""
+        self._show()
+        for path in self._saved:
+            say(f"accelmetrics watch: saved {path}")
+        if self._fatal is not None:
+            os.kill(os.getpid(), self._fatal)
+
+    def _show(self) -> None:
         with _following(self._options) as (watching, arrived):
             from accelmetrics.cli.logs import set_up
             from accelmetrics.cli.pictures import Kept
@@ -162,19 +173,17 @@ class View:
             finally:
                 set_up(self._options.log_format, watching.labels)
                 kept.tell()
-        for path in self._saved:
-            say(f"accelmetrics watch: saved {path}")
 
     def _until_suspended(self, watching: Monitor, arrived: queue.SimpleQueue[Snapshot]) -> None:
         from accelmetrics.cli.keys import Keyboard
 
+        self._until_in_front(arrived)
         with ExitStack() as stack:
             keyboard = stack.enter_context(Keyboard())  # first: this is where a job in the background is stopped
             screen = stack.enter_context(Screen(self._out.write))
             self._changed = True
-            while not (self._stopped.is_set() or self._suspend):
-                for snapshot in _news(arrived):
-                    self._take(snapshot)
+            while not self._interrupted:
+                self._take(arrived)
                 if self._changed:
                     self._changed = False
                     screen.draw(self._picture(watching, keyboard.there))
@@ -185,27 +194,41 @@ class View:
             self._suspend = False
             _stop_as_asked()
 
-    def _take(self, snapshot: Snapshot) -> None:
-        self._latest = snapshot
-        self._trail.add(snapshot)
-        self._changed = True
+    def _until_in_front(self, arrived: queue.SimpleQueue[Snapshot]) -> None:
+        """Wait while another job has the screen; with keys we are stopped as soon as we want them."""
+        while not (self._interrupted or os.isatty(0) or ours(self._descriptor)):
+            self._take(arrived)
+            wait(self._stopped, LOOK)
+
+    @property
+    def _interrupted(self) -> bool:
+        return self._stopped.is_set() or self._suspend
+
+    def _take(self, arrived: queue.SimpleQueue[Snapshot]) -> None:
+        for snapshot in _news(arrived):
+            self._latest = snapshot
+            self._trail.add(snapshot)
+            self._changed = True
 
     def _picture(self, watching: Monitor, keys: bool) -> str:
         size = self._painter.size
-        lines = [self._said or watching.error, KEYS if keys else "Ctrl-C ends it"]
-        if self._latest is None:
-            return self._painter.paint(["reading …", *lines], size)
-        from accelmetrics.exporters.device_table import table
+        from accelmetrics.cli.pictures import foot
 
+        said = self._said or watching.error
+        if self._latest is None:
+            return self._painter.paint(["reading …", *foot(said, KEYS if keys else NO_KEYS, size, 1)], size)
+        from accelmetrics.exporters.device_table import height, table
+
+        below = foot(said, KEYS if keys else NO_KEYS, size, height(self._latest))
         drawn = table(
             self._latest,
             self._limits,
             self._trail,
             width=size.columns,
-            rows=size.lines - AROUND,
+            rows=size.lines - len(below),
             process=self._options.pid is not None,
         )
-        return self._painter.paint([drawn, *lines], size)
+        return self._painter.paint([drawn, *below], size)
 
     def _obey(self, keys: str) -> None:
         for key in keys:
@@ -239,7 +262,7 @@ class View:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """While the block runs: a window of another size is drawn anew, and Ctrl-Z gives the terminal back first."""
+        """While the block runs: a window of another size is drawn anew, Ctrl-Z and what ends us give the terminal back first."""
 
         def resized(number: int, frame: FrameType | None) -> None:
             del number, frame
@@ -249,7 +272,16 @@ class View:
             del number, frame
             self._suspend = True
 
+        def ended(number: int, frame: FrameType | None) -> None:
+            del frame
+            self._fatal = number
+            signal.signal(number, signal.SIG_DFL)  # the second one does not wait
+            self._stopped.set()
+
         before = {signal.SIGWINCH: signal.signal(signal.SIGWINCH, resized)}
+        for fatal in FATAL:
+            if signal.getsignal(fatal) == signal.SIG_DFL:
+                before[fatal] = signal.signal(fatal, ended)
         if signal.getsignal(signal.SIGTSTP) != signal.SIG_IGN:
             before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, suspended)
         try:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import signal
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from accelmetrics.backends.flag import Flag
 from accelmetrics.cli import parsing
 from accelmetrics.cli.visible import add_visible
 
@@ -38,7 +38,7 @@ def add_monitor_options(parser: ArgumentParser, watched: bool = True) -> None:
         watched: Whether the user may name the process to watch.
     """
     add = parser.add_argument
-    add("--interval", type=parsing.pause, default=DEFAULT_INTERVAL, metavar="S", help="seconds from one reading to the next (default: 1)")
+    add("--interval", type=parsing.interval, default=DEFAULT_INTERVAL, metavar="S", help="seconds between two readings (default: 1)")
     add("--gpus", type=parsing.devices, metavar="LIST", help="devices, by number, range, key or UUID: 0,2-3")
     add_visible(parser)
     add("--backends", type=parsing.backends, metavar="LIST", help="sources, by name: nvidia,host; one named here is opened in any case")
@@ -66,17 +66,23 @@ def add_wandb(parser: ArgumentParser) -> None:
     add("--wandb-run-name", metavar="NAME", help="the name of that run")
 
 
-def exporters(options: Namespace) -> list[Exporter]:
+def exporters(options: Namespace, out: Stdout, gone: Callable[[], None] = lambda: None) -> list[Exporter]:
     """The exporters that the options of :func:`add_exporters` and :func:`add_wandb` ask for.
+
+    Args:
+        options: Of the command.
+        out: Standard output, which one may print to.
+        gone: Called when whoever read that has gone.
 
     Raises:
         UnknownNameError: There is none of that name.
         InvalidOptionError: One cannot be made so.
         MissingDependencyError: One needs a package that is not installed.
+        WriteError: One writes to a file that cannot be written.
     """
-    from accelmetrics.exporters.registry import create
+    from accelmetrics.cli.streams import exporter
 
-    chosen = [create(wanted) for wanted in options.exporter]
+    chosen = [exporter(wanted, out, gone) for wanted in options.exporter]
     if options.wandb_project or options.wandb_run_name:
         from accelmetrics.exporters.wandb import WandbExporter
 
@@ -143,14 +149,15 @@ def _checked(chosen: dict[str, Any]) -> Sampler:
     return sampler
 
 
-def tell_losses(watching: Monitor) -> None:
-    """Say of every exporter that lost something what it lost."""
+def tell_losses(watching: Monitor) -> bool:
+    """Say of every exporter that lost something, or ended with an error, what it lost; whether there is one."""
     from accelmetrics.cli.logs import warn
 
-    for status in watching.status.exporters:
-        if status.failed or status.dropped:
-            said = f"; the last error: {status.error}" if status.error else ""
-            warn(f"exporter {status.name}: {status.sent} records sent, {status.failed} failed, {status.dropped} dropped{said}")
+    found = [status for status in watching.status.exporters if status.failed or status.dropped or status.error]
+    for status in found:
+        said = f"; the last error: {status.error}" if status.error else ""
+        warn(f"exporter {status.name}: {status.sent} records sent, {status.failed} failed, {status.dropped} dropped{said}")
+    return bool(found)
 
 
 @contextmanager
@@ -164,12 +171,12 @@ def as_given(out: Stdout) -> Iterator[None]:
 
 
 @contextmanager
-def until_stopped() -> Iterator[threading.Event]:
-    """An event that is set by Ctrl-C, by the signal that ends services and by the one of a terminal that goes away.
+def until_stopped() -> Iterator[Flag]:
+    """A flag that is set by Ctrl-C, by the signal that ends services and by the one of a terminal that goes away.
 
     The second one of a kind ends the process as ever. One that is ignored, as under ``nohup``, stays so.
     """
-    stopped = threading.Event()
+    stopped = Flag()
 
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
@@ -187,7 +194,7 @@ def until_stopped() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def wait(stopped: threading.Event, seconds: float | None = None) -> bool:
+def wait(stopped: Flag, seconds: float | None = None) -> bool:
     """Wait for the end, at most so many seconds; whether it has come."""
     end = float("inf") if seconds is None else time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not stopped.wait(min(POLL, left)):

@@ -60,7 +60,7 @@ def _errors(status: BackendStatus, taken: Snapshot) -> set[str]:
     """The reasons of its devices that speak against one; where there are none, how the source fared."""
     if status.status == "timed_out":
         return {Reason.TIMED_OUT.value}
-    places = (place for place in taken.identities if status.name == place.identity.backend)
+    places = (place for place in taken.identities if status.name == place.backend)
     reasons = {str(why.reason) for place in places for why in taken.reasons_of(place.key).values() if why.reason not in IN_ORDER}
     return reasons or {status.status}
 

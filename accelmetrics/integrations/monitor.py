@@ -22,7 +22,8 @@ class Monitor(monitor.Monitor):
 
     Nothing it does raises into the program, waits for a driver on the program's threads, or keeps the interpreter from
     exiting. What goes wrong is logged once under ``accelmetrics`` and stands in ``status``. May be stopped and started again,
-    by any thread. In the child of a fork it is not running; the child may start it anew.
+    by any thread. In the child of a fork it is not running; the child may start it anew, without the exporters and callbacks that
+    it was started with in the parent.
 
     Args:
         interval: Seconds between two readings, from 0.01; 0.1 is a good pace for short steps.

@@ -3,6 +3,9 @@
 The schedule is absolute: the n-th reading is due n intervals after the first, however long readings take; those that could
 not be taken in time are counted, not made up for. Between two ticks a reading is taken on request, for windows that begin
 and end and for monitors that join and leave.
+
+The program's calls may be interrupted anywhere, by Ctrl-C or by a signal handler that itself uses the monitor: a thread that
+holds the lock comes to it again, and what wakes the beat is no lock at all.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from accelmetrics.backends.clock import Clock
+from accelmetrics.backends.flag import Flag
 from accelmetrics.backends.guard import guarded
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.snapshot import Snapshot
@@ -30,7 +34,7 @@ TOLERANCE = 1e-6
 class MonitorClock(Clock, Protocol):
     """A clock that can be waited by."""
 
-    def wait(self, woken: threading.Event, seconds: float) -> None:
+    def wait(self, woken: Flag, seconds: float) -> None:
         """Return when so many seconds have passed on this clock, or the event is set."""
         ...
 
@@ -41,7 +45,7 @@ class RealClock:
     monotonic = staticmethod(time.monotonic)
     time_ns = staticmethod(time.time_ns)
 
-    def wait(self, woken: threading.Event, seconds: float) -> None:
+    def wait(self, woken: Flag, seconds: float) -> None:
         """Sleep."""
         woken.wait(seconds)
 
@@ -58,7 +62,7 @@ class Listener(Protocol):
         ...
 
     def take(self, snapshot: Snapshot, at: float, tick: bool) -> None:
-        """A reading that began at this moment of the clock; whether it is one of its ticks, or was taken on request."""
+        """A reading of this moment of the clock; whether it is one of its ticks, or was taken on request."""
         ...
 
     def miss(self, ticks: int) -> None:
@@ -83,20 +87,21 @@ class Beat:
         self._make = make
         self._interval = interval
         self._clock = clock
-        self._lock = threading.Lock()
-        self._woken = threading.Event()
+        self._lock = threading.RLock()
+        self._woken = Flag()
         self._listeners: list[Listener] = []
         self._wanting: set[Listener] = set()
-        self._leaving: dict[Listener, threading.Event] = {}
+        self._leaving: dict[Listener, Flag] = {}
         self._requested = False
         self._thread: threading.Thread | None = None
+        self._under_way = False
 
     def join(self, listener: Listener) -> None:
         """Listen from now on, beginning with a reading that is taken at once."""
         failure = None
         with self._lock:
             self._listeners.append(listener)
-            if self._thread is None or self._thread.ident is None:  # else Ctrl-C has come between
+            if self._thread is None or not self._under_way:  # Ctrl-C may have come between; the later one runs
                 self._thread = threading.Thread(target=self._run, name="accelmetrics-monitor", daemon=True)
                 failure = guarded(self._thread.start).failure
                 if failure is not None:
@@ -107,13 +112,13 @@ class Beat:
         if failure is not None:
             listener.fail(f"no thread is to be had: {failure.detail}")
 
-    def leave(self, listener: Listener) -> threading.Event:
+    def leave(self, listener: Listener) -> Flag:
         """Ask for one last reading.
 
         Returns:
             What is set when that has been taken, or none will be: wait for it as long as you like, then :meth:`drop`.
         """
-        left = threading.Event()
+        left = Flag()
         with self._lock:
             if listener in self._listeners and self._thread not in {None, threading.current_thread()}:
                 left = self._leaving.setdefault(listener, left)
@@ -144,6 +149,7 @@ class Beat:
         with self._lock:
             if self._thread is not threading.current_thread():
                 return
+            self._under_way = True
         made = guarded(self._make)
         failure = made.failure
         if made.value is not None:
@@ -175,10 +181,11 @@ class Beat:
 
     def _read(self, sampler: Sampler, now: float, tick: bool, owed: set[Listener]) -> None:
         outcome = guarded(sampler.sample)
+        at = now if outcome.value is None else _read_at(outcome.value, now, self._clock.monotonic())
         for listener in list(self._listeners):
             failure = outcome.failure
             if outcome.value is not None:
-                failure = guarded(listener.take, outcome.value, now, tick or listener in owed).failure
+                failure = guarded(listener.take, outcome.value, at, tick or listener in owed).failure
             if failure is not None:
                 guarded(listener.fail, failure.detail)
 
@@ -202,12 +209,12 @@ class Beat:
         with self._lock:
             if self._listeners:
                 return False
-            self._thread = None
+            self._thread, self._under_way = None, False
             return True
 
     def _end(self, words: str) -> None:
         with self._lock:
-            listeners, self._thread = list(self._listeners), None
+            listeners, self._thread, self._under_way = list(self._listeners), None, False
             for listener in listeners:
                 self._remove(listener)
         for listener in listeners:
@@ -233,6 +240,12 @@ class Beat:
         if self._leaving or self._wanting:
             return REQUEST_PAUSE
         return max(REQUEST_PAUSE, REQUEST_SHARE * spent) if self._requested else float("inf")
+
+
+def _read_at(snapshot: Snapshot, began: float, ended: float) -> float:
+    """When the devices were read: at the first reading a driver may take seconds to open, for which nothing is known."""
+    ages = [status.age_seconds for status in snapshot.backends if status.age_seconds is not None]
+    return max(began, ended - min(ages)) if ages else began
 
 
 # Held by those who listen, and gone with them. Keyed by the process too: there is no lock for a fork to copy in its locked state.

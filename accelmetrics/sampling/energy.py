@@ -22,7 +22,7 @@ class Energy(NamedTuple):
     Attributes:
         joules: The energy.
         source: ``counter``: the device's own counter, between whose readings the value is interpolated to the moment;
-            ``integrated``: the power readings, joined by straight lines.
+            ``integrated``: the power readings, joined by straight lines; the first and the last one hold to the window's edges.
         seconds: The time that readings cover: less than the window's where the device gave none.
     """
 
@@ -42,20 +42,12 @@ def energy_columns(layout: Layout) -> Columns:
     return {device: (found.get(COUNTER), found.get(POWER)) for device, found in places.items()}
 
 
-class Track:
-    """One quantity of one device over time: a counter in joules, or a power in watts.
+class _Counter:
+    """A device's own counter of joules, over a window."""
 
-    Keeps the running integral at few moments only, so that it does not grow: what a window needs is its value where the
-    window begins and ends.
+    __slots__ = ("_at", "_value", "broken", "covered", "total")
 
-    Args:
-        counter: Whether the values count joules; else they are watts.
-    """
-
-    __slots__ = ("_at", "_counter", "_value", "broken", "covered", "total")
-
-    def __init__(self, counter: bool) -> None:
-        self._counter = counter
+    def __init__(self) -> None:
         self._at: float | None = None
         self._value = 0.0
         self.total = 0.0
@@ -71,13 +63,10 @@ class Track:
         low, high = max(before, begin), min(at, end)
         if high <= low:
             return
-        if self._counter:
-            if value < last:
-                self.broken = True  # the counter began anew: what was used until then is not known
-                return
-            self.total += (value - last) * (high - low) / (at - before)
-        else:
-            self.total += (high - low) * (_between(before, last, at, value, low) + _between(before, last, at, value, high)) / 2
+        if value < last:
+            self.broken = True  # the counter began anew: what was used until then is not known
+            return
+        self.total += (value - last) * (high - low) / (at - before)
         self.covered += high - low
 
     def gap(self) -> None:
@@ -85,8 +74,50 @@ class Track:
         self._at = None
 
 
-def _between(start: float, first: float, end: float, last: float, at: float) -> float:
-    return first + (last - first) * (at - start) / (end - start)
+class _Draw:
+    """A device's power, over a window: straight lines between its readings, the first and the last one held to the edges.
+
+    What is read after the end is what the device draws then, and no part of the window; unless that had no reading.
+    """
+
+    __slots__ = ("_at", "_waiting", "_watts", "held", "joined", "total")
+
+    def __init__(self) -> None:
+        self._at: float | None = None
+        self._watts = 0.0
+        self._waiting = True
+        self.total = 0.0
+        self.joined = 0.0
+        self.held = 0.0
+
+    def add(self, at: float, watts: float, begin: float, end: float) -> None:
+        """Take a reading, or that the one before was served again."""
+        if at < begin:
+            self._waiting = True  # for the first one within, which is known to stand from the beginning on
+        elif at > end:
+            self._close(watts, begin, end)
+        elif isfinite(watts):
+            if self._at is not None:
+                self.total += (at - self._at) * (self._watts + watts) / 2
+                self.joined += at - self._at
+            elif self._waiting:
+                self._hold(watts, at - begin)
+            self._at, self._watts, self._waiting = at, watts, False
+
+    def gap(self) -> None:
+        """The value was absent, or nobody looked."""
+        self._at, self._waiting = None, False
+
+    def _close(self, watts: float, begin: float, end: float) -> None:
+        if self._at is not None:
+            self._hold(self._watts, end - self._at)
+        elif self._waiting and isfinite(watts):
+            self._hold(watts, end - begin)
+        self.gap()
+
+    def _hold(self, watts: float, seconds: float) -> None:
+        self.total += watts * seconds
+        self.held += seconds
 
 
 class DeviceEnergy:
@@ -100,16 +131,24 @@ class DeviceEnergy:
 
     def __init__(self, begin: float) -> None:
         self._begin = begin
-        self._counter = Track(True)
-        self._power = Track(False)
+        self._counter = _Counter()
+        self._power = _Draw()
 
     def add(self, at: float, end: float, joined: bool, counter: float | None, power: float | None) -> None:
-        """Take one reading of both; None where there is none."""
-        for track, value in ((self._counter, counter), (self._power, power)):
-            if not joined or value is None:
-                track.gap()
-            if value is not None and isfinite(value):  # else the reading before was served again
-                track.add(at, value, self._begin, end)
+        """Take one reading of both; None where there is none.
+
+        Those from before the beginning, and the one after the end, tell what lies between them and the window's edges.
+        """
+        if not joined:
+            self.gap()
+        if counter is None:
+            self._counter.gap()
+        elif isfinite(counter):  # else the reading before was served again
+            self._counter.add(at, counter, self._begin, end)
+        if power is None:
+            self._power.gap()
+        else:
+            self._power.add(at, power, self._begin, end)
 
     def gap(self) -> None:
         """The device gave nothing."""
@@ -117,13 +156,17 @@ class DeviceEnergy:
         self._power.gap()
 
     def result(self) -> Energy | None:
-        """What was used, by the counter if it covers as much as the power does; None when neither was read twice."""
+        """What was used, by the counter if its readings cover as much as those of the power do; None when neither tells."""
         counter, power = self._counter, self._power
-        if counter.covered > 0 and not counter.broken and counter.covered >= 0.99 * power.covered:
+        if counter.covered > 0 and not counter.broken and counter.covered >= 0.99 * power.joined:
             return Energy(counter.total, "counter", counter.covered)
-        if power.covered > 0:
-            return Energy(power.total, "integrated", power.covered)
+        if power.joined + power.held > 0:
+            return Energy(power.total, "integrated", power.joined + power.held)
         return None
+
+
+def _between(start: float, first: float, end: float, last: float, at: float) -> float:
+    return first + (last - first) * (at - start) / (end - start)
 
 
 class _Level(NamedTuple):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from math import isfinite
 from typing import NamedTuple
 
+from accelmetrics.sampling.inbox import Inbox
 from accelmetrics.sampling.rows import Block, Layout, Row
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 
@@ -60,28 +60,19 @@ class History:
         self._count, self._age = _bounds(bound)
         self._blocks: deque[Block] = deque()
         self._length = 0
-        self._lock = threading.Lock()
+        self._inbox = Inbox[Row]()
 
     def add(self, row: Row) -> None:
-        """Remember a reading and forget what is beyond the bound."""
-        if self._count == 0:
-            return
-        with self._lock:
-            blocks = self._blocks
-            if not blocks or blocks[-1].layout is not row.layout or len(blocks[-1].ats) >= _rows(row.layout):
-                blocks.append(Block(row.layout))
-            blocks[-1].append(row)
-            self._length += 1
-            self._trim(row.at)
+        """Remember a reading and forget what is beyond the bound. Waits for nobody."""
+        if self._count != 0:
+            self._inbox.put(row, self._take)
 
     def clear(self) -> None:
         """Forget everything."""
-        with self._lock:
-            self._blocks.clear()
-            self._length = 0
+        self._inbox.read(self._forget, self._take)
 
     def __len__(self) -> int:
-        return self._length
+        return self._inbox.read(lambda: self._length, self._take)
 
     @property
     def times(self) -> list[float]:
@@ -118,8 +109,21 @@ class History:
         return columns | {key: _column(parts, key) for key in _keys(parts)}
 
     def _parts(self) -> list[_Part]:
-        with self._lock:
-            return [_Part(block, block.rows) for block in self._blocks]
+        return self._inbox.read(lambda: [_Part(block, block.rows) for block in self._blocks], self._take)
+
+    def _take(self, rows: deque[Row]) -> None:
+        blocks = self._blocks
+        while rows:
+            row = rows.popleft()
+            if not blocks or blocks[-1].layout is not row.layout or len(blocks[-1].ats) >= _rows(row.layout):
+                blocks.append(Block(row.layout))
+            blocks[-1].append(row)
+            self._length += 1
+            self._trim(row.at)
+
+    def _forget(self) -> None:
+        self._blocks.clear()
+        self._length = 0
 
     def _trim(self, now: float) -> None:
         while self._length > self._count:

@@ -104,7 +104,7 @@ class Inventory:
 
     def _place(self, backend: str, anchor: str, device: DeviceIdentity) -> Place:
         known = self._places.get((backend, anchor))
-        place = known._replace(identity=device) if known is not None else self._new_place(backend, device)
+        place = known._replace(identity=device) if known is not None else self._new_place(backend, device)._replace(listed_by=backend)
         self._places[(backend, anchor)] = place
         return place
 

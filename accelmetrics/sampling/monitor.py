@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from math import isnan
 from types import TracebackType
 from typing import Any, SupportsFloat
 from weakref import WeakSet
@@ -23,7 +24,7 @@ from accelmetrics.sampling.engine import hostname
 from accelmetrics.sampling.history import History
 from accelmetrics.sampling.outlet import Outlet, distinct
 from accelmetrics.sampling.rows import Row
-from accelmetrics.sampling.run import CLOSE_TIMEOUT, Extra, Kept, Run, end_all
+from accelmetrics.sampling.run import CLOSE_TIMEOUT, Extra, Kept, Run, end_all, say_stayed
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.sampling.steps import StepLog
 from accelmetrics.sampling.subscribers import CallbackExporter, Stream
@@ -43,7 +44,8 @@ class Monitor:
 
     Nothing it does raises into the program, waits for a driver on the program's threads, or keeps the interpreter from
     exiting. What goes wrong is logged once under ``accelmetrics`` and stands in ``status``. May be stopped and started again,
-    by any thread. In the child of a fork it is not running; the child may start it anew.
+    by any thread. In the child of a fork it is not running; the child may start it anew, without the exporters and callbacks
+    that it was started with in the parent.
 
     Args:
         interval: Seconds between two readings, from 0.01; 0.1 is a good pace for short steps.
@@ -85,12 +87,13 @@ class Monitor:
         for exporter in exporters:
             if not any(exporter is known for known in self._sinks.values()):
                 self._sinks[distinct(_name(exporter), self._sinks)] = exporter
+        self._stayed: tuple[tuple[str, Exporter], ...] = ()
         self._renew(history)
 
     def _renew(self, history: int | timedelta) -> None:
         """What a monitor begins with that has not run in this process."""
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._run: Run | None = None
         self._kept = Kept(self.interval, self._timeout, self.labels, self._extras, History(history), Windows(), StepLog())
 
@@ -103,10 +106,15 @@ class Monitor:
                 if last is not None:
                     last.abandon()  # its stop may still be waiting for exporters, or Ctrl-C have come between
                 beat = shared_beat(self._key, self._new_beat)
-                self._run = run = Run(self._kept, beat, self._outlets(last))
+                run = Run(self._kept, beat, self._outlets(last))
+                if self._run is not last:  # a signal handler has started it in between
+                    return self
+                self._run = run
                 _running.add(run)
                 _stop_all_at_exit()
                 run.begin()
+                if last is None and self._stayed:
+                    say_stayed(name for name, _ in self._stayed)
         return self
 
     def stop(self, timeout: float = CLOSE_TIMEOUT) -> None:
@@ -114,10 +122,14 @@ class Monitor:
 
         Args:
             timeout: Seconds that this takes at most; what exporters have not delivered then is dropped, and said.
+
+        Raises:
+            InvalidOptionError: The timeout is no number.
         """
+        by = time.monotonic() + _span(timeout)
         run = self._current()
         if run is not None:
-            end_all([run], time.monotonic() + timeout)
+            end_all([run], by)
             _running.discard(run)
 
     def pause(self) -> None:
@@ -131,9 +143,13 @@ class Monitor:
             run.resume()
 
     def flush(self, timeout: float = CLOSE_TIMEOUT) -> bool:
-        """Wait until exporters have delivered what was read, at most so many seconds; whether they have."""
+        """Wait until exporters have delivered what was read, at most so many seconds; whether they have.
+
+        Raises:
+            InvalidOptionError: The timeout is no number.
+        """
         run = self._current()
-        by = time.monotonic() + timeout
+        by = time.monotonic() + _span(timeout)
         outlets = run.outlets if run is not None else ()
         return all([outlet.flush(max(0.0, by - time.monotonic())) for outlet in outlets])  # noqa: C419  each has its turn
 
@@ -189,7 +205,12 @@ class Monitor:
         """A stretch of the program to be measured: a context manager, a decorator, or begun and ended by hand.
 
         Windows may nest and overlap, on any threads.
+
+        Raises:
+            InvalidOptionError: The name is no text, as where a decorator was written without parentheses.
         """
+        if not isinstance(name, str):
+            raise InvalidOptionError(f"a window's name must be a text, and not {name!r}: a decorator is written @monitor.window('name')")
         return Window(self, name)
 
     def log(self, /, step: int | None = None, **values: SupportsFloat | None) -> None:
@@ -207,12 +228,17 @@ class Monitor:
 
         Returns:
             Call it to end the subscription.
+
+        Raises:
+            InvalidOptionError: It cannot be called.
         """
+        if not callable(callback):
+            raise InvalidOptionError(f"{callback!r} cannot be called: subscribe a function that takes a snapshot")
         self._check_process()
         sink = CallbackExporter(callback)
         with self._lock:
             name = distinct(sink.name, self._sinks)
-            self._sinks[name] = sink
+            self._sinks = {**self._sinks, name: sink}
             run = self._run
             if run is not None and not run.over:
                 run.add(Outlet(sink, name))
@@ -252,11 +278,16 @@ class Monitor:
     def dismiss(self, window: Window) -> bool:
         """Take one more reading for a window that has ended; whether one will come."""
         run = self._current()
-        expected = run is not None and not run.over and not run.paused
+        expected = run is not None and not (run.over or run.paused or run.error or self._kept.windows.silent)
         self._kept.windows.dismiss(window, expected)
         if run is not None and expected:
             run.request()
         return expected
+
+    def despair(self) -> None:
+        """A window's last reading has not come in time: no window waits for one until there is one."""
+        self._kept.windows.silent = True
+        self._kept.windows.settle()
 
     def _new_beat(self) -> Beat:
         return Beat(self._make, self.interval, self._clock)
@@ -274,6 +305,8 @@ class Monitor:
     def _check_process(self) -> None:
         """In the child of the process that it ran in, forget all that: threads and locks stayed behind."""
         if os.getpid() != self._pid:
+            if self._run is not None:  # their files and sockets are those of the parent; kept, lest they be closed by being forgotten
+                self._stayed, self._sinks = (*self._stayed, *self._sinks.items()), {}
             self._renew(self._kept.history.bound)
 
 
@@ -283,15 +316,22 @@ def _interval(interval: object) -> float:
     return float(interval)
 
 
-def checked_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
-    """Labels as texts.
+def checked_labels(labels: Mapping[str, str | None] | None) -> dict[str, str]:
+    """Labels as texts, without those that are None.
 
     Raises:
         InvalidOptionError: They are no mapping.
     """
     if labels is not None and not isinstance(labels, Mapping):
         raise InvalidOptionError(f"labels is {labels!r}: it must be a mapping of names to texts")
-    return {str(name): str(value) for name, value in (labels or {}).items()}
+    return {str(name): str(value) for name, value in (labels or {}).items() if value is not None}
+
+
+def _span(seconds: object) -> float:
+    """A time-out that every clock can take."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or isnan(seconds):
+        raise InvalidOptionError(f"timeout is {seconds!r}: it must be a number of seconds")
+    return min(max(0.0, seconds), LONGEST_INTERVAL)
 
 
 def _key(options: Mapping[str, Any], interval: float) -> Hashable:

@@ -116,7 +116,7 @@ def _repeated(sequences: Sequences, before: Sequences) -> frozenset[str]:
 
 def _owners(snapshot: Snapshot) -> Iterator[str]:
     """By column, the name of the backend that the value came from; empty where that is not known."""
-    devices = {place.key: place.identity.backend for place in snapshot.identities}
+    devices = {place.key: place.backend for place in snapshot.identities}
     names = [status.name for status in snapshot.backends]
     return (_owner(key, devices, names) for key in snapshot.metrics)
 

@@ -15,6 +15,7 @@ from math import isfinite
 from typing import NamedTuple
 from weakref import WeakSet
 
+from accelmetrics.backends.flag import Flag
 from accelmetrics.backends.guard import guarded
 from accelmetrics.sampling.beat import Beat
 from accelmetrics.sampling.energy import Meter
@@ -31,6 +32,10 @@ CLOSE_TIMEOUT = 5.0
 """Seconds that a stop takes at most, while exporters deliver what is queued."""
 LAST_READING = 1.5
 """In timeouts: how long a stop waits for the last reading."""
+LAST_READING_SHARE = 0.5
+"""Of a stop's time: how much of it that wait takes at most. The rest is the exporters'."""
+SLICE = 0.02
+"""Seconds from one look at several last readings to the next."""
 
 Extra = Callable[[Snapshot], Mapping[str, int | float]]
 """Metrics of the watched program itself, read at every tick."""
@@ -82,7 +87,7 @@ class Run:
         self.pid = os.getpid()
         self._kept = kept
         self._beat = beat
-        self._taking = threading.Lock()
+        self._taking = threading.RLock()  # a signal handler may come to it again; the beat holds it and waits for nobody
         self._streams: WeakSet[Stream] = WeakSet()
         self._rows = RowMaker()
         self._meter = Meter()
@@ -148,6 +153,8 @@ class Run:
         for outlet in self.outlets:
             outlet.start()
         self._beat.join(self)
+        if self.over:  # a signal handler has stopped it in between
+            self._beat.drop(self)
         self.begun = True
 
     def abandon(self) -> None:
@@ -186,8 +193,8 @@ class Run:
         """Deliver to one more from now on."""
         with self._taking:
             if not self._settled:
+                self.outlets = (*self.outlets, outlet)  # first, for whoever stops it in between
                 outlet.start()
-                self.outlets = (*self.outlets, outlet)
 
     def remove(self, wanted: Callable[[Outlet], bool]) -> None:
         """Deliver to some no more."""
@@ -219,14 +226,18 @@ class Run:
         exporters = tuple(outlet.status for outlet in self.outlets)
         return MonitorStatus(self._kept.interval, self._ticks, self._missed, self._timed_out, exporters)
 
-    def leave(self) -> threading.Event:
+    def leave(self) -> Flag:
         """Ask for the last reading; gives what is set when it was taken."""
         self.over = True
         return self._beat.leave(self)
 
-    def end(self, left: threading.Event, by: float) -> None:
-        """After the last reading, for which little time is waited, deliver what is queued until a moment of ``time.monotonic``."""
-        left.wait(max(0.0, min(by - time.monotonic(), LAST_READING * self._kept.timeout)))
+    def last_reading_by(self, by: float) -> float:
+        """Until when the last reading is waited for, where everything is to be over at a moment of ``time.monotonic``."""
+        now = time.monotonic()
+        return now + max(0.0, min(LAST_READING_SHARE * (by - now), LAST_READING * self._kept.timeout))
+
+    def end(self, by: float) -> None:
+        """After the last reading: deliver what is queued until a moment of ``time.monotonic``; does not wait for it."""
         self._beat.drop(self)
         self.settle()
         for outlet in self.outlets:
@@ -236,13 +247,20 @@ class Run:
 def end_all(runs: Sequence[Run], by: float) -> None:
     """Stop runs side by side, within one limit. Doing it again, or in two threads at once, changes nothing.
 
+    Half of the time is for last readings. The exporters of each run have what is left when its own has come.
+
     Args:
         runs: Which.
         by: The moment of ``time.monotonic`` at which nobody waits any longer.
     """
-    left = [run.leave() for run in runs]
-    for run, event in zip(runs, left, strict=True):
-        run.end(event, by)
+    leaving = [(run, run.leave(), run.last_reading_by(by)) for run in runs]
+    while leaving:
+        _, first, until = leaving[0]
+        first.wait(min(until - time.monotonic(), SLICE if len(leaving) > 1 else CLOSE_TIMEOUT))
+        done = [one for one in leaving if one[1].is_set() or time.monotonic() >= one[2]]
+        leaving = [one for one in leaving if one not in done]
+        for run, _, _ in done:
+            run.end(by)
     for run in runs:
         for outlet in run.outlets:
             outlet.join()
@@ -250,3 +268,13 @@ def end_all(runs: Sequence[Run], by: float) -> None:
 
 def _numbers(extra: Extra, snapshot: Snapshot) -> dict[str, int | float]:
     return {key: value for key, value in extra(snapshot).items() if type(value) is int or (type(value) is float and isfinite(value))}
+
+
+def say_stayed(names: Iterable[str]) -> None:
+    """In the child of a fork that starts a monitor: what it begins without."""
+    log.warning(
+        "monitor: %s stay with the process that started them and get no records of its child %d: make a Monitor of its own there, "
+        "with a path or a port for each process",
+        ", ".join(names),
+        os.getpid(),
+    )

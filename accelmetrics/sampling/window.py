@@ -3,6 +3,9 @@
 The monitor hands every reading to each open window, which keeps rows for a little while and then folds them into statistics
 of bounded size: a window may last a second or a month. The moments at which one begins and ends are read besides the
 monitor's own ticks, in the background, so that short windows have readings too and energy is exact to the moment.
+
+The beat puts rows into a window without waiting for anybody: the program may hold the window's lock, and be interrupted there
+by a signal handler that waits for the beat.
 """
 
 from __future__ import annotations
@@ -11,21 +14,25 @@ import functools
 import inspect
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from types import TracebackType
-from typing import ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
+from accelmetrics.backends.flag import Flag
 from accelmetrics.sampling.energy import Energy
 from accelmetrics.sampling.folding import Across, Folder
+from accelmetrics.sampling.inbox import Inbox
 from accelmetrics.sampling.rows import Block, Row
 from accelmetrics.sampling.summary import Summary
+from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 PENDING = 64
-"""Rows that a window keeps before it folds them."""
+"""Rows that a window keeps before the beat folds them; more while the program is looking at its results."""
 PATIENCE = 2.0
 """Seconds that who asks for results waits for the reading that closes the window: a driver may hang."""
 
@@ -45,12 +52,17 @@ class Owner(Protocol):
         """Take one more reading for it at once; whether one will come."""
         ...
 
+    def despair(self) -> None:
+        """That reading has not come in time: no window waits for one until there is one."""
+        ...
+
 
 class Window:
     """Made by ``Monitor.window``: a context manager, a decorator, or begun and ended by hand.
 
     Results are there once it has ended: asking for them waits, for two seconds at most, for the reading that closes it.
     While it is open they tell what has been so far. As a decorator it is a new window at every call.
+    Somebody must keep it until it ends: one that nobody knows any more is measured no further.
 
     While the monitor is stopped or paused a window gets no readings; it goes on with those that come after that.
 
@@ -63,10 +75,11 @@ class Window:
         self._owner = owner
         self._begin: float | None = None
         self._end: float | None = None
-        self._closed = threading.Event()
+        self._ending = threading.Lock()  # taken once, by whoever ends it
+        self._closed = Flag()
         self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._block: Block | None = None
+        self._inbox = Inbox[Row](PENDING)
+        self._before: Row | None = None
         self._folder = Folder(0.0)
 
     def begin(self) -> Window:
@@ -75,24 +88,17 @@ class Window:
         Raises:
             InvalidOptionError: It has begun already.
         """
-        with self._guard():
-            if self._begin is not None:
-                raise InvalidOptionError(f"the window {self.name!r} has begun already: monitor.window({self.name!r}) makes a new one")
-            self._begin = self._owner.now()
-            self._folder = Folder(self._begin)
-            before = self._owner.admit(self)
-            if before is not None:
-                self._folder.start_from(before)
+        self._check_process()
+        self._inbox.read(self._do_begin, self._fold)
         return self
 
     def end(self) -> Window:
         """End. Ending twice, or without a beginning, changes nothing."""
-        with self._guard():
-            if self._begin is None or self._end is not None:
-                return self
+        self._check_process()
+        if self._begin is not None and self._ending.acquire(blocking=False):
             self._end = self._owner.now()
-        if not self._owner.dismiss(self):
-            self._closed.set()
+            if not self._owner.dismiss(self):
+                self._closed.set()
         return self
 
     def __enter__(self) -> Window:
@@ -104,10 +110,18 @@ class Window:
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         """Decorate a function: each of its calls is a window of this name, found in ``Monitor.windows``.
 
-        A call of a coroutine function lasts until it has been awaited.
+        A call of a coroutine function lasts until it has been awaited, one of a generator function until that is exhausted.
+
+        Raises:
+            InvalidOptionError: It is an asynchronous generator function, or nothing that can be called.
         """
-        if inspect.iscoroutinefunction(function):
-            return cast("Callable[P, T]", self._decorate_coroutine(function))
+        given: object = function
+        if not callable(given) or inspect.isasyncgenfunction(function):
+            raise InvalidOptionError(f"{function!r} cannot be decorated: write `with monitor.window({self.name!r}):` within it")
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+            return cast("Callable[P, T]", self._decorate_coroutine(cast("Callable[P, Awaitable[T]]", function)))
+        if inspect.isgeneratorfunction(function):
+            return cast("Callable[P, T]", self._decorate_generator(function))
 
         @functools.wraps(function)
         def measured(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -121,6 +135,14 @@ class Window:
         async def measured(*args: P.args, **kwargs: P.kwargs) -> T:
             with Window(self._owner, self.name):
                 return await function(*args, **kwargs)
+
+        return measured
+
+    def _decorate_generator(self, function: Callable[P, Generator[T, Any, Any]]) -> Callable[P, Generator[T, Any, Any]]:
+        @functools.wraps(function)
+        def measured(*args: P.args, **kwargs: P.kwargs) -> Generator[T, Any, Any]:
+            with Window(self._owner, self.name):
+                return (yield from function(*args, **kwargs))
 
         return measured
 
@@ -152,33 +174,25 @@ class Window:
         """By name (``powerWatts``), the metric over all whole devices: partitions are part of one."""
         return self._look(Folder.across)
 
-    def seconds_above(self, key: str, threshold: float) -> float:
-        """For how long a metric was above a threshold.
+    def seconds_above(self, key: str, threshold: float) -> float | None:
+        """For how long a metric was above a threshold; None where it was not read during the window.
 
         Raises:
-            UnknownNameError: It was not read during the window.
+            UnknownNameError: It was not read, and there is no such metric.
         """
 
-        def find(folder: Folder) -> float:
-            if key not in folder.metrics:
+        def find(folder: Folder) -> float | None:
+            held = folder.metrics.get(key)
+            if held is None and match(key) is None:
                 raise UnknownNameError("metric of the window", key, folder.metrics)
-            return folder.metrics[key].seconds_above(threshold)
+            return held.seconds_above(threshold) if held is not None else None
 
         return self._look(find)
 
     def feed(self, row: Row) -> bool:
-        """Take a reading, from the monitor; whether the window is closed by it."""
-        with self._guard():
-            if self._begin is None or row.at < self._begin:
-                self._folder.start_from(row)  # it was being taken when the window began
-                return False
-            block = self._block
-            if block is None or block.layout is not row.layout or len(block) >= PENDING:
-                self._fold()
-                block = self._block = Block(row.layout)
-            block.append(row)
-            closed = self._end is not None and row.at >= self._end
-        if closed:
+        """Take a reading, from the monitor; whether the window is closed by it. Waits for nobody."""
+        self._inbox.put(row, self._fold)
+        if closed := self._end is not None and row.at >= self._end:
             self._closed.set()
         return closed
 
@@ -186,24 +200,50 @@ class Window:
         """No further reading will come."""
         self._closed.set()
 
+    def _do_begin(self) -> None:
+        if self._begin is not None:
+            raise InvalidOptionError(f"the window {self.name!r} has begun already: monitor.window({self.name!r}) makes a new one")
+        self._begin = self._owner.now()
+        self._folder = Folder(self._begin)
+        self._before = self._owner.admit(self)
+        if self._before is not None:
+            self._folder.start_from(self._before)
+
     def _look(self, read: Callable[[Folder], T]) -> T:
         """What something says when everything is folded, and nothing added meanwhile."""
-        if self._end is not None:
-            self._closed.wait(PATIENCE)
-        with self._guard():
-            self._fold()
-            return read(self._folder)
+        self._check_process()
+        if self._end is not None and not self._closed.wait(PATIENCE):
+            self._closed.set()
+            self._owner.despair()
+        return self._inbox.read(lambda: read(self._folder), self._fold)
 
-    def _fold(self) -> None:
-        block, self._block = self._block, None
+    def _fold(self, rows: deque[Row]) -> None:
+        block: Block | None = None
+        while rows:
+            row = rows.popleft()
+            if self._begin is None or row.at < self._begin:
+                self._start_from(row)
+                continue
+            if block is not None and block.layout is not row.layout:
+                self._fold_block(block)
+                block = None
+            block = block or Block(row.layout)
+            block.append(row)
         if block is not None:
-            self._folder.fold(block, float("inf") if self._end is None else self._end)
+            self._fold_block(block)
 
-    def _guard(self) -> threading.Lock:
-        """The lock; a new one in the child of a fork, where nobody gives the old one back and no reading will come."""
+    def _start_from(self, row: Row) -> None:
+        """A reading that was being taken when the window began."""
+        if row is not self._before:  # else the folder has it already
+            self._folder.start_from(row)
+
+    def _fold_block(self, block: Block) -> None:
+        self._folder.fold(block, float("inf") if self._end is None else self._end)
+
+    def _check_process(self) -> None:
+        """In the child of a fork nobody gives a lock back that was taken, and no reading will come."""
         if os.getpid() != self._pid:
             self._pid = os.getpid()
-            self._lock = threading.Lock()
-            self._block = None
+            self._inbox = Inbox(PENDING)
+            self._closed = Flag()
             self._closed.set()
-        return self._lock

@@ -1,10 +1,14 @@
-"""Which windows of a monitor are open, and which have ended. Outlives the monitor's stops and starts, as windows may."""
+"""Which windows of a monitor are open, and which have ended. Outlives the monitor's stops and starts, as windows may.
+
+Without a lock, since each step is one call in C: windows are begun and ended by the program, whom a signal handler may interrupt
+anywhere that uses the monitor itself, and fed by the beat, which must wait for nobody.
+"""
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from accelmetrics.sampling.rows import Row
 
@@ -16,49 +20,55 @@ KEPT_WINDOWS = 32
 
 
 class Windows:
-    """The windows of one monitor. Safe from any thread."""
+    """The windows of one monitor. Safe from any thread, and from signal handlers.
+
+    Attributes:
+        silent: Whether a window waited for its last reading in vain, and none has come since.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: tuple[Window, ...] = ()
+        self.silent = False
+        # Weak, as nobody can end a window that the program has lost, say by Ctrl-C in the middle of its beginning.
+        self._open: dict[int, ref[Window]] = {}
         self._past: deque[Window] = deque(maxlen=KEPT_WINDOWS)
         self._last: Row | None = None
 
     @property
     def past(self) -> tuple[Window, ...]:
         """The last ones that have ended, in the order of their ends."""
-        with self._lock:
-            return tuple(self._past)
+        return tuple(self._past.copy())
 
     def admit(self, window: Window) -> Row | None:
-        """Hand a window readings from now on; gives the last one before."""
-        with self._lock:
-            self._open = (*self._open, window)
-            return self._last
+        """Hand a window readings from now on; gives the last one before, which it may be handed all the same."""
+        self._open[id(window)] = ref(window)  # without a callback, which would swallow Ctrl-C
+        return self._last
 
     def dismiss(self, window: Window, expected: bool) -> None:
         """A window has ended; whether one more reading is expected for it."""
-        with self._lock:
-            self._past.append(window)
-            if not expected:
-                self._remove(window)
+        self._past.append(window)
+        if not expected:
+            self._open.pop(id(window), None)
 
     def feed(self, row: Row) -> None:
         """Hand a reading to every open window; those that it closes get no more."""
-        with self._lock:
-            self._last, windows = row, self._open
-        closed = [window for window in windows if window.feed(row)]
-        if closed:
-            with self._lock:
-                self._remove(*closed)
+        self._last, self.silent = row, False
+        for window in self._known():
+            if window.feed(row):
+                self._open.pop(id(window), None)
 
     def settle(self) -> None:
         """No reading will come for a while: what has ended waits for none. What is open goes on when one comes."""
-        with self._lock:
-            ended = [window for window in self._open if window.ended]
-            self._remove(*ended)
-        for window in ended:
-            window.close()
+        for window in self._known():
+            if window.ended:
+                self._open.pop(id(window), None)
+                window.close()
 
-    def _remove(self, *windows: Window) -> None:
-        self._open = tuple(other for other in self._open if other not in windows)
+    def _known(self) -> list[Window]:
+        found = []
+        for number, known in list(self._open.items()):
+            window = known()
+            if window is not None:
+                found.append(window)
+            elif self._open.get(number) is known:  # else another window has the number by now
+                self._open.pop(number, None)
+        return found

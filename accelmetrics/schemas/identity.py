@@ -55,7 +55,7 @@ class DeviceIdentity(NamedTuple):
 
     @property
     def backend(self) -> str:
-        """The backend that lists it, where that is a built-in one; of others, the vendor."""
+        """The built-in backend that lists devices of its vendor; of other vendors, the vendor."""
         return _BACKENDS.get(self.vendor, self.vendor)
 
     @property

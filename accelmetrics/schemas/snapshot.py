@@ -30,12 +30,19 @@ class Place(NamedTuple):
         index: The number in the key.
         visible_index: Its position under the vendor's ``*_VISIBLE_DEVICES``, None where that hides it.
         identity: What does not change about it.
+        listed_by: The name of the backend that lists it; empty where nobody said, as in documents.
     """
 
     key: str
     index: int  # type: ignore[assignment]  # a place is read by name, never searched
     visible_index: int | None
     identity: DeviceIdentity
+    listed_by: str = ""
+
+    @property
+    def backend(self) -> str:
+        """The backend that lists it; where nobody said, the one that lists devices of this vendor."""
+        return self.listed_by or self.identity.backend
 
 
 class Snapshot:
@@ -190,7 +197,8 @@ class Snapshot:
         return self._comparable() == other._comparable()
 
     def _comparable(self) -> tuple[object, ...]:
-        return (self.time_ns // 1000, *self._parts()[1:])
+        _, hostname, metrics, identities, *rest = self._parts()
+        return (self.time_ns // 1000, hostname, metrics, [place._replace(listed_by="") for place in identities], *rest)
 
     def _parts(self) -> tuple[Any, ...]:
         """The constructor's arguments as plain containers: a mapping that is shared or proxied does not pickle."""

@@ -28,7 +28,7 @@ class Vitals(NamedTuple):
 
     Attributes:
         key: The device's key, ``gpu.0``.
-        name: The product name.
+        name: The product name, fit for a terminal.
         utilization: Share of the time in which it computed, in percent.
         memory_percent: Share of its memory that is in use, in percent.
         memory_used: Bytes in use.
@@ -63,6 +63,11 @@ class Vitals(NamedTuple):
         """``GPU0``, ``GPU0.1`` for a partition."""
         kind, _, number = self.key.partition(".")
         return kind.upper() + number.replace(".mig.", ".")
+
+
+def printable(text: str) -> str:
+    """A text that changes nothing about the terminal that it is shown on: what is not to be seen is a question mark."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else " " if one.isspace() else "?" for one in text)
 
 
 def vitals(snapshot: Snapshot) -> list[Vitals]:
@@ -101,7 +106,7 @@ def _vitals(snapshot: Snapshot, place: Place) -> Vitals:
     if percent is None and used is not None and total:
         percent = 100.0 * used / total
     why = "" if any(value is not None for value in found.values()) else _reason(snapshot, place.key)
-    name = place.identity.name or place.identity.vendor
+    name = printable(place.identity.name or place.identity.vendor)
     whole = not place.identity.parent
     return Vitals(place.key, name, memory_percent=percent, why=why, whole=whole, **{**found, "memory_total": total})
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from accelmetrics.backends.contract import Detection, Number, Reading, ReadOptions
+from accelmetrics.backends.flag import Flag
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
 from accelmetrics.schemas.metric import Metric
@@ -26,7 +27,7 @@ class FakeClock:
         """Let so much time pass."""
         self._now += seconds
 
-    def wait(self, woken: threading.Event, seconds: float) -> None:
+    def wait(self, woken: Flag, seconds: float) -> None:
         """Let so much time pass at once, unless the event is set."""
         if not woken.is_set():
             self.advance(max(0.0, seconds))

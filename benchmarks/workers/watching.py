@@ -17,6 +17,7 @@ import time
 
 import psutil
 
+from accelmetrics.backends.flag import Flag
 from accelmetrics.backends.nvidia import NvidiaBackend
 from accelmetrics.sampling.monitor import Monitor
 from accelmetrics.sampling.window import Window
@@ -72,7 +73,7 @@ class Clock(FakeClock):
         super().__init__()
         self._program = program
 
-    def wait(self, woken: threading.Event, seconds: float) -> None:
+    def wait(self, woken: Flag, seconds: float) -> None:
         """Let so much time pass at once, unless the event is set."""
         monitor = self._program.monitor
         while monitor is not None and monitor.status.ticks > self._program.count:

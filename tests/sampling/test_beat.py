@@ -75,30 +75,34 @@ def test_a_thousand_ticks_do_not_drift() -> None:
 
 
 def test_ticks_that_could_not_be_taken_are_counted_and_not_made_up_for() -> None:
-    """A reading that takes 3.5 intervals costs two ticks; the third is late, and the fourth on time again."""
+    """A reading that takes 3.5 intervals costs two ticks; the third is late, and the fourth on time again.
+
+    A reading is of the moment at which the device was read, which is its end.
+    """
     clock, backend, ear = FakeClock(), gpus(1), Ear()
+    start = clock.monotonic()
     backend.device(0).set(powerWatts=spending(clock, 3.5))
     made = beat(backend, 1.0, clock)
     made.join(ear)
     until(lambda: len(ear.ticks) >= 4)
     leave(made, ear)
-    first = ear.ticks[0]
-    assert [at - first for at in ear.ticks[:4]] == pytest.approx([0.0, 3.5, 4.0, 5.0])
+    assert [at - start for at in ear.ticks[:4]] == pytest.approx([3.5, 3.5, 4.0, 5.0])
     assert ear.missed == 2
 
 
 def test_ticks_and_missed_ticks_add_up_to_the_time_that_passed() -> None:
     """However readings vary: each due moment was either taken or counted as missed."""
     clock, backend, ear = FakeClock(), gpus(1), Ear()
-    backend.device(0).set(powerWatts=spending(clock, *[0.0, 0.4, 1.0, 1.7, 2.0, 0.0, 9.3, 0.2] * 1000))
+    durations = [0.0, 0.4, 1.0, 1.7, 2.0, 0.0, 9.3, 0.2] * 1000
+    backend.device(0).set(powerWatts=spending(clock, *durations))
     accounted: list[int] = []
     ear.on_take = lambda: accounted.append(len(ear.ticks) - 1 + ear.missed)
     made = beat(backend, 1.0, clock)
     made.join(ear)
     until(lambda: len(ear.ticks) > 200)
     leave(made, ear)
-    first = ear.ticks[0]
-    assert accounted[:200] == [int(at - first + 1e-6) for at in ear.ticks[:200]]
+    begun = [at - duration for at, duration in zip(ear.ticks, durations, strict=False)]
+    assert accounted[:200] == [int(at - begun[0] + 1e-6) for at in begun[:200]]
     assert ear.missed > 100
 
 

@@ -31,10 +31,27 @@ def test_the_counter_is_interpolated_to_the_moments_of_the_window() -> None:
 
 
 def test_without_a_counter_power_is_integrated_along_straight_lines() -> None:
-    """From 100 W to 300 W in two seconds is 400 J, and the first second of it 150 J."""
-    readings: list[Reading] = [(0.0, None, 100.0), (2.0, None, 300.0)]
-    assert energy(readings) == Energy(400.0, "integrated", 2.0)
-    assert energy(readings, 0.0, 1.0) == Energy(150.0, "integrated", 1.0)
+    """From 100 W to 300 W in two seconds is 400 J."""
+    assert energy([(0.0, None, 100.0), (2.0, None, 300.0)]) == Energy(400.0, "integrated", 2.0)
+
+
+def test_at_the_edges_of_the_window_power_holds() -> None:
+    """What was drawn before it and after it is not the window's: no line goes there."""
+    readings: list[Reading] = [(0.0, None, 900.0), (1.0, None, 100.0), (2.0, None, 300.0), (9.0, None, 900.0)]
+    assert energy(readings, 0.5, 5.0) == Energy(50.0 + 200.0 + 900.0, "integrated", 4.5)
+    readings[-1] = (9.0, None, REPEATED)
+    assert energy(readings, 0.5, 5.0) == Energy(50.0 + 200.0 + 900.0, "integrated", 4.5)
+    readings[-1] = (9.0, None, None)
+    assert energy(readings, 0.5, 5.0) == Energy(50.0 + 200.0, "integrated", 1.5)
+    readings[0] = (0.0, 5.0, None)
+    assert energy(readings, 0.5, 5.0) == Energy(200.0, "integrated", 1.0)
+
+
+def test_a_counter_that_is_served_again_at_the_edges_is_still_the_one_to_believe() -> None:
+    """Power is held there, which is no more than a guess: what counts is where each was read."""
+    again = REPEATED
+    readings: list[Reading] = [(0.0, again, again), (1.0, 100.0, 90.0), (2.0, again, again), (3.0, 300.0, 90.0), (4.0, again, again)]
+    assert energy(readings, 0.5, 3.5) == Energy(200.0, "counter", 2.0)
 
 
 def test_a_counter_that_begins_anew_is_not_used() -> None:
@@ -84,13 +101,13 @@ def test_a_value_that_was_served_again_is_no_point_of_the_line() -> None:
 )
 @settings(max_examples=150, deadline=None)
 def test_windows_side_by_side_have_the_energy_of_the_whole(pieces: list[tuple[float, float]], share: float, counted: bool) -> None:
-    """Wherever a window is cut in two, nothing is lost and nothing counted twice."""
+    """Wherever a window is cut in two, at a reading where power is held, nothing is lost and nothing counted twice."""
     at, counter, readings = 0.0, 0.0, []
     for seconds, watts in pieces:
         readings.append((at, counter if counted else None, watts))
         at, counter = at + seconds, counter + seconds * watts
     last = readings[-1][0]
-    middle = share * last
+    middle = share * last if counted else readings[int(share * (len(readings) - 1))][0]
     parts = [found.joules for begin, end in ((0.0, middle), (middle, last)) if (found := energy(readings, begin, end))]
     whole = energy(readings, 0.0, last)
     assert whole is not None

@@ -329,6 +329,62 @@ def test_a_new_outlet_waits_for_the_call_that_the_last_one_is_still_in() -> None
     stop(second)
 
 
+def test_outlets_that_wait_for_a_call_share_its_thread_and_go_on_in_order() -> None:
+    """Those whose time has passed meanwhile have counted their records, and are not run; those that have time left deliver."""
+    gate, exporter = Gate(), Recorder()
+    exporter.on_export = lambda taken: gate() if taken.snapshot.time_ns == 0 else None
+    outlets = [Outlet(exporter, "once")]
+    outlets[0].start()
+    put(outlets[0], 0)
+    assert gate.entered.wait(5)
+    for number in range(1, 6):
+        outlets.append(Outlet(exporter, "once", outlets[-1]))
+        outlets[-1].start()
+        put(outlets[-1], number)
+        outlets[-1].close(time.monotonic() + (0.02 if number < 4 else 10))
+        if number < 4:
+            outlets[-1].join()
+    assert threads("accelmetrics-once") == ["accelmetrics-once"]
+    gate.release()
+    stop(outlets[0])
+    outlets[5].join()
+    assert numbers(exporter) == [0, 4, 5]
+    assert [name for name, _ in exporter.calls] == ["open", "export", "flush", "close"] * 3
+    assert [outlet.status[1:5] for outlet in outlets] == [(1, 0, 0, 0), *[(0, 0, 1, 0)] * 3, *[(1, 0, 0, 0)] * 2]
+    no_threads("accelmetrics-once")
+
+
+def test_a_record_that_comes_after_the_end_is_counted() -> None:
+    """It waits for nobody."""
+    outlet = Outlet(Recorder(), "late")
+    outlet.start()
+    put(outlet, 0)
+    stop(outlet)
+    put(outlet, 1)
+    assert outlet.status == ("late", 1, 0, 1, 0, "")
+
+
+def test_a_start_that_ctrl_c_cut_short_is_made_good_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first waits for nobody when it is stopped, and the exporter is opened for the second."""
+
+    def interrupt(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    exporter = Recorder()
+    first = Outlet(exporter, "cut")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(threading.Thread, "start", interrupt)
+        first.start()
+    put(first, 0)
+    assert stop(first) < 0.5
+    second = Outlet(exporter, "cut", first)
+    second.start()
+    put(second, 1)
+    assert second.flush(5.0)
+    assert (numbers(exporter), exporter.count("open"), first.status.dropped, second.status.sent) == ([1], 1, 1, 1)
+    stop(second)
+
+
 def test_one_that_is_not_wanted_any_more_ends_without_delivering(caplog: pytest.LogCaptureFixture) -> None:
     """What waits is no loss."""
     gate, exporter = Gate(), Recorder()

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Mapping
 
+import pytest
+
+from accelmetrics.sampling.monitor import Monitor
 from accelmetrics.sampling.rows import LAYOUTS, REPEATED, Block, Row, RowMaker, split
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
 from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.testing import FakeBackend
+from tests.sampling.conftest import until
 from tests.sampling.watching import row
 
 PLACES = (
@@ -54,6 +61,35 @@ def test_only_the_columns_of_a_source_that_was_served_again_are_marked() -> None
     assert marked == slow.keys()
     third = maker.row(snapshot(metrics, nvidia=3, amd=8, tpu=4, host=2), 2.0, True)
     assert {key for key, value in values(third).items() if value == REPEATED} == {"cpu"}
+
+
+def test_devices_are_of_the_backend_that_lists_them_whatever_their_vendor() -> None:
+    """Backends of other packages are not named after the vendor, and one may list several vendors' devices."""
+    identity = DeviceIdentity("gpu", "acme", 0)
+    places = [Place("gpu.0", 0, None, identity, "fake"), Place("gpu.1", 1, None, identity, "amd"), Place("gpu.2", 2, None, identity)]
+    maker = RowMaker()
+    for at, sequences in enumerate(({"fake": 1, "amd": 1, "acme": 1}, {"fake": 1, "amd": 2, "acme": 1})):
+        taken = snapshot({f"gpu.{number}.temp": 40.0 for number in range(3)}, **sequences)
+        taken.identities = places
+        found = maker.row(taken, float(at), True)
+    assert values(found) == {"gpu.0.temp": REPEATED, "gpu.1.temp": 40.0, "gpu.2.temp": REPEATED}
+
+
+def test_each_reading_of_a_slow_source_of_another_package_is_counted_once() -> None:
+    """Named after its vendor or not: a monitor that is quicker has as many readings as were taken."""
+    slow = [FakeBackend(name=name, devices=1, interval=0.5) for name in ("fake", "amd")]
+    for backend in slow:
+        backend.device(0).set(powerWatts=functools.partial(next, itertools.count(100)))
+    with Monitor(0.1, backends=slow) as monitor:
+        until(lambda: monitor.status.ticks >= 2)
+        with monitor.window() as window:
+            until(lambda: monitor.status.ticks >= 12)
+        for key in ("gpu.0.powerWatts", "gpu.1.powerWatts"):
+            found = window.summary[key]
+            assert found.count == found.max - found.min + 1
+            assert found.count <= 4
+            assert found.seconds == pytest.approx(window.duration)
+            assert sum(value is not None for value in monitor.history.column(key)) <= 5
 
 
 def test_a_source_without_a_sequence_is_never_taken_for_served_again() -> None:

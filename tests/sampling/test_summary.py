@@ -58,6 +58,23 @@ def test_the_mean_is_weighted_by_time() -> None:
     assert held.summary().seconds == 10.0
 
 
+def test_a_reading_that_goes_on_standing_weighs_more_and_counts_once() -> None:
+    """Before and after there are others, and too many others; a summary that was told stays as it was."""
+    held = accumulate([5.0])
+    held.hold(2.0)
+    first = held.summary()
+    assert (first, held.summary()) == (Summary(1, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 3.0), first)
+    held.add(80.0, 1.0)
+    held.hold(3.0)
+    assert (first.count, held.summary().count, held.summary().seconds, held.summary().mean) == (1, 2, 7.0, (5 * 3 + 80 * 4) / 7)
+    assert held.seconds_above(79.0) == 4.0
+    for number in range(DISTINCT + 5):
+        held.add(100.0 + number, 0.0)
+    held.hold(9.0)
+    assert held.seconds_above(99.0) == 9.0
+    assert held.summary().count == DISTINCT + 7
+
+
 def test_readings_that_stand_for_no_time_have_a_plain_mean() -> None:
     """A window shorter than the clock can tell still has a mean."""
     assert accumulate([10.0, 30.0], seconds=0.0).summary().mean == 20.0

@@ -10,6 +10,7 @@ import time
 from array import array
 from collections.abc import Callable, Mapping
 
+from accelmetrics.backends.flag import Flag
 from accelmetrics.sampling.beat import REQUEST_PAUSE
 from accelmetrics.sampling.rows import Row
 from accelmetrics.schemas.record import Record
@@ -29,7 +30,7 @@ def row(values: Mapping[str, float], at: float, joined: bool = True) -> Row:
 class HeldClock(FakeClock):
     """A clock that stands until it is told to go on. The short wait before a reading on request passes by itself."""
 
-    def wait(self, woken: threading.Event, seconds: float) -> None:
+    def wait(self, woken: Flag, seconds: float) -> None:
         end = self.monotonic() + seconds
         if seconds <= REQUEST_PAUSE + 1e-9:
             super().wait(woken, seconds)
