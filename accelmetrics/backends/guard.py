@@ -52,9 +52,11 @@ def guarded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Outcome[
 
 
 def describe(error: BaseException) -> Unavailable:
-    """An unexpected exception as a reason: its type and words."""
+    """An unexpected exception as a reason: its type and words; of the package's own errors the words, which are made for users."""
     if isinstance(error, PermissionError):
         return Unavailable(Reason.NO_PERMISSION, str(error))
+    if type(error).__module__.startswith("accelmetrics."):
+        return Unavailable(Reason.DRIVER_ERROR, str(error))
     import traceback  # knows how to put into words even an exception that cannot be printed
 
     return Unavailable(Reason.DRIVER_ERROR, "".join(traceback.format_exception_only(type(error), error)).strip())

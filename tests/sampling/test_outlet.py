@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from accelmetrics.exporters.rejected import RejectedError
 from accelmetrics.sampling import outlet as module
 from accelmetrics.sampling.outlet import CAPACITY, Outlet, distinct
 from accelmetrics.schemas.record import Record
@@ -127,6 +128,17 @@ def test_any_other_error_gives_the_record_up(error: BaseException, caplog: pytes
     assert caplog.records[0].getMessage().startswith("exporter odd could not deliver: ")
     assert type(error).__name__ in caplog.records[0].getMessage()
     stop(outlet)
+
+
+def test_the_packages_own_errors_are_told_in_their_words_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """They are made for users, who have no use for the name of a class."""
+    exporter = Recorder()
+    exporter.on_export = lambda _: (_ for _ in ()).throw(RejectedError("Weights & Biases: not logged in"))
+    outlet = Outlet(exporter, "wandb")
+    outlet.start()
+    put(outlet, 0)
+    stop(outlet)
+    assert [line.getMessage() for line in caplog.records] == ["exporter wandb could not deliver: Weights & Biases: not logged in"]
 
 
 def test_a_failure_is_told_once_though_its_words_change(caplog: pytest.LogCaptureFixture) -> None:
