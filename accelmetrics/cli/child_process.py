@@ -6,7 +6,9 @@ Ctrl-Z, a new size) reaches it without us, and is not sent to it a second time.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import sys
 import time
@@ -28,8 +30,12 @@ SHORTEST_LOOK, LONGEST_LOOK, GROWTH = 0.002, 0.05, 1.3
 PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH", "SIGTSTP", "SIGCONT")
 FROM_TERMINAL = frozenset({"SIGHUP", "SIGINT", "SIGQUIT", "SIGWINCH", "SIGTSTP"})
 """Those that a terminal sends to everybody in front of it."""
+FROM_HANG_UP = frozenset({signal.SIGHUP, signal.SIGCONT})
+"""Those that the system sends, when a terminal goes away, to the process that leads its session, and to nobody else."""
 IGNORED_BY_PYTHON = tuple(getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ", "SIGXFZ") if hasattr(signal, name))
 JOB_CONTROL = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
+SHELL, BEGINNING = "/bin/sh", 128
+"""What runs scripts that do not say what runs them; and bytes of a file of which none is NUL where it is a script."""
 
 
 class CommandError(AccelMetricsError):
@@ -40,7 +46,7 @@ class CommandError(AccelMetricsError):
         if missing and "/" in command and Path(command).exists():
             words = f"cannot run {command}: what its first line names is not there"
         else:
-            words = f"command not found: {command}" if missing else f"cannot run {command}: {error.strerror or error}"
+            words = f"command not found: {command or repr('')}" if missing else f"cannot run {command}: {error.strerror or error}"
         super().__init__(words)
         self.status = NOT_FOUND if missing else NOT_EXECUTABLE
 
@@ -103,16 +109,31 @@ class Signals:
 
     def wait(self, seconds: float) -> Arrived | None:
         """The next signal, None when none has come within so many seconds."""
+        arrived = self._next()
+        if arrived is None and seconds:
+            time.sleep(seconds)
+            arrived = self._next()
+        return arrived
+
+    def _next(self) -> Arrived | None:
+        """The next signal that is there already."""
         if not self._told:
-            if not self._arrived:
-                time.sleep(seconds)
             return self._arrived.popleft() if self._arrived else None
-        found = signal.sigtimedwait(self.numbers, seconds)
-        return None if found is None else Arrived(found.si_signo, found.si_code > 0)
+        # Never with a time to wait: Python gives memory that nobody wrote where a stop of the process outlasts that time.
+        found = signal.sigtimedwait(self.numbers, 0)
+        if found is None or found.si_signo not in self.numbers:
+            return None
+        return Arrived(found.si_signo, found.si_code > 0 and not for_leader(found.si_signo))
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self._arrived.append(Arrived(number, signal.Signals(number).name in FROM_TERMINAL and in_front()))
+        to_all = signal.Signals(number).name in FROM_TERMINAL and not for_leader(number) and in_front()
+        self._arrived.append(Arrived(number, to_all))
+
+
+def for_leader(number: int) -> bool:
+    """Whether the system sends this signal to our process alone, because it leads the session of its terminal."""
+    return number in FROM_HANG_UP and os.getsid(0) == os.getpid()
 
 
 def in_front() -> bool:
@@ -162,12 +183,21 @@ class ChildProcess:
         Raises:
             CommandError: It cannot be started.
         """
+        if not command[0]:
+            raise CommandError("", FileNotFoundError())
         for stream in filter(None, (sys.stdout, sys.stderr)):
             with suppress(OSError):
                 stream.flush()
         environment = {**os.environ, **more}
+        given: dict[str, Any] = {"setsigmask": signals.before, "setsigdef": signals.defaults}
         try:
-            return cls(os.posix_spawnp(command[0], list(command), environment, setsigmask=signals.before, setsigdef=signals.defaults))
+            try:
+                return cls(os.posix_spawnp(command[0], list(command), environment, **given))
+            except OSError as error:
+                script = _script(command[0]) if error.errno == errno.ENOEXEC else None
+                if script is None:
+                    raise
+                return cls(os.posix_spawn(SHELL, [SHELL, script, *command[1:]], environment, **given))
         except OSError as error:
             raise CommandError(command[0], error) from error
 
@@ -192,7 +222,7 @@ class ChildProcess:
     def send(self, number: int) -> None:
         """Send it a signal."""
         if self.status is None:
-            with suppress(ProcessLookupError, PermissionError):  # a command of another user's decides for itself
+            with suppress(OSError):  # it has gone, or is another user's and decides for itself
                 os.kill(self.pid, number)
 
     def _ended(self) -> bool:
@@ -217,6 +247,18 @@ class ChildProcess:
         self._on_stop()
         os.kill(os.getpid(), signal.SIGSTOP)
         self.send(signal.SIGCONT)
+
+
+def _script(command: str) -> str | None:
+    """The file that a command's name stands for, if it is text: shells, env and timeout have such run by the system's shell."""
+    path = command if "/" in command else shutil.which(command)
+    if path is None:
+        return None
+    try:
+        with Path(path).open("rb") as file:
+            return None if b"\0" in file.read(BEGINNING) else path
+    except OSError:
+        return None
 
 
 def _has_terminal() -> bool:

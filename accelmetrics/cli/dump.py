@@ -145,7 +145,7 @@ def run(options: Namespace, out: Stdout) -> int:
     agreed = plan(options, out.terminal)
     with _sampler(options) as sampler:
         if agreed.output:
-            _to_file(sampler, agreed, out.width)
+            _to_file(sampler, agreed, out)
         else:
             _print(sampler, agreed, out, _format(agreed, out.width, out.terminal))
     return 0
@@ -189,11 +189,11 @@ def _indent(agreed: Plan, terminal: bool) -> int | None:
     return 2 if terminal and agreed.format == "json" and not agreed.repeated else None
 
 
-def _to_file(sampler: Sampler, agreed: Plan, width: int) -> None:
-    from accelmetrics.cli.files import GrowingFile, WholeFile, special
+def _to_file(sampler: Sampler, agreed: Plan, out: Stdout) -> None:
+    from accelmetrics.cli.files import sink_of
 
-    form = _format(agreed, width, False)
-    sink = GrowingFile(agreed.output) if agreed.repeated or special(agreed.output) else WholeFile(agreed.output)
+    form = _format(agreed, out.width, False)
+    sink = sink_of(agreed.output, out, agreed.repeated)
     try:
         _print(sampler, agreed, sink, form)
     finally:

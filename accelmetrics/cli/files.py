@@ -6,12 +6,35 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from accelmetrics.cli.output import WriteError, write_all
+from accelmetrics.cli.streams import StreamSink, number_of
+
+if TYPE_CHECKING:
+    from accelmetrics.cli.output import Stdout
+
+
+def sink_of(path: str, out: Stdout, grows: bool = False) -> WholeFile | GrowingFile | StreamSink:
+    """What writes documents under a path.
+
+    Args:
+        path: A file, a device, a pipe, or a name of a stream that this process was given.
+        out: Standard output.
+        grows: Whether documents are added to a file instead of replacing it.
+
+    Raises:
+        WriteError: It cannot be opened.
+    """
+    if (number := number_of(path)) is not None:
+        return StreamSink(path, number, out)
+    return GrowingFile(path) if grows or special(path) else WholeFile(path)
 
 
 def special(path: str) -> bool:
-    """Whether the path is there and no regular file: a device, a pipe. Those are written to and never replaced."""
+    """Whether the path is there and no file of its own: a device, a pipe, a stream. Those are written to and never replaced."""
+    if number_of(path) is not None:
+        return True
     try:
         return not stat.S_ISREG(Path(path).stat().st_mode)
     except OSError:
@@ -104,8 +127,10 @@ def _ends_in_half_a_line(path: str) -> bool:
 
 def first_line(path: str) -> str:
     """The first line of a file that is there, without its end; empty for anything else."""
+    if special(path):
+        return ""
     try:
         with Path(path).open(encoding="utf-8", errors="replace") as file:
-            return "" if special(path) else file.readline().rstrip("\r\n")
+            return file.readline().rstrip("\r\n")
     except OSError:
         return ""

@@ -6,9 +6,9 @@ GB are GiB here, as every vendor's tools have them.
 from __future__ import annotations
 
 import time
+import unicodedata
 from typing import TYPE_CHECKING
 
-from accelmetrics.cli.layout import clipped
 from accelmetrics.schemas.vitals import Vitals, processors, vitals
 
 if TYPE_CHECKING:
@@ -43,13 +43,24 @@ def live_line(snapshot: Snapshot, columns: int, now: float | None = None) -> str
 
 def clipped_to(text: str, columns: int) -> str:
     """A text on so many columns, spaces and all."""
-    return text if len(text) <= columns else clipped(text, columns)
+    if cells(text) <= columns:
+        return text
+    while cells(text) >= columns and len(text) > 1:
+        text = text[:-1]
+    return text + "…"
+
+
+def cells(text: str) -> int:
+    """Columns that a text takes: two for each of the wide characters of East Asia, none for what is put over another one."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(one) else 1 + (unicodedata.east_asian_width(one) in "WF") for one in text)
 
 
 def _pages(texts: Sequence[str], columns: int) -> list[str]:
     pages = [texts[0]]
     for text in texts[1:]:
-        if len(pages[-1]) + len(APART) + len(text) <= columns:
+        if cells(pages[-1]) + len(APART) + cells(text) <= columns:
             pages[-1] += APART + text
         else:
             pages.append(text)

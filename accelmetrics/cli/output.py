@@ -70,6 +70,13 @@ class Stdout:
             self._descriptor = None
 
     @property
+    def descriptor(self) -> int | None:
+        """Where it lies; None where it is closed, or is no file."""
+        if self._descriptor is not None:
+            return self._descriptor
+        return None if self._stream is None else _number(self._stream)
+
+    @property
     def terminal(self) -> bool:
         """Whether a person reads it."""
         return self._descriptor is not None and os.isatty(self._descriptor)

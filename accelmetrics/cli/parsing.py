@@ -12,6 +12,8 @@ from accelmetrics.schemas.errors import UnknownNameError
 PROGRAM = "accelmetrics"
 MAX_SECONDS = 1_000_000.0
 """Eleven days: longer than anybody waits, and within what every platform's clocks take."""
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400.0
+"""Seconds: what a monitor takes, which is not imported for it."""
 MAX_PID = 2**31 - 1
 MAX_DEVICES = 4096
 """As many as one range of ``--gpus`` may name."""
@@ -78,10 +80,7 @@ class Parser(argparse.ArgumentParser):
 
 def span(text: str) -> float:
     """Seconds, 0 among them."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
+    seconds = _seconds(text)
     if not 0 <= seconds <= MAX_SECONDS:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds from 0 to {MAX_SECONDS:,.0f}")
     return seconds
@@ -89,10 +88,25 @@ def span(text: str) -> float:
 
 def pause(text: str) -> float:
     """Seconds above 0."""
-    seconds = span(text)
-    if seconds == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds above 0")
+    seconds = _seconds(text)
+    if not 0 < seconds <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds above 0, and at most {MAX_SECONDS:,.0f}")
     return seconds
+
+
+def interval(text: str) -> float:
+    """Seconds from one reading of a monitor to the next."""
+    seconds = _seconds(text)
+    if not SHORTEST_INTERVAL <= seconds <= LONGEST_INTERVAL:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds from {SHORTEST_INTERVAL:g} to {LONGEST_INTERVAL:,.0f}")
+    return seconds
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def count(text: str) -> int:

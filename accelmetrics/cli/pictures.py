@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import textwrap
 import threading
 from collections import deque
 from contextlib import suppress
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 USUAL = os.terminal_size((80, 24))
 KEPT = 100
 """Messages that wait; the oldest go."""
+MOST_SAID, FEW_LINES = 3, 3
+"""Rows that a message may have, and rows of a terminal on which it takes the keys' place."""
 
 
 class Painter:
@@ -57,6 +60,33 @@ class Painter:
         for part in parts:
             self._console.print(part, width=size.columns, overflow="ellipsis", no_wrap=True, crop=True)
         return "\n".join(self._text.getvalue().split("\n")[: size.lines])
+
+
+def foot(said: str, keys: Sequence[str], size: os.terminal_size, wanted: int) -> list[str]:
+    """The rows below the table: what was said, and the keys.
+
+    Args:
+        said: A message; empty: none, and an empty row where there is room for one.
+        keys: The same in fewer and fewer words.
+        size: Of the terminal.
+        wanted: Rows that the table would take.
+    """
+    fitting = next((words for words in keys if len(words) <= size.columns), keys[-1])
+    if not said:
+        return ["", fitting] if size.lines >= wanted + 2 else [fitting]
+    room = max(1, min(MOST_SAID, size.lines - wanted - 1))
+    return [*_rows(said, size.columns, room), *([fitting] if size.lines > FEW_LINES else [])]
+
+
+def _rows(text: str, columns: int, most: int) -> list[str]:
+    """A text on at most so many rows; where it is longer its middle is left out: at the end are a file's name and a reason."""
+    rows = textwrap.wrap(text, columns, break_on_hyphens=False)
+    if len(rows) <= most:
+        return rows
+    room = columns * most
+    begin, end = room // 4, room - room // 4 - 1
+    text = f"{text[:begin]}…{text[len(text) - end :]}"
+    return [text[start : start + columns] for start in range(0, room, columns)]
 
 
 class Kept(logging.Handler):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import threading
+import errno
+import os
 import time
 from typing import TYPE_CHECKING
 
 from accelmetrics.cli import parsing
+from accelmetrics.cli.output import WriteError
 from accelmetrics.cli.summaries import of_window
 from accelmetrics.cli.watching import add_exporters, add_monitor_options, add_wandb, exporters, monitor, tell_losses, until_stopped, wait
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from accelmetrics.backends.flag import Flag
     from accelmetrics.cli.output import Stdout
     from accelmetrics.integrations.monitor import Monitor
     from accelmetrics.schemas.record import Record
@@ -33,8 +36,8 @@ EXAMPLES = """\
 
 It runs until Ctrl-C or SIGTERM, delivers what is queued, and prints what the whole time came to.
 
-Exit status: 0 when it was stopped so; 1 when an exporter cannot be made; 2 for arguments that cannot be used;
-141 when whoever read its lines has gone."""
+Exit status: 0 when it was stopped so; 1 when an exporter cannot be made, or something could not be delivered or printed (a line
+says what); 2 for arguments that cannot be used; 141 when whoever read its lines has gone."""
 SUMMARY_HELP = f"seconds from one summary of every device to the next (default: {DEFAULT_SUMMARY:g}; 0: only at the end)"
 
 
@@ -55,14 +58,20 @@ class ConsoleLines:
     Args:
         out: Where to.
         stopped: Set when whoever read them has gone, which is what ends any command of a pipeline.
+
+    Attributes:
+        unread: Whether whoever read them has gone.
+        failure: What keeps a summary from being printed; None for nothing.
     """
 
     name = "console"
 
-    def __init__(self, out: Stdout, stopped: threading.Event) -> None:
+    def __init__(self, out: Stdout, stopped: Flag) -> None:
         self._out = out
         self._stopped = stopped
+        self._terminal = out.terminal
         self.unread = False
+        self.failure: WriteError | None = None
 
     def open(self) -> None:
         """Nothing is needed."""
@@ -71,13 +80,19 @@ class ConsoleLines:
         """Print a line."""
         from accelmetrics.exporters.console import line
 
-        if self.unread:
-            return
+        self._write(line(record.snapshot) + "\n")
+
+    def summarize(self, text: str) -> None:
+        """Print a summary; one that cannot be printed ends nothing, and is told at the end."""
         try:
-            self._out.write(line(record.snapshot) + "\n")
-        except BrokenPipeError:
-            self.unread = True
-            self._stopped.set()
+            self._write(text)
+        except WriteError as error:
+            self.failure = error
+
+    def leave(self) -> None:
+        """Whoever read them has gone."""
+        self.unread = True
+        self._stopped.set()
 
     def flush(self) -> None:
         """Every line is written at once."""
@@ -85,26 +100,58 @@ class ConsoleLines:
     def close(self) -> None:
         """Nothing is held."""
 
+    def _write(self, text: str) -> None:
+        if self.unread:
+            return
+        try:
+            self._out.write(text)
+        except BrokenPipeError:
+            self.leave()
+        except WriteError as error:
+            if not (self._terminal and isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO):
+                raise  # else the terminal has gone away, and nobody would read it
+
 
 def run(options: Namespace, out: Stdout) -> int:
     """Watch until stopped."""
     with until_stopped() as stopped:
         lines = ConsoleLines(out, stopped)
-        watching = monitor(options, [*([] if options.no_console else [lines]), *exporters(options)])
+        watching = monitor(options, [*([] if options.no_console else [lines]), *exporters(options, out, lines.leave)])
+        _check_process(options.pid)
+        whole = watching.window("total").begin()  # until after the last reading: each that is printed is in it
         with watching:
-            whole = watching.window("total").begin()
-            _watch(watching, options, out, stopped)
-            whole.end()
-            summary = of_window(whole, watching.latest, "total")
-    if lines.unread:
-        raise BrokenPipeError
-    if not options.no_console:
-        out.write(summary)
-    tell_losses(watching)
-    return 0
+            _watch(watching, options, lines, stopped)
+            seconds = whole.duration
+        whole.end()
+        if not options.no_console:
+            lines.summarize(of_window(whole, watching.latest, "total", seconds, watching.status.ticks))
+        lost = tell_losses(watching)
+        if lines.unread:
+            raise BrokenPipeError
+        if lines.failure is not None:
+            raise lines.failure
+    return int(lost)
 
 
-def _watch(watching: Monitor, options: Namespace, out: Stdout, stopped: threading.Event) -> None:
+def _check_process(pid: int | None) -> None:
+    """Say so where there is no process of that number; one may come that has it."""
+    from accelmetrics.cli.logs import warn
+
+    if pid is not None and not _runs(pid):
+        warn(f"there is no process {pid}: nothing of it can be read")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
+
+
+def _watch(watching: Monitor, options: Namespace, lines: ConsoleLines, stopped: Flag) -> None:
     """Until stopped: a summary at each of its intervals."""
     start = time.monotonic()
     end = start + (float("inf") if options.duration is None else options.duration)
@@ -120,7 +167,7 @@ def _watch(watching: Monitor, options: Namespace, out: Stdout, stopped: threadin
         if time.monotonic() >= due:
             due += every
             if not options.no_console:
-                out.write(of_window(window, watching.latest, f"last {every:g} s"))
+                lines.summarize(of_window(window, watching.latest, f"last {every:g} s"))
 
 
 class _Pace:

@@ -21,6 +21,8 @@ GAP = 3.0
 """In usual intervals: a longer silence is a gap, over which nothing is reckoned."""
 USUAL = 50
 """Intervals whose median is the usual one."""
+FIRST = 5
+"""Readings that are looked at before the first interval is judged: it may be shorter or longer than those that follow."""
 WORK = ("tokens", "samples")
 IDLE = ("gpuIdle", "applicationsClocksSetting", "displayClockSetting")
 """Reasons for low clocks that are no throttling: nothing runs, or somebody set them so."""
@@ -111,7 +113,10 @@ class Report(NamedTuple):
 
 
 class _Stream:
-    """The records of one process of one run on one host."""
+    """The records of one process of one run on one host.
+
+    The usual interval is the median of all, gaps among them, and no less than the one that the records say they were to have.
+    """
 
     def __init__(self, record: Record) -> None:
         moment = record.snapshot.time_ns / 1e9
@@ -126,27 +131,50 @@ class _Stream:
         self._rows = RowMaker()
         self._block: Block | None = None
         self._intervals: deque[float] = deque(maxlen=USUAL)
+        self._interval = 0.0
+        self._waiting: list[Snapshot] = []
+        self._taken = 0
+        self._newest: float | None = None
         self._last = self._at = moment
         self._heard: dict[str, float] = {}
         self._layout: Layout | None = None
         self._speaking: list[str] = []
 
-    def add(self, snapshot: Snapshot) -> bool:
+    def add(self, record: Record) -> bool:
         """Take a reading; False for one of the same time as the last, which is there twice and is passed over."""
+        moment = record.snapshot.time_ns / 1e9
+        if self._newest is not None:
+            if moment == self._newest:
+                self.repeated += 1
+                return False
+            if moment > self._newest:
+                self._intervals.append(moment - self._newest)
+        if record.monitor is not None:
+            self._interval = record.monitor.interval
+        self._newest = moment
+        self.readings += 1
+        self._waiting.append(record.snapshot)
+        if self.readings > FIRST:
+            self._take_all()
+        return True
+
+    def _take_all(self) -> None:
+        for snapshot in self._waiting:
+            self._take(snapshot)
+        self._waiting.clear()
+
+    def _take(self, snapshot: Snapshot) -> None:
         moment = snapshot.time_ns / 1e9
-        if self.readings and moment == self._last:
-            self.repeated += 1
-            return False
         joined = self._joined(moment)
         # The folder's own clock goes on where the recorded one was set back.
         self._at += max(0.0, moment - self._last)
         row = self._rows.row(snapshot, self._at, joined)
         block = self._block
         if block is None or block.layout is not row.layout or len(block) >= BLOCK:
-            self.settle()
+            self._fold()
             block = self._block = Block(row.layout)
         block.append(row)
-        self.readings += 1
+        self._taken += 1
         self._last = moment
         self.begin, self.end = min(self.begin, moment), max(self.end, moment)
         if row.layout is not self._layout:
@@ -156,7 +184,6 @@ class _Stream:
         for key in self._speaking:
             self._note_silence(key, moment)
             self._heard[key] = moment
-        return True
 
     def silences_of(self, key: str) -> tuple[Gap, ...]:
         """When a device gave nothing, the time up to the last reading among it."""
@@ -165,25 +192,28 @@ class _Stream:
 
     def settle(self) -> None:
         """Reckon what was taken."""
+        self._take_all()
+        self._fold()
+
+    def _fold(self) -> None:
         if self._block is not None:
             self.folder.fold(self._block, float("inf"))
             self._block = None
 
     def _joined(self, moment: float) -> bool:
-        if not self.readings:
+        if not self._taken:
             return False
         elapsed = moment - self._last
-        if elapsed < 0 or elapsed > GAP * (self._usual() or elapsed):
+        if elapsed < 0 or elapsed > GAP * self._usual():
             self.gaps.append(Gap(self._last, elapsed))
             for key in self._heard:
                 self._note_silence(key, self._last)
             self._heard.clear()
             return False
-        self._intervals.append(elapsed)
         return True
 
     def _usual(self) -> float:
-        return statistics.median(self._intervals) if self._intervals else 0.0
+        return max(self._interval, statistics.median_low(self._intervals) if self._intervals else 0.0)
 
     def _note_silence(self, key: str, until: float) -> None:
         if found := self._silence(key, until):
@@ -233,7 +263,7 @@ def report(records: Iterable[Record]) -> Report | None:
         stream = streams.get(mark)
         if stream is None:
             stream = streams[mark] = _Stream(record)
-        if stream.add(record.snapshot):
+        if stream.add(record):
             for step in record.steps:
                 work.add(step)
     if not streams:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from accelmetrics.cli import parsing
 from accelmetrics.cli.output import say
 from accelmetrics.cli.parsing import UsageError
-from accelmetrics.schemas.errors import AccelMetricsError
+from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from accelmetrics.cli.output import Stdout
     from accelmetrics.schemas.record import Record
     from accelmetrics.schemas.recording import Recording
+
+TAKEN = "JSON lines, which the exporter jsonl and `accelmetrics dump --json --interval` write"
 
 EXAMPLES = """\
   accelmetrics report run.jsonl                             a table of every device
@@ -123,12 +125,15 @@ def _read(found: list[Recording]) -> Iterator[Record]:
 
 def _tell_skipped(recording: Recording) -> None:
     if recording.skipped:
-        say(f"accelmetrics report: {recording.skipped} lines could not be read; the first: {recording.complaint}")
+        lines = "1 line" if recording.skipped == 1 else f"{recording.skipped} lines"
+        say(f"accelmetrics report: {lines} could not be read; the first: {recording.complaint}")
 
 
 @contextmanager
 def _telling(name: str) -> Iterator[None]:
     try:
         yield
+    except DocumentError as error:
+        raise AccelMetricsError(f"{error}: report takes {TAKEN}") from error
     except OSError as error:
         raise AccelMetricsError(f"cannot read {name}: {error.strerror or error}") from error

@@ -70,7 +70,7 @@ def run(options: Namespace, out: Stdout) -> int:
         raise UsageError("no command: write it behind two dashes, as in `accelmetrics run -- python train.py`")
     _check_stats(options.stats)
     with Signals() as signals:
-        chosen = exporters(options)
+        chosen = exporters(options, out)
         watched = _Watched(options, command, signals)
         while (early := signals.wait(0)) is not None:
             if early.number in ENDING:
@@ -119,8 +119,7 @@ class _Watched:
         watching.stop(STOP_SECONDS)
         stats = _stats(self._command, child, watching, window)
         if self._options.stats:
-            with as_given(out):  # which the file may be a name of
-                _write(self._options.stats, stats)
+            _write(self._options.stats, stats, out)
         self._tell(child, watching, window, stats)
         return status
 
@@ -198,12 +197,12 @@ def _check_stats(path: str | None) -> None:
         raise UsageError(f"--stats {path}: there is no directory {Path(path).absolute().parent}")
 
 
-def _write(path: str, stats: dict[str, Any]) -> None:
-    from accelmetrics.cli.files import GrowingFile, WholeFile, special
+def _write(path: str, stats: dict[str, Any], out: Stdout) -> None:
+    from accelmetrics.cli.files import sink_of
     from accelmetrics.cli.output import WriteError
 
     try:
-        sink = GrowingFile(path) if special(path) else WholeFile(path)
+        sink = sink_of(path, out)
         sink.write(json.dumps(stats, indent=2) + "\n")
         sink.close()
     except (WriteError, BrokenPipeError) as error:

@@ -80,6 +80,7 @@ def run(options: Namespace, out: Stdout) -> int:
     if options.make_password is not None:
         out.write(_password_line(options.make_password))
         return 0
+    from accelmetrics.cli.streams import exporter
     from accelmetrics.exporters.prometheus import PORT, PrometheusExporter
 
     endpoint = PrometheusExporter(
@@ -94,7 +95,7 @@ def run(options: Namespace, out: Stdout) -> int:
         per_link=options.per_link,
     )
     with until_stopped() as stopped, closing(endpoint):
-        watching = monitor(options, [Opened(endpoint), *options.exporter])
+        watching = monitor(options, [Opened(endpoint), *(exporter(wanted, out) for wanted in options.exporter)])
         _listen(endpoint)
         with watching:
             say(f"accelmetrics serve: {'https' if options.tls_cert else 'http'}://{endpoint.address}/metrics")
@@ -113,13 +114,28 @@ def _listen(endpoint: PrometheusExporter) -> None:
 def _password_line(user: str) -> str:
     from accelmetrics.exporters.credentials import password_line
 
-    if sys.stdin.isatty():
-        import getpass
-
-        password = getpass.getpass(f"password of {user}: ", sys.stderr)
-    else:
-        password = sys.stdin.readline().removesuffix("\n")
+    password = _password(user)
     try:
-        return password_line(user, password) + "\n"
+        line = password_line(user, password) + "\n"
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if not password:
+        raise UsageError("an empty password: write one as a line to standard input")
+    return line
+
+
+def _password(user: str) -> str:
+    if sys.stdin is None:
+        raise UsageError("standard input is closed, from which the password is read")
+    try:
+        if sys.stdin.isatty():
+            import getpass
+
+            return getpass.getpass(f"password of {user}: ", sys.stderr)
+        return sys.stdin.buffer.readline().removesuffix(b"\n").decode()
+    except EOFError:
+        return ""
+    except UnicodeError:
+        raise UsageError("the password is no UTF-8: clients could not send it") from None
+    except OSError as error:
+        raise UsageError(f"the password cannot be read from standard input: {error.strerror or error}") from None

@@ -29,7 +29,7 @@ PROCESS = {"cpu_percent": ("cpu", 1.0), "memory_bytes": ("proc.memory.rssMB", MI
 """Of the watched process: the key, and what makes its unit ours."""
 
 
-def of_window(window: Window, latest: Snapshot | None, title: str, seconds: float | None = None) -> str:
+def of_window(window: Window, latest: Snapshot | None, title: str, seconds: float | None = None, number: int | None = None) -> str:
     """A window's devices, a line each; where there is none, the host.
 
     Args:
@@ -37,10 +37,12 @@ def of_window(window: Window, latest: Snapshot | None, title: str, seconds: floa
         latest: A reading that has the devices.
         title: What it is about.
         seconds: How long that lasted, where somebody knows better than the window.
+        number: How many readings that were, where these are not all that the window was given: short ones had some of their own.
     """
     summary, energy = window.summary, window.energy_joules
     devices = [place.key for place in latest.identities] if latest is not None else []
-    head = f"{title}: {window.duration if seconds is None else seconds:.1f} s, {readings(summary)} readings"
+    number = readings(summary) if number is None else number
+    head = f"{title}: {window.duration if seconds is None else seconds:.1f} s, {number} reading{'' if number == 1 else 's'}"
     if not devices:
         return "\n".join((head, *_host(summary))) + "\n"
     rows: list[tuple[str, ...]] = [HEADINGS]

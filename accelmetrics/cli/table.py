@@ -10,6 +10,7 @@ from accelmetrics.cli.layout import GAP, aligned, clipped, packed
 from accelmetrics.cli.units import quantity, seconds
 from accelmetrics.schemas.catalogue import SECTIONS, resolve
 from accelmetrics.schemas.metric import DEVICE_KINDS
+from accelmetrics.schemas.vitals import printable
 
 if TYPE_CHECKING:
     from accelmetrics.schemas.metric import Metric
@@ -70,7 +71,7 @@ def _cell(home: dict[str, SectionName], devices: Sequence[str], key: str, value:
 def _devices(snapshot: Snapshot, width: int) -> list[str]:
     if not snapshot.identities:
         return ["No devices. `accelmetrics doctor` says why."]
-    rows = [(place.key, place.identity.name or place.identity.vendor, place.identity.uuid) for place in snapshot.identities]
+    rows = [(place.key, printable(place.identity.name or place.identity.vendor), printable(place.identity.uuid)) for place in snapshot.identities]
     return [clipped_end(line, width) for line in aligned(rows)]
 
 

@@ -40,6 +40,14 @@ def capable(descriptor: int) -> bool:
         return False
 
 
+def ours(descriptor: int) -> bool:
+    """Whether we may draw on this terminal now: no other job of its session has it."""
+    try:
+        return os.tcgetpgrp(descriptor) == os.getpgrp()
+    except OSError:  # not our session's: nobody's jobs take turns on it
+        return True
+
+
 class Screen:
     """The whole screen while the block runs; what was on it before is back afterwards.
 
@@ -127,7 +135,7 @@ class LastRow:
         if not self._usable:
             return
         try:
-            if not self._ours():
+            if not ours(self._descriptor):
                 self.release()
             elif self._ready() and (told := self._reserved()) is not None:
                 self._send(f"{SAVE}\x1b[{told.rows + 1};1H{PLAIN}{text(told.columns - 1)}{REST_OF_LINE}{RESTORE}")
@@ -159,12 +167,6 @@ class LastRow:
         _write_size(self._descriptor, told)
         self._told = told
         return told
-
-    def _ours(self) -> bool:
-        try:
-            return os.tcgetpgrp(self._descriptor) == os.getpgrp()
-        except OSError:  # not our session's: nobody's jobs take turns on it
-            return True
 
     def _ready(self) -> bool:
         """Whether it takes text now: not after Ctrl-S."""

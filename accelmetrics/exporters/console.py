@@ -27,6 +27,10 @@ class ConsoleExporter:
         stderr: Print to standard error instead of standard output.
         stream: Where to print, instead of either.
 
+    Attributes:
+        stderr: Whether it prints to standard error.
+        stream: Where it prints instead; None for neither but the standard streams. To be set before it is opened.
+
     Raises:
         InvalidOptionError: There is no such style.
         MissingDependencyError: The table needs a package that is not installed.
@@ -36,8 +40,8 @@ class ConsoleExporter:
 
     def __init__(self, style: Style = "line", *, stderr: bool = False, stream: TextIO | None = None) -> None:
         self._style = style
-        self._stderr = stderr
-        self._given = stream
+        self.stderr = stderr
+        self.stream = stream
         self._live: Any = None
         if style not in STYLES:
             raise InvalidOptionError(f"style is {style!r}: it must be one of {', '.join(STYLES)}")
@@ -76,9 +80,9 @@ class ConsoleExporter:
             self._live = None
 
     def _stream(self) -> TextIO | None:
-        if self._given is not None:
-            return self._given
-        return sys.stderr if self._stderr else sys.stdout
+        if self.stream is not None:
+            return self.stream
+        return sys.stderr if self.stderr else sys.stdout
 
 
 def line(snapshot: Snapshot) -> str:

@@ -136,6 +136,8 @@ class WholeLines:
         try:
             self._descriptor = os.open(self.path, flags | (os.O_RDWR if self._regular else os.O_WRONLY), 0o666)
         except FileNotFoundError as error:
+            if self.path.parent.is_dir():  # one in which no file can be made
+                raise
             raise FileNotFoundError(errno.ENOENT, "the directory does not exist", str(self.path.parent)) from error
         status = os.fstat(self._descriptor)
         self._regular = stat.S_ISREG(status.st_mode)

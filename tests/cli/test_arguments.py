@@ -22,7 +22,7 @@ REFUSED = [
     (["dump", "--interval", "0"], ["--interval", "'0'", "above 0"]),
     (["dump", "--interval", "nan"], ["--interval", "'nan'"]),
     (["dump", "--interval", "inf"], ["--interval", "'inf'"]),
-    (["dump", "--interval", "1e300"], ["--interval", "from 0 to 1,000,000"]),
+    (["dump", "--interval", "1e300"], ["--interval", "above 0, and at most 1,000,000"]),
     (["dump", "--interval"], ["--interval", "expected one argument", "seconds from one reading to the next"]),
     (["dump", "--count", "0"], ["--count", "'0'", "whole number above 0"]),
     (["dump", "--count", "1.5"], ["--count", "'1.5'", "whole number"]),

@@ -80,6 +80,20 @@ def test_a_device_is_written_to_and_never_replaced(rig: Rig, tmp_path: Path) -> 
         os.close(reader)
 
 
+def test_a_pipe_is_not_read_for_its_columns(rig: Rig, tmp_path: Path) -> None:
+    """A table's rows go to a named pipe below a header of their own: to read from it would wait for another writer."""
+    del rig
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        done = run("dump", "--backends", "host", "--format", "csv", "--interval", "0.05", "--count", "2", "--output", str(pipe))
+        head, *rows = os.read(reader, 1 << 16).decode().splitlines()
+    finally:
+        os.close(reader)
+    assert (done.returncode, head[:19], len(rows)) == (0, "timestamp,hostname,", 2)
+
+
 def test_a_stream_adds_lines(rig: Rig, tmp_path: Path) -> None:
     """What was there stays; a half line of somebody who was killed is ended first."""
     del rig

@@ -167,7 +167,7 @@ def test_what_an_exporter_cannot_deliver_is_told_once(tmp_path: Path) -> None:
     target = tmp_path / "run.jsonl"
     options = ("--interval", "0.05", "--duration", "1", "--exporter", "jsonl:/dev/full", "--exporter", f"jsonl:{target}")
     done = run(*HOST, *options, "--no-console")
-    assert done.returncode == 0
+    assert done.returncode == 1
     first, *_, last = done.stderr.splitlines()
     assert first.startswith("accelmetrics: exporter jsonl could not deliver: ")
     assert "No space left on device" in first
@@ -183,7 +183,9 @@ def test_what_an_exporter_cannot_deliver_is_told_once(tmp_path: Path) -> None:
         (("--exporter", "jsonl"), "the exporter 'jsonl' needs its path: write jsonl:PATH"),
         (("--exporter", "jsonl:/no/such/place/x"), "the directory /no/such/place does not exist"),
         (("--label", "team"), "'team' is no label: write NAME=VALUE"),
-        (("--interval", "0.001"), "interval is 0.001: it must be a number of seconds from 0.01"),
+        (("--interval", "0.001"), "'0.001' must be a number of seconds from 0.01 to 86,400"),
+        (("--interval", "0"), "'0' must be a number of seconds from 0.01 to 86,400"),
+        (("--interval", "abc"), "'abc' must be a number of seconds from 0.01 to 86,400"),
         (("--summary-interval", "-1"), "must be a number of seconds from 0"),
         (("--backends", "nvida"), "Did you mean 'nvidia'?"),
         (("--log-format", "yaml"), "choose from"),
@@ -194,6 +196,70 @@ def test_what_cannot_be_used_is_refused(options: tuple[str, ...], said: str) -> 
     done = run("record", *options)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in one_line(done.stderr)
+
+
+def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    """What lies there already and is something else, or a place that takes no files: status 1, in a line, before the first reading."""
+    (tmp_path / "notes.txt").write_text("hello\n")
+    for path, said in (("/proc/a", "cannot write /proc/a: No such file or directory"), (f"{tmp_path}/notes.txt", "is something else")):
+        done = run(*HOST, "--exporter", f"jsonl:{path}")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert said in one_line(done.stderr)
+    assert (tmp_path / "notes.txt").read_text() == "hello\n"
+
+
+def test_an_exporter_that_never_came_to_open(tmp_path: Path) -> None:
+    """A pipe without a reader: the status is 1, and a line names the exporter."""
+    os.mkfifo(tmp_path / "pipe")
+    done = run(*HOST, "--no-console", "--duration", "0.2", "--exporter", f"jsonl:{tmp_path}/pipe")
+    assert done.returncode == 1
+    assert "accelmetrics: exporter jsonl: 0 records sent, 0 failed, " in done.stderr
+
+
+def test_lines_that_cannot_be_printed_end_nothing(tmp_path: Path) -> None:
+    """The disk below standard output is full: everybody else has every reading until the end, whose status is 1."""
+    target = tmp_path / "run.jsonl"
+    options = ("--interval", "0.1", "--summary-interval", "0.2", "--duration", "1.2", "--exporter", f"jsonl:{target}")
+    with Path("/dev/full").open("w") as full:
+        done = run(*HOST, *options, stdout=full)
+    assert done.returncode == 1
+    assert len(records(target)) >= 11
+    assert done.stderr.splitlines()[-1] == "accelmetrics record: cannot write to standard output: No space left on device"
+    assert sum("cannot write" in line for line in done.stderr.splitlines()) <= 3
+
+
+def test_a_terminal_that_goes_away_is_no_failure(tmp_path: Path) -> None:
+    """Nobody is left to read the summary; the status is that of any other end."""
+    target = tmp_path / "run.jsonl"
+    ours, theirs = os.openpty()
+    arguments = [*COMMAND, *HOST, "--interval", "0.05", "--summary-interval", "0.2", "--exporter", f"jsonl:{target}"]
+    process = subprocess.Popen(arguments, env=environment(), stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True)
+    os.close(theirs)
+    os.read(ours, 1)
+    os.close(ours)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGHUP)
+    _, errors = process.communicate(timeout=10)
+    assert (process.returncode, errors) == (0, "")
+    assert len(records(target)) >= 8
+
+
+def test_the_total_counts_the_readings_that_are_printed(simulator: NvmlSimulator) -> None:
+    """Each is a line, the first and the last among them; those between, which only summaries have, are none."""
+    options = ("--interval", "0.25", "--summary-interval", "0.2", "--duration")
+    for duration in ("0.1", "0.5", "0.75"):
+        done = run("record", "--backends", "nvidia", *options, duration, env=environment(**simulator.environment()))
+        (number,) = re.findall(r"total: .*, (\d+) readings?", done.stdout)
+        assert int(number) == sum(line.startswith("GPU Monitor") for line in done.stdout.splitlines())
+
+
+def test_a_process_that_is_not_there_is_told() -> None:
+    """One line; it goes on, as one of that number may come."""
+    done = run(*HOST, "--pid", "2147483646", "--no-console", "--duration", "0.2")
+    assert done.returncode == 0
+    assert one_line(done.stderr) == "accelmetrics: there is no process 2147483646: nothing of it can be read"
+    done = run(*HOST, "--pid", "1", "--no-console", "--duration", "0.2")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_exporter_whose_package_is_missing(tmp_path: Path) -> None:

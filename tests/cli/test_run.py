@@ -144,7 +144,7 @@ def test_a_signal_before_the_command_began_ends_it_unstarted(tmp_path: Path) -> 
         "import os, signal, sys\n"
         "import accelmetrics.cli.run as run\n"
         "made = run.exporters\n"
-        "run.exporters = lambda options: (os.kill(os.getpid(), signal.SIGTERM), made(options))[1]\n"
+        "run.exporters = lambda *given: (os.kill(os.getpid(), signal.SIGTERM), made(*given))[1]\n"
         "from accelmetrics.cli.main import program\n"
         "program()\n"
     )
@@ -248,7 +248,7 @@ def test_stats_that_cannot_be_written_in_the_end(tmp_path: Path) -> None:
         (("--gpus", "7"), 2, "unknown device 'gpu.7'"),
         (("--backends", "hots"), 2, "Did you mean 'host'?"),
         (("--stat", "x"), 2, "Did you mean '--stats'?"),
-        (("--interval", "0.001"), 2, "interval is 0.001"),
+        (("--interval", "0.001"), 2, "'0.001' must be a number of seconds from 0.01 to 86,400"),
     ],
 )
 def test_what_cannot_be_used_is_refused_before_anything_is_started(

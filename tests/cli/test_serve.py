@@ -18,6 +18,7 @@ import pytest
 
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.cli.shell import COMMAND, environment, run, start
+from tests.cli.terminals import on_terminal
 from tests.simulators.nvml import NvmlSimulator
 
 
@@ -86,6 +87,34 @@ def test_a_password_is_asked_for(tmp_path: Path) -> None:
         assert get(f"{base}/metrics")[0] == 401
         assert get(f"{base}/metrics", "prom:wrong")[0] == 401
         assert get(f"{base}/metrics", "prom:open sesame")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (b"", "an empty password"),
+        (b"\n", "an empty password"),
+        (b"caf\xe9\n", "the password is no UTF-8"),
+        (None, "standard input is closed"),
+    ],
+)
+def test_what_is_no_password(given: bytes | None, said: str) -> None:
+    """Nothing, no line, bytes that no client could send, a closed stream: one line says so, and nothing is printed."""
+    command = [*COMMAND, "serve", "--make-password", "prom"]
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *command]
+    done = subprocess.run(closed if given is None else command, input=given, env=environment(), capture_output=True, timeout=30)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode().startswith(f"accelmetrics serve: {said}") and done.stderr.count(b"\n") == 1
+
+
+def test_an_empty_password_at_a_terminal() -> None:
+    """Asked for without showing it; Return alone, and the end of the file, are none."""
+    for key in ("\r", "\x04"):
+        with on_terminal("serve", "--make-password", "prom") as terminal:
+            terminal.until("^password of prom:")
+            terminal.type(key)
+            assert terminal.end() == 2
+            assert "an empty password" in terminal.text
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -183,9 +183,69 @@ def test_a_history_is_as_long_as_there_is_room() -> None:
 
 def test_rows_that_there_is_no_room_for_are_counted() -> None:
     """And none is cut in half."""
-    rows = shown(snapshot(5), 100, rows=3)
+    rows = shown(snapshot(9), 100, rows=7)
     assert [row.split()[0] for row in rows if row.startswith("GPU")] == ["GPU0", "GPU1", "GPU2"]
-    assert "and 2 more" in rows
+    assert "and 6 more" in rows
+
+
+@pytest.mark.parametrize(
+    ("devices", "rows", "seen"),
+    [
+        (2, 5, ["vm", "Device", "GPU0", "GPU1", "host"]),
+        (2, 4, ["Device", "GPU0", "GPU1", "host"]),
+        (2, 3, ["Device", "GPU0", "GPU1"]),
+        (2, 2, ["GPU0", "GPU1"]),
+        (2, 1, ["GPU0"]),
+        (8, 8, [f"GPU{number}" for number in range(8)]),
+        (8, 7, ["vm", "Device", "GPU0", "GPU1", "GPU2", "and", "host"]),
+        (8, 3, ["Device", "GPU0", "and"]),
+    ],
+)
+def test_devices_have_the_rows_first(devices: int, rows: int, seen: list[str]) -> None:
+    """The heading goes before the host, and that before the columns' names; how many are left out takes no row of the last one's."""
+    taken = snapshot(devices)
+    assert [row.split()[0].replace(taken.hostname, "vm") for row in shown(taken, 100, rows=rows)] == seen
+
+
+@pytest.mark.parametrize("width", [8, 14, 16, 20, 22, 24, 30, 36, 38, 39])
+def test_a_narrow_table_leaves_numbers_out_and_cuts_none(width: int) -> None:
+    """Power first, then the temperature, then memory: the utilisation is there as long as anything is."""
+    rows = shown(snapshot(), width)
+    assert max(map(len, rows)) <= width
+    assert ("85.5%" in rows[2]) == (width >= 14)
+    assert (" 1.2%" in rows[2]) == (width >= 22)
+    assert ("35°C" in rows[2]) == (width >= 28)
+    assert ("W" in rows[2]) == (width >= 39)
+    assert not any("…" in row for row in rows[2:]) or width < 14
+    if width >= 39:
+        trail = Trail()
+        trail.add(snapshot())
+        assert "W" in shown(snapshot(), width, trail)[2]  # the history is no reason to leave one out
+
+
+def named(first: str, second: str) -> Snapshot:
+    """Two devices with names of somebody's."""
+    names = (first, second)
+    places = [Place(f"gpu.{number}", number, None, DeviceIdentity("gpu", "x", number, name=name)) for number, name in enumerate(names)]
+    return Snapshot(0, "host", {f"gpu.{number}.{name}": 50.0 for number in (0, 1) for name in ("gpu", "temp", "powerWatts")}, places)
+
+
+def test_wide_characters_are_two_columns_each() -> None:
+    """Nothing is cut off that there is room for, and columns stand below each other."""
+    from rich.cells import cell_len
+
+    for width in (50, 60, 66, 70, 80, 100):
+        rows = shown(named("华为昇腾加速卡九一〇", "Card"), width)
+        assert max(map(cell_len, rows)) <= width
+        assert "…" not in "".join(rows)
+        assert len({cell_len(row.partition("50°C")[0]) for row in rows if "50°C" in row}) == 1
+
+
+def test_a_name_changes_nothing_about_the_terminal() -> None:
+    """Whatever a device calls itself: colours, bells, moved cursors and reversed text are question marks."""
+    rows = shown(named("Evil\x1b[31m\x07Card", "a\u202eb\x9bc\rd"), 120)
+    assert "Evil?[31m?Card" in rows[2]
+    assert "a?b?c d" in rows[3]
 
 
 def test_the_hosts_line() -> None:

@@ -46,6 +46,20 @@ def test_every_name_is_a_metric_of_the_catalogue(names: str) -> None:
     assert len(units) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100 80GB HBM3"),
+        ("华为昇腾", "华为昇腾"),
+        ("Evil\x1b[31m\x07Card", "Evil?[31m?Card"),
+        ("a\u202eb\x9bc\r\nd\xa0e", "a?b?c  d e"),
+    ],
+)
+def test_names_are_fit_for_a_terminal(name: str, seen: str) -> None:
+    """What would move the cursor, colour the rest or ring is a question mark."""
+    assert taken("gpu.0", DeviceIdentity("gpu", "x", 0, name=name)).short_name == seen
+
+
 def test_other_vendors_words() -> None:
     """TPU, Trainium and IPU call them otherwise."""
     tpu = taken("tpu.0", DeviceIdentity("tpu", "google", 0), dutyCycle=40, hbmCapacityUsage=4e9, hbmCapacityTotal=16e9)
