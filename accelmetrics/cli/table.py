@@ -71,7 +71,8 @@ def _cell(home: dict[str, SectionName], devices: Sequence[str], key: str, value:
 def _devices(snapshot: Snapshot, width: int) -> list[str]:
     if not snapshot.identities:
         return ["No devices. `accelmetrics doctor` says why."]
-    rows = [(place.key, printable(place.identity.name or place.identity.vendor), printable(place.identity.uuid)) for place in snapshot.identities]
+    places = [(place.key, place.identity) for place in snapshot.identities]
+    rows = [(key, printable(identity.name or identity.vendor), printable(identity.uuid)) for key, identity in places]
     return [clipped_end(line, width) for line in aligned(rows)]
 
 

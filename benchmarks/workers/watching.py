@@ -12,7 +12,6 @@ import json
 import os
 import statistics
 import sys
-import threading
 import time
 
 import psutil
