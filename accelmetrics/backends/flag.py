@@ -34,8 +34,12 @@ class Flag:
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until it is set, at most so long (None: for ever); whether it is. May end early where it was cleared meanwhile."""
         limit = threading.TIMEOUT_MAX if seconds is None else min(max(0.0, seconds), threading.TIMEOUT_MAX)
-        if not self._set and self._closed.acquire(timeout=limit) and self.is_set():
-            self._open()  # for the next one who waits
+        try:
+            if not self._set:
+                self._closed.acquire(timeout=limit)
+        finally:
+            if self._set:
+                self._open()  # for the next one who waits
         return self._set
 
     def _open(self) -> None:

@@ -21,6 +21,7 @@ from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.flag import Flag
 from accelmetrics.backends.guard import guarded
 from accelmetrics.sampling.sampler import Sampler
+from accelmetrics.sampling.undisturbed import undisturbed
 from accelmetrics.schemas.snapshot import Snapshot
 
 REQUEST_PAUSE = 0.02
@@ -103,7 +104,7 @@ class Beat:
             self._listeners.append(listener)
             if self._thread is None or not self._under_way:  # Ctrl-C may have come between; the later one runs
                 self._thread = threading.Thread(target=self._run, name="accelmetrics-monitor", daemon=True)
-                failure = guarded(self._thread.start).failure
+                failure = guarded(undisturbed, self._thread.start).failure
                 if failure is not None:
                     self._thread = None
             else:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from accelmetrics.backends.flag import Flag
 from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.sampling.undisturbed import undisturbed
 
 
 class Turn(Protocol):
@@ -79,7 +80,7 @@ class Line:
                 self._thread = fresh
         if not fits:
             return Outcome(True, None, None, 0.0)
-        started = guarded(fresh.start)
+        started = guarded(undisturbed, fresh.start)
         if started.failure is not None:
             with self._lock:
                 self._thread = None if self._thread is fresh else self._thread

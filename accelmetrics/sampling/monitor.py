@@ -267,13 +267,17 @@ class Monitor:
         """Seconds on the monitor's clock."""
         return self._clock.monotonic()
 
-    def admit(self, window: Window) -> Row | None:
-        """Hand a window readings from now on; gives the last one before."""
+    def last_row(self) -> Row | None:
+        """The last reading."""
+        self._check_process()
+        return self._kept.windows.last
+
+    def admit(self, window: Window) -> None:
+        """Hand a window readings from now on, beginning with one that is taken at once."""
         run = self._current()
-        last = self._kept.windows.admit(window)
+        self._kept.windows.admit(window)
         if run is not None:
             run.request()
-        return last
 
     def dismiss(self, window: Window) -> bool:
         """Take one more reading for a window that has ended; whether one will come."""

@@ -100,7 +100,10 @@ class StepLog:
     def _number(self, name: str, value: SupportsFloat | None) -> int | float | None:
         if value is None or (type(value) is int and abs(value) <= LARGEST):
             return value
-        number = guarded(float, value).value  # a tensor of several numbers, or of another package, may raise anything
+        outcome = guarded(float, value)  # a tensor of several numbers, or of another package, may raise anything
+        if isinstance(outcome.error, SystemExit):
+            raise outcome.error  # of a signal handler: the program ends while it waits for the tensor
+        number = outcome.value
         if number is not None and isfinite(number):
             return number
         self._tell(name, "monitor.log: %s is a %s that is no finite number: left out, here and from now on", name, type(value).__name__)

@@ -44,8 +44,12 @@ class Owner(Protocol):
         """Seconds on the monitor's clock."""
         ...
 
-    def admit(self, window: Window) -> Row | None:
-        """Hand it readings from now on, beginning with one that is taken at once; gives the last one before."""
+    def last_row(self) -> Row | None:
+        """The last reading."""
+        ...
+
+    def admit(self, window: Window) -> None:
+        """Hand it readings from now on, beginning with one that is taken at once."""
         ...
 
     def dismiss(self, window: Window) -> bool:
@@ -75,12 +79,12 @@ class Window:
         self._owner = owner
         self._begin: float | None = None
         self._end: float | None = None
-        self._ending = threading.Lock()  # taken once, by whoever ends it
+        self._beginning, self._ending = threading.Lock(), threading.Lock()  # taken once, by whoever begins and ends it
         self._closed = Flag()
         self._pid = os.getpid()
         self._inbox = Inbox[Row](PENDING)
         self._before: Row | None = None
-        self._folder = Folder(0.0)
+        self._folder: Folder | None = None
 
     def begin(self) -> Window:
         """Begin. A window begins once.
@@ -89,7 +93,11 @@ class Window:
             InvalidOptionError: It has begun already.
         """
         self._check_process()
-        self._inbox.read(self._do_begin, self._fold)
+        if not self._beginning.acquire(blocking=False):
+            raise InvalidOptionError(f"the window {self.name!r} has begun already: monitor.window({self.name!r}) makes a new one")
+        self._before = self._owner.last_row()
+        self._begin = self._owner.now()
+        self._owner.admit(self)
         return self
 
     def end(self) -> Window:
@@ -200,45 +208,43 @@ class Window:
         """No further reading will come."""
         self._closed.set()
 
-    def _do_begin(self) -> None:
-        if self._begin is not None:
-            raise InvalidOptionError(f"the window {self.name!r} has begun already: monitor.window({self.name!r}) makes a new one")
-        self._begin = self._owner.now()
-        self._folder = Folder(self._begin)
-        self._before = self._owner.admit(self)
-        if self._before is not None:
-            self._folder.start_from(self._before)
-
     def _look(self, read: Callable[[Folder], T]) -> T:
         """What something says when everything is folded, and nothing added meanwhile."""
         self._check_process()
         if self._end is not None and not self._closed.wait(PATIENCE):
             self._closed.set()
             self._owner.despair()
-        return self._inbox.read(lambda: read(self._folder), self._fold)
+        return self._inbox.read(lambda: read(self._begun()), self._fold)
+
+    def _begun(self) -> Folder:
+        """The statistics so far; those of a window that has not begun are empty."""
+        if self._begin is None:
+            return Folder(0.0)
+        if self._folder is None:
+            self._folder = Folder(self._begin)
+            if self._before is not None:
+                self._folder.start_from(self._before)
+        return self._folder
 
     def _fold(self, rows: deque[Row]) -> None:
-        block: Block | None = None
+        folder, block = self._begun(), None
         while rows:
             row = rows.popleft()
             if self._begin is None or row.at < self._begin:
-                self._start_from(row)
+                if row is not self._before:  # it was being taken when the window began
+                    folder.start_from(row)
                 continue
             if block is not None and block.layout is not row.layout:
-                self._fold_block(block)
+                folder.fold(block, self._until)
                 block = None
             block = block or Block(row.layout)
             block.append(row)
         if block is not None:
-            self._fold_block(block)
+            folder.fold(block, self._until)
 
-    def _start_from(self, row: Row) -> None:
-        """A reading that was being taken when the window began."""
-        if row is not self._before:  # else the folder has it already
-            self._folder.start_from(row)
-
-    def _fold_block(self, block: Block) -> None:
-        self._folder.fold(block, float("inf") if self._end is None else self._end)
+    @property
+    def _until(self) -> float:
+        return float("inf") if self._end is None else self._end
 
     def _check_process(self) -> None:
         """In the child of a fork nobody gives a lock back that was taken, and no reading will come."""

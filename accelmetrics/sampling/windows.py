@@ -38,10 +38,14 @@ class Windows:
         """The last ones that have ended, in the order of their ends."""
         return tuple(self._past.copy())
 
-    def admit(self, window: Window) -> Row | None:
-        """Hand a window readings from now on; gives the last one before, which it may be handed all the same."""
-        self._open[id(window)] = ref(window)  # without a callback, which would swallow Ctrl-C
+    @property
+    def last(self) -> Row | None:
+        """The last reading that was handed to windows."""
         return self._last
+
+    def admit(self, window: Window) -> None:
+        """Hand a window readings from now on; the last one before may be among them."""
+        self._open[id(window)] = ref(window)  # without a callback, which would swallow Ctrl-C
 
     def dismiss(self, window: Window, expected: bool) -> None:
         """A window has ended; whether one more reading is expected for it."""

@@ -147,6 +147,51 @@ def test_pools_that_differ(machine: Machine) -> None:
     assert not found.as_expected
 
 
+def test_a_rank_of_no_role_in_a_pool(machine: Machine) -> None:
+    """Expected devices are the role's alone: a rank without a role on one of them makes the pool differ."""
+    machine.worker(0, 1, ACCELMETRICS_ROLE="rollout", RANK="0", CUDA_VISIBLE_DEVICES="0,1")
+    other = machine.worker(1, RANK="5", CUDA_VISIBLE_DEVICES="1")
+    found = look(expect={"rollout": [0, 1]})
+    assert texts(found, "pool_differs") == [f"rollout: expected on gpu.0 and gpu.1 alone, but gpu.1 is also used by rank 5 (PID {other})"]
+    (finding,) = (finding for finding in found.findings if finding.kind == "pool_differs")
+    assert (finding.pids, finding.devices) == ((other,), ("gpu.1",))
+    assert not found.as_expected
+
+
+def test_a_process_that_nobody_named_in_a_pool(machine: Machine) -> None:
+    """Who is not of the job is in the pool all the same, once for all the devices that it takes; so is a number of nobody's."""
+    actor = machine.worker(0, 1, CUDA_VISIBLE_DEVICES="0,1")
+    other = machine.worker(0, 1)
+    machine.use(4194305, 2)
+    teacher = machine.worker(2, CUDA_VISIBLE_DEVICES="2")
+    found = look(roles={"actor": [actor], "teacher": [teacher]}, expect={"actor": [0, 1], "teacher": [2]})
+    assert texts(found, "pool_differs") == [
+        f"actor: expected on gpu.0 and gpu.1 alone, but gpu.0 and gpu.1 are also used by PID {other}",
+        "teacher: expected on gpu.2 alone, but gpu.2 is also used by PID 4194305",
+    ]
+
+
+def test_another_role_in_a_pool(machine: Machine) -> None:
+    """A role that nothing is expected of is outside too; a device that is expected of both belongs to both."""
+    machine.worker(0, ACCELMETRICS_ROLE="actor", RANK="0", CUDA_VISIBLE_DEVICES="0")
+    rollout = machine.worker(0, ACCELMETRICS_ROLE="rollout", RANK="0", CUDA_VISIBLE_DEVICES="0")
+    assert texts(look(expect={"actor": [0]}), "pool_differs") == [
+        f"actor: expected on gpu.0 alone, but gpu.0 is also used by rollout rank 0 (PID {rollout})"
+    ]
+    assert look(expect={"actor": [0], "rollout": [0]}).as_expected
+
+
+def test_who_may_be_in_a_pool_with_its_role(machine: Machine) -> None:
+    """A helper of the same rank is no stranger, and a display server takes no device from anybody."""
+    plan = {"RANK": "3", "CUDA_VISIBLE_DEVICES": "1"}
+    rank, helpers = machine.launch(plan, plan, **plan)
+    drawing, _ = machine.start()
+    machine.simulator.processes(1, [Process(rank, used=GIB), Process(helpers[0], used=GIB), Process(drawing, "G", used=GIB)])
+    found = look(helpers[0], roles={"actor": [rank]}, expect={"actor": [1]})
+    assert {worker.pid: worker.role for worker in found.workers} == {rank: "actor", helpers[0]: ""}
+    assert found.as_expected
+
+
 def test_expecting_what_is_not_there(machine: Machine) -> None:
     """Is a mistake in the question."""
     with pytest.raises(UnknownNameError, match=r"gpu\.9"):

@@ -94,6 +94,29 @@ def test_a_device_at_rest_is_well(gpus: FakeBackend, reason: Reason) -> None:
     assert found.unreadable == 0
 
 
+def test_a_device_whose_rates_wait_for_a_reading_is_readable() -> None:
+    """Its counters have been read, though it gives nothing yet, nor anything else."""
+    device = FakeBackend("rates", devices=1)
+    device.device(0).miss("pcieTxBytes", Reason.NEEDS_INTERVAL, "a rate needs two readings")
+    for name in ("temp", "powerWatts", "gpu"):
+        device.device(0).miss(name, Reason.NOT_SUPPORTED, "not here")
+    found = finding(device)
+    assert found.devices[0].metrics == 0
+    assert (found.devices[0].readable, found.unreadable) == (True, 0)
+
+
+def test_what_detection_advises_is_said_first_however_the_driver_fares(gpus: FakeBackend) -> None:
+    """It works, it fails with advice of its own, it fails with the same advice: once, and first."""
+    gpus.detection = Detection(True, "4 cards, no nodes", 4, "pass the nodes")
+    assert finding(gpus).advice == "pass the nodes"
+    gpus.fail_open(SourceError(Reason.DRIVER_ERROR, "it says no", advice="ask it by hand"))
+    assert finding(gpus).advice == "pass the nodes; ask it by hand"
+    gpus.fail_open(SourceError(Reason.DRIVER_ERROR, "it says no", advice="pass the nodes; ask it by hand"))
+    assert finding(gpus).advice == "pass the nodes; ask it by hand"
+    gpus.fail_open(SourceError(Reason.DRIVER_ERROR, "it says no", advice="pass the nodes"))
+    assert finding(gpus).advice == "pass the nodes"
+
+
 def test_a_driver_that_went_away(gpus: FakeBackend) -> None:
     """Its devices are known, and none is readable."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import signal
 import threading
 import time
 from collections import deque
@@ -10,6 +12,8 @@ import pytest
 
 from accelmetrics.backends.flag import Flag
 from accelmetrics.sampling.inbox import Inbox
+from accelmetrics.sampling.undisturbed import undisturbed
+from tests.sampling.conftest import until
 from tests.sampling.test_monitor_exit import PREFACE
 from tests.sampling.watching import program
 
@@ -95,23 +99,51 @@ def test_an_inbox_never_waits_for_who_reads() -> None:
     assert inbox.read(lambda: len(seen), work) == 4
 
 
-def test_who_interrupts_the_work_sees_what_there_is() -> None:
-    """The same thread comes to the same inbox again, as a signal handler does: it neither waits nor works in the middle."""
-    seen: list[object] = []
-    inbox: Inbox[int]
+def test_what_is_undisturbed_ends_though_ctrl_c_comes() -> None:
+    """Whoever waits for it is interrupted at once; it goes on, and the next one finds it done."""
+    steps: list[int] = []
 
-    def work(waiting: deque[int]) -> None:
-        while waiting:
-            item = waiting.popleft()
-            if item == 1:
-                inbox.put(9, work)
-                seen.append(inbox.read(lambda: ("seen", *seen), work))
-            seen.append(item)
+    def work() -> int:
+        for number in range(5):
+            time.sleep(0.02)
+            steps.append(number)
+        return 7
 
-    inbox = Inbox(batch=3)
-    for number in range(3):
-        inbox.put(number, work)
-    assert seen == [0, ("seen", 0), 1, 2, 9]
+    threading.Timer(0.03, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        undisturbed(work)
+    assert time.monotonic() - began < 0.09
+    until(lambda: steps == [0, 1, 2, 3, 4])
+    assert undisturbed(work) == 7
+
+
+def test_what_is_undisturbed_raises_what_it_raises() -> None:
+    """On any thread."""
+    with pytest.raises(ZeroDivisionError):
+        undisturbed(lambda: 1 / 0)
+    found: list[type] = []
+
+    def elsewhere() -> None:
+        try:
+            undisturbed(lambda: 1 / 0)
+        except ZeroDivisionError as error:
+            found.append(type(error))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert found == [ZeroDivisionError]
+
+
+def test_without_a_thread_it_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the system gives no more of them."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    assert undisturbed(lambda: 5) == 5
 
 
 def test_work_that_fails_can_go_on() -> None:
@@ -155,6 +187,7 @@ while time.monotonic() < end:
     with monitor.window("step") as window:
         monitor.log(step=1, loss=2.0)
     monitor.history.to_dict()
+    window.summary, window.devices, window.energy_joules
     monitor.latest, monitor.status, monitor.windows
     longest = max(longest, time.monotonic() - began)
 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -176,6 +209,8 @@ monitor.stop()
         ("monitor.pause(); monitor.resume()", 0.0017),
         ("monitor.subscribe(bool)()", 0.0031),
         ("monitor.flush(0.01)", 0.021),
+        ("window = monitor.windows and monitor.windows[-1]; window and (window.summary, window.devices, window.energy_joules)", 0.0031),
+        ("monitor.history.clear()", 0.0031),
     ],
 )
 def test_a_signal_handler_may_use_the_monitor_wherever_it_interrupts_the_program(use: str, pace: float) -> None:
@@ -183,3 +218,51 @@ def test_a_signal_handler_may_use_the_monitor_wherever_it_interrupts_the_program
     text = HANDLER.replace("USE", use).replace("PACE", str(pace))
     _, status, output, errors = program(PREFACE + text)
     assert (status, output, errors) == (0, "True True True True\n", "")
+
+
+RUINED = """
+import _thread, random
+monitor = Monitor(0.01, backends=[gpus], history=100_000)
+end = time.monotonic() + 2.5
+def annoy():
+    chance = random.Random(5)
+    while time.monotonic() < end - 0.3:
+        time.sleep(chance.uniform(0.0005, 0.003))
+        _thread.interrupt_main()
+caught, windows = 0, []
+monitor.start()
+ticks(monitor, 1)
+threading.Thread(target=annoy, daemon=True).start()
+while time.monotonic() < end:
+    try:
+        window = monitor.window("w")
+        windows = [*windows[-200:], window]
+        with window:
+            time.sleep(0.004)
+            window.summary
+        window.summary, window.devices, window.energy_joules
+        monitor.history.to_dict()
+    except KeyboardInterrupt:
+        caught += 1
+for window in windows:
+    if window.ended:
+        found = window.summary
+        assert len({one.count for one in found.values()}) <= 1, found
+        assert all(one.seconds <= window.duration + 1e-6 for one in found.values()), (window.duration, found)
+        window.devices, window.energy_joules
+columns = monitor.history.to_dict()
+assert len({len(column) for column in columns.values()}) == 1
+assert len(monitor.history) == monitor.status.ticks
+assert columns["time"] == sorted(columns["time"])
+assert [at - columns["gpu.0.powerWatts"][0] for at in columns["gpu.0.powerWatts"]] == sorted(
+    at - columns["gpu.0.powerWatts"][0] for at in columns["gpu.0.powerWatts"])
+monitor.stop()
+print("whole", caught > 100)
+"""
+
+
+def test_ctrl_c_while_results_are_read_ruins_none() -> None:
+    """Neither a window's statistics nor the history's columns: each reading counts once, in its place."""
+    text = RUINED.replace("ticks(monitor, 1)", "gpus.device(0).set(powerWatts=time.monotonic)\nticks(monitor, 1)", 1)
+    _, status, output, errors = program(PREFACE + text)
+    assert (status, output, errors) == (0, "whole True\n", "")

@@ -50,9 +50,15 @@ def test_numbers_of_every_kind_are_taken() -> None:
     assert type(found[0].values["a"]) is int
 
 
+def test_the_programs_end_is_let_through() -> None:
+    """A signal handler may end it while a step waits for its loss."""
+    with pytest.raises(SystemExit):
+        StepLog().add(1.0, 10, 1, {"loss": Tensor(error=SystemExit(3))})
+
+
 @pytest.mark.parametrize(
     "value",
-    [float("nan"), float("-inf"), 10**400, "0.5 W", [1.0], Tensor(1.0, 2.0), Tensor(error=SystemExit(3)), Tensor(error=KeyError("x"))],
+    [float("nan"), float("-inf"), 10**400, "0.5 W", [1.0], Tensor(1.0, 2.0), Tensor(error=KeyError("x"))],
 )
 def test_what_is_no_finite_number_is_left_out_and_told_once(value: object, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is raised into the program, whatever the value does; the other numbers of the step are kept."""

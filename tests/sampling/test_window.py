@@ -12,6 +12,7 @@ import pytest
 from accelmetrics import InvalidOptionError, UnknownNameError
 from accelmetrics.sampling import window as module
 from accelmetrics.sampling.monitor import Monitor
+from accelmetrics.sampling.rows import Row
 from accelmetrics.sampling.window import PENDING, Window
 from accelmetrics.sampling.windows import KEPT_WINDOWS, Windows
 from accelmetrics.testing import FakeBackend
@@ -371,6 +372,9 @@ class Owner:
 
     def now(self) -> float:
         return self.time
+
+    def last_row(self) -> Row | None:
+        return self.windows.last
 
     def admit(self, window: Window) -> None:
         self.windows.admit(window)

@@ -62,7 +62,7 @@ class CpuPart:
             times = self._source.read()
         except (OSError, ValueError):
             # Without the file no CPU is known, so there is no key that could carry the reason.
-            self._last = {}
+            moment.failed = True
             moment.online = ()
             return
         moment.online = tuple(times)

@@ -45,11 +45,12 @@ class Moment:
         memory_total: The host's memory in bytes, None when unknown.
         memory_limit: The tightest cgroup limit in bytes that is below the host's memory, None without one.
         cpu_quota: The tightest cgroup quota in CPUs, None without one.
+        failed: Whether the part that is running could not be read, and is to be tried again at the next reading.
         values: Values of the part that is running, by key.
         reasons: Its missing keys.
     """
 
-    __slots__ = ("clock", "cpu_quota", "memory_limit", "memory_total", "now", "online", "reasons", "steps", "values")
+    __slots__ = ("clock", "cpu_quota", "failed", "memory_limit", "memory_total", "now", "online", "reasons", "steps", "values")
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -59,6 +60,7 @@ class Moment:
         self.memory_total: int | None = None
         self.memory_limit: int | None = None
         self.cpu_quota: float | None = None
+        self.failed = False
         self.values: dict[str, Number] = {}
         self.reasons: dict[str, Unavailable] = {}
 
@@ -114,11 +116,12 @@ class Sheet:
             self._readings += 1
         elif moment.now < self._due:
             return self._block
-        self._due = moment.now + self._pace
         self._block = self._read(moment)
+        self._due = moment.now if moment.failed else moment.now + self._pace
         return self._block
 
     def _read(self, moment: Moment) -> Block:
+        moment.failed = False
         moment.values = {}
         moment.reasons = {}
         self._part.read(moment)

@@ -74,6 +74,17 @@ def test_from_the_third_reading_on_cpus_are_looked_at_twice_a_second(tree: HostT
     assert watch.read(0.4)["cpu.0.cpu_percent"] == pytest.approx(100 * 20 / 50), "over the interval that was really taken"
 
 
+def test_a_file_that_cannot_be_read_once_is_read_again_at_the_next_reading(tree: HostTree) -> None:
+    """And the difference spans the gap."""
+    watch = tree.reader()
+    watch.read()
+    watch.read(0.1)
+    tree.write("/proc/stat", "rubbish")
+    assert "cpu.0.cpu_percent" not in watch.read(0.5)
+    tree.stat({0: (130, 970), 1: (200, 900)})
+    assert watch.read(0.1)["cpu.0.cpu_percent"] == pytest.approx(30.0)
+
+
 def test_between_two_looks_at_cpus_and_cgroup_the_process_is_measured_against_the_same(tree: HostTree) -> None:
     """What those parts know stands until they look again; what they could not read is known no more."""
     tree.cgroup("/job")
