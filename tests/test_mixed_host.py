@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -11,11 +12,15 @@ from accelmetrics import Reason, Sampler, Snapshot
 from accelmetrics.sampling.session import Session
 from accelmetrics.schemas.catalogue import match
 from tests.sampling.conftest import until
-from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable
+from tests.simulators.nvml import Crash, NvmlSimulator, SimulatorUnavailable
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
 from tests.simulators.tpu import DUTY_CYCLE, TOTAL, USAGE, TpuMachine, TpuRuntime
 
 INIT = "nvmlInitWithFlags"
+TIMEOUT, SLACK = 1.0, 0.5
+"""Seconds that a reading may take, and what a busy machine may add."""
+PACE = 2.0
+"""Seconds from one reading of a command to the next."""
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +84,7 @@ def cards(tpu: TpuRuntime, tmp_path: Path) -> TpuMachine:
 
 @pytest.fixture
 def sampler(nvml: NvmlSimulator, rocm: RocmSmiStandIn, tpu: TpuRuntime) -> Generator[Sampler, None, None]:
-    with Sampler(["host", "amd", "nvidia", "tpu"], timeout=1.0) as both:
+    with Sampler(["host", "amd", "nvidia", "tpu"], timeout=TIMEOUT) as both:
         yield both
 
 
@@ -114,12 +119,46 @@ def test_the_same_name_is_the_same_unit_type_and_range_on_every_vendor(sampler: 
 
 
 def test_one_vendors_hang_leaves_the_others_on_time(sampler: Sampler, nvml: NvmlSimulator) -> None:
+    """No reading takes longer than the timeout, and the others go on to be read anew, each at its own pace."""
     sampler.sample()
     nvml.rule("nvmlDeviceGetPowerUsage", hang=True)
-    snapshot = sampler.sample()
-    assert {snapshot.unavailable[f"gpu.{number}.powerWatts"].reason for number in (0, 1)} == {Reason.TIMED_OUT}
-    assert {"gpu.2.powerWatts", "tpu.8.dutyCycle", "memory_percent"} <= snapshot.metrics.keys()
+    began = time.monotonic()
+
+    def others_were_read() -> bool:
+        called = time.monotonic()
+        snapshot = sampler.sample()
+        assert time.monotonic() - called < TIMEOUT + SLACK
+        assert {snapshot.unavailable[f"gpu.{number}.powerWatts"].reason for number in (0, 1)} == {Reason.TIMED_OUT}
+        assert {"gpu.2.powerWatts", "tpu.8.dutyCycle", "memory_percent"} <= snapshot.metrics.keys()
+        found = {status.name: status for status in snapshot.backends}
+        assert {name: status.status for name, status in found.items()} == {"nvidia": "timed_out", "amd": "ok", "tpu": "ok", "host": "ok"}
+        ages = {name: status.age_seconds for name, status in found.items() if status.age_seconds is not None}
+        assert ages["host"] < TIMEOUT + SLACK
+        return max(ages["amd"], ages["tpu"]) < called - began
+
+    until(others_were_read, 2 * PACE + TIMEOUT)
     nvml.release("nvmlDeviceGetPowerUsage")
+
+
+@pytest.mark.usefixtures("rocm", "tpu")
+@pytest.mark.parametrize(("how", "words"), [(Crash.EXIT, "exited with status 1"), (Crash.SEGFAULT, "was killed by signal 11 (SIGSEGV)")])
+def test_one_vendors_crash_is_survived_and_said_and_the_others_are_read_again(nvml: NvmlSimulator, how: Crash, words: str) -> None:
+    """The library takes its process down in the middle of a call; this program is another, and so goes on."""
+    with Sampler(["host", "amd", "nvidia", "tpu"], isolation="process") as sampler:
+        until(lambda: {status.status for status in sampler.sample().backends} == {"ok"})
+        before = sampler.sample()
+        nvml.rule("nvmlDeviceGetPowerUsage", crash=how, times=1)
+        started = time.monotonic()
+        crashed = sampler.sample()
+        assert time.monotonic() - started < TIMEOUT + SLACK
+        assert {status.status for status in crashed.backends} == {"failed"}
+        assert f"the reading process {words}; another will be started" in crashed.backends[0].detail
+        assert crashed.metrics == {}
+        nvml.clear_rules()
+        until(lambda: sampler.sample().metrics.keys() >= before.metrics.keys(), 15.0)
+        after = sampler.sample()
+        assert by_vendor(after) == by_vendor(before)
+        assert {status.status for status in after.backends} == {"ok"}
 
 
 def test_one_vendors_driver_going_away_shifts_nobody(sampler: Sampler, nvml: NvmlSimulator) -> None:

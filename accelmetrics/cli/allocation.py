@@ -25,8 +25,9 @@ EXAMPLES = """\
 A process's role is what --role says, else the variable ACCELMETRICS_ROLE of its environment; its rank is what its launcher
 left there (RANK, LOCAL_RANK, and those of Open MPI, PMI, Slurm and Ray). Lists are those it was started with.
 
-Exit status: 0 whatever is found; 1 when a pool differs from what --expect says or cannot be compared with it, and when a
-process that was named is not there; 2 for arguments that cannot be used."""
+Exit status: 0 whatever is found; 1 when a pool differs from what --expect says (a role uses other devices, or somebody
+outside the role uses one of its own) or cannot be compared with it, and when a process that was named is not there; 2 for
+arguments that cannot be used."""
 
 
 def configure(parser: ArgumentParser) -> None:

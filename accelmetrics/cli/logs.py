@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli.output import say
 from accelmetrics.cli.parsing import PROGRAM
 from accelmetrics.schemas.snapshot import rfc3339
+
+if TYPE_CHECKING:
+    from argparse import Namespace
 
 log = logging.getLogger("accelmetrics")
 DATA = "accelmetrics_data"
@@ -52,6 +56,22 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(said)
 
 
+def begin(options: Namespace) -> None:
+    """Have messages written as the options ask for, before anything else of the command runs.
+
+    The run's id is made here and put among the options' labels, so that what is said before there is a monitor, or because there is
+    none, has the same one.
+
+    Args:
+        options: Of :func:`accelmetrics.cli.watching.add_monitor_options`.
+    """
+    from accelmetrics.integrations.job import job_labels
+    from accelmetrics.sampling.engine import hostname
+
+    options.label = [("run_id", uuid.uuid4().hex[:12]), *(options.label or ())]
+    set_up(options.log_format, {"hostname": hostname(), **job_labels(), **dict(options.label)})
+
+
 def set_up(form: str, labels: Mapping[str, str], handler: logging.Handler | None = None) -> None:
     """Have messages of this package written, from warnings up; JSON has those that tell how it goes too.
 
@@ -70,6 +90,33 @@ def set_up(form: str, labels: Mapping[str, str], handler: logging.Handler | None
 def warn(text: str) -> None:
     """Tell the user what they should know while the command goes on, in the form that they asked for."""
     log.warning("%s", text)
+
+
+def fail(program: str, text: str) -> None:
+    """Tell why the command ends: people behind its name, programs as an error."""
+    if _json():
+        log.error("%s", text)
+    else:
+        say(f"{program}: {text}")
+
+
+def announce(program: str, text: str, meaning: str, data: Mapping[str, Any]) -> None:
+    """Tell something that everybody wants to know.
+
+    Args:
+        program: The command.
+        text: What people are told, behind its name.
+        meaning: What programs are told.
+        data: What they find beside that.
+    """
+    if _json():
+        tell(meaning, data)
+    else:
+        say(f"{program}: {text}")
+
+
+def _json() -> bool:
+    return any(isinstance(handler.formatter, JsonFormatter) for handler in log.handlers)
 
 
 def tell(text: str, data: Mapping[str, Any]) -> None:

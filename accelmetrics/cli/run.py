@@ -78,7 +78,9 @@ def run(options: Namespace, out: Stdout) -> int:
         try:
             return watched.run(out, chosen)
         except CommandError as error:
-            say(f"accelmetrics run: {error}")
+            from accelmetrics.cli.logs import fail
+
+            fail("accelmetrics run", str(error))
             return error.status
 
 
@@ -199,6 +201,7 @@ def _check_stats(path: str | None) -> None:
 
 def _write(path: str, stats: dict[str, Any], out: Stdout) -> None:
     from accelmetrics.cli.files import sink_of
+    from accelmetrics.cli.logs import fail
     from accelmetrics.cli.output import WriteError
 
     try:
@@ -206,4 +209,4 @@ def _write(path: str, stats: dict[str, Any], out: Stdout) -> None:
         sink.write(json.dumps(stats, indent=2) + "\n")
         sink.close()
     except (WriteError, BrokenPipeError) as error:
-        say(f"accelmetrics run: {error}")
+        fail("accelmetrics run", str(error))

@@ -7,9 +7,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from accelmetrics.cli import parsing
-from accelmetrics.cli.output import say
 from accelmetrics.cli.parsing import UsageError
-from accelmetrics.cli.watching import add_exporters, add_monitor_options, monitor, until_stopped, wait
+from accelmetrics.cli.watching import add_exporters, add_monitor_options, monitor, tell_losses, until_stopped, wait
 from accelmetrics.schemas.errors import AccelMetricsError
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ paths:
   /api/snapshot   the latest reading, as `accelmetrics dump --json` prints it
   /-/healthy      200 as long as it answers;  /-/ready: 200 once something was read, 503 before
 
-It runs until Ctrl-C or SIGTERM. Exit status: 0 when it was stopped so; 1 when it cannot listen; 2 for arguments that cannot be
-used."""
+It runs until Ctrl-C or SIGTERM. Exit status: 0 when it was stopped so; 1 when it cannot listen, or an exporter lost records (a
+line says how many); 2 for arguments that cannot be used."""
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -80,6 +79,7 @@ def run(options: Namespace, out: Stdout) -> int:
     if options.make_password is not None:
         out.write(_password_line(options.make_password))
         return 0
+    from accelmetrics.cli.logs import announce
     from accelmetrics.cli.streams import exporter
     from accelmetrics.exporters.prometheus import PORT, PrometheusExporter
 
@@ -98,9 +98,10 @@ def run(options: Namespace, out: Stdout) -> int:
         watching = monitor(options, [Opened(endpoint), *(exporter(wanted, out) for wanted in options.exporter)])
         _listen(endpoint)
         with watching:
-            say(f"accelmetrics serve: {'https' if options.tls_cert else 'http'}://{endpoint.address}/metrics")
+            address = f"{'https' if options.tls_cert else 'http'}://{endpoint.address}/metrics"
+            announce("accelmetrics serve", address, f"serving {address}", {"address": address})
             wait(stopped)
-    return 0
+    return int(tell_losses(watching))
 
 
 def _listen(endpoint: PrometheusExporter) -> None:

@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from accelmetrics.cli.output import say
 from accelmetrics.cli.parsing import UsageError
 from accelmetrics.cli.terminal import Screen, capable, ours
 from accelmetrics.cli.watching import add_monitor_options, as_given, monitor, until_stopped, wait
@@ -154,8 +153,10 @@ class View:
     def show(self) -> None:
         """Draw until stopped."""
         self._show()
+        from accelmetrics.cli.logs import announce
+
         for path in self._saved:
-            say(f"accelmetrics watch: saved {path}")
+            announce("accelmetrics watch", f"saved {path}", f"saved {path}", {"path": path})
         if self._fatal is not None:
             os.kill(os.getpid(), self._fatal)
 

@@ -1,7 +1,7 @@
 """Every field of dcgm-exporter's default list (``etc/default-counters.csv`` of 4.5), those that it has commented out among them.
 
 A field is in ``DEFAULT`` with what it is told from, or in ``UNMAPPED`` with the reason why it is not told. ``BEYOND`` are fields
-of DCGM that the list does not have and dashboards often do.
+of DCGM that the list does not have and dashboards often do; ``OLDER`` those that it had before, and that are not told.
 """
 
 from __future__ import annotations
@@ -132,3 +132,11 @@ UNMAPPED = {
     "DCGM_FI_PROF_GR_ENGINE_ACTIVE": "GPM's metric for it is not read; `DCGM_FI_DEV_GPU_UTIL` is the nearest, and not the same",
 }
 """Fields of the list that are not told, each with the reason."""
+
+_NEVER_FILLED = 'DCGM has no value for it on any GPU (`DcgmCacheManager.cpp` answers "not supported"), and withdrew it: see {}'
+
+OLDER = {
+    "DCGM_FI_DEV_PCIE_TX_THROUGHPUT": _NEVER_FILLED.format("DCGM_FI_PROF_PCIE_TX_BYTES, or `pcieTxBytesTotal`"),
+    "DCGM_FI_DEV_PCIE_RX_THROUGHPUT": _NEVER_FILLED.format("DCGM_FI_PROF_PCIE_RX_BYTES, or `pcieRxBytesTotal`"),
+}
+"""Fields of the lists up to 3.3 that dashboards of that time ask for, each with the reason why it is not told."""

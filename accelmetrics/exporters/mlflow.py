@@ -88,10 +88,8 @@ class MlflowExporter:
             TimeoutError: It did not answer in time.
             RejectedError: There is no such run, or MLflow refused.
         """
-        self._tracker.kill()
-        self._tracker.start()
         arguments = {**self._options, "run_id": self._run_id, "ours": not self._named}
-        joined = self._tracker.request("open", arguments, OPEN_SECONDS)
+        joined = self._tracker.begin(arguments, OPEN_SECONDS)
         self._run_id, self._began_ms = joined["run_id"], joined["start_time"]
         self._labels = {}
 
@@ -99,7 +97,8 @@ class MlflowExporter:
         """Log one record.
 
         Raises:
-            ConnectionError: The tracking server is away, or the process that speaks to it is; both are tried again.
+            ConnectionError: The tracking server is away, or the process that speaks to it is, or the disk of a store of files is
+                full; all are tried again.
             TimeoutError: It did not answer in time.
             RejectedError: MLflow refused.
         """

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from accelmetrics.exporters.files import absolute
+from accelmetrics.exporters.rotation import same_file
 from accelmetrics.exporters.tracker import need, written
 from accelmetrics.schemas.metric import PARTITION
 from accelmetrics.schemas.record import Record, Step
@@ -49,6 +50,7 @@ class TensorboardExporter:
     def __init__(self, logdir: str, *, run: str = "system") -> None:
         need("tensorboard")
         self._directory = absolute(logdir) / run
+        self._path = self._directory
         self._file: BinaryIO | None = None
         self._size = 0
         self._began = 0
@@ -66,25 +68,41 @@ class TensorboardExporter:
         now = int(time.time())
         # As TensorBoard's own writer names them: it reads them in the order of their names.
         name = f"events.out.tfevents.{now:010d}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
-        self._file = Path(self._directory, name).open("xb", buffering=0)  # noqa: SIM115 - it stays open
+        self._path = self._directory / name
+        self._file = self._path.open("xb", buffering=0)
         self._size = 0
         self._began = min(_times(self._directory), default=now)
         self._labels = {}
-        self._write([Event(wall_time=now, file_version="brain.Event:2")])
+        try:
+            self._write(self._file, [Event(wall_time=now, file_version="brain.Event:2")])
+        except OSError:  # the next attempt begins another
+            self.close()
+            self._path.unlink(missing_ok=True)
+            raise
 
     def export(self, record: Record) -> None:
-        """Write one record: all of it, or nothing.
+        """Write one record: all of it, or nothing. Where somebody has moved or removed the file, another is begun.
 
         Raises:
             OSError: The disk is full, or gone.
         """
+        file = self._present()
         labels = dict(record.labels)
         events = [self._training(step) for step in record.steps]
         if labels != self._labels:
             events.append(self._text(record.snapshot.time_ns, labels))
         events.append(self._measured(record))
-        self._write(events)
+        self._write(file, events)
         self._labels = labels
+
+    def _present(self) -> BinaryIO:
+        """The file that bears the name: what is written to one that was moved or removed, TensorBoard never finds."""
+        if self._file is not None and not same_file(self._file.fileno(), self._path):
+            self.close()
+        if self._file is None:
+            self.open()
+        assert self._file is not None
+        return self._file
 
     def _measured(self, record: Record) -> Any:
         values = dict(record.snapshot.metrics)
@@ -116,21 +134,19 @@ class TensorboardExporter:
     def _second(self, time_ns: int) -> int:
         return max(0, time_ns // 1_000_000_000 - self._began)
 
-    def _write(self, events: Iterable[Any]) -> None:
+    def _write(self, file: BinaryIO, events: Iterable[Any]) -> None:
         """Append whole events. What a full disk cut short is taken back, since nothing behind it could be read."""
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        if self._file is None:
-            raise FileNotFoundError(f"{self._directory}: no event file is open")
         room = BytesIO()
         writer = RecordWriter(room)
         for event in events:
             writer.write(event.SerializeToString())
         try:
-            _write_all(self._file, room.getvalue())
+            _write_all(file, room.getvalue())
         except OSError:
-            os.ftruncate(self._file.fileno(), self._size)
-            self._file.seek(self._size)
+            os.ftruncate(file.fileno(), self._size)
+            file.seek(self._size)
             raise
         self._size += room.tell()
 

@@ -81,6 +81,21 @@ class Tracker:
             stack.pop_all()
         self._line, self._owner = ours, os.getpid()
 
+    def begin(self, arguments: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+        """Start a child, in the place of one that there is, and have it join or begin a run. Without a run there is no child.
+
+        Raises:
+            OSError: It cannot be started, or as :meth:`request` says.
+            RejectedError: As :meth:`request` says.
+        """
+        self.kill()
+        self.start()
+        with ExitStack() as stack:
+            stack.callback(self.kill)
+            answer = self.request("open", arguments, timeout)
+            stack.pop_all()
+        return answer
+
     def _spawn(self, descriptor: int) -> subprocess.Popen[bytes]:
         entries: list[object] = [*sys.path]
         path = [entry for entry in entries if isinstance(entry, str)]

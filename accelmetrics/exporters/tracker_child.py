@@ -15,6 +15,8 @@ class Session(Protocol):
 
     failures: tuple[type[Exception], ...]
     """What the tracker's library raises on purpose."""
+    ending: tuple[type[Exception], ...]
+    """What may pass by itself, but not in this process: it is killed, and another one begun."""
 
     def passing(self, error: Exception) -> bool:
         """Whether such a failure may pass by itself."""
@@ -49,6 +51,8 @@ def main(descriptor: int, module: str) -> None:
 def _answer(session: Session, action: str, arguments: dict[str, Any]) -> dict[str, Any]:
     try:
         return cast("dict[str, Any]", getattr(session, action)(**arguments))
+    except session.ending as error:
+        return {"error": _told(error), "passing": True, "ended": True}
     except session.failures as error:
         return {"error": _told(error), "passing": session.passing(error)}
     except OSError as error:

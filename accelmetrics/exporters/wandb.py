@@ -108,16 +108,15 @@ class WandbExporter:
             Path(options["dir"]).mkdir(parents=True, exist_ok=True)  # W&B falls back to /tmp without a word
         if self._wanted or self._resumed:
             options |= {"id": self._wanted or self._resumed, "resume": "allow"}
-        self._tracker.kill()
-        self._tracker.start()
-        begun = self._tracker.request("open", {"options": options, "timeouts": TIMEOUTS}, OPEN_SECONDS)
+        begun = self._tracker.begin({"options": options, "timeouts": TIMEOUTS}, OPEN_SECONDS)
         self._resumed = "" if begun["offline"] else begun["id"]
 
     def export(self, record: Record) -> None:
         """Log one record.
 
         Raises:
-            ConnectionError: The process that keeps our run is gone; another one is begun with the next try.
+            ConnectionError: The process that keeps our run is gone, or W&B's own, or the disk was full: the run is begun anew, or
+                gone on with, at the next try. Or the disk is full.
             TimeoutError: It did not answer in time.
             RejectedError: W&B refused.
         """

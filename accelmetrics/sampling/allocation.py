@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from accelmetrics.backends.contract import Backend
 from accelmetrics.sampling import job
-from accelmetrics.sampling.allocation_findings import findings
+from accelmetrics.sampling.allocation_findings import findings, user
 from accelmetrics.sampling.allocation_records import Allocation, Pool, Use, UsedDevice, Worker
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice
 from accelmetrics.sampling.ranks import RAY_NOTE, ray_decides
@@ -39,7 +39,8 @@ def allocation(
         pids: The processes; when neither they nor ``roles`` are given, every process that uses a device.
         children: Whether ``pids`` are launchers: then the job is what runs at and below them.
         roles: By role, its processes. Others have the role of their ``ACCELMETRICS_ROLE``.
-        expect: By role, the devices that it should use and nobody else's: numbers, keys or UUIDs.
+        expect: By role, the devices that it should use, and nobody outside the role: numbers, keys or UUIDs. A device may be
+            expected of several roles, which then share it.
         backends: Names, or backend objects, to look at; all that are registered when left out.
         timeout: Seconds within which the devices are read.
         open_timeout: Seconds to wait for drivers that are still opening.
@@ -118,9 +119,7 @@ def _held(members: Sequence[job.Member], processes: Processes) -> dict[int, tupl
     held: dict[int, dict[str, int | None]] = {}
     for key, found in processes.items():
         for process in found:
-            member = next((one for one in members if one.number is None and one.pid == process.pid), None) or job.owner(
-                members, process.pid
-            )
+            member = user(members, process.pid)
             if member is not None:
                 uses = held.setdefault(member.pid, {})
                 uses[key] = _sum(uses[key], process.memory_bytes) if key in uses else process.memory_bytes

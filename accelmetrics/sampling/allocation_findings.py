@@ -30,6 +30,8 @@ from accelmetrics.sampling.visibility import rule
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.snapshot import Snapshot
 
+ONLY_DRAWS = "graphics"
+"""The type of a process that computes nothing: a display server takes no device from a job."""
 NO_LIST_OF_PROCESSES = "the source does not list processes, or may not look into all of them"
 
 Processes = Mapping[str, tuple[DeviceProcess, ...]]
@@ -45,9 +47,10 @@ def findings(made: Allocation, members: Sequence[Member], snapshot: Snapshot, pr
         processes: By device, who uses it.
     """
     unclear = [device.key for device in made.devices if device.pids is None]
+    by_pid = {member.pid: member for member in members}
     for pool in made.pools:
         yield from _pool(pool, made.workers, [key for key in pool.expected if key in unclear])
-    by_pid = {member.pid: member for member in members}
+        yield from _intruders(pool, made, members, processes)
     for worker in made.workers:
         yield from _unknown(worker, by_pid[worker.pid])
     yield from _shared(made.workers, by_pid)
@@ -74,6 +77,42 @@ def _pool(pool: Pool, workers: Sequence[Worker], unclear: Sequence[str]) -> Iter
     if unclear:
         text = f"{pool.role}: expected on {listed(pool.expected)}, but who uses {listed(unclear)} cannot be told"
         yield Finding(POOL_UNCLEAR, text, pids, tuple(unclear))
+
+
+def _intruders(pool: Pool, made: Allocation, members: Sequence[Member], processes: Processes) -> Iterator[Finding]:
+    """Who else is on the devices of a role."""
+    roles = {worker.pid: worker.role for worker in made.workers}
+    if pool.role not in roles.values():
+        return
+    labels = {worker.pid: worker.label for worker in made.workers}
+    found: dict[tuple[int, ...], list[str]] = {}
+    for key in pool.expected:
+        # A device that several roles are expected on is theirs together.
+        hosts = {other.role for other in made.pools if key in other.expected}
+        own = [member for member in members if roles[member.pid] in hosts]
+        others = _beside(own, members, processes.get(key, ()))
+        if others:
+            found.setdefault(others, []).append(key)
+    for pids, keys in found.items():
+        names = listed([labels.get(pid, f"PID {pid}") for pid in pids])
+        verb = "is" if len(keys) == 1 else "are"
+        text = f"{pool.role}: expected on {listed(pool.expected)} alone, but {listed(keys)} {verb} also used by {names}"
+        yield Finding(POOL_DIFFERS, text, pids, tuple(keys))
+
+
+def _beside(own: Sequence[Member], members: Sequence[Member], processes: Sequence[DeviceProcess]) -> tuple[int, ...]:
+    """Which of a device's users are neither some processes of the job, nor helpers of theirs."""
+    found = []
+    for process in processes:
+        member = user(members, process.pid)
+        if process.type != ONLY_DRAWS and not (member and (member in own or any(_same_rank(member, one) for one in own))):
+            found.append(member.pid if member else process.pid)
+    return tuple(dict.fromkeys(found))
+
+
+def user(members: Sequence[Member], pid: int) -> Member | None:
+    """Which process of the job a driver's process is, or works for; None where it is none of the job."""
+    return next((one for one in members if one.number is None and one.pid == pid), None) or owner(members, pid)
 
 
 def _unknown(worker: Worker, member: Member) -> Iterator[Finding]:
@@ -152,9 +191,8 @@ def _unused(made: Allocation) -> Iterator[Finding]:
 
 
 def _strangers(members: Sequence[Member], processes: Processes) -> Iterator[Finding]:
-    named = {member.pid for member in members if member.number is None}
     for key, found in processes.items():
-        pids = tuple(process.pid for process in found if process.pid not in named and owner(members, process.pid) is None)
+        pids = tuple(process.pid for process in found if user(members, process.pid) is None)
         if pids:
             numbers = ", ".join(map(str, pids))
             yield Finding(STRANGER, f"{key} is also used by {numbers}, not of the processes asked about", pids, (key,))

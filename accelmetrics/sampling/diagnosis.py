@@ -228,11 +228,14 @@ def _what_is_wrong(status: BackendStatus, source: Source) -> Unavailable:
 
 
 def _advice(wrong: Unavailable, source: Source) -> str:
-    if source.state == "open" and not wrong.reason:
-        return ""
-    if wrong.reason == Reason.TIMED_OUT:
-        return source.advice or ADVICE[Reason.TIMED_OUT]
-    return source.advice or source.detection.advice or ADVICE.get(wrong.reason, "")
+    """What to do: first what detection advises, which holds however the driver fares (a container's missing devices), then the rest."""
+    detected = source.detection.advice
+    told = source.advice if wrong.reason or source.state != "open" else ""
+    if not told and (not detected or wrong.reason == Reason.TIMED_OUT):
+        told = ADVICE.get(wrong.reason, "")
+    if not told or told in detected:
+        return detected
+    return told if detected in told else f"{detected}; {told}"
 
 
 def _own_keys(source: Source) -> set[str]:
@@ -280,7 +283,8 @@ def _device(device: Device, status: BackendStatus, outcome: Outcome[Reading] | N
 
 
 def _why_unreadable(device: Device, status: BackendStatus, gaps: Sequence[Gap], outcome: Outcome[Reading] | None) -> Unavailable | None:
-    if device.values:
+    # A counter whose rate waits for another reading has been read.
+    if device.values or any(gap.reason == Reason.NEEDS_INTERVAL for gap in gaps):
         return None
     if gaps:
         largest = max(gaps, key=lambda gap: len(gap.names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any
@@ -14,6 +15,7 @@ from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.metric import DEVICE_KINDS, PARTITION, Metric
 from accelmetrics.schemas.metrics_models import DEVICE_MODELS
 from accelmetrics.schemas.models import Model
+from accelmetrics.schemas.published import published
 from accelmetrics.schemas.snapshot import Device, Snapshot
 
 
@@ -29,7 +31,16 @@ def validate(snapshot: Snapshot) -> None:
 
 
 def findings(snapshot: Snapshot) -> Iterator[str]:
-    """Each broken rule, in words."""
+    """Each broken rule, in words; what the published schema says only where none of ours is broken."""
+    broken = False
+    for finding in _our_findings(snapshot):
+        broken = True
+        yield finding
+    if not broken:
+        yield from _schema_findings(snapshot)
+
+
+def _our_findings(snapshot: Snapshot) -> Iterator[str]:
     for key, value in snapshot.metrics.items():
         yield from _value_findings(key, value)
     yield from _place_findings(snapshot)
@@ -160,3 +171,10 @@ def _document_findings(snapshot: Snapshot) -> Iterator[str]:
     else:
         if again != snapshot or Snapshot.from_json(text) != snapshot:
             yield "the document does not read back to an equal snapshot"
+
+
+def _schema_findings(snapshot: Snapshot) -> Iterator[str]:
+    """The document holds to the published schema, where its validator is installed."""
+    schema = published()
+    if schema is not None:
+        yield from schema.findings(json.loads(snapshot.to_json()))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends import registry
+from accelmetrics.backends.contract import Backend
+from accelmetrics.backends.sysroot import PciBus
 from accelmetrics.schemas.errors import SourceError, UnknownNameError
 from accelmetrics.testing import FakeBackend
 
@@ -118,18 +122,40 @@ def test_a_broken_backend_fails_to_open_with_its_words() -> None:
         assert sampler.sample().backends[0].status == "failed"
 
 
-def test_detection_of_every_built_in_backend_is_cheap() -> None:
-    import time
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with 500 functions on its PCI bus, as large servers have, eight GPUs among them."""
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    for number in range(500):
+        function = tmp_path / f"sys/bus/pci/devices/0000:{number // 8:02x}:00.{number % 8}"
+        function.mkdir(parents=True)
+        (function / "vendor").write_text("0x10de\n" if number % 64 == 63 else "0x8086\n")
+        (function / "class").write_text("0x030200\n" if number % 64 == 63 else "0x060400\n")
 
-    for name in registry.BUILT_IN:
-        backend = registry.load(name)
-        backend.detect()
-        costs = []
-        for _ in range(5):
-            started = time.perf_counter()
+
+def seconds_of(backends: Iterable[Backend], monkeypatch: pytest.MonkeyPatch) -> float:
+    """What it takes that all of them detect when nobody has looked at the bus yet, at best."""
+    costs = []
+    for _ in range(8):
+        monkeypatch.setattr("accelmetrics.backends.sysroot._BUS", PciBus())
+        started = time.perf_counter()
+        for backend in backends:
             backend.detect()
-            costs.append(time.perf_counter() - started)
-        assert min(costs) < 0.005, name
+        costs.append(time.perf_counter() - started)
+    return min(costs)
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("name", registry.BUILT_IN)
+def test_detection_of_every_built_in_backend_is_cheap_on_a_large_server(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even of the one that comes first, which looks at the bus for all."""
+    assert seconds_of([registry.load(name)], monkeypatch) < 0.005
+
+
+@pytest.mark.usefixtures("server")
+def test_detection_of_all_backends_looks_at_the_bus_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All together cost little more than one."""
+    assert seconds_of([registry.load(name) for name in registry.BUILT_IN], monkeypatch) < 0.01
 
 
 @pytest.mark.parametrize("code", [PLUG_IN.replace("backend = Acme()", "backend = Acme"), "raise ValueError('boom')"])

@@ -23,6 +23,7 @@ class Job:
     """Four GPUs, an actor on the first two and a rollout that is where it should not be."""
 
     def __init__(self, simulator: NvmlSimulator) -> None:
+        self.simulator = simulator
         self.env = environment(**simulator.environment(), COLUMNS="200")
         self._programs = [
             self._start(ACCELMETRICS_ROLE="actor", RANK="0", CUDA_VISIBLE_DEVICES="0"),
@@ -94,6 +95,20 @@ def test_pools_as_expected_and_not(job: Job) -> None:
     assert (bad.returncode, bad.stderr) == (1, "")
     assert "- actor: no process has this role; expected on gpu.0 and gpu.1\n" in bad.stdout
     assert "- rollout: expected on gpu.2 and gpu.3, does not use gpu.3\n" in bad.stdout
+
+
+def test_a_stranger_in_a_pool(job: Job) -> None:
+    """What a role was promised alone and has not is an exit status of 1, with who is there."""
+    done = job.run("allocation", "--role", f"actor={job.actors[0]}", "--expect", "actor=0")
+    assert (done.returncode, done.stderr) == (0, "")
+    job.simulator.processes(0, [Process(job.actors[0], used=GIB), Process(job.rollout, used=GIB)])
+    bad = job.run("allocation", "--role", f"actor={job.actors[0]}", "--expect", "actor=0")
+    assert (bad.returncode, bad.stderr) == (1, "")
+    assert f"- actor: expected on gpu.0 alone, but gpu.0 is also used by PID {job.rollout}\n" in bad.stdout
+    ranks = job.run("allocation", "--json", "--expect", "actor=0-1")
+    assert ranks.returncode == 1
+    (finding,) = (each for each in json.loads(ranks.stdout)["findings"] if each["kind"] == "pool_differs")
+    assert (finding["pids"], finding["devices"]) == ([job.rollout], ["gpu.0"])
 
 
 def test_for_programs(job: Job) -> None:

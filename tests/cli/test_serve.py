@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import signal
 import socket
 import subprocess
@@ -171,13 +170,3 @@ def test_what_cannot_be_meant_is_refused(arguments: list[str], words: str) -> No
     done = run("serve", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr
-
-
-def test_messages_are_json_where_that_is_wanted() -> None:
-    """A line that another program reads carries the labels of every record."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        exporter = f"prometheus:127.0.0.1:{taken.getsockname()[1]}"
-        options = ("--log-format", "json", "--label", "team=vision", "--no-console", "--duration", "0.5", "--exporter", exporter)
-        done = run("record", "--backends", "host", *options)
-    lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
-    assert any("prometheus" in line["message"] and line["labels"]["team"] == "vision" and line["level"] == "warning" for line in lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from accelmetrics.dialects.contract import Point
-from accelmetrics.dialects.dcgm_fields import BEYOND, DEFAULT, LABELS, UNMAPPED
+from accelmetrics.dialects.dcgm_fields import BEYOND, DEFAULT, LABELS, OLDER, UNMAPPED
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.schemas.record import Record
 from tests.dialects.scenes import GPU_0, H100, Numbers, amd, instance, nvidia, record, tpu
@@ -81,6 +81,12 @@ def test_every_field_of_the_list_is_told_or_has_a_reason() -> None:
     assert set(everything) == {*LIST, *SWITCHED_OFF}
     assert all(UNMAPPED.values())
     assert not {entry.name for entry in BEYOND} & set(everything)
+
+
+def test_what_older_lists_had_is_not_told_either() -> None:
+    """DCGM never had a value for these two: a number under their names would be ours alone."""
+    assert set(OLDER) == {"DCGM_FI_DEV_PCIE_TX_THROUGHPUT", "DCGM_FI_DEV_PCIE_RX_THROUGHPUT"}
+    assert not set(OLDER) & {entry.name for entry in (*DEFAULT, *BEYOND)}
 
 
 def test_types_and_units_are_the_lists() -> None:

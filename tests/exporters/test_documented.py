@@ -37,6 +37,13 @@ def test_every_option_is_documented(name: str) -> None:
     assert [option for option in options if f"`{option}`" not in section and option not in NOT_IN_STRINGS] == []
 
 
+@pytest.mark.parametrize("name", registry.BUILT_IN)
+def test_every_exporter_has_an_example(name: str) -> None:
+    """In Python or as a command, in its own section; ``tests/test_examples.py`` runs them."""
+    examples = re.findall(r"^ *```(?:python)?\n(.*?)^ *```$", sections()[name], re.MULTILINE | re.DOTALL)
+    assert any(re.search(rf"""(exporters=\["|--exporter "?){name}\b""", text) for text in examples)
+
+
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_dialect_is_documented(name: str) -> None:
     """What can be chosen is in docs/dialects.md."""

@@ -17,8 +17,11 @@ from accelmetrics.exporters.registry import create
 from accelmetrics.exporters.rejected import RejectedError
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
+from tests.exporters.mlflow_full import nothing_is_lost, small_disk
 from tests.exporters.mlflow_store import environment, run, stored
 from tests.records import LABELS, record
+
+__all__ = ["small_disk"]
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +118,12 @@ def test_more_metrics_than_a_batch_takes_arrive(tmp_path: Path, database: str) -
     assert {clean(f"system/{name}"): value for name, value in odd.items()}.items() <= {
         name: history[0][0] for name, history in found.metrics.items()
     }.items()
+
+
+def test_a_full_disk_loses_nothing_in_a_database(tmp_path: Path, small_disk: Path, new_database: Path) -> None:
+    """A record that does not fit is kept, and is there once when it is offered again after there is room."""
+    uri = f"sqlite:///{shutil.copy(new_database, small_disk / 'ml.db')}"
+    nothing_is_lost(tmp_path, small_disk, MlflowExporter(tracking_uri=uri, run_name="ours"), uri)
 
 
 def test_a_killed_process_goes_on_with_the_same_run(tmp_path: Path) -> None:

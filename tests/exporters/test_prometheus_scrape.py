@@ -12,12 +12,14 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.exporters.credentials import password_line
 from accelmetrics.exporters.prometheus import PrometheusExporter
+from accelmetrics.integrations.job import job_labels
 from accelmetrics.schemas.record import MonitorStatus, Record
 from tests.exporters.certificates import Authority
 from tests.exporters.prometheus_server import PrometheusServer, until
 from tests.records import LABELS, host, machine
 
-JOB = {"slurm.job_id": "4711", "slurm.user": "ada", "slurm.partition": "gpu"}
+JOB = job_labels({"SLURM_JOB_ID": "4711", "SLURM_JOB_USER": "ada", "SLURM_JOB_PARTITION": "gpu"})
+"""As the product takes them from a job's environment."""
 
 
 class Feed(NamedTuple):

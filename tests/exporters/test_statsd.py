@@ -122,7 +122,7 @@ def test_an_address_of_version_6_is_reached() -> None:
         try:
             listener.bind(("::1", 0))
         except OSError:
-            pytest.skip("machine: has no IPv6")
+            pytest.skip("platform: has no IPv6")
         listener.settimeout(5)
         exporter = StatsdExporter(f"[::1]:{listener.getsockname()[1]}")
         exporter.export(record(1))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from accelmetrics.exporters.registry import create
 from accelmetrics.exporters.tensorboard import TensorboardExporter, tag
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
+from tests.exporters.files_tools import largest_file
 from tests.records import record
 
 
@@ -84,6 +87,43 @@ def test_a_full_disk_loses_nothing_and_leaves_no_torn_record(tmp_path: Path) -> 
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=30, check=False)
     assert done.stdout.startswith("full: "), done.stderr
     assert [event.value for event in reader(tmp_path / "system").Scalars("gpu.0/powerWatts")] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("gone", ["file", "directory", "moved"])
+def test_a_file_that_somebody_takes_away_is_begun_anew(tmp_path: Path, gone: str) -> None:
+    """The next record, its labels with it, goes to another file in the same place; what was moved is kept where it is."""
+    exporter, place = TensorboardExporter(str(tmp_path / "log")), tmp_path / "log" / "system"
+    exporter.open()
+    exporter.export(at(1e9, 1.0)._replace(labels={"team": "a"}))
+    if gone == "file":
+        next(place.iterdir()).unlink()
+    elif gone == "directory":
+        shutil.rmtree(tmp_path / "log")
+    else:
+        place.rename(tmp_path / "away")
+    for number in (2.0, 3.0):
+        exporter.export(at(1e9 + number, number)._replace(labels={"team": "a"}))
+    exporter.close()
+    found = reader(place)
+    assert [event.value for event in found.Scalars("gpu.0/powerWatts")] == [2.0, 3.0]
+    assert len(found.Tensors("accelmetrics/labels")) == 1
+    if gone == "moved":
+        assert [event.value for event in reader(tmp_path / "away").Scalars("gpu.0/powerWatts")] == [1.0]
+
+
+def test_no_room_for_another_file_leaves_none(tmp_path: Path) -> None:
+    """A file that cannot be begun on a full disk is not left behind, nor open; the record is taken when there is room."""
+    exporter, place = TensorboardExporter(str(tmp_path)), tmp_path / "system"
+    exporter.open()
+    next(place.iterdir()).unlink()
+    descriptors = psutil.Process().num_fds()
+    for _ in range(3):
+        with largest_file(10), pytest.raises(OSError, match="File too large"):
+            exporter.export(at(1e9, 1.0))
+    assert list(place.iterdir()) == [] and psutil.Process().num_fds() < descriptors
+    exporter.export(at(1e9, 1.0))
+    exporter.close()
+    assert [event.value for event in reader(place).Scalars("gpu.0/powerWatts")] == [1.0]
 
 
 def test_a_killed_program_leaves_what_it_wrote(tmp_path: Path) -> None:

@@ -39,19 +39,28 @@ def test_it_answers_in_an_environment_of_its_own(tracker: Tracker, tmp_path: Pat
         ("refuse", RejectedError, "Theirs: refuse"),
         ("refuse until later", ConnectionError, "Theirs: refuse until later"),
         ("disk", ConnectionError, r"Theirs: \[Errno 28\] No space left on device"),
+        ("lost", ConnectionError, "Theirs: Connection lost"),
         ("bug", RejectedError, "Theirs: KeyError: 'nobody foresaw this'"),
     ],
 )
 def test_a_failure_says_whether_it_may_pass(tracker: Tracker, what: str, error: type[Exception], message: str) -> None:
-    """The tracker's own words arrive, as an OSError where trying again may help; after a bug another process is needed."""
+    """The tracker's own words arrive, as an OSError where trying again may help; after some another process is needed."""
     with pytest.raises(error, match=message):
         tracker.request("log", {"what": what}, 10)
-    assert tracker.running == (what != "bug")
+    assert tracker.running == (what not in ("bug", "lost"))
     if not tracker.running:
         with pytest.raises(ConnectionError, match="the process that speaks to Theirs ended"):
             tracker.request("log", {"what": "word"}, 10)
         tracker.start()
     assert tracker.request("log", {"what": "word"}, 10)["said"]
+
+
+def test_without_a_run_there_is_no_process(tracker: Tracker, tmp_path: Path) -> None:
+    """One whose run could not be begun is ended, so that nothing is logged into no run."""
+    with pytest.raises(ConnectionError, match="Theirs: away until later"):
+        tracker.begin({"mark": "away"}, 10)
+    assert not tracker.running
+    assert tracker.begin({"mark": str(tmp_path / "mark")}, 10)["pid"] and tracker.running
 
 
 def test_one_that_hangs_is_killed(tracker: Tracker, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ class Session:
     """See :class:`accelmetrics.exporters.tracker_child.Session`."""
 
     failures: tuple[type[Exception], ...] = (ValueError,)
+    ending: tuple[type[Exception], ...] = (ConnectionError,)
 
     def __init__(self) -> None:
         self.mark = ""
@@ -22,6 +23,8 @@ class Session:
 
     def open(self, mark: str) -> dict[str, Any]:
         """Names a file that is made at the end, and tells what the process is like."""
+        if mark == "away":
+            raise ValueError("away until later")
         self.mark = mark
         return {"pid": os.getpid(), "home": os.environ.get("HOME"), "extra": os.environ.get("EXTRA"), "terminal": sys.stdin.isatty()}
 
@@ -34,6 +37,8 @@ class Session:
             raise KeyError("nobody foresaw this")
         if what == "disk":
             raise OSError(28, "No space left on device")
+        if what == "lost":
+            raise ConnectionResetError("Connection lost")
         if what.startswith("refuse"):
             raise ValueError(what)
         return {"said": what * 200_000}

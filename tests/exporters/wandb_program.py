@@ -26,7 +26,7 @@ def log_steps(run: wandb.Run, manner: str) -> None:
         else:
             run.log(loss, commit=False)
             run.log({"rate": number})
-        time.sleep(0.01)
+        time.sleep(0.03)
 
 
 def export_until(ended: threading.Event, exporter: str) -> None:

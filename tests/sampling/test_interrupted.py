@@ -179,7 +179,7 @@ monitor.start()
 ticks(monitor, 1)
 signal.signal(signal.SIGALRM, handler)
 signal.setitimer(signal.ITIMER_REAL, 0.05, PACE)
-end = time.monotonic() + 2.0
+end = time.monotonic() + 1.2
 longest = 0.0
 while time.monotonic() < end:
     began = time.monotonic()
@@ -194,7 +194,7 @@ signal.setitimer(signal.ITIMER_REAL, 0)
 monitor.start()
 with monitor.window("last") as last:
     time.sleep(0.2)
-print(len(handled) > 15, longest < 1.0, last.summary["gpu.0.powerWatts"].count >= 1, last.energy_joules["gpu.0"].joules > 0)
+print(len(handled) > 8, longest < 1.0, last.summary["gpu.0.powerWatts"].count >= 1, last.energy_joules["gpu.0"].joules > 0)
 monitor.stop()
 """
 

@@ -1,7 +1,8 @@
 """The sources that need no process of their own: the kernel driver's files, and the module ``amdsmi``.
 
 They are merged metric by metric: what the files have is read from them, what they lack is asked of the module, where there is
-one that matches. Opening the library wakes cards, so it is left alone while one of them sleeps, and tried when all are awake.
+one that matches, on a thread of its own (:mod:`~accelmetrics.backends.amd.beside`). Opening the library wakes cards, so it is
+left alone while one of them sleeps, and tried when all are awake.
 
 A card that sleeps is not read: every metric's reason is ``suspended``. One that its driver let go of is lost; when there is
 none left, the driver has gone, and is opened again when it is back.
@@ -10,11 +11,11 @@ none left, the driver has gone, and is opened again when it is back.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from accelmetrics.backends.amd.amdsmi_cards import NOT_ASKED, open_cards
-from accelmetrics.backends.amd.amdsmi_source import AmdsmiCard
+from accelmetrics.backends.amd.beside import OVERDUE, BesideCard, Trust
 from accelmetrics.backends.amd.card import Card
 from accelmetrics.backends.amd.processes import ProcessTable
 from accelmetrics.backends.amd.sysfs_identity import cards, identify, partition, partition_mode, shows_values
@@ -53,13 +54,16 @@ class InProcessDriver:
         self._clock = clock
         self._files = Files()
         self._addresses = cards()
+        self._trust = Trust()
+        self.units: list[Unit] = []
         if not self._addresses:
             raise SourceError(Reason.DRIVER_UNAVAILABLE, NOT_DRIVEN, backend="amd")
         self.with_files = SYSFS in sources and any(map(shows_values, self._addresses))
         self._library = open_cards(self._addresses) if AMDSMI in sources else NOT_ASKED
         if not self.with_files and not self._library.found:
             raise self._nothing(alone=SYSFS not in sources)
-        self.units = _units(self._addresses, self._library.found, self._files)
+        self.units = _units(self._addresses, self._files)
+        self._join()
         self._devices = tuple(unit.identity for unit in self.units)
         self._listed = _listing()
         self._relist_at = clock.monotonic() + RELIST
@@ -73,8 +77,10 @@ class InProcessDriver:
 
     @property
     def remark(self) -> str:
-        """What else there is to know of how it is read, in words, for ``doctor``: why ``amdsmi`` is not used."""
-        return "" if self._library.failure is None else f"amdsmi is not used: {self._library.failure.message}"
+        """What else there is to know of how it is read, in words, for ``doctor``: why ``amdsmi`` is not used, or that it hangs."""
+        if self._library.failure is not None:
+            return f"amdsmi is not used: {self._library.failure.message}"
+        return OVERDUE.detail if any(beside.hangs for beside in self._beside()) else ""
 
     @property
     def devices(self) -> Sequence[DeviceIdentity]:
@@ -88,6 +94,17 @@ class InProcessDriver:
 
     def close(self) -> None:
         self._files.close()
+        for beside in self._beside():
+            beside.close()
+
+    def _beside(self) -> list[BesideCard]:
+        return [unit.library for unit in self.units if isinstance(unit.library, BesideCard)]
+
+    def _join(self) -> None:
+        """Give each card what the module knows of it."""
+        for unit in self.units:
+            card = self._library.found.get(unit.card.address) if unit.node is None else None
+            unit.library = BesideCard(card, self._trust) if card is not None and self.with_files else card
 
     def relist(self, now: float) -> None:
         """Look, now and then, whether there is more than was listed: cards, partitions, or a library that waited for a card.
@@ -110,8 +127,7 @@ class InProcessDriver:
             raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, "there are cards or partitions that were not listed yet", backend="amd")
         if self._library.waiting:
             self._library = open_cards(self._addresses)
-            for unit in self.units:
-                unit.library = self._library.found.get(unit.card.address) if unit.node is None else None
+            self._join()
 
     def _nothing(self, alone: bool) -> SourceError:
         failure = self._library.failure
@@ -143,16 +159,16 @@ def _listing() -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
     return frozenset(cards()), frozenset((node.address, node.partition) for node in gpu_nodes())
 
 
-def _units(addresses: Sequence[str], library: Mapping[str, AmdsmiCard], files: Files) -> list[Unit]:
+def _units(addresses: Sequence[str], files: Files) -> list[Unit]:
     """The cards in the order of their addresses, each followed by its partitions."""
     nodes = gpu_nodes()
     units = []
     for number, address in enumerate(addresses):
         card = Card(address, files, [other for other in addresses if other != address])
         identity = identify(number, address, nodes)
-        units.append(Unit(identity, card, library.get(address)))
+        units.append(Unit(identity, card))
         parts = [node for node in nodes if node.address == address]
         mode = partition_mode(address)
         if len(parts) > 1:
-            units += [Unit(partition(identity, node, mode), card, None, node) for node in parts]
+            units += [Unit(partition(identity, node, mode), card, node) for node in parts]
     return units

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from accelmetrics.backends.amd.amdsmi_source import AmdsmiCard
+from accelmetrics.backends.amd.beside import OVERDUE, BesideCard
 from accelmetrics.backends.amd.card import Card
 from accelmetrics.backends.amd.gpu_metrics import BUSY
 from accelmetrics.backends.amd.processes import ProcessTable
@@ -35,14 +36,14 @@ class Unit:
     Attributes:
         identity: Who it is.
         card: The files of it, or of the card that it is a partition of.
-        library: The card behind the module, where that is open.
+        library: The card behind the module, where that is open; on a thread of its own where the files are read too.
         node: The partition, None for a whole card.
     """
 
-    def __init__(self, identity: DeviceIdentity, card: Card, library: AmdsmiCard | None, node: Node | None = None) -> None:
+    def __init__(self, identity: DeviceIdentity, card: Card, node: Node | None = None) -> None:
         self.identity = identity
         self.card = card
-        self.library = library
+        self.library: AmdsmiCard | BesideCard | None = None
         self.node = node
         self._unsure = node is None and identity.memory_total_bytes is None
 
@@ -94,7 +95,9 @@ class View:
             if not self._with_files:
                 raise
             return values  # the library lost sight of a card that the kernel still shows
-        better = {name: value for name, value in said.items() if not self._with_files or not isinstance(value, Unavailable)}
+        better = {
+            name: value for name, value in said.items() if not self._with_files or not isinstance(value, Unavailable) or value is OVERDUE
+        }
         return {**values, **better}
 
     def _of_files(self, now: float, steps: list[Any]) -> Values:

@@ -25,10 +25,12 @@ def detect() -> Detection:
     found = _hardware(cards, nodes)
     # IPUs keep the vendor's own numbers: none need be reserved, the number is for people.
     count = max(len(cards), len(nodes))
+    hidden = PASS_DEVICES if cards and not nodes else ""
     if not importable():
-        return Detection(bool(found), f"{found or _NO_HARDWARE}, no Python module gcipuinfo", count, INSTALL if found else "")
+        advice = "; ".join(filter(None, (hidden, INSTALL if found else "")))
+        return Detection(bool(found), f"{found or _NO_HARDWARE}, no Python module gcipuinfo", count, advice)
     words = f"Python module gcipuinfo, {found or 'none on this PCI bus (IPU-Machines are reached over the network)'}"
-    return Detection(True, words, count, PASS_DEVICES if cards and not nodes else "")
+    return Detection(True, words, count, hidden)
 
 
 _NO_HARDWARE = "no device of Graphcore (0x1d95) on the PCI bus, no /dev/ipu*"

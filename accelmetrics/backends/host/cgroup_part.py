@@ -14,6 +14,7 @@ from accelmetrics.backends.host.cgroup import Limits, find_limits, parse_flat
 from accelmetrics.backends.host.memory import MemoryLevel
 from accelmetrics.backends.host.numbers import FIRST, RESET, Counter, Pace, count
 from accelmetrics.backends.host.part import Moment, Source
+from accelmetrics.backends.sysroot import system_path
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 # Limits and membership change by an administrator's hand, not ten times a second.
@@ -35,6 +36,7 @@ class CgroupPart:
         self._pace = Pace(_PACE_SECONDS)
         self._limits: Limits | None = None
         self._failure: Unavailable | None = None
+        self._seen = False
         self._levels: list[MemoryLevel] = []
         self._stat: KeptFile | None = None
         self._events: KeptFile | None = None
@@ -63,9 +65,9 @@ class CgroupPart:
     def _refresh(self) -> None:
         before = self._limits or _NOTHING
         try:
-            self._limits, self._failure = find_limits(self._pid), None
+            self._limits, self._failure, self._seen = find_limits(self._pid), None, True
         except (OSError, ValueError) as error:
-            self._limits, self._failure = None, reason_of(error, f"the cgroup of process {self._pid}")
+            self._limits, self._failure = None, self._why(error)
         after = self._limits or _NOTHING
         if after == before:
             return
@@ -74,6 +76,13 @@ class CgroupPart:
         self._levels = [self._level(directory, limit) for directory, limit in after.memory]
         self._stat = self._files.keep(f"{after.quota_directory}/cpu.stat") if after.quota_directory else None
         self._events = self._files.keep(f"{after.leaf}/memory.events") if after.leaf else None
+
+    def _why(self, error: OSError | ValueError) -> Unavailable:
+        """Why there are no limits: in the words of the process's other keys where there is no such process."""
+        if isinstance(error, (FileNotFoundError, ProcessLookupError)) and not system_path(f"/proc/{self._pid}").exists():
+            words = f"process {self._pid} has ended" if self._seen else f"there is no process {self._pid}"
+            return Unavailable(Reason.NOT_IN_USE, words)
+        return reason_of(error, f"the cgroup of process {self._pid}")
 
     def _level(self, directory: str, limit: int) -> MemoryLevel:
         file = self._files.keep(f"{directory}/memory.current")

@@ -15,7 +15,7 @@ from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.commands import find
 from accelmetrics.backends.contract import Detection, Driver
 from accelmetrics.backends.neuron import sysfs
-from accelmetrics.backends.neuron.detection import LOAD_DRIVER, detect
+from accelmetrics.backends.neuron.detection import LOAD_DRIVER, detect, nodes
 from accelmetrics.backends.neuron.monitor import TOOL, MonitorDriver
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceKind
@@ -33,7 +33,7 @@ class NeuronBackend:
 
     Args:
         clock: Where ages and rates are taken from.
-        period: Seconds between two reports of the tool, or two readings of the counters.
+        period: Seconds between two reports of the tool. The counters are read when asked.
     """
 
     name = "neuron"
@@ -58,7 +58,7 @@ class NeuronBackend:
             Reason.DRIVER_UNAVAILABLE,
             f"{TOOL} is neither on PATH nor in {DIRECTORIES[0]}, and {sysfs.ROOT} is not there",
             backend=self.name,
-            advice=f"{LOAD_DRIVER}; {sysfs.INSTALL_TOOL}",
+            advice=sysfs.INSTALL_TOOL if nodes() else f"{LOAD_DRIVER}; {sysfs.INSTALL_TOOL}",
         )
 
     def own_metrics(self) -> tuple[Metric, ...]:

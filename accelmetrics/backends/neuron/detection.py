@@ -5,9 +5,11 @@ Amazon's vendor id alone says nothing: every network card and disk of an EC2 ins
 
 from __future__ import annotations
 
+import re
+
 from accelmetrics.backends.contract import Detection
 from accelmetrics.backends.neuron import sysfs
-from accelmetrics.backends.sysroot import pci_devices, read_text, system_path
+from accelmetrics.backends.sysroot import list_directory, pci_devices, read_text
 
 VENDOR = "0x1d0f"
 ACCELERATOR = "0x12"
@@ -23,25 +25,37 @@ CHIPS = {
 }
 """PCI device ids; older chips call themselves system peripherals, so their class does not tell."""
 NODE = "/dev/neuron0"
+"""The first chip's; a container may have been given others alone."""
 LOAD_DRIVER = "load the kernel driver: sudo modprobe neuron (package aws-neuronx-dkms)"
 PASS_DEVICE = "in a container, start it with --device=/dev/neuron0"
 
+_NODE = re.compile(r"neuron\d+", re.ASCII)
+
 
 def detect() -> Detection:
-    """Look at the driver's tree, the device node and the PCI bus."""
+    """Look at the driver's tree, the device nodes and the PCI bus.
+
+    The driver's tree tells how many cores there are, which is how many devices; without it each chip counts as one, since a chip
+    that is there and cannot be read is to be told as that.
+    """
     chips = sysfs.chips()
     cores = sum(len(chip.cores) for chip in chips)
-    node = system_path(NODE).exists()
+    node = next(iter(nodes()), "")
     if chips:
         words = f"{_count(len(chips), 'Neuron device')} with {_count(cores, 'core')} in {sysfs.ROOT}" + ("" if node else f", no {NODE}")
         return Detection(True, "; ".join(filter(None, (words, sysfs.elsewhere(chips)))), cores, "" if node else PASS_DEVICE)
-    if node:
-        return Detection(True, f"{NODE} is there; the driver shows no counters in {sysfs.ROOT}")
     addresses = _on_bus()
+    if node:
+        return Detection(True, f"{node} is there; the driver shows no counters in {sysfs.ROOT}", max(len(addresses), 1))
     if addresses:
         words = f"{_count(len(addresses), 'Neuron device')} on the PCI bus ({', '.join(addresses)}), but the driver is not loaded"
-        return Detection(True, words, advice=LOAD_DRIVER)
+        return Detection(True, words, len(addresses), LOAD_DRIVER)
     return Detection(False, f"no accelerator of AWS ({VENDOR}) on the PCI bus, no {NODE}")
+
+
+def nodes() -> list[str]:
+    """The device nodes: where there is one, the driver is loaded."""
+    return [f"/dev/{name}" for name in list_directory("/dev") if _NODE.fullmatch(name)]
 
 
 def _on_bus() -> list[str]:

@@ -20,6 +20,7 @@ from accelmetrics.backends.neuron.report import COUNTERS, EXECUTION, MEMORY, Rep
 from accelmetrics.backends.neuron.scope import choose, picked_core
 from accelmetrics.backends.neuron.sysfs import chips
 from accelmetrics.backends.neuron.totals import Totals
+from accelmetrics.backends.neuron.users import users
 from accelmetrics.backends.streams import Record, Stream
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -163,5 +164,9 @@ class MonitorReader:
             chosen = choose(report.runtimes, self._options, self._driver.picked)
             self._totals, self._arrived = Totals(report, *chosen), arrived
         devices = self._driver.devices
-        readout = self._totals.machine() if unit == len(devices) else self._totals.core(devices[unit].vendor_index)
-        return Reading.of(readout.values, readout.reasons, read_at=arrived)
+        if unit == len(devices):
+            readout = self._totals.machine()
+            return Reading.of(readout.values, readout.reasons, read_at=arrived)
+        core = devices[unit].vendor_index
+        readout = self._totals.core(core)
+        return Reading.of(readout.values, readout.reasons, processes=users(report, core), read_at=arrived)

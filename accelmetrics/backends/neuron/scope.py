@@ -18,10 +18,11 @@ NOBODY = "no program uses the Neuron devices"
 
 
 class Chosen(NamedTuple):
-    """Some programs, and what to say when there are none."""
+    """Some programs, what to say when there are none, and whose they are; empty where that is everybody's."""
 
     runtimes: tuple[Runtime, ...]
     nobody: str
+    who: str = ""
 
 
 def picked_core(cores: Collection[int]) -> int | None:
@@ -38,17 +39,19 @@ def choose(runtimes: Sequence[Runtime], options: ReadOptions, core: int | None) 
         options: What the consumer asked for.
         core: The core that was picked, if one was.
     """
-    chosen, nobody = tuple(runtimes), NOBODY
+    chosen, nobody, who = tuple(runtimes), NOBODY, ""
     if options.watched:
         family = _family(options) if chosen else {options.pid}
         chosen = tuple(runtime for runtime in chosen if runtime.pid in family)
-        nobody = f"process {options.pid} uses no NeuronCore"
+        who = f"process {options.pid}"
+        nobody = f"{who} uses no NeuronCore"
     if core is not None:
         # One that failed may be the one on the core: better its error than nothing.
         on_core = tuple(runtime for runtime in chosen if runtime.uses(core))
         chosen = on_core or tuple(runtime for runtime in chosen if runtime.errors)
-        nobody = f"no program uses core {core}, which LOCAL_RANK picks"
-    return Chosen(chosen, nobody)
+        nobody = f"{who} does not use core {core}" if who else f"no program uses core {core}"
+        nobody += ", which LOCAL_RANK picks"
+    return Chosen(chosen, nobody, who)
 
 
 def _family(options: ReadOptions) -> set[int]:

@@ -29,12 +29,14 @@ class Totals:
         report: The report.
         runtimes: Those of its programs that the consumer asked for.
         nobody: What to say where none of them is.
+        who: Whom they were chosen for, where others may be using what these do not: ``process 12``.
     """
 
-    def __init__(self, report: Report, runtimes: Sequence[Runtime], nobody: str) -> None:
+    def __init__(self, report: Report, runtimes: Sequence[Runtime], nobody: str, who: str = "") -> None:
         self._report = report
         self._runtimes = runtimes
         self._nobody = Unavailable(Reason.NOT_IN_USE, nobody)
+        self._who = who
 
     def core(self, core: int) -> Readout:
         """One core."""
@@ -53,7 +55,8 @@ class Totals:
             return error
         if self._runtimes and not any(section in runtime.cores for runtime in self._runtimes):
             return Unavailable(Reason.NOT_SUPPORTED, f"neuron-monitor does not print {section} by core")
-        return Unavailable(Reason.NOT_IN_USE, f"no program uses core {core}") if self._runtimes else self._nobody
+        words = f"{self._who} does not use core {core}" if self._who else f"no program uses core {core}"
+        return Unavailable(Reason.NOT_IN_USE, words) if self._runtimes else self._nobody
 
     def machine(self) -> Readout:
         """What belongs to no core."""

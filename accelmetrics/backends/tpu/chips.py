@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -101,10 +102,27 @@ def detect() -> Detection:
         return Detection(False, f"no TPU of Google ({VENDOR}) on the PCI bus")
     kinds = Counter(chip.generation.title for chip in found)
     words = ", ".join(f"{count} {title} chip{'' if count == 1 else 's'}" for title, count in kinds.items())
-    advice = "" if find_spec("grpc") else MissingDependencyError("grpcio", EXTRA).advice
-    missing = "; grpcio, which reads their runtime, is not installed" if advice else ""
-    evidence = f"{words} on the PCI bus ({', '.join(chip.address for chip in found)}){missing}"
-    return Detection(True, evidence, sum(chip.devices for chip in found), advice)
+    evidence = f"{words} on the PCI bus ({', '.join(chip.address for chip in found)})"
+    hidden = _not_shown(found)
+    advice = [pass_devices(hidden)] if hidden else []
+    if hidden:
+        evidence += f", no {', no '.join(hidden)}"
+    if not find_spec("grpc"):
+        evidence += "; grpcio, which reads their runtime, is not installed"
+        advice.append(MissingDependencyError("grpcio", EXTRA).advice)
+    return Detection(True, evidence, sum(chip.devices for chip in found), "; ".join(advice))
+
+
+def _not_shown(found: Sequence[Chip]) -> list[str]:
+    """The chips' device nodes, where this machine or container has none of them; one that was given some has what it asked for."""
+    nodes = dict.fromkeys(chip.node for chip in found)
+    return [] if any(system_path(node).exists() for node in nodes) else list(nodes)
+
+
+def pass_devices(nodes: Iterable[str]) -> str:
+    """How to start a container with these device nodes; those of VFIO go together with the directory's control node."""
+    flags = dict.fromkeys("--device=/dev/vfio" if node.startswith("/dev/vfio/") else f"--device={node}" for node in nodes)
+    return f"in a container, start it with {' '.join(flags)} (google.com/tpu in Kubernetes)"
 
 
 def _generation(address: str) -> Generation | None:

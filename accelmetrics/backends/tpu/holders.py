@@ -14,7 +14,8 @@ class Holders(NamedTuple):
 
     Attributes:
         pids: By device node, the processes that have it open, in order.
-        complete: Whether every process could be looked into. Without root, other users' cannot.
+        complete: Whether there can be no other. Without root, other users' processes cannot be looked into; where the device nodes
+            are not there (a container that was not given them), who holds them is somewhere else.
     """
 
     pids: dict[str, tuple[int, ...]]
@@ -29,7 +30,7 @@ def find_holders(nodes: Iterable[str]) -> Holders:
     """Look who has one of these device nodes open."""
     wanted = frozenset(nodes)
     found: dict[str, list[int]] = {}
-    complete = True
+    complete = all(system_path(node).exists() for node in wanted)
     for pid in sorted(int(name) for name in list_directory("/proc") if name.isdecimal()):
         links = _open_files(pid)
         complete = complete and links is not None

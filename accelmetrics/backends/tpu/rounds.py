@@ -137,6 +137,8 @@ class Round:
         if pids:
             hint = f"start it with {PORTS_VARIABLE} set, and this program too"
             return Unavailable(Reason.DRIVER_UNAVAILABLE, f"process {pids[0]} holds it and serves no metrics on {HOST}:{asked}: {hint}")
+        if not self.holders.complete:
+            return Unavailable(Reason.NOT_IN_USE, f"no runtime on {HOST}:{asked} tells of it; who holds it cannot be seen")
         return Unavailable(Reason.NOT_IN_USE, f"no program holds it: no runtime on {HOST}:{asked} tells of it")
 
     def _nobody(self) -> Unavailable | None:

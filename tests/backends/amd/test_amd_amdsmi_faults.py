@@ -1,17 +1,21 @@
 """Whatever is wrong with the module ``amdsmi`` costs its own values alone, and is told."""
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from accelmetrics import diagnose
+from accelmetrics import Sampler, Snapshot, diagnose
 from accelmetrics.backends.amd import amdsmi_library, backend
 from accelmetrics.backends.amd.in_process import RELIST, InProcessDriver
 from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.sampling.session import Session
 from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.reasons import Reason, Unavailable
+from tests.sampling.conftest import until
 from tests.simulators.amdgpu import Device, Tree, machines
 
 OPTIONS = ReadOptions(pid=1)
@@ -60,12 +64,17 @@ class FakeClock:
 
 
 @pytest.fixture
-def card(system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
-    """A card on a machine without ROCm."""
+def tree(system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    """A machine without ROCm."""
     monkeypatch.setenv("ROCM_PATH", str(tmp_path / "rocm"))
     monkeypatch.delenv("ROCM_HOME", raising=False)
     monkeypatch.setattr(amdsmi_library, "DEFAULT_ROOT", str(tmp_path / "opt"))
-    return machines.rx_7900(Tree(system))
+    return Tree(system)
+
+
+@pytest.fixture
+def card(tree: Tree) -> Device:
+    return machines.rx_7900(tree)
 
 
 def install(monkeypatch: pytest.MonkeyPatch, made: Module) -> None:
@@ -215,3 +224,127 @@ def test_a_module_that_was_refused_is_not_looked_for_again(card: Device, monkeyp
     steps: list[Any] = []
     reader.read(0, steps)
     assert "ecc" not in steps
+
+
+# Calls that hang
+
+
+class Fans:
+    """A module that knows how fast the fans of two cards turn, and of which one card's call can be made to hang.
+
+    Attributes:
+        asked: The cards whose fan was asked for.
+        seconds: What each answer takes.
+    """
+
+    def __init__(self, cards: Sequence[Device]) -> None:
+        self.asked: list[str] = []
+        self.seconds = 0.0
+        self._goes_on = {card.address: threading.Event() for card in cards}
+        self.release()
+        self.module = Module(
+            cards[0].address,
+            TypeError("no"),
+            amdsmi_get_processor_handles=lambda: [card.address for card in cards],
+            amdsmi_get_gpu_device_bdf=lambda handle: handle,
+            amdsmi_get_gpu_fan_speed_max=lambda handle, sensor: 200,
+            amdsmi_get_gpu_fan_speed=self._speed,
+        )
+
+    def hang(self, card: Device) -> None:
+        self._goes_on[card.address].clear()
+
+    def release(self) -> None:
+        for event in self._goes_on.values():
+            event.set()
+
+    def _speed(self, handle: str, sensor: int) -> int:
+        self.asked.append(handle)
+        time.sleep(self.seconds)
+        self._goes_on[handle].wait()
+        return 50
+
+
+@pytest.fixture
+def two(tree: Tree) -> tuple[Device, Device]:
+    """Two cards, of whose fans the kernel driver says nothing."""
+    return machines.mi250(tree)
+
+
+@pytest.fixture
+def fans(two: tuple[Device, Device], monkeypatch: pytest.MonkeyPatch) -> Iterator[Fans]:
+    monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", Session())  # no number was given out
+    made = Fans(two)
+    install(monkeypatch, made.module)
+    yield made
+    made.release()
+
+
+def timed(sampler: Sampler) -> tuple[float, Snapshot]:
+    started = time.monotonic()
+    snapshot = sampler.sample()
+    return time.monotonic() - started, snapshot
+
+
+def test_a_call_that_hangs_costs_what_the_module_alone_gives_of_its_card(two: tuple[Device, Device], fans: Fans) -> None:
+    """The files of that card, and all of the other, are read on time, nobody waits twice, and the call is made once."""
+    with Sampler(["amd"], timeout=2.0) as sampler:
+        before = sampler.sample()
+        assert before.backends[0].source == "sysfs+amdsmi"
+        assert [before.metrics[f"gpu.{number}.fanSpeed"] for number in (0, 1)] == [25, 25]
+        fans.hang(two[1])
+        for number, limit in enumerate((1.2, 0.3, 0.3)):
+            two[1].write({"gpu_busy_percent": 11 + number})
+            elapsed, snapshot = timed(sampler)
+            assert elapsed < limit
+            assert snapshot.backends[0].status == "ok"
+            assert snapshot.unavailable["gpu.1.fanSpeed"] == Unavailable(Reason.TIMED_OUT, "a call into amdsmi has not returned")
+            assert snapshot.metrics.keys() == before.metrics.keys() - {"gpu.1.fanSpeed"}
+            assert snapshot.metrics["gpu.1.gpu"] == 11 + number
+        assert fans.asked.count(two[1].address) == 2
+        fans.release()
+        until(lambda: sampler.sample().metrics.keys() == before.metrics.keys())
+
+
+def test_doctor_says_that_a_call_hangs_and_that_it_returned(two: tuple[Device, Device], fans: Fans) -> None:
+    opened = InProcessDriver()
+    reader = opened.reader(OPTIONS)
+    fans.hang(two[0])
+    assert "fanSpeed" in reader.read(0, []).unavailable
+    assert opened.remark == "a call into amdsmi has not returned"
+    fans.release()
+    until(lambda: values(reader.read(0, [])).get("fanSpeed") == 25)
+    assert opened.remark == ""
+
+
+def test_a_module_that_is_merely_slow_is_waited_for(two: tuple[Device, Device], fans: Fans) -> None:
+    fans.seconds = 0.2
+    assert values(backend.open().reader(OPTIONS).read(1, []))["fanSpeed"] == 25
+
+
+def test_a_module_that_hangs_for_all_cards_is_waited_for_as_long_by_the_first_alone(two: tuple[Device, Device], fans: Fans) -> None:
+    reader = backend.open().reader(OPTIONS)
+    for card in two:
+        fans.hang(card)
+    assert reader.read(0, []).unavailable["fanSpeed"].reason == Reason.TIMED_OUT
+    started = time.monotonic()
+    assert reader.read(1, []).unavailable["fanSpeed"].reason == Reason.TIMED_OUT
+    assert time.monotonic() - started < 0.3
+
+
+def test_the_threads_end_when_the_driver_is_closed_and_the_calls_have_returned(two: tuple[Device, Device], fans: Fans) -> None:
+    def threads() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "accelmetrics-amdsmi" and thread not in others]
+
+    others: list[threading.Thread] = []
+    others = threads()
+    opened = InProcessDriver()
+    reader = opened.reader(OPTIONS)
+    fans.hang(two[1])
+    for unit in (0, 1):
+        reader.read(unit, [])
+    assert len(threads()) == 2
+    opened.close()
+    until(lambda: len(threads()) == 1)
+    fans.release()
+    until(lambda: not threads())

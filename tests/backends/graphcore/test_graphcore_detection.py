@@ -58,6 +58,13 @@ def test_a_card_whose_nodes_were_not_passed_in_says_so(stand_in: GcipuinfoStandI
     assert stand_in.calls == []
 
 
+def test_a_card_with_neither_nodes_nor_the_module_misses_both(system: Path) -> None:
+    """How to start the container comes first."""
+    add_card(system, "0000:35:00.0")
+    advice = backend.detect().advice
+    assert advice.startswith("in a container, start it with gc-docker, which passes the IPUs in; gcipuinfo comes with")
+
+
 def test_nodes_alone_are_evidence(system: Path) -> None:
     add_nodes(system, "ipu0", "ipu1", "ipu0_ex", "ipumem")
     found = backend.detect()

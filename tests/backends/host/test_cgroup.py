@@ -1,6 +1,7 @@
 """Where a cgroup lies, what limits it, throttling and kills."""
 
 import os
+import shutil
 
 import pytest
 
@@ -189,6 +190,26 @@ def test_a_broken_limit_is_a_parse_error_and_costs_its_own_keys(tree: HostTree) 
     watch = tree.reader()
     assert "memory_percent" in watch.read()
     assert watch.reason("proc.cpu.throttledPercent") == "parse_error"
+
+
+def test_a_process_that_ended_is_not_in_use_here_too(tree: HostTree) -> None:
+    """Its cgroup's keys say what its other keys say."""
+    tree.cgroup("/job")
+    tree.level("/job", cpu_max="100000 100000", cpu_stat="nr_periods 1\nnr_throttled 0", memory_events="oom_kill 1")
+    watch = tree.reader()
+    watch.read()
+    shutil.rmtree(tree.root / "proc" / str(PID))
+    watch.driver.close()  # a kept descriptor of a file that was removed reads on, one of a real /proc does not
+    watch.read(1.0)
+    for key in ("cpu", "proc.cpu.throttledPercent", "proc.memory.oomKills"):
+        assert (watch.reason(key), watch.detail(key)) == ("not_in_use", f"process {PID} has ended")
+
+
+def test_a_process_that_never_was_is_not_in_use_here_too(tree: HostTree) -> None:
+    watch = tree.reader(pid=99)
+    watch.read()
+    for key in ("cpu", "proc.cpu.throttledPercent", "proc.memory.oomKills"):
+        assert (watch.reason(key), watch.detail(key)) == ("not_in_use", "there is no process 99")
 
 
 def test_detection_names_the_limits(tree: HostTree) -> None:

@@ -37,6 +37,7 @@ def test_a_chip_on_the_bus_without_a_driver(tree: SysfsTree, device: str, kind: 
     assert found.present
     assert found.evidence == "1 Neuron device on the PCI bus (0000:00:1e.0), but the driver is not loaded"
     assert "modprobe neuron" in found.advice
+    assert found.devices == 1
 
 
 def test_another_vendors_accelerator(tree: SysfsTree) -> None:
@@ -46,7 +47,22 @@ def test_another_vendors_accelerator(tree: SysfsTree) -> None:
 
 def test_the_node_alone(tree: SysfsTree) -> None:
     tree.add_node()
-    assert backend.detect()[:2] == (True, "/dev/neuron0 is there; the driver shows no counters in /sys/devices/virtual/neuron_device")
+    words = "/dev/neuron0 is there; the driver shows no counters in /sys/devices/virtual/neuron_device"
+    assert backend.detect() == (True, words, 1, "")
+
+
+def test_a_node_and_chips_on_the_bus(tree: SysfsTree) -> None:
+    """The chips are counted, and the driver is not said to be missing."""
+    tree.add_node()
+    tree.add_pci("0000:00:1e.0", "0x7164")
+    tree.add_pci("0000:00:1f.0", "0x7164")
+    assert (backend.detect().devices, backend.detect().advice) == (2, "")
+
+
+def test_a_container_that_was_given_another_chip_than_the_first(tree: SysfsTree) -> None:
+    tree.add_chip(3)
+    tree.add_node(3)
+    assert backend.detect().advice == ""
 
 
 def test_the_drivers_tree(tree: SysfsTree) -> None:

@@ -32,7 +32,18 @@ def test_a_watched_process_alone(pair: NeuronMonitorStandIn) -> None:
     assert snapshot.metrics["trn.1.neuroncore_utilization"] == 5.0
     assert snapshot.metrics["trn.2.neuroncore_utilization"] == 70.0
     assert snapshot.metrics["trn.host_total_memory_usage"] == 7_600_010
-    assert snapshot.unavailable["trn.0.neuroncore_utilization"] == (Reason.NOT_IN_USE, "no program uses core 0")
+    assert snapshot.unavailable["trn.0.neuroncore_utilization"] == (Reason.NOT_IN_USE, "process 12 does not use core 0")
+
+
+def test_a_core_that_nobody_uses_when_no_process_is_watched(pair: NeuronMonitorStandIn) -> None:
+    assert once().unavailable["trn.3.neuroncore_utilization"] == (Reason.NOT_IN_USE, "no program uses core 3")
+
+
+def test_a_watched_process_on_another_core_than_local_ranks(pair: NeuronMonitorStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program uses that core: only of the watched one is it said that it does not."""
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    why = (Reason.NOT_IN_USE, "process 12 does not use core 0, which LOCAL_RANK picks")
+    assert once(pid=12).unavailable["trn.0.neuroncore_utilization"] == why
 
 
 def test_a_watched_process_without_cores_has_no_zeros(pair: NeuronMonitorStandIn) -> None:

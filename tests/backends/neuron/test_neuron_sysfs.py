@@ -6,6 +6,7 @@ import builtins
 import io
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,16 @@ def test_rates_come_with_the_second_reading(tree: SysfsTree) -> None:
         assert made.sample().unavailable["trn.0.neuroncore_utilization"].reason == Reason.NEEDS_INTERVAL
         tree.count(0, 0, microseconds=2, flops=1)
         assert until(made, lambda seen: "trn.0.neuroncore_utilization" in seen.metrics).metrics["trn.0.flops"] == 0.0
+
+
+def test_rates_come_with_whatever_reading_is_the_second(tree: SysfsTree) -> None:
+    """The counters are read when asked: a second reading is one, however soon it comes."""
+    tree.add_chip(0)
+    tree.count(0, 0, microseconds=1, flops=1)
+    with Sampler(["neuron"]) as made:
+        made.sample()
+        time.sleep(0.01)
+        assert made.sample().metrics["trn.0.neuroncore_utilization"] == 0.0
 
 
 def test_a_watched_process_cannot_be_told_from_others(tree: SysfsTree) -> None:

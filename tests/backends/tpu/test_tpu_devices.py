@@ -47,6 +47,31 @@ def test_each_generation_is_known_from_the_pci_bus(machine: TpuMachine, generati
     assert {device.numa_node for device in devices} == {0}
 
 
+@pytest.mark.parametrize(
+    ("generation", "missing", "flags"),
+    [
+        ("v4", "no /dev/accel0, no /dev/accel1", "--device=/dev/accel0 --device=/dev/accel1"),
+        ("v5e", "no /dev/vfio/0, no /dev/vfio/1", "--device=/dev/vfio"),
+    ],
+)
+def test_chips_without_their_nodes_are_told_with_the_flag_that_passes_them(
+    machine: TpuMachine, generation: str, missing: str, flags: str
+) -> None:
+    machine.nodes = False
+    machine.chips(generation, 2)
+    found = backend.detect()
+    assert found.present
+    assert found.evidence.endswith(f", {missing}")
+    assert found.advice == f"in a container, start it with {flags} (google.com/tpu in Kubernetes)"
+
+
+def test_a_container_that_was_given_one_chip_of_two_is_not_told_to_pass_the_other(machine: TpuMachine) -> None:
+    machine.chip("v4", "0000:00:04.0", 0)
+    machine.nodes = False
+    machine.chip("v4", "0000:00:05.0", 1)
+    assert backend.detect().advice == ""
+
+
 def test_google_s_other_devices_are_no_tpus(machine: TpuMachine) -> None:
     machine.function("0000:00:01.0", "0x0042", kind="0x020000")
     machine.function("0000:00:02.0", "0x001f", kind="0x010802")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -57,6 +58,34 @@ def test_a_tpu_that_nobody_holds_is_not_in_use(machine: TpuMachine) -> None:
     found = Consumer()
     assert found.device(0).only_reason() == found.machine().only_reason() == "not_in_use"
     assert "no program holds it: no runtime on localhost:" in found.device(1).detail("dutyCycle")
+
+
+def test_where_holders_cannot_be_looked_into_nobody_is_said_to_be_there(machine: TpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's program may hold it: tests may run as root, whom no mode stops."""
+    machine.chips("v5e", 1)
+    directory = machine.process(4711)
+    listed = os.listdir
+
+    def refuse(path: str) -> list[str]:
+        if str(path) == str(directory):
+            raise PermissionError(13, "Permission denied")
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    found = Consumer().device(0)
+    assert found.only_reason() == "not_in_use"
+    assert found.detail("dutyCycle").endswith("tells of it; who holds it cannot be seen")
+    assert "no program" not in found.detail("dutyCycle")
+
+
+def test_without_the_device_nodes_nobody_is_said_to_be_there(machine: TpuMachine) -> None:
+    """A container that was not given them does not show who holds them either."""
+    machine.nodes = False
+    machine.chips("v5e", 1)
+    found = Consumer().device(0)
+    assert found.only_reason() == "not_in_use"
+    assert "who holds it cannot be seen" in found.detail("dutyCycle")
+    assert found.reading.processes is None
 
 
 def test_a_tpu_whose_holder_serves_no_metrics_says_who_and_what_to_do(machine: TpuMachine) -> None:

@@ -62,9 +62,9 @@ class SysfsTree:
         self.write(f"{base}/nc_time_in_use/total", microseconds)
         self.write(f"{base}/flop_count/total", flops)
 
-    def add_node(self) -> None:
-        """The device node."""
-        node = self._root / "dev/neuron0"
+    def add_node(self, chip: int = 0) -> None:
+        """The device node of a chip."""
+        node = self._root / f"dev/neuron{chip}"
         node.parent.mkdir(parents=True, exist_ok=True)
         node.touch()
 

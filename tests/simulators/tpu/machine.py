@@ -32,10 +32,12 @@ class TpuMachine:
 
     Args:
         root: What stands in front of them.
+        nodes: Whether the chips' device nodes are there; a container that was not given any has none.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, nodes: bool = True) -> None:
         self.root = root
+        self.nodes = nodes
 
     def chips(self, generation: str, count: int) -> list[str]:
         """Put in so many chips; returns their device nodes."""
@@ -48,9 +50,16 @@ class TpuMachine:
         if ids.vfio:
             self.link(device / "iommu_group", f"../../../../kernel/iommu_groups/{node}")
             self.link(device / "driver", "../../../../bus/pci/drivers/vfio-pci")
-            return f"/dev/vfio/{node}"
+            return self._node(f"/dev/vfio/{node}")
         (device / "accel" / f"accel{node}").mkdir(parents=True)
-        return f"/dev/accel{node}"
+        return self._node(f"/dev/accel{node}")
+
+    def _node(self, path: str) -> str:
+        if self.nodes:
+            file = self.root / path.lstrip("/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+        return path
 
     def function(self, address: str, device: str, subsystem: str = "0x0001", kind: str = "0x120000", vendor: str = VENDOR) -> Path:
         """Put in any PCI function."""

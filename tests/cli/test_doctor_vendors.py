@@ -1,0 +1,328 @@
+"""``doctor`` on machines of TPUs, Neuron devices, IPUs and Macs: each finding by its real condition, in words and exit status."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from accelmetrics.backends.apple import machine as apple
+from accelmetrics.cli.main import main
+from tests.cli.examination import examine
+from tests.cli.shell import REPOSITORY, Tree, document, run
+from tests.simulators import amdgpu, libamd_smi
+from tests.simulators.amdgpu import machines
+from tests.simulators.apple import MacStandIn
+from tests.simulators.graphcore import GcipuinfoStandIn, c600
+from tests.simulators.libamd_smi import Rocm, StandInUnavailable
+from tests.simulators.neuron import NeuronMonitorStandIn, SysfsTree, hardware, report, runtime
+from tests.simulators.tpu import TpuMachine
+
+CHIP = "0000:00:1e.0"
+TRAINIUM = "0x7164"
+PASS_NEURON = "what to do: in a container, start it with --device=/dev/neuron0"
+MACMON = "what to do: for power, temperature and clocks without root: brew install macmon"
+HIDE_GRPC = """
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name == "grpc" else find(name, *rest)
+"""
+
+
+# AWS Trainium and Inferentia
+
+
+@pytest.fixture
+def neuron(tree: Tree) -> SysfsTree:
+    """Neither the tool nor the driver's counters, until a test puts them there."""
+    return SysfsTree(tree.root)
+
+
+def test_a_neuron_chip_whose_driver_is_not_loaded(tree: Tree, neuron: SysfsTree) -> None:
+    """The chip is there and cannot be read."""
+    neuron.add_pci(CHIP, TRAINIUM)
+    found = examine("neuron", tree.environment())
+    assert (found.status, found.strict) == (0, 1)
+    assert f"neuron: does not work evidence: 1 Neuron device on the PCI bus ({CHIP}), but the driver is not loaded" in found.words
+    load = "what to do: load the kernel driver: sudo modprobe neuron (package aws-neuronx-dkms); install neuron-monitor"
+    assert load in found.words
+    assert found.words.count("modprobe") == 1
+
+
+@pytest.mark.parametrize("on_the_bus", [True, False])
+def test_a_neuron_node_without_the_tool(tree: Tree, neuron: SysfsTree, on_the_bus: bool) -> None:
+    """The node shows that the driver is loaded: it is the tool that is missing."""
+    neuron.add_node()
+    if on_the_bus:
+        neuron.add_pci(CHIP, TRAINIUM)
+    found = examine("neuron", tree.environment())
+    assert (found.status, found.strict) == (0, 1)
+    assert "evidence: /dev/neuron0 is there; the driver shows no counters" in found.words
+    assert "neuron-monitor is neither on PATH nor in /opt/aws/neuron/bin" in found.words
+    assert "what to do: install neuron-monitor: package aws-neuronx-tools" in found.words
+    assert "modprobe" not in found.words
+    assert run("doctor", env=tree.environment()).stdout.endswith("\n0 devices can be read, 1 cannot.\n")
+
+
+def test_a_container_without_its_neuron_devices_whose_counters_are_read(tree: Tree, neuron: SysfsTree) -> None:
+    """What is read is the host's; the flag is said all the same."""
+    neuron.add_chip(0)
+    found = examine("neuron", tree.environment())
+    assert (found.status, found.strict) == (0, 0)
+    assert "neuron: works, read from sysfs evidence: 1 Neuron device with 2 cores" in found.words
+    assert f"no /dev/neuron0 {PASS_NEURON} time:" in found.words
+    neuron.add_node()
+    assert "what to do" not in examine("neuron", tree.environment()).words.partition(" time:")[0]
+
+
+def test_a_container_without_its_neuron_devices_whose_tool_fails(tree: Tree, neuron: SysfsTree, tmp_path: Path) -> None:
+    """The flag first, then what else may be tried."""
+    neuron.add_chip(0)
+    tool = NeuronMonitorStandIn(tmp_path)
+    tool.tell(mode="die", errors="no neuron devices found: /dev/neuron0: No such file\n")
+    found = examine("neuron", tree.environment(PATH=tool.path))
+    assert (found.status, found.strict) == (0, 1)
+    assert "neuron: does not work" in found.words
+    assert "no neuron devices found: /dev/neuron0: No such file" in found.words
+    assert f"{PASS_NEURON}; run neuron-monitor by hand, and neuron-ls" in found.words
+
+
+def test_a_neuron_tool_that_works(tree: Tree, neuron: SysfsTree, tmp_path: Path) -> None:
+    neuron.add_node()
+    tool = NeuronMonitorStandIn(tmp_path)
+    tool.tell(report=report([runtime(12)], machine=hardware(1, 2)))
+    found = examine("neuron", tree.environment(PATH=tool.path))
+    tool.tell(mode="die", status=0)
+    assert (found.status, found.strict) == (0, 0)
+    assert found.words.startswith("neuron: works, read from neuron-monitor")
+    assert found.facts["advice"] == ""
+
+
+def test_counters_that_need_an_interval_are_no_failure(tree: Tree, neuron: SysfsTree) -> None:
+    """On a tree whose only known counters are rates: the second reading has them."""
+    neuron.add_chip(0, cores=1)
+    neuron.count(0, 0, microseconds=1_000_000, flops=7)
+    neuron.add_node()
+    shutil.rmtree(neuron.neuron / "neuron0/neuron_core0/stats/memory_usage")
+    found = examine("neuron", tree.environment())
+    assert (found.status, found.strict) == (0, 0)
+    assert "needs_interval" not in found.words
+    assert "trn.0: Trainium1: 2 metrics given" in found.words
+
+
+def test_a_single_dump_has_the_rates_of_neuron_counters(tree: Tree, neuron: SysfsTree) -> None:
+    """With what ``--settle`` is when it is left out."""
+    neuron.add_chip(0)
+    neuron.count(0, 1, microseconds=1_000_000, flops=7)
+    snapshot = document(run("dump", "--json", "--backends", "neuron", env=tree.environment()).stdout)
+    assert snapshot.metrics["trn.1.neuroncore_utilization"] == 0.0
+    assert snapshot.metrics["trn.1.flops"] == 0.0
+    assert "needs_interval" not in {str(why.reason) for why in snapshot.unavailable.values()}
+
+
+# Graphcore
+
+
+@pytest.fixture
+def gcipuinfo(tmp_path: Path) -> GcipuinfoStandIn:
+    """The module, which lists nothing."""
+    return GcipuinfoStandIn(tmp_path)
+
+
+def ipu_card(tree: Tree, *nodes: str) -> Tree:
+    """An IPU on the PCI bus, and these nodes below ``/dev``."""
+    base = "/sys/bus/pci/devices/0000:1a:00.0"
+    tree.write(f"{base}/vendor", "0x1d95\n").write(f"{base}/device", "0x0003\n").write(f"{base}/class", "0x120000\n")
+    for node in nodes:
+        tree.write(f"/dev/{node}")
+    return tree
+
+
+def with_module(tree: Tree, stand_in: GcipuinfoStandIn) -> dict[str, str]:
+    return tree.environment(PYTHONPATH=f"{stand_in.directory}:{REPOSITORY}")
+
+
+def test_ipus_without_the_vendors_module(tree: Tree) -> None:
+    """Where it comes from: not from PyPI."""
+    found = examine("graphcore", ipu_card(tree, "ipu0").environment())
+    assert (found.status, found.strict) == (0, 1)
+    assert "evidence: 1 IPU on the PCI bus (0000:1a:00.0), /dev/ipu0, no Python module gcipuinfo" in found.words
+    assert "what to do: gcipuinfo comes with Graphcore's Poplar SDK and not from PyPI" in found.words
+    assert "gc-docker" not in found.words
+
+
+def test_a_container_without_its_ipus(tree: Tree, gcipuinfo: GcipuinfoStandIn) -> None:
+    """How to start it comes first."""
+    found = examine("graphcore", with_module(ipu_card(tree), gcipuinfo))
+    assert (found.status, found.strict) == (0, 1)
+    assert "graphcore: does not work" in found.words
+    assert "driver_unavailable: gcipuinfo lists no IPU" in found.words
+    assert "what to do: in a container, start it with gc-docker, which passes the IPUs in; see whether gc-info" in found.words
+
+
+def test_a_container_without_its_ipus_and_without_the_module(tree: Tree) -> None:
+    """Both are missing, both are said."""
+    found = examine("graphcore", ipu_card(tree).environment())
+    assert (found.status, found.strict) == (0, 1)
+    assert "what to do: in a container, start it with gc-docker, which passes the IPUs in; gcipuinfo comes with" in found.words
+
+
+def test_an_ipu_machine_without_a_partition(tree: Tree, gcipuinfo: GcipuinfoStandIn) -> None:
+    """Nothing shows on this machine: nothing is there that could not be read."""
+    found = examine("graphcore", with_module(tree, gcipuinfo))
+    assert (found.status, found.strict) == (0, 0)
+    assert "what to do: see whether gc-info --list-devices lists any: on an IPU-Machine a partition must exist" in found.words
+
+
+def test_an_ipu_that_works(tree: Tree, gcipuinfo: GcipuinfoStandIn) -> None:
+    gcipuinfo.behave([c600(0)])
+    found = examine("graphcore", with_module(ipu_card(tree, "ipu0"), gcipuinfo))
+    assert (found.status, found.strict) == (0, 0)
+    assert found.words.startswith("graphcore: works, read from gcipuinfo")
+    assert found.facts["advice"] == ""
+
+
+# Google TPU
+
+
+def silent_port() -> str:
+    """A port on which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("localhost", 0))
+        return str(taken.getsockname()[1])
+
+
+@pytest.fixture
+def tpus(tree: Tree) -> TpuMachine:
+    """A machine of which every process can be looked into."""
+    pytest.importorskip("grpc")
+    (tree.root / "proc").mkdir()
+    return TpuMachine(tree.root)
+
+
+def tpu_environment(tree: Tree, **changes: str) -> dict[str, str]:
+    return tree.environment(TPU_RUNTIME_METRICS_PORTS=silent_port(), **changes)
+
+
+def test_tpus_without_grpcio(tree: Tree, tpus: TpuMachine, tmp_path: Path) -> None:
+    """The line that installs it."""
+    tpus.chips("v5e", 1)
+    (tmp_path / "sitecustomize.py").write_text(HIDE_GRPC)
+    found = examine("tpu", tpu_environment(tree, PYTHONPATH=f"{tmp_path}:{REPOSITORY}"))
+    assert (found.status, found.strict) == (0, 1)
+    assert "evidence: 1 TPU v5e chip on the PCI bus (0000:00:04.0); grpcio, which reads their runtime, is not installed" in found.words
+    assert "what to do: pip install 'accelmetrics[tpu]'" in found.words
+    assert found.words.count("what to do") == 1
+    assert found.facts["advice"] == "pip install 'accelmetrics[tpu]'"
+
+
+def test_a_tpu_whose_holder_serves_no_metrics(tree: Tree, tpus: TpuMachine) -> None:
+    """Who it is, and how to start it; the chip that nobody holds is well."""
+    held, _ = tpus.chips("v4", 2)
+    tpus.process(4711, held)
+    found = examine("tpu", tpu_environment(tree))
+    assert (found.status, found.strict) == (0, 1)
+    first, second = found.facts["devices"]
+    assert (first["readable"], second["readable"]) == (False, True)
+    assert "process 4711 holds it and serves no metrics on localhost:8431" in found.words
+    assert "start it with TPU_RUNTIME_METRICS_PORTS set, and this program too" in found.words
+    assert "no program holds it: no runtime on localhost:8431" in found.words
+
+
+@pytest.mark.parametrize(("generation", "flags"), [("v4", "--device=/dev/accel0 --device=/dev/accel1"), ("v5e", "--device=/dev/vfio")])
+def test_a_container_without_its_tpus(tree: Tree, tpus: TpuMachine, generation: str, flags: str) -> None:
+    """The flag, and nothing is claimed of who holds them; they may be idle, which is no failure."""
+    tpus.nodes = False
+    tpus.chips(generation, 2)
+    found = examine("tpu", tpu_environment(tree))
+    assert (found.status, found.strict) == (0, 0)
+    assert f"what to do: in a container, start it with {flags} (google.com/tpu in Kubernetes)" in found.words
+    assert "who holds it cannot be seen" in found.words
+    assert "no program holds it" not in found.words
+
+
+# Apple silicon
+
+
+@pytest.fixture
+def mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MacStandIn:
+    """A Mac by what its kernel says and by its commands, and we are an ordinary user on it."""
+    made = MacStandIn(tmp_path)
+    monkeypatch.setenv("PATH", made.path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(apple, "uname", lambda: apple.Machine("Darwin", "arm64", "Darwin Kernel Version 25.1.0"))
+    monkeypatch.setattr(apple, "is_root", lambda: False)
+    return made
+
+
+def examine_mac(capsys: pytest.CaptureFixture[str]) -> tuple[str, int, int]:
+    """What doctor says of this process's Mac, and its exit status without and with ``--strict``."""
+    status = main(["doctor", "--backends", "apple"])
+    words = " ".join(capsys.readouterr().out.split())
+    strict = main(["doctor", "--backends", "apple", "--strict"])
+    capsys.readouterr()
+    return words, status, strict
+
+
+def test_a_mac_that_works(mac: MacStandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    del mac
+    words, status, strict = examine_mac(capsys)
+    assert (status, strict) == (0, 0)
+    assert "apple: works, read from macmon" in words
+    assert "macOS on Apple silicon" in words
+
+
+def test_a_mac_without_macmon(mac: MacStandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is read all the same, and what would give more is said."""
+    mac.remove("macmon")
+    words, status, strict = examine_mac(capsys)
+    assert (status, strict) == (0, 0)
+    assert "apple: works, read from ioreg evidence: macOS on Apple silicon, no macmon: no power without root" in words
+    assert MACMON in words
+
+
+def test_a_mac_with_nothing_to_read_it_with(mac: MacStandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its GPU is there and cannot be read."""
+    mac.remove("macmon", "ioreg")
+    words, status, strict = examine_mac(capsys)
+    assert (status, strict) == (0, 1)
+    assert "apple: does not work" in words
+    assert "macmon is not installed (brew install macmon); ioreg is not installed; powermetrics gives it to root alone" in words
+    assert MACMON in words
+
+
+# AMD's module
+
+
+@pytest.fixture
+def rocm(tree: Tree, tmp_path: Path) -> Mapping[str, str]:
+    """An MI300X under ROCm 6.4.3, and the module amdsmi of another release from PyPI."""
+    try:
+        made = Rocm(tmp_path / "rocm", "6.4.3-128")
+        module = libamd_smi.module()
+    except StandInUnavailable as error:
+        pytest.skip(str(error))
+    machines.mi300x(amdgpu.Tree(tree.root))
+    return tree.environment(ROCM_PATH=str(made.root), PYTHONPATH=f"{module}:{REPOSITORY}")
+
+
+def test_an_amdsmi_of_another_release_is_not_used(rocm: Mapping[str, str]) -> None:
+    """Another source reads the card; why this one does not is said."""
+    found = examine("amd", rocm)
+    assert (found.status, found.strict) == (0, 0)
+    assert found.words.startswith("amd: works, read from sysfs")
+    assert "amdsmi is of version 7.0.2, which does not match" in found.words
+
+
+def test_an_amdsmi_of_another_release_is_refused_where_it_is_pinned(rocm: Mapping[str, str]) -> None:
+    """The card is there, and the one source that was asked for cannot read it."""
+    found = examine("amd", rocm, "--amd-source", "amdsmi")
+    assert (found.status, found.strict) == (0, 1)
+    assert "amd: does not work" in found.words
+    assert "amdsmi is of version 7.0.2, which does not match" in found.words
+    assert "share/amd_smi" in json.dumps(found.facts["advice"])
