@@ -16,12 +16,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from argparse import Namespace
     from collections.abc import Sequence
     from typing import NoReturn
-
-    from accelmetrics.cli.commands import Command
-    from accelmetrics.cli.output import Stdout
 
 DONE, FAILED, MISUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 YOUNG = 50_000
@@ -69,9 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _explained(arguments: list[str]) -> int:
     """Run a command line; one that fails on purpose ends in one line on standard error."""
     from accelmetrics.cli.commands import COMMANDS
-    from accelmetrics.cli.output import one_line, say
+    from accelmetrics.cli.output import one_line
     from accelmetrics.cli.parsing import PROGRAM, Leave, UsageError
-    from accelmetrics.schemas.errors import AccelMetricsError
+    from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError
 
     program = f"{PROGRAM} {arguments[0]}" if arguments and arguments[0] in COMMANDS else PROGRAM
     try:
@@ -79,15 +75,10 @@ def _explained(arguments: list[str]) -> int:
     except Leave as leave:
         return leave.status
     except (UsageError, AccelMetricsError) as error:
-        say(f"{program}: {one_line(error)}")
-        return _status_of(error)
+        from accelmetrics.cli import logs
 
-
-def _status_of(error: Exception) -> int:
-    from accelmetrics.cli.parsing import UsageError
-    from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
-
-    return MISUSED if isinstance(error, (UsageError, InvalidOptionError, UnknownNameError)) else FAILED
+        logs.fail(program, one_line(error))
+        return MISUSED if isinstance(error, (UsageError, InvalidOptionError, UnknownNameError)) else FAILED
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -104,23 +95,10 @@ def _dispatch(arguments: list[str]) -> int:
     options = parser.parse_strictly(arguments[1:])
     with Stdout() as out:
         if "log_format" in options:
-            return _with_messages(command, parser.prog, options, out)
+            from accelmetrics.cli import logs
+
+            logs.begin(options)
         return command.run(options, out)
-
-
-def _with_messages(command: Command, program: str, options: Namespace, out: Stdout) -> int:
-    """Run a command that says things in the form that is asked for; what ends it is said in that form too."""
-    from accelmetrics.cli import logs
-    from accelmetrics.cli.output import one_line
-    from accelmetrics.cli.parsing import UsageError
-    from accelmetrics.schemas.errors import AccelMetricsError
-
-    logs.begin(options)
-    try:
-        return command.run(options, out)
-    except (UsageError, AccelMetricsError) as error:
-        logs.fail(program, one_line(error))
-        return _status_of(error)
 
 
 def _without_command(arguments: list[str]) -> int:

@@ -74,10 +74,7 @@ class StreamSink:
 
     def __init__(self, path: str, number: int, out: Stdout) -> None:
         self._path = path
-        try:
-            self._descriptor = given(number, out)
-        except OSError as error:
-            raise WriteError(path, error) from error
+        self._descriptor = _given(path, number, out)
 
     def write(self, text: str) -> None:
         """Write one document.

@@ -23,25 +23,21 @@ class Windows:
     """The windows of one monitor. Safe from any thread, and from signal handlers.
 
     Attributes:
+        last: The last reading that was handed to windows, None before the first.
         silent: Whether a window waited for its last reading in vain, and none has come since.
     """
 
     def __init__(self) -> None:
+        self.last: Row | None = None
         self.silent = False
         # Weak, as nobody can end a window that the program has lost, say by Ctrl-C in the middle of its beginning.
         self._open: dict[int, ref[Window]] = {}
         self._past: deque[Window] = deque(maxlen=KEPT_WINDOWS)
-        self._last: Row | None = None
 
     @property
     def past(self) -> tuple[Window, ...]:
         """The last ones that have ended, in the order of their ends."""
         return tuple(self._past.copy())
-
-    @property
-    def last(self) -> Row | None:
-        """The last reading that was handed to windows."""
-        return self._last
 
     def admit(self, window: Window) -> None:
         """Hand a window readings from now on; the last one before may be among them."""
@@ -55,7 +51,7 @@ class Windows:
 
     def feed(self, row: Row) -> None:
         """Hand a reading to every open window; those that it closes get no more."""
-        self._last, self.silent = row, False
+        self.last, self.silent = row, False
         for window in self._known():
             if window.feed(row):
                 self._open.pop(id(window), None)

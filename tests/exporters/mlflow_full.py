@@ -11,10 +11,19 @@ import pytest
 from accelmetrics.exporters.mlflow import MlflowExporter
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
-from tests.exporters.mlflow_store import stored
+from tests.exporters.mlflow_store import environment, stored
 from tests.exporters.tracker_disk import fill, mounted
 
 POWER = "gpu.0.powerWatts"
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each test of a module that imports this has MLflow without a network, in a directory of its own."""
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

@@ -17,19 +17,11 @@ from accelmetrics.exporters.registry import create
 from accelmetrics.exporters.rejected import RejectedError
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
-from tests.exporters.mlflow_full import nothing_is_lost, small_disk
-from tests.exporters.mlflow_store import environment, run, stored
+from tests.exporters.mlflow_full import nothing_is_lost, quiet, small_disk
+from tests.exporters.mlflow_store import run, stored
 from tests.records import LABELS, record
 
-__all__ = ["small_disk"]
-
-
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, value in environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
-    monkeypatch.chdir(tmp_path)
+__all__ = ["quiet", "small_disk"]
 
 
 @pytest.fixture(scope="module")

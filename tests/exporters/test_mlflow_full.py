@@ -8,19 +8,11 @@ import pytest
 
 from accelmetrics.exporters.mlflow import MlflowExporter
 from accelmetrics.exporters.mlflow_files import MetricFiles
-from tests.exporters.mlflow_full import POWER, nothing_is_lost, numbered, small_disk
-from tests.exporters.mlflow_store import environment, stored
+from tests.exporters.mlflow_full import POWER, nothing_is_lost, numbered, quiet, small_disk
+from tests.exporters.mlflow_store import stored
 from tests.exporters.tracker_disk import fill
 
-__all__ = ["small_disk"]
-
-
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, value in environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
-    monkeypatch.chdir(tmp_path)
+__all__ = ["quiet", "small_disk"]
 
 
 def test_a_full_disk_loses_nothing_in_files(tmp_path: Path, small_disk: Path) -> None:

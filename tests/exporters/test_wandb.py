@@ -17,17 +17,12 @@ from accelmetrics.exporters.rejected import RejectedError
 from accelmetrics.exporters.wandb import WandbExporter
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError
 from tests.exporters.wandb_file import environment, read, runs_by_file
+from tests.exporters.wandb_quiet import nobody_logged_in
 from tests.records import LABELS, record
 
+__all__ = ["nobody_logged_in"]
+
 POWER = "system/gpu.0.powerWatts"
-
-
-@pytest.fixture(autouse=True)
-def nobody_logged_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in set(os.environ) | set(environment(tmp_path)):
-        value = environment(tmp_path).get(name)
-        monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
 
 
 def test_every_reading_is_a_row_of_a_run_of_ours(tmp_path: Path) -> None:

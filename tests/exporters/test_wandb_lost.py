@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,18 +12,13 @@ import pytest
 from accelmetrics.exporters.wandb import WandbExporter
 from accelmetrics.exporters.wandb_disk import MOST_WAITING, RunFile
 from tests.exporters.tracker_disk import fill, mounted
-from tests.exporters.wandb_file import environment, read
+from tests.exporters.wandb_file import read
+from tests.exporters.wandb_quiet import nobody_logged_in
 from tests.records import record
 
+__all__ = ["nobody_logged_in"]
+
 POWER = "system/gpu.0.powerWatts"
-
-
-@pytest.fixture(autouse=True)
-def nobody_logged_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in set(os.environ) | set(environment(tmp_path)):
-        value = environment(tmp_path).get(name)
-        monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

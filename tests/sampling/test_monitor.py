@@ -18,7 +18,7 @@ from accelmetrics.sampling.monitor import Monitor
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
 from tests.sampling.conftest import until
-from tests.sampling.watching import Gate, HeldClock, Recorder, gpus, no_threads, spending, threads
+from tests.sampling.watching import Gate, HeldClock, Recorder, gpus, no_threads, spending, threads, ticks
 
 INTERVAL = 0.02
 
@@ -28,10 +28,6 @@ def _nothing_stays() -> Generator[None, None, None]:
     """Each test leaves no thread of a monitor behind."""
     yield
     no_threads("accelmetrics-")
-
-
-def ticks(monitor: Monitor, count: int) -> None:
-    until(lambda: monitor.status.ticks >= count)
 
 
 def test_the_first_reading_is_taken_at_once_and_the_last_one_on_stop() -> None:

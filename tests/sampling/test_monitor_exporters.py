@@ -16,7 +16,7 @@ from accelmetrics.sampling.monitor import Monitor
 from accelmetrics.sampling.subscribers import WAITING, Stream
 from accelmetrics.schemas.record import Record
 from tests.sampling.conftest import until
-from tests.sampling.watching import Gate, HeldClock, Recorder, gpus, no_threads, threads
+from tests.sampling.watching import Gate, HeldClock, Recorder, gpus, no_threads, threads, ticks
 
 INTERVAL = 0.02
 
@@ -26,10 +26,6 @@ def _nothing_stays(monkeypatch: pytest.MonkeyPatch) -> Generator[None, None, Non
     monkeypatch.setattr(outlet, "FIRST_PAUSE", 0.02)
     yield
     no_threads("accelmetrics-")
-
-
-def ticks(monitor: Monitor, count: int) -> None:
-    until(lambda: monitor.status.ticks >= count)
 
 
 class Nasty:

@@ -19,7 +19,7 @@ from accelmetrics.sampling.outlet import WAITS
 from tests.sampling.conftest import until
 from tests.sampling.test_fork_and_exit import in_child, needs_fork
 from tests.sampling.test_monitor_exit import LIMIT, PREFACE, run
-from tests.sampling.watching import Gate, Recorder, gpus, no_threads, program, threads
+from tests.sampling.watching import Gate, Recorder, gpus, no_threads, program, threads, ticks
 
 INTERVAL = 0.02
 BATCH = """
@@ -42,10 +42,6 @@ def hung(**options):
 def _nothing_stays() -> Generator[None, None, None]:
     yield
     no_threads("accelmetrics-")
-
-
-def ticks(monitor: Monitor, count: int) -> None:
-    until(lambda: monitor.status.ticks >= count)
 
 
 def stopping(monitor: Monitor, took: list[float], count: int = 1) -> Callable[[Snapshot], None]:

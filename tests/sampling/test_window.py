@@ -19,7 +19,7 @@ from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
 from tests.sampling.conftest import until
 from tests.sampling.test_fork_and_exit import in_child, needs_fork
-from tests.sampling.watching import HeldClock, gpus, row
+from tests.sampling.watching import HeldClock, gpus, row, ticks
 
 INTERVAL = 0.02
 
@@ -29,10 +29,6 @@ def _nothing_stays() -> Generator[None, None, None]:
     before = set(threading.enumerate())  # other tests' shared samplers keep theirs
     yield
     until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("accelmetrics-") and thread not in before])
-
-
-def ticks(monitor: Monitor, count: int) -> None:
-    until(lambda: monitor.status.ticks >= count)
 
 
 def go(monitor: Monitor, clock: FakeClock, seconds: int) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from accelmetrics.backends.flag import Flag
 from accelmetrics.sampling.beat import REQUEST_PAUSE
+from accelmetrics.sampling.monitor import Monitor
 from accelmetrics.sampling.rows import Row
 from accelmetrics.schemas.record import Record
 from accelmetrics.testing import FakeBackend
@@ -129,6 +130,11 @@ def remember_threads() -> None:
 def threads(prefix: str = "accelmetrics-") -> list[str]:
     """The names of our threads."""
     return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith(prefix) and thread not in KNOWN)
+
+
+def ticks(monitor: Monitor, count: int) -> None:
+    """Wait until a monitor has taken so many readings."""
+    until(lambda: monitor.status.ticks >= count)
 
 
 def no_threads(prefix: str) -> None:
