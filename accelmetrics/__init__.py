@@ -15,16 +15,12 @@ from accelmetrics._version import __version__
 TYPE_CHECKING = False  # type checkers take it as true; importing it from typing would be most of what this import costs
 
 if TYPE_CHECKING:
-    from accelmetrics.integrations.monitor import Monitor
-    from accelmetrics.sampling.allocation import allocation
-    from accelmetrics.sampling.allocation_records import Allocation, Finding, Worker
-    from accelmetrics.sampling.diagnosis import diagnose
-    from accelmetrics.sampling.energy import Energy
+    from accelmetrics.backends.visible import Visibility, visibility
+    from accelmetrics.monitor.energy import Energy
+    from accelmetrics.monitor.named import Monitor
+    from accelmetrics.monitor.summary import Summary
+    from accelmetrics.monitor.window import Window
     from accelmetrics.sampling.sampler import Sampler, sample
-    from accelmetrics.sampling.summary import Summary
-    from accelmetrics.sampling.visibility import Visibility, visibility
-    from accelmetrics.sampling.visible_devices import visible_devices
-    from accelmetrics.sampling.window import Window
     from accelmetrics.schemas.errors import (
         AccelMetricsError,
         DocumentError,
@@ -39,6 +35,10 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.record import Exporter, MonitorStatus, Record, Step
     from accelmetrics.schemas.recording import recordings
     from accelmetrics.schemas.snapshot import Device, Snapshot
+    from accelmetrics.visibility.allocation import allocation
+    from accelmetrics.visibility.allocation_records import Allocation, Finding, Worker
+    from accelmetrics.visibility.diagnosis import diagnose
+    from accelmetrics.visibility.visible_devices import visible_devices
 
 __all__ = [
     "AccelMetricsError",
@@ -79,19 +79,19 @@ __all__ = [
 
 _HOMES = {
     "AccelMetricsError": "schemas.errors",
-    "Allocation": "sampling.allocation_records",
+    "Allocation": "visibility.allocation_records",
     "BackendStatus": "schemas.identity",
     "Device": "schemas.snapshot",
     "DeviceIdentity": "schemas.identity",
     "DeviceProcess": "schemas.identity",
     "DocumentError": "schemas.errors",
     "DriverGoneError": "schemas.errors",
-    "Energy": "sampling.energy",
+    "Energy": "monitor.energy",
     "Exporter": "schemas.record",
-    "Finding": "sampling.allocation_records",
+    "Finding": "visibility.allocation_records",
     "InvalidOptionError": "schemas.errors",
     "MissingDependencyError": "schemas.errors",
-    "Monitor": "integrations.monitor",
+    "Monitor": "monitor.named",
     "MonitorStatus": "schemas.record",
     "Reason": "schemas.reasons",
     "Record": "schemas.record",
@@ -99,18 +99,18 @@ _HOMES = {
     "Snapshot": "schemas.snapshot",
     "SourceError": "schemas.errors",
     "Step": "schemas.record",
-    "Summary": "sampling.summary",
+    "Summary": "monitor.summary",
     "Unavailable": "schemas.reasons",
     "UnknownNameError": "schemas.errors",
-    "Visibility": "sampling.visibility",
-    "Window": "sampling.window",
-    "Worker": "sampling.allocation_records",
-    "allocation": "sampling.allocation",
-    "diagnose": "sampling.diagnosis",
+    "Visibility": "backends.visible",
+    "Window": "monitor.window",
+    "Worker": "visibility.allocation_records",
+    "allocation": "visibility.allocation",
+    "diagnose": "visibility.diagnosis",
     "recordings": "schemas.recording",
     "sample": "sampling.sampler",
-    "visibility": "sampling.visibility",
-    "visible_devices": "sampling.visible_devices",
+    "visibility": "backends.visible",
+    "visible_devices": "visibility.visible_devices",
 }
 
 

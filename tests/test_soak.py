@@ -15,7 +15,7 @@ GROWTH = 1.02
 PROGRAM = """
 import gc, json, os, sys, threading, time
 import psutil
-from accelmetrics.sampling.monitor import Monitor
+from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from accelmetrics.cli.output import Stdout
-    from accelmetrics.sampling.allocation_records import Allocation, Finding, Use, Worker
+    from accelmetrics.visibility.allocation_records import Allocation, Finding, Use, Worker
 
 HEAD = ("ROLE", "RANK", "LOCAL", "PID", "COMMAND", "LIST", "SEES", "USES")
 EXAMPLES = """\
@@ -71,8 +71,8 @@ def _named(text: str, read: Callable[[str], Sequence[Any]]) -> list[tuple[str, A
 
 def run(options: Namespace, out: Stdout) -> int:
     """Print the table and the findings."""
-    from accelmetrics.sampling.allocation import allocation
     from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT
+    from accelmetrics.visibility.allocation import allocation
 
     if options.children and not options.pid:
         raise UsageError("--children needs the launcher whose children are meant: give it with --pid")

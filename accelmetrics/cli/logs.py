@@ -65,7 +65,7 @@ def begin(options: Namespace) -> None:
     Args:
         options: Of :func:`accelmetrics.cli.watching.add_monitor_options`.
     """
-    from accelmetrics.integrations.job import job_labels
+    from accelmetrics.monitor.job import job_labels
     from accelmetrics.sampling.engine import hostname
 
     options.label = [("run_id", uuid.uuid4().hex[:12]), *(options.label or ())]

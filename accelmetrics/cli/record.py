@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from accelmetrics.backends.flag import Flag
     from accelmetrics.cli.output import Stdout
-    from accelmetrics.integrations.monitor import Monitor
+    from accelmetrics.monitor.named import Monitor
     from accelmetrics.schemas.record import Record
 
 DEFAULT_SUMMARY = 30.0

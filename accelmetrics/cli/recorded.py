@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from accelmetrics.sampling.energy import Energy
-from accelmetrics.sampling.folding import Folder
-from accelmetrics.sampling.rows import Block, Layout, RowMaker
-from accelmetrics.sampling.summary import Summary
+from accelmetrics.monitor.energy import Energy
+from accelmetrics.monitor.folding import Folder
+from accelmetrics.monitor.rows import Block, Layout, RowMaker
+from accelmetrics.monitor.summary import Summary
 from accelmetrics.schemas.metric import DEVICE_KINDS
 from accelmetrics.schemas.record import Record, Step
-from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION
 
 BLOCK = 64
@@ -60,7 +60,7 @@ class DeviceReport(NamedTuple):
     """
 
     key: str
-    place: Place
+    place: DeviceSlot
     utilization: Summary | None
     memory_percent: Summary | None
     memory_used: Summary | None
@@ -125,7 +125,7 @@ class _Stream:
         self.begin = self.end = moment
         self.readings = self.repeated = 0
         self.gaps: list[Gap] = []
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, DeviceSlot] = {}
         self.silences: dict[str, list[Gap]] = {}
         self.folder = Folder(moment)
         self._rows = RowMaker()
@@ -296,7 +296,7 @@ def _together(streams: list[_Stream], work: _Efficiency) -> Report:
     )
 
 
-def _title(stream: _Stream, place: Place, streams: list[_Stream], several_hosts: bool) -> str:
+def _title(stream: _Stream, place: DeviceSlot, streams: list[_Stream], several_hosts: bool) -> str:
     """A device's key, made unmistakable: by its host, and by rank, else by the number of the run, where a host has several."""
     runs = [other for other in streams if other.host == stream.host]
     ranks = {other.rank for other in runs if other.rank}
@@ -306,7 +306,7 @@ def _title(stream: _Stream, place: Place, streams: list[_Stream], several_hosts:
     return " ".join((*head, place.key))
 
 
-def _device(stream: _Stream, place: Place, title: str) -> DeviceReport:
+def _device(stream: _Stream, place: DeviceSlot, title: str) -> DeviceReport:
     found = {name: _first(stream, place, names) for name, names in _MEASURED.items()}
     total = _first(stream, place, MEMORY_TOTAL)
     limit = _first(stream, place, POWER_LIMIT)
@@ -333,12 +333,12 @@ _MEASURED = {
 }
 
 
-def _first(stream: _Stream, place: Place, names: tuple[str, ...]) -> Summary | None:
+def _first(stream: _Stream, place: DeviceSlot, names: tuple[str, ...]) -> Summary | None:
     metrics = stream.folder.metrics
     return next((metrics[key].summary() for name in names if (key := f"{place.key}.{name}") in metrics), None)
 
 
-def _throttled(stream: _Stream, place: Place) -> dict[str, float]:
+def _throttled(stream: _Stream, place: DeviceSlot) -> dict[str, float]:
     head = f"{place.key}.throttle."
     found = {key[len(head) :]: held.seconds_above(0.5) for key, held in stream.folder.metrics.items() if key.startswith(head)}
     return {reason: seconds for reason, seconds in found.items() if seconds > 0 and reason not in IDLE}

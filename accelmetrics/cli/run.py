@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from accelmetrics.cli.output import Stdout
-    from accelmetrics.integrations.monitor import Monitor
-    from accelmetrics.sampling.window import Window
+    from accelmetrics.monitor.named import Monitor
+    from accelmetrics.monitor.window import Window
     from accelmetrics.schemas.record import Exporter
     from accelmetrics.schemas.snapshot import Snapshot
 

@@ -10,10 +10,10 @@ from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from accelmetrics.sampling.energy import Energy
-    from accelmetrics.sampling.summary import Summary
-    from accelmetrics.sampling.window import Window
-    from accelmetrics.schemas.snapshot import Place, Snapshot
+    from accelmetrics.monitor.energy import Energy
+    from accelmetrics.monitor.summary import Summary
+    from accelmetrics.monitor.window import Window
+    from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 GIB = 2.0**30
 MIB = 2.0**20
@@ -70,7 +70,7 @@ def of_process(window: Window) -> dict[str, Any]:
     return {name: _values(summary[key], factor) for name, (key, factor) in PROCESS.items() if key in summary}
 
 
-def _measured(place: Place, summary: Mapping[str, Summary], energy: Energy | None) -> dict[str, Any]:
+def _measured(place: DeviceSlot, summary: Mapping[str, Summary], energy: Energy | None) -> dict[str, Any]:
     identity = place.identity
     found: dict[str, Any] = {"name": identity.name or identity.vendor, "vendor": identity.vendor}
     if identity.uuid:

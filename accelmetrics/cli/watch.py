@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from accelmetrics.backends.flag import Flag
     from accelmetrics.cli.output import Stdout
     from accelmetrics.exporters.device_table import Limits
-    from accelmetrics.integrations.monitor import Monitor
+    from accelmetrics.monitor.named import Monitor
     from accelmetrics.schemas.snapshot import Snapshot
 
 LOOK = 0.1

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from accelmetrics.cli.output import Stdout
-    from accelmetrics.integrations.monitor import Monitor
+    from accelmetrics.monitor.named import Monitor
     from accelmetrics.sampling.sampler import Sampler
     from accelmetrics.schemas.record import Exporter
 
@@ -112,7 +112,7 @@ def monitor(options: Namespace, exporters: Sequence[str | Exporter], pid: int | 
         UnknownNameError: There is no such source, exporter or device.
     """
     from accelmetrics.cli.logs import set_up
-    from accelmetrics.integrations.monitor import Monitor
+    from accelmetrics.monitor.named import Monitor
     from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT
 
     chosen: dict[str, Any] = {

@@ -10,7 +10,7 @@ from accelmetrics.dialects.dcgm_fields import BEYOND, DEFAULT
 from accelmetrics.dialects.series import series
 from accelmetrics.dialects.tables import Table, parent_and_partition
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import Place
+from accelmetrics.schemas.snapshot import DeviceSlot
 
 _PROFILE = " MIG "
 """What stands before a partition's profile in its name: ``NVIDIA H100 80GB HBM3 MIG 3g.40gb``."""
@@ -46,7 +46,7 @@ class Dcgm:
 
 
 @lru_cache(maxsize=1024)
-def _labels(place: Place, parent: Place, hostname: str) -> Mapping[str, str]:
+def _labels(place: DeviceSlot, parent: DeviceSlot, hostname: str) -> Mapping[str, str]:
     """Not to be changed. A partition has the labels of its GPU, and two of its own.
 
     The exporter wrote ``Hostname`` up to 4.5 and writes ``hostname`` since; both are given.

@@ -13,7 +13,7 @@ from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.tables import MEMORY_RESERVED, Entry, Table, Told, designation
 from accelmetrics.schemas.catalogue import find
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 _REASONS = {
     "gpu_idle": "gpuIdle",
@@ -109,7 +109,7 @@ class NvidiaSmi:
         return [_row(moment, place, told) for place, told in found if told or place.identity.kind == "gpu"]
 
 
-def _row(moment: str, place: Place, told: Iterable[Told]) -> dict[str, str]:
+def _row(moment: str, place: DeviceSlot, told: Iterable[Told]) -> dict[str, str]:
     who = place.identity
     row = {
         "timestamp": moment,
@@ -126,7 +126,7 @@ def _row(moment: str, place: Place, told: Iterable[Told]) -> dict[str, str]:
     return row
 
 
-def _whole_devices(snapshot: Snapshot) -> list[Place]:
+def _whole_devices(snapshot: Snapshot) -> list[DeviceSlot]:
     return [place for place in snapshot.identities if not place.identity.parent]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from accelmetrics.schemas.reasons import IN_ORDER, Reason
-from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 STATES = ("ok", "degraded", "failed")
 """Those that can be told from a reading; ``predicted_failure`` cannot."""
@@ -16,7 +16,7 @@ FAULTS = frozenset({Reason.DEVICE_LOST, Reason.RESET_REQUIRED, Reason.DRIVER_ERR
 
 
 @lru_cache(maxsize=1024)
-def attributes(place: Place) -> dict[str, str]:
+def attributes(place: DeviceSlot) -> dict[str, str]:
     """The attributes that every series of a device carries. ``hw.id`` and ``accel.device`` are never empty. Not to be changed."""
     who = place.identity
     found = {

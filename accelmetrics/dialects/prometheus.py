@@ -20,7 +20,7 @@ from accelmetrics.dialects.series import Scale, device_of, filled, scale_of, ser
 from accelmetrics.schemas.catalogue import resolve
 from accelmetrics.schemas.metric import PARTITION, Kind, split_series
 from accelmetrics.schemas.record import Record, Step
-from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 _MOST_KEYS = 16_384
 _IDENTITY = ("kind", "vendor", "architecture", "pci_bus_id", "serial", "driver_version", "runtime_version", "firmware")
@@ -108,7 +108,7 @@ def _series(key: str) -> _Series | None:
     return _Series(name, device, labels, scale_of(row), row.kind, row.unit, SHARED.get(name, row.meaning))
 
 
-def _info(place: Place, identity: Mapping[str, str]) -> Point:
+def _info(place: DeviceSlot, identity: Mapping[str, str]) -> Point:
     about = place.identity
     labels = {field: getattr(about, field) for field in _IDENTITY}
     labels |= {"index": str(place.index), "model": about.name, "parent_uuid": about.parent, "partition": _partition(place.key)}

@@ -20,7 +20,7 @@ from accelmetrics.schemas.identity import BackendStatus, Status
 from accelmetrics.schemas.metric import Kind
 from accelmetrics.schemas.reasons import IN_ORDER
 from accelmetrics.schemas.record import ExporterStatus, MonitorStatus, Record
-from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 _SUCCESS: tuple[Status, ...] = ("ok", "degraded")
 
@@ -37,7 +37,7 @@ class Past(NamedTuple):
 
     ready: bool = False
     succeeded: Mapping[str, float] = {}
-    places: Mapping[str, Place] = {}
+    places: Mapping[str, DeviceSlot] = {}
     counts: Counts = Counts()
 
     def after(self, record: Record) -> Past:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from accelmetrics.schemas.snapshot import Place
+from accelmetrics.schemas.snapshot import DeviceSlot
 
 _SCHEDULERS = {"slurm": "slurm", "k8s": "kubernetes", "kubernetes": "kubernetes", "ray": "ray", "pbs": "pbs", "lsf": "lsf", "flux": "flux"}
 """The first words of labels that name a scheduler's job, and what the scheduler is called."""
@@ -24,7 +24,7 @@ _NOT_IN_NAMES = re.compile(r"\W", re.ASCII)
 _TAKEN = frozenset({"instance", "job", "le", "quantile", "accelerator", "uuid", "scheduler"})
 
 
-def identity_labels(place: Place) -> dict[str, str]:
+def identity_labels(place: DeviceSlot) -> dict[str, str]:
     """The two labels of each series of a device; neither is ever empty."""
     identity = place.identity
     return {"accelerator": place.key, "uuid": identity.uuid or identity.pci_bus_id or place.key}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from accelmetrics.dialects.contract import Number
-from accelmetrics.schemas.catalogue import Sighting
+from accelmetrics.schemas.catalogue import KeyMatch
 from accelmetrics.schemas.metric import Metric
 
 
@@ -33,7 +33,7 @@ def scale_of(row: Metric) -> Scale:
     return Scale(round(1 / row.factor) if row.factor < 1 else 1, row.factor)
 
 
-def device_of(sighting: Sighting) -> str:
+def device_of(sighting: KeyMatch) -> str:
     """The key of the device that a metric belongs to, empty for the host's. PyTorch's numbers are those of ``gpu.{i}``."""
     head = sighting.row.key.partition(".")[0]
     if head == "torch":
@@ -41,7 +41,7 @@ def device_of(sighting: Sighting) -> str:
     return f"{head}.{sighting.instance}" if sighting.row.device_part else ""
 
 
-def filled(label: str, sighting: Sighting) -> str:
+def filled(label: str, sighting: KeyMatch) -> str:
     """The value of a label, which may be a placeholder of the key."""
     if label == "{link}":
         return sighting.link

@@ -17,7 +17,7 @@ from accelmetrics.dialects.contract import Number
 from accelmetrics.schemas.catalogue import CATALOGUE, find
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import PARTITION, Kind, Metric
-from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 SCALES: Mapping[str, tuple[str, Fraction]] = {
     "By": ("By", Fraction(1)),
@@ -116,7 +116,7 @@ class Table:
         self.entries = entries
         self._ways: dict[tuple[str, str], tuple[_Way, ...]] = {}
 
-    def told(self, snapshot: Snapshot, place: Place) -> Iterator[Told]:
+    def told(self, snapshot: Snapshot, place: DeviceSlot) -> Iterator[Told]:
         """What the table says of one device, in its order; what the device does not say is left out."""
         who = place.identity
         ways = self._ways.get((who.kind, who.vendor))
@@ -191,7 +191,7 @@ def _factor(source: str, target: str) -> Fraction:
     return one / other
 
 
-def designation(place: Place) -> str:
+def designation(place: DeviceSlot) -> str:
     """What a dialect made for GPUs calls a device: its number; its whole key where it is of another kind, lest it be taken for one.
 
     ``0``, ``0.mig.1`` for a partition, ``tpu.0``.
@@ -199,7 +199,7 @@ def designation(place: Place) -> str:
     return place.key.removeprefix("gpu.")
 
 
-def parent_and_partition(place: Place) -> tuple[str, str]:
+def parent_and_partition(place: DeviceSlot) -> tuple[str, str]:
     """The designation of the whole device, and the number of the partition of it that this is: ``0`` and ``1``; else empty."""
     whole, _, partition = designation(place).partition(f".{PARTITION}.")
     return whole, partition

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.tables import Entry, Table, convert, designation
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 TABLE = (
     Entry("gpu_utilization_pct", "gpu.{i}.gpu"),
@@ -62,7 +62,7 @@ class Verl:
         yield from _machine(snapshot)
 
 
-def _allocated(snapshot: Snapshot, place: Place) -> Iterator[tuple[str, Number]]:
+def _allocated(snapshot: Snapshot, place: DeviceSlot) -> Iterator[tuple[str, Number]]:
     """What PyTorch's allocator holds of a device."""
     head = f"torch.{designation(place)}"
     for name, suffix in ALLOCATOR.items():

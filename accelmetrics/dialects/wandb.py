@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from accelmetrics.dialects.contract import Number, Point
-from accelmetrics.schemas.catalogue import Sighting, resolve
+from accelmetrics.schemas.catalogue import KeyMatch, resolve
 from accelmetrics.schemas.metric import PARTITION
 from accelmetrics.schemas.record import Record
 
@@ -109,7 +109,7 @@ def _point(key: str) -> Point:
     return Point(_PLACEHOLDER.sub("", template), 0, labels, row.kind, row.unit, row.meaning)
 
 
-def _template(key: str, sighting: Sighting) -> str:
+def _template(key: str, sighting: KeyMatch) -> str:
     """Under which of the row's spellings a key stands."""
     for template in (sighting.row.key, *sighting.row.aliases):
         instances = iter((sighting.instance, sighting.link))

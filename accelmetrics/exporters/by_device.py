@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 MOST_WORDS = 4
 """Of a key's head that names a device: ``gpu.0.mig.1``."""
@@ -33,7 +33,7 @@ class Part(NamedTuple):
         entries: Its numbers, in the snapshot's order.
     """
 
-    place: Place | None
+    place: DeviceSlot | None
     entries: list[Entry]
 
 
@@ -49,14 +49,14 @@ def parts(snapshot: Snapshot) -> list[Part]:
     return [part for part in (*devices, Part(None, host)) if part.entries]
 
 
-def identity_tags(place: Place) -> dict[str, str]:
+def identity_tags(place: DeviceSlot) -> dict[str, str]:
     """Who a device is; the first two are never empty."""
     who = place.identity
     tags = {"accelerator": place.key, "uuid": who.uuid or who.pci_bus_id or place.key, "vendor": who.vendor, "model": who.name}
     return {name: value for name, value in tags.items() if value}
 
 
-def _heads(place: Place) -> list[tuple[str, tuple[str, str]]]:
+def _heads(place: DeviceSlot) -> list[tuple[str, tuple[str, str]]]:
     """What keys of a device begin with, each with its key and what goes before the name."""
     heads = [(place.key, (place.key, ""))]
     if not place.identity.parent:

@@ -24,7 +24,7 @@ from accelmetrics.sampling.post import Post
 from accelmetrics.sampling.selection import Selection
 from accelmetrics.sampling.session import Session
 from accelmetrics.sampling.source import Source
-from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 SLICES = 40
 """Into how many slices a wait is divided."""
@@ -104,7 +104,7 @@ class ThreadEngine:
         self._sources: list[Source] = []
         self._posts: list[Post] = []
         self._first = True
-        self._places: tuple[Place, ...] = ()
+        self._places: tuple[DeviceSlot, ...] = ()
         self._page = Page()
         self._inventory = Inventory()
         self._unchecked = False

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from accelmetrics.backends.sysroot import system_path
+from accelmetrics.backends.kit.sysroot import system_path
 
 
 class Environment(NamedTuple):
@@ -36,7 +36,7 @@ def environment_of(pid: int) -> Environment:
 
 
 def _from_proc(pid: int) -> Environment:
-    from accelmetrics.backends.family import number_here
+    from accelmetrics.backends.kit.processes import number_here
 
     number = number_here(pid)
     return _gone(pid) if number is None else environment_at(number, pid)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import PARTITION
-from accelmetrics.schemas.snapshot import Place
+from accelmetrics.schemas.snapshot import DeviceSlot
 
 VENDOR_NUMBERED = frozenset({"tpu", "trn", "ipu"})
 """Kinds whose numbers are the vendor's own."""
@@ -37,7 +37,7 @@ class Taken(NamedTuple):
     numbers: range
 
 
-Seen = tuple[str, Place | Taken]
+Seen = tuple[str, DeviceSlot | Taken]
 """A backend's name and a device of its, with its place, or the numbers set aside for it; under no backend's name, all the
 numbers of a kind that are set aside or given out."""
 
@@ -49,7 +49,7 @@ class Inventory:
         self._lock = threading.Lock()
         self._next: dict[str, int] = {}
         self._reserved: dict[str, range] = {}
-        self._places: dict[tuple[str, str], Place] = {}
+        self._places: dict[tuple[str, str], DeviceSlot] = {}
 
     def renew_lock(self) -> None:
         """Replace the lock, which another thread may have held when the process forked."""
@@ -63,7 +63,7 @@ class Inventory:
                 self._reserved[backend] = range(start, start + count)
                 self._next[kind] = start + count
 
-    def adopt(self, backend: str, devices: Sequence[DeviceIdentity]) -> list[Place]:
+    def adopt(self, backend: str, devices: Sequence[DeviceIdentity]) -> list[DeviceSlot]:
         """Give the devices of an opened backend their places, in its order; those seen before keep theirs."""
         with self._lock:
             anchors = _anchors(devices)
@@ -72,7 +72,7 @@ class Inventory:
             assert len({place.key for place in places}) == len(places), "a key is one device's"
             return places
 
-    def known(self, backend: str) -> list[Place]:
+    def known(self, backend: str) -> list[DeviceSlot]:
         """Every device of a backend that was ever seen, whole devices first, by number."""
         with self._lock:
             places = [place for (owner, _), place in self._places.items() if owner == backend]
@@ -90,9 +90,9 @@ class Inventory:
     def restore(self, seen: Sequence[Seen]) -> None:
         """Take over the numbering of another process."""
         with self._lock:
-            known: dict[str, list[Place]] = {}
+            known: dict[str, list[DeviceSlot]] = {}
             for backend, entry in seen:
-                if isinstance(entry, Place):
+                if isinstance(entry, DeviceSlot):
                     known.setdefault(backend, []).append(entry)
                 elif backend:
                     self._reserved[backend] = entry.numbers
@@ -102,31 +102,31 @@ class Inventory:
                 anchors = _anchors([place.identity for place in places])
                 self._places.update({(backend, anchor): place for anchor, place in zip(anchors, places, strict=True)})
 
-    def _place(self, backend: str, anchor: str, device: DeviceIdentity) -> Place:
+    def _place(self, backend: str, anchor: str, device: DeviceIdentity) -> DeviceSlot:
         known = self._places.get((backend, anchor))
         place = known._replace(identity=device) if known is not None else self._new_place(backend, device)._replace(listed_by=backend)
         self._places[(backend, anchor)] = place
         return place
 
-    def _new_place(self, backend: str, device: DeviceIdentity) -> Place:
+    def _new_place(self, backend: str, device: DeviceIdentity) -> DeviceSlot:
         parent = self._places.get((backend, device.parent)) if device.parent else None
         if parent is not None:
             return self._new_partition(parent, device)
         if device.kind in VENDOR_NUMBERED:
             return self._next_free(device.kind, device)
         index = self._free_number(backend, device.kind)
-        return Place(f"{device.kind}.{index}", index, None, device)
+        return DeviceSlot(f"{device.kind}.{index}", index, None, device)
 
-    def _new_partition(self, parent: Place, device: DeviceIdentity) -> Place:
+    def _new_partition(self, parent: DeviceSlot, device: DeviceIdentity) -> DeviceSlot:
         return self._next_free(f"{parent.key}.{PARTITION}", device)
 
-    def _next_free(self, prefix: str, device: DeviceIdentity) -> Place:
+    def _next_free(self, prefix: str, device: DeviceIdentity) -> DeviceSlot:
         """A place under the vendor's number, or the next that no device ever had."""
         taken = {place.key for place in self._places.values()}
         index = device.vendor_index
         while (key := f"{prefix}.{index}") in taken:
             index += 1
-        return Place(key, index, None, device)
+        return DeviceSlot(key, index, None, device)
 
     def _free_number(self, backend: str, kind: str) -> int:
         taken = {place[1] for (owner, _), place in self._places.items() if owner == backend and not place.identity.parent}

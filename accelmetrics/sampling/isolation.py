@@ -42,7 +42,7 @@ from accelmetrics.schemas.catalogue import expected_keys
 from accelmetrics.schemas.errors import InvalidOptionError, SourceError
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.reasons import Reason, Unavailable
-from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 START_UP = 5.0
 """Seconds that a fresh interpreter may take to import this package on a busy machine."""
@@ -295,7 +295,7 @@ class ProcessEngine:
         waiting = {status.name: status for status in snapshot.backends if not status.sequence and self._read_before.get(status.name)}
         if not waiting or last is None:
             return
-        owners = {place.identity.anchor: name for name, place in self._seen if name in waiting and isinstance(place, Place)}
+        owners = {place.identity.anchor: name for name, place in self._seen if name in waiting and isinstance(place, DeviceSlot)}
         away = {place.key: place for place in last.identities if place.identity.anchor in owners}
         reasons = dict(snapshot.unavailable)
         for key, place in away.items():

@@ -18,7 +18,7 @@ from accelmetrics.schemas.catalogue import expected_keys, expected_names
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, Status
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
-from accelmetrics.schemas.snapshot import Place, rfc3339
+from accelmetrics.schemas.snapshot import DeviceSlot, rfc3339
 
 HUNG = Unavailable(Reason.TIMED_OUT, "a call into the driver has not returned")
 DRIVER_HUNG = Unavailable(Reason.TIMED_OUT, "the driver answers no call: too many have not returned")
@@ -63,14 +63,14 @@ class Post:
         self._timeout = options.timeout
         self._selection = selection
         self._viewer = Viewer(options)
-        self._shown: dict[str, Place] = {}
+        self._shown: dict[str, DeviceSlot] = {}
         self._names, self._names_of_partitions, self._keys = _expected(source.backend.name, ())
         self._listing: tuple[DeviceIdentity, ...] = ()
         self._shelves: dict[str, Shelf] = {}
         self._shelved: list[tuple[int, Shelf]] = []
         self._lost: list[Shelf] = []
         self._served: dict[int, Result] = {}
-        self._places: tuple[Place, ...] = ()
+        self._places: tuple[DeviceSlot, ...] = ()
         self._sequence = 0
         self._began = 0.0
 
@@ -88,12 +88,12 @@ class Post:
         return self.cursor
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[DeviceSlot, ...]:
         """The devices of this source that were selected, by number: all that were ever seen, lost ones too."""
         return self._places
 
     @property
-    def candidates(self) -> tuple[Place, ...]:
+    def candidates(self) -> tuple[DeviceSlot, ...]:
         """The devices that could be selected: all of this source, or those that the watched process sees."""
         return tuple(self._shown.values())
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from accelmetrics.sampling.options import Choice
 from accelmetrics.schemas.errors import UnknownNameError
-from accelmetrics.schemas.snapshot import Place
+from accelmetrics.schemas.snapshot import DeviceSlot
 
 
 class Selection:
@@ -25,17 +25,17 @@ class Selection:
         )
         self.kinds = {"gpu", *(choice.partition(".")[0] for choice in self._choices or () if "." in choice)}
 
-    def wants(self, place: Place) -> bool:
+    def wants(self, place: DeviceSlot) -> bool:
         """Whether a device was asked for."""
         if self._choices is None or place.identity.kind not in self.kinds:
             return True
         return any(_is(place, choice) or _is_part(place, choice) for choice in self._choices)
 
-    def names(self, place: Place) -> bool:
+    def names(self, place: DeviceSlot) -> bool:
         """Whether a choice is this device, of whatever kind it is."""
         return any(_is(place, choice) for choice in self._choices or ())
 
-    def check(self, places: Iterable[Place]) -> None:
+    def check(self, places: Iterable[DeviceSlot]) -> None:
         """Refuse a choice that no device answers to.
 
         Args:
@@ -56,11 +56,11 @@ def _key(choice: str) -> str:
     return f"gpu.{choice}" if choice.isdigit() else choice
 
 
-def _is(place: Place, choice: str) -> bool:
+def _is(place: DeviceSlot, choice: str) -> bool:
     return choice == place.key or _begins(place.identity.uuid, choice)
 
 
-def _is_part(place: Place, choice: str) -> bool:
+def _is_part(place: DeviceSlot, choice: str) -> bool:
     """Whether a choice is the device that this one is a partition of."""
     parent = place.identity.parent
     return bool(parent) and (place.key.startswith(f"{choice}.") or _begins(parent, choice))

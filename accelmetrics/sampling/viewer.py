@@ -14,11 +14,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from accelmetrics.backends.visible import Visibility, nothing_known, visibility
 from accelmetrics.sampling.environ import Environment, environment_of
 from accelmetrics.sampling.inventory import VENDOR_NUMBERED
 from accelmetrics.sampling.options import Options
-from accelmetrics.sampling.visibility import Visibility, nothing_known, visibility
-from accelmetrics.schemas.snapshot import Place
+from accelmetrics.schemas.snapshot import DeviceSlot
 
 RENUMBER = "renumber"
 UNSEEN = "unseen"
@@ -31,11 +31,11 @@ class Viewer:
     def __init__(self, options: Options) -> None:
         self.caveat = ""
         self._options = options
-        self._known: list[Place] = []
-        self._shown: dict[str, Place | None] = {}
+        self._known: list[DeviceSlot] = []
+        self._shown: dict[str, DeviceSlot | None] = {}
         self._environment: Environment | None = None
 
-    def show(self, known: Sequence[Place]) -> dict[str, Place]:
+    def show(self, known: Sequence[DeviceSlot]) -> dict[str, DeviceSlot]:
         """By the inventory's key: the place under which a device is reported; no entry for one that is not.
 
         Args:
@@ -49,7 +49,7 @@ class Viewer:
             return dict(sorted(reported.items(), key=lambda entry: entry[1].index))
         return reported
 
-    def _decide(self, known: Sequence[Place]) -> dict[str, Place | None]:
+    def _decide(self, known: Sequence[DeviceSlot]) -> dict[str, DeviceSlot | None]:
         seen = self._look(known)
         marked = [place._replace(visible_index=position) for place, position in zip(known, seen.positions, strict=True)]
         if not self._options.visible:
@@ -62,9 +62,9 @@ class Viewer:
             self.caveat = "; ".join(filter(None, (self.caveat, unnumbered)))
         return self._settled(known, kept)
 
-    def _settled(self, known: Sequence[Place], kept: Sequence[Place | None]) -> dict[str, Place | None]:
+    def _settled(self, known: Sequence[DeviceSlot], kept: Sequence[DeviceSlot | None]) -> dict[str, DeviceSlot | None]:
         """What was decided before, for devices that were known then; the others as far as their keys are free."""
-        settled: dict[str, Place | None] = {}
+        settled: dict[str, DeviceSlot | None] = {}
         for place in known:
             before = self._shown.get(place.key)
             settled[place.key] = before._replace(identity=place.identity) if before else None
@@ -74,7 +74,7 @@ class Viewer:
                 settled[place.key] = new
         return settled
 
-    def _look(self, known: Sequence[Place]) -> Visibility:
+    def _look(self, known: Sequence[DeviceSlot]) -> Visibility:
         environment = self._read()
         if environment.values is None:
             return nothing_known(len(known), environment.why)
@@ -88,7 +88,7 @@ class Viewer:
         return self._environment
 
 
-def _renumbered(kept: list[Place | None], known: Sequence[Place]) -> tuple[list[Place | None], str]:
+def _renumbered(kept: list[DeviceSlot | None], known: Sequence[DeviceSlot]) -> tuple[list[DeviceSlot | None], str]:
     """The places with the program's numbers; as they are, with the reason, where not every one has such a number of its own."""
     taken = [(place.identity.kind, place.visible_index) for place in kept if place is not None]
     numbers = _numbers(known)
@@ -99,7 +99,7 @@ def _renumbered(kept: list[Place | None], known: Sequence[Place]) -> tuple[list[
     return [None if place is None else _with_number(place, numbers[place.identity.kind]) for place in kept], ""
 
 
-def _numbers(known: Sequence[Place]) -> dict[str, list[int]]:
+def _numbers(known: Sequence[DeviceSlot]) -> dict[str, list[int]]:
     """By kind, the numbers of whole devices, rising."""
     numbers: dict[str, list[int]] = {place.identity.kind: [] for place in known}
     for place in known:
@@ -108,7 +108,7 @@ def _numbers(known: Sequence[Place]) -> dict[str, list[int]]:
     return {kind: sorted(found) for kind, found in numbers.items()}
 
 
-def _with_number(place: Place, numbers: Sequence[int]) -> Place:
+def _with_number(place: DeviceSlot, numbers: Sequence[int]) -> DeviceSlot:
     position = place.visible_index
     assert position is not None  # _renumbered has looked
     kind = place.identity.kind

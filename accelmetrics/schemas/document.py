@@ -18,7 +18,7 @@ from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceKind, DeviceProcess, Status
 from accelmetrics.schemas.models import Model
 from accelmetrics.schemas.reasons import Reason, Unavailable
-from accelmetrics.schemas.snapshot import SCHEMA_VERSION, Place, Snapshot
+from accelmetrics.schemas.snapshot import SCHEMA_VERSION, DeviceSlot, Snapshot
 
 FAULTS_TOLD = 5
 """How many departures an error's message lists; a document of another kind departs everywhere."""
@@ -95,10 +95,10 @@ class DeviceEntry(_Part):
     parent: str = Field("", description="UUID of the device that it is a partition of, empty for a whole device.")
     fabric: str = Field("", description="How it stands in the fabric that connects several machines' devices; empty when there is none.")
 
-    def place(self) -> Place:
+    def place(self) -> DeviceSlot:
         """The same as a record."""
         identity = {name: getattr(self, name) for name in DeviceIdentity._fields}
-        return Place(self.key, self.index, self.visible_index, DeviceIdentity(**identity))
+        return DeviceSlot(self.key, self.index, self.visible_index, DeviceIdentity(**identity))
 
 
 class UnavailableEntry(_Part):

@@ -22,7 +22,7 @@ _NANOSECONDS = 1_000_000_000
 _T = TypeVar("_T")
 
 
-class Place(NamedTuple):
+class DeviceSlot(NamedTuple):
     """A device and where it stands in this process.
 
     Attributes:
@@ -83,7 +83,7 @@ class Snapshot:
         time_ns: int,
         hostname: str,
         metrics: dict[str, int | float],
-        identities: Sequence[Place] = (),
+        identities: Sequence[DeviceSlot] = (),
         unavailable: Mapping[str, Unavailable] | None = None,
         backends: Sequence[BackendStatus] = (),
         processes: Mapping[str, tuple[DeviceProcess, ...]] | None = None,
@@ -238,7 +238,7 @@ class Device:
 
     __slots__ = ("_metrics", "_place", "_process_metrics", "_snapshot")
 
-    def __init__(self, snapshot: Snapshot, place: Place) -> None:
+    def __init__(self, snapshot: Snapshot, place: DeviceSlot) -> None:
         self._snapshot = snapshot
         self._place = place
         self._metrics: DeviceMetrics | None = None
@@ -423,13 +423,13 @@ def _to_the_second(seconds: int) -> str:
     return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"
 
 
-def _device_entry(place: Place) -> dict[str, Any]:
+def _device_entry(place: DeviceSlot) -> dict[str, Any]:
     identity = place.identity._asdict()
     head = {"key": place.key, "kind": identity.pop("kind"), "vendor": identity.pop("vendor"), "index": place.index}
     return {**head, "vendor_index": identity.pop("vendor_index"), "visible_index": place.visible_index, **identity}
 
 
-def _group(flat: Mapping[str, _T], places: Sequence[Place]) -> dict[str, dict[str, _T]]:
+def _group(flat: Mapping[str, _T], places: Sequence[DeviceSlot]) -> dict[str, dict[str, _T]]:
     """Sort keys below the longest device part that they begin with."""
     groups: dict[str, dict[str, _T]] = {}
     for place in places:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 UTILIZATION = ("gpu", "dutyCycle", "tensorcoreUtilization", "neuroncore_utilization", "ipu utilisation (%)")
 MEMORY_PERCENT = ("memoryAllocated", "hbmMemoryUsage")
@@ -92,7 +92,7 @@ def _memory_used(metrics: Mapping[str, float], device: str) -> float | None:
     return sum(known) if len(known) == len(parts) else first(metrics, device, MEMORY_USED)
 
 
-def _vitals(snapshot: Snapshot, place: Place) -> Vitals:
+def _vitals(snapshot: Snapshot, place: DeviceSlot) -> Vitals:
     found = {
         "utilization": first(snapshot.metrics, place.key, UTILIZATION),
         "memory_used": _memory_used(snapshot.metrics, place.key),

@@ -11,8 +11,8 @@ import time
 
 import psutil
 
-from accelmetrics.sampling.history import History
-from accelmetrics.sampling.monitor import Monitor
+from accelmetrics.monitor.history import History
+from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
 

@@ -18,8 +18,8 @@ import psutil
 
 from accelmetrics.backends.flag import Flag
 from accelmetrics.backends.nvidia import NvidiaBackend
-from accelmetrics.sampling.monitor import Monitor
-from accelmetrics.sampling.window import Window
+from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.record import Record
 from accelmetrics.testing.fake import FakeClock
 

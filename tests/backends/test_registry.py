@@ -13,7 +13,7 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.backends import registry
 from accelmetrics.backends.contract import Backend
-from accelmetrics.backends.sysroot import PciBus
+from accelmetrics.backends.kit.sysroot import PciBus
 from accelmetrics.schemas.errors import SourceError, UnknownNameError
 from accelmetrics.testing import FakeBackend
 
@@ -137,7 +137,7 @@ def seconds_of(backends: Iterable[Backend], monkeypatch: pytest.MonkeyPatch) -> 
     """What it takes that all of them detect when nobody has looked at the bus yet, at best."""
     costs = []
     for _ in range(8):
-        monkeypatch.setattr("accelmetrics.backends.sysroot._BUS", PciBus())
+        monkeypatch.setattr("accelmetrics.backends.kit.sysroot._BUS", PciBus())
         started = time.perf_counter()
         for backend in backends:
             backend.detect()

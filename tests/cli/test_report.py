@@ -11,7 +11,7 @@ import pytest
 
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.record import Record, Step
-from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from tests.cli.shell import run
 
 START = 1_767_225_600
@@ -19,11 +19,11 @@ GIB = 2**30
 Values = Mapping[str, int | float]
 
 
-def place(number: int) -> Place:
+def place(number: int) -> DeviceSlot:
     identity = DeviceIdentity(
         "gpu", "nvidia", number, f"GPU {number}", f"GPU-0000000{number}-aaaa-bbbb-cccc-dddddddddddd", memory_total_bytes=80 * GIB
     )
-    return Place(f"gpu.{number}", number, None, identity)
+    return DeviceSlot(f"gpu.{number}", number, None, identity)
 
 
 def record(

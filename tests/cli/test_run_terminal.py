@@ -14,7 +14,7 @@ import pytest
 from accelmetrics.cli.live_line import cells, live_line
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.testing import FakeBackend
 from tests.cli.shell import COMMAND, environment
 from tests.cli.terminals import Terminal, on_terminal, shell
@@ -271,7 +271,7 @@ def test_devices_take_turns_where_they_do_not_fit() -> None:
 
 def test_wide_characters_are_two_columns_each_on_the_line() -> None:
     """So that it never reaches into the last column; a name's own escapes are shown, not obeyed."""
-    place = Place("gpu.0", 0, None, DeviceIdentity("gpu", "x", 0, name="华为昇腾加速卡九一〇\x1b[31m"))
+    place = DeviceSlot("gpu.0", 0, None, DeviceIdentity("gpu", "x", 0, name="华为昇腾加速卡九一〇\x1b[31m"))
     taken = Snapshot(0, "host", {"gpu.0.gpu": 50.0, "gpu.0.temp": 40.0}, [place])
     assert live_line(taken, 80) == "GPU0 (华为昇腾加速卡九一〇?[31m): 50% │ 40°C"
     for columns in (20, 21, 29, 30):

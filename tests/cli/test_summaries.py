@@ -8,7 +8,7 @@ import pytest
 
 from accelmetrics import Monitor
 from accelmetrics.cli.summaries import of_devices, of_process, of_window
-from accelmetrics.sampling.window import Window
+from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend
 from tests.records import host, machine

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.record import Record, Step
-from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 PAGE = Path(__file__).parents[2] / "docs" / "dialects.md"
 TIME_NS = 1_767_225_600_123_456_789
@@ -55,7 +55,7 @@ HOST: Numbers = {
 }
 
 
-def nvidia(number: int) -> Place:
+def nvidia(number: int) -> DeviceSlot:
     """One H100."""
     identity = DeviceIdentity(
         "gpu",
@@ -66,29 +66,29 @@ def nvidia(number: int) -> Place:
         f"00000000:C{number}:00.0",
         driver_version="570.124.06",
     )
-    return Place(f"gpu.{number}", number, number, identity)
+    return DeviceSlot(f"gpu.{number}", number, number, identity)
 
 
-def amd(number: int) -> Place:
+def amd(number: int) -> DeviceSlot:
     """One MI300X."""
-    return Place(f"gpu.{number}", number, number, DeviceIdentity("gpu", "amd", 0, "AMD Instinct MI300X", "0x5a", "0000:C1:00.0"))
+    return DeviceSlot(f"gpu.{number}", number, number, DeviceIdentity("gpu", "amd", 0, "AMD Instinct MI300X", "0x5a", "0000:C1:00.0"))
 
 
-def tpu(number: int) -> Place:
+def tpu(number: int) -> DeviceSlot:
     """One TPU, which has no UUID."""
-    return Place(f"tpu.{number}", number, None, DeviceIdentity("tpu", "google", number, "TPU v5e", pci_bus_id="0000:00:05.0"))
+    return DeviceSlot(f"tpu.{number}", number, None, DeviceIdentity("tpu", "google", number, "TPU v5e", pci_bus_id="0000:00:05.0"))
 
 
-def instance(parent: Place, number: int) -> Place:
+def instance(parent: DeviceSlot, number: int) -> DeviceSlot:
     """A MIG instance of a GPU."""
     who = DeviceIdentity(
         "gpu", "nvidia", number, f"{H100} MIG 1g.10gb", f"MIG-0000000{number}", driver_version="570.124.06", parent=parent.identity.uuid
     )
-    return Place(f"{parent.key}.mig.{number}", number, None, who)
+    return DeviceSlot(f"{parent.key}.mig.{number}", number, None, who)
 
 
 def record(
-    devices: Mapping[Place, Mapping[str, float]],
+    devices: Mapping[DeviceSlot, Mapping[str, float]],
     host: Mapping[str, float] | None = None,
     steps: tuple[Step, ...] = (),
     time_ns: int = TIME_NS,

@@ -14,7 +14,7 @@ from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from tests.records import record
 
 CONVENTIONS = "opentelemetry.semconv._incubating.metrics"
@@ -45,8 +45,8 @@ def ours(row: Metric) -> tuple[str, str]:
     return ("updowncounter" if series.name in UPDOWNCOUNTERS else str(series.kind)), series.unit
 
 
-def a_gpu(key: str = "gpu.0", **about: str) -> Place:
-    return Place(key, 0, 0, DeviceIdentity("gpu", "nvidia", 0, **about))  # type: ignore[arg-type]
+def a_gpu(key: str = "gpu.0", **about: str) -> DeviceSlot:
+    return DeviceSlot(key, 0, 0, DeviceIdentity("gpu", "nvidia", 0, **about))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", sorted({row.otel.partition("{")[0] for row in ROWS if row.otel.startswith(CONVENTIONAL)}))
@@ -92,7 +92,7 @@ def test_no_two_keys_of_a_device_become_one_series(kind: str) -> None:
 def test_hardware_always_has_an_id() -> None:
     """Every ``hw.*`` point has the required ``hw.id``, that of the host's processors and chips too."""
     metrics: dict[str, int | float] = {concrete(row): 1 for row in ROWS if row.otel.startswith("hw.")}
-    places = [Place(f"{kind}.3", 3, 3, DeviceIdentity(kind, "acme", 3, uuid=f"{kind.upper()}-1")) for kind in ("gpu", "tpu", "ipu")]
+    places = [DeviceSlot(f"{kind}.3", 3, 3, DeviceIdentity(kind, "acme", 3, uuid=f"{kind.upper()}-1")) for kind in ("gpu", "tpu", "ipu")]
     points = [point for point in machine_points(Snapshot(1, "h", metrics, places)) if point.name.startswith("hw.")]
     assert len(points) >= len(metrics)
     assert [point.name for point in points if not point.labels.get("hw.id")] == []
@@ -163,7 +163,7 @@ def test_percentages_divide_exactly() -> None:
 
 def test_what_only_a_plug_in_knows_goes_out_as_it_is() -> None:
     """A key that the catalogue does not have is under ``accel.`` with its device's attributes; one of no device is left out."""
-    place = Place("npu.0", 0, 0, DeviceIdentity("npu", "acme", 0, uuid="NPU-1"))
+    place = DeviceSlot("npu.0", 0, 0, DeviceIdentity("npu", "acme", 0, uuid="NPU-1"))
     points = list(machine_points(Snapshot(1, "h", {"npu.0.aiCoreUtil": 12.5, "unheard.of": 1}, [place])))
     measured = [point for point in points if point.name != "hw.status"]
     assert [(point.name, point.value, point.labels["hw.id"]) for point in measured] == [("accel.ai_core_util", 12.5, "NPU-1")]

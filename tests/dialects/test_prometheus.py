@@ -13,13 +13,13 @@ from accelmetrics.dialects.prometheus import PROMETHEUS
 from accelmetrics.dialects.prometheus_health import NO_PAST, health
 from accelmetrics.dialects.prometheus_help import SHARED
 from accelmetrics.dialects.registry import dialect
-from accelmetrics.integrations.job import job_labels
+from accelmetrics.monitor.job import job_labels
 from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
 from accelmetrics.schemas.metric import Metric, split_series
 from accelmetrics.schemas.reasons import Unavailable
 from accelmetrics.schemas.record import ExporterStatus, MonitorStatus, Record, Step
-from accelmetrics.schemas.snapshot import Place
+from accelmetrics.schemas.snapshot import DeviceSlot
 from tests.records import machine, record
 
 UUID = "GPU-5cf1a7ed-0000-4000-8000-000000000000"
@@ -40,15 +40,15 @@ def of(what: Record, name: str) -> list[tuple[Mapping[str, str], float]]:
     return [(point.labels, point.value) for point in PROMETHEUS.points(what) if point.name == name]
 
 
-def taken(metrics: dict[str, int | float], *places: Place, unavailable: dict[str, Unavailable] | None = None) -> Record:
+def taken(metrics: dict[str, int | float], *places: DeviceSlot, unavailable: dict[str, Unavailable] | None = None) -> Record:
     """A record of a snapshot made by hand."""
     return Record(Snapshot(10**18, "node-1", metrics, places, unavailable))
 
 
-def place(key: str, **identity: str) -> Place:
+def place(key: str, **identity: str) -> DeviceSlot:
     """A device's place, of the kind that its key says."""
     about = DeviceIdentity(kind="gpu", vendor="nvidia", vendor_index=0, **identity)  # type: ignore[arg-type]  # texts alone
-    return Place(key, int(key.split(".")[1]), None, about)
+    return DeviceSlot(key, int(key.split(".")[1]), None, about)
 
 
 # The catalogue

@@ -8,7 +8,7 @@ from accelmetrics.dialects.contract import Counting, Dialect, Point
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.dialects.training import BUCKETS, gpu_lines, training_lines
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import Place
+from accelmetrics.schemas.snapshot import DeviceSlot
 from tests.dialects.scenes import GPU_0, Numbers, amd, instance, nvidia, record, step, tpu
 
 MIB = 2**20
@@ -142,7 +142,7 @@ def test_lines_about_devices() -> None:
 def test_lines_about_other_devices() -> None:
     """Another vendor's GPU has a number; a partition and a device of another kind have no number of a GPU."""
     board = nvidia(1)
-    devices: dict[Place, Numbers] = {
+    devices: dict[DeviceSlot, Numbers] = {
         amd(0): {"gpu": 5},
         board: {},
         instance(board, 2): {"memoryAllocatedBytes": MIB},

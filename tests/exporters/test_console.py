@@ -16,7 +16,7 @@ from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import Place
+from accelmetrics.schemas.snapshot import DeviceSlot
 from accelmetrics.testing import FakeBackend
 from tests.cli.shell import environment
 from tests.cli.terminals import Terminal
@@ -87,9 +87,9 @@ def test_a_style_that_is_none() -> None:
 def test_other_devices_and_none() -> None:
     """Each kind by its name; partitions are part of their device; a machine without devices has its host's line."""
     places = [
-        Place("gpu.0", 0, None, DeviceIdentity("gpu", "nvidia", 0, uuid="GPU-y")),
-        Place("gpu.0.mig.1", 0, None, DeviceIdentity("gpu", "nvidia", 0, uuid="MIG-x", parent="GPU-y")),
-        Place("tpu.0", 0, None, DeviceIdentity("tpu", "google", 0)),
+        DeviceSlot("gpu.0", 0, None, DeviceIdentity("gpu", "nvidia", 0, uuid="GPU-y")),
+        DeviceSlot("gpu.0.mig.1", 0, None, DeviceIdentity("gpu", "nvidia", 0, uuid="MIG-x", parent="GPU-y")),
+        DeviceSlot("tpu.0", 0, None, DeviceIdentity("tpu", "google", 0)),
     ]
     metrics = {"gpu.0.memoryAllocated": 50.0, "gpu.0.mig.1.memoryAllocated": 20.0, "tpu.0.dutyCycle": 33.3}
     assert line(Snapshot(0, "host", metrics, places)) == "GPU/TPU Monitor - GPU0: -/50.0% | TPU0: 33.3%/-"
@@ -226,7 +226,7 @@ def test_a_narrow_table_leaves_numbers_out_and_cuts_none(width: int) -> None:
 def named(first: str, second: str) -> Snapshot:
     """Two devices with names of somebody's."""
     names = (first, second)
-    places = [Place(f"gpu.{number}", number, None, DeviceIdentity("gpu", "x", number, name=name)) for number, name in enumerate(names)]
+    places = [DeviceSlot(f"gpu.{number}", number, None, DeviceIdentity("gpu", "x", number, name=name)) for number, name in enumerate(names)]
     return Snapshot(0, "host", {f"gpu.{number}.{name}": 50.0 for number in (0, 1) for name in ("gpu", "temp", "powerWatts")}, places)
 
 

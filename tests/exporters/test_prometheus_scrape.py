@@ -12,7 +12,7 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.exporters.credentials import password_line
 from accelmetrics.exporters.prometheus import PrometheusExporter
-from accelmetrics.integrations.job import job_labels
+from accelmetrics.monitor.job import job_labels
 from accelmetrics.schemas.record import MonitorStatus, Record
 from tests.exporters.certificates import Authority
 from tests.exporters.prometheus_server import PrometheusServer, until

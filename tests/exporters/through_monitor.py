@@ -17,9 +17,9 @@ from typing import Literal, NamedTuple
 from accelmetrics import Monitor
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.record import Exporter, Record
+from tests.monitor.watching import Recorder
 from tests.records import host, machine
 from tests.sampling.conftest import until
-from tests.sampling.watching import Recorder
 
 INTERVAL = 0.1
 TROUBLE = 0.6

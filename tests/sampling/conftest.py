@@ -13,7 +13,7 @@ from accelmetrics.testing import FakeBackend
 
 @pytest.fixture(autouse=True)
 def _known_threads() -> None:
-    from tests.sampling.watching import remember_threads  # it imports this module
+    from tests.monitor.watching import remember_threads  # it imports this module
 
     remember_threads()
 

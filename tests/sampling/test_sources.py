@@ -11,8 +11,8 @@ from accelmetrics.backends.amd import backend as amd
 from accelmetrics.backends.amd.rounds import CommandDriver
 from accelmetrics.backends.clock import SYSTEM_CLOCK
 from accelmetrics.backends.registry import pinned, select
-from accelmetrics.sampling.diagnosis import diagnose
 from accelmetrics.sampling.source import Source
+from accelmetrics.visibility.diagnosis import diagnose
 from tests.simulators.amdgpu import Tree, machines
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
 

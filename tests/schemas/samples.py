@@ -11,11 +11,11 @@ from accelmetrics.schemas.catalogue import CATALOGUE, expected_keys, expected_na
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
-from accelmetrics.schemas.snapshot import Place, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 Number = int | float
 
-NVIDIA = Place(
+NVIDIA = DeviceSlot(
     "gpu.0",
     0,
     1,
@@ -31,7 +31,7 @@ NVIDIA = Place(
         numa_node=1,
     ),
 )
-AMD = Place("gpu.1", 1, None, DeviceIdentity("gpu", "amd", 0, "AMD Instinct MI300X", "0x18ef14e9dec61d7e", "0000:05:00.0"))
+AMD = DeviceSlot("gpu.1", 1, None, DeviceIdentity("gpu", "amd", 0, "AMD Instinct MI300X", "0x18ef14e9dec61d7e", "0000:05:00.0"))
 
 
 def some_value(row: Metric) -> Number:
@@ -103,7 +103,7 @@ _REASONS = st.builds(Unavailable, st.sampled_from(list(Reason)) | _WORDS, st.tex
 
 
 @st.composite
-def places(draw: st.DrawFn) -> tuple[Place, ...]:
+def places(draw: st.DrawFn) -> tuple[DeviceSlot, ...]:
     """Up to four devices with any names."""
     count = draw(st.integers(0, 4))
     identity = st.builds(
@@ -119,7 +119,7 @@ def places(draw: st.DrawFn) -> tuple[Place, ...]:
         numa_node=st.none() | st.integers(-1, 8),
         unified=st.booleans(),
     )
-    return tuple(Place(f"gpu.{i}", i, draw(st.none() | st.integers(0, 8)), draw(identity)) for i in range(count))
+    return tuple(DeviceSlot(f"gpu.{i}", i, draw(st.none() | st.integers(0, 8)), draw(identity)) for i in range(count))
 
 
 @st.composite

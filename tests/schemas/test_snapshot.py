@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from accelmetrics.schemas.errors import DocumentError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason, Unavailable
-from accelmetrics.schemas.snapshot import Place, Snapshot, rfc3339
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
 from tests.schemas.samples import AMD, NVIDIA, complete, snapshots
 
 
@@ -185,7 +185,7 @@ def test_an_unknown_device_is_an_error_that_lists_the_known(name: str) -> None:
 
 
 def test_a_device_without_a_uuid_is_not_found_by_nothing() -> None:
-    bare = Place("gpu.0", 0, None, DeviceIdentity("gpu", "acme", 0))
+    bare = DeviceSlot("gpu.0", 0, None, DeviceIdentity("gpu", "acme", 0))
     with pytest.raises(UnknownNameError):
         complete(identities=(bare,)).device("")
 
@@ -205,7 +205,7 @@ def test_a_device_has_its_own_values_reasons_and_processes() -> None:
 
 
 def test_tenth_and_first_device_are_told_apart() -> None:
-    many = tuple(Place(f"gpu.{i}", i, i, DeviceIdentity("gpu", "acme", i)) for i in range(12))
+    many = tuple(DeviceSlot(f"gpu.{i}", i, i, DeviceIdentity("gpu", "acme", i)) for i in range(12))
     snapshot = complete(identities=many, metrics={"gpu.1.temp": 1, "gpu.11.temp": 11, "gpu.process.11.temp": 12}, unavailable={})
     assert [dict(device.values) for device in snapshot.devices if device.values] == [{"temp": 1}, {"temp": 11}]
     process = snapshot.devices[11].process_metrics
@@ -214,8 +214,8 @@ def test_tenth_and_first_device_are_told_apart() -> None:
 
 
 def test_a_partition_keeps_its_values_from_its_parent() -> None:
-    part = Place("gpu.0.mig.1", 1, None, DeviceIdentity("gpu", "acme", 1))
-    whole = Place("gpu.0", 0, None, DeviceIdentity("gpu", "acme", 0))
+    part = DeviceSlot("gpu.0.mig.1", 1, None, DeviceIdentity("gpu", "acme", 1))
+    whole = DeviceSlot("gpu.0", 0, None, DeviceIdentity("gpu", "acme", 0))
     snapshot = complete(identities=(whole, part), metrics={"gpu.0.temp": 1, "gpu.0.mig.1.temp": 2, "gpu.0.mig.2.temp": 3}, unavailable={})
     assert snapshot.devices[0].values == {"temp": 1, "mig.2.temp": 3}
     assert snapshot.devices[1].values == {"temp": 2}
@@ -263,7 +263,7 @@ def test_a_look_at_an_impossible_number_shows_it() -> None:
 
 
 def test_a_kind_without_rows_of_its_own_is_seen_through_the_common_names() -> None:
-    place = Place("npu.0", 0, None, DeviceIdentity("npu", "acme", 0))
+    place = DeviceSlot("npu.0", 0, None, DeviceIdentity("npu", "acme", 0))
     snapshot = complete(identities=(place,), metrics={"npu.0.powerWatts": 75.0, "npu.0.own": 1}, unavailable={})
     assert snapshot.devices[0].metrics.power_watts == 75.0
     assert snapshot.devices[0].values == {"powerWatts": 75.0, "own": 1}

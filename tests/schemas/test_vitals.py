@@ -8,7 +8,7 @@ from accelmetrics import Sampler, Snapshot
 from accelmetrics.schemas import vitals as module
 from accelmetrics.schemas.catalogue import resolve
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.snapshot import Place
+from accelmetrics.schemas.snapshot import DeviceSlot
 from accelmetrics.schemas.vitals import Vitals, first, processors, vitals
 from accelmetrics.testing import FakeBackend
 from tests.records import snapshot
@@ -19,7 +19,7 @@ KINDS = ("gpu", "tpu", "trn", "ipu")
 def taken(key: str, identity: DeviceIdentity, **values: float) -> Vitals:
     """The vitals of one device with these metrics."""
     metrics = {f"{key}.{name}": value for name, value in values.items()}
-    (found,) = vitals(Snapshot(0, "host", metrics, [Place(key, 0, None, identity)]))
+    (found,) = vitals(Snapshot(0, "host", metrics, [DeviceSlot(key, 0, None, identity)]))
     return found
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from accelmetrics.backends import commands
 from accelmetrics.backends.amd.amd_smi_fields import identify, read_card
 from accelmetrics.backends.amd.amd_smi_json import Output, parse
 from accelmetrics.backends.amd.rounds import INTERVAL, CommandDriver
 from accelmetrics.backends.amd.table import Record, Values
 from accelmetrics.backends.amd.values import quoted
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
+from accelmetrics.backends.kit import commands
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason

@@ -19,8 +19,8 @@ from typing import Any
 from accelmetrics.backends.amd import gpu_metrics, sysfs
 from accelmetrics.backends.amd.links import slot_link
 from accelmetrics.backends.amd.table import Value
-from accelmetrics.backends.files import Files, KeptFile
-from accelmetrics.backends.sysroot import list_directory, read_text
+from accelmetrics.backends.kit.files import Files, KeptFile
+from accelmetrics.backends.kit.sysroot import list_directory, read_text
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from accelmetrics.backends.sysroot import list_directory, sysroot
+from accelmetrics.backends.kit.sysroot import list_directory, sysroot
 
 FIRST_PASS, LATER_PASS = 0.5, 0.05
 """Seconds for which processes not seen before are looked through: when the source opens, and in every pass after that."""

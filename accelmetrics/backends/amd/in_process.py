@@ -23,8 +23,8 @@ from accelmetrics.backends.amd.topology import gpu_nodes
 from accelmetrics.backends.amd.view import Unit, View
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.family import Family
-from accelmetrics.backends.files import Files
+from accelmetrics.backends.kit.files import Files
+from accelmetrics.backends.kit.processes import ProcessTree
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason
@@ -145,7 +145,7 @@ class InProcessReader:
         self._table = driver.table
         self._now = clock.monotonic
         # Memory and engine time are the whole family's by definition, so ``options.children`` changes nothing here.
-        family = Family(options.pid)
+        family = ProcessTree(options.pid)
         self._views = [View(unit, family, driver.with_files) for unit in driver.units]
 
     def read(self, unit: int, steps: list[Any]) -> Reading:

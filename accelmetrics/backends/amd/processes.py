@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.amd.fdinfo import Client, parse
 from accelmetrics.backends.amd.holders import Holders
-from accelmetrics.backends.sysroot import read_text
+from accelmetrics.backends.kit.sysroot import read_text
 from accelmetrics.schemas.identity import DeviceProcess
 
 PACE = 0.95

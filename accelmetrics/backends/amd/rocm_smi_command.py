@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from accelmetrics.backends import commands
 from accelmetrics.backends.amd.detection import LOAD_DRIVER, PASS_DEVICES
 from accelmetrics.backends.amd.rocm_smi_json import Output, parse
 from accelmetrics.backends.amd.values import quoted
+from accelmetrics.backends.kit import commands
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.reasons import Reason
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from accelmetrics.backends.amd.table import Value, Values
 from accelmetrics.backends.contract import Block, Number
-from accelmetrics.backends.family import Family
+from accelmetrics.backends.kit.processes import ProcessTree
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.reasons import Unavailable
 
@@ -17,7 +17,7 @@ BOARD = ("temp", "powerWatts", "enforcedPowerLimitWatts", "powerPercent")
 class Share:
     """One consumer's view of the processes on one card."""
 
-    def __init__(self, family: Family) -> None:
+    def __init__(self, family: ProcessTree) -> None:
         self._family = family
         self._names: tuple[str, ...] = ()
 

@@ -19,7 +19,7 @@ from accelmetrics.backends.amd.table import Form, Value, Values, memory_values, 
 from accelmetrics.backends.amd.throttling import Counts, counts_of
 from accelmetrics.backends.amd.topology import Node, gpu_nodes, used_memory
 from accelmetrics.backends.contract import Reading
-from accelmetrics.backends.family import Family
+from accelmetrics.backends.kit.processes import ProcessTree
 from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -59,7 +59,7 @@ class Unit:
 class View:
     """One device as one consumer sees it."""
 
-    def __init__(self, unit: Unit, family: Family, with_files: bool) -> None:
+    def __init__(self, unit: Unit, family: ProcessTree, with_files: bool) -> None:
         self._unit = unit
         self._with_files = with_files
         self._form = Form()

@@ -18,8 +18,8 @@ from accelmetrics.backends.apple.tools import INSTALL_MACMON
 from accelmetrics.backends.apple.values import Values
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.forms import Form
-from accelmetrics.backends.rounds import Rounds
+from accelmetrics.backends.kit.forms import Form
+from accelmetrics.backends.kit.polled import PollCache
 from accelmetrics.schemas.catalogue import expected_keys, expected_names
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -32,7 +32,7 @@ NO_LIMIT = Unavailable(Reason.NOT_SUPPORTED, "nobody publishes a power limit for
 ROOT_ONLY = Unavailable(Reason.NO_PERMISSION, "powermetrics gives it to root alone")
 
 
-class Round(NamedTuple):
+class Poll(NamedTuple):
     """What was gathered.
 
     Attributes:
@@ -73,7 +73,7 @@ class AppleDriver:
             self._ram = static.memory()
             profile = static.profile()  # macmon gets ready meanwhile
             self._macmon.wait()
-            self._rounds = Rounds(self._first(), clock, FRESH)
+            self._rounds = PollCache(self._first(), clock, FRESH)
             self._devices = (static.identify(profile, self._accelerator, self._ram),)
             on_failure.pop_all()
 
@@ -93,7 +93,7 @@ class AppleDriver:
     def close(self) -> None:
         self._macmon.close()
 
-    def round(self, had: int) -> Round:
+    def round(self, had: int) -> Poll:
         """The latest round while it is fresh, else a new one.
 
         Args:
@@ -101,13 +101,13 @@ class AppleDriver:
         """
         return self._rounds.get(had, self._gather)
 
-    def _first(self) -> Round:
+    def _first(self) -> Poll:
         gathered = self._gather(1)
         if not gathered.sources:
             raise _silent(gathered.sheets)
         return gathered
 
-    def _gather(self, number: int) -> Round:
+    def _gather(self, number: int) -> Poll:
         if self._ram is None:
             self._ram = _whole(self._macmon.read())
         accelerator = self._ask("ioreg", ioreg.NAMES, self._ioreg)
@@ -115,7 +115,7 @@ class AppleDriver:
         sheets = [macmon, accelerator]
         if not self._macmon.trusted:
             sheets.append(self._powermetrics())
-        return Round(number, self._clock.monotonic(), tuple(sheets))
+        return Poll(number, self._clock.monotonic(), tuple(sheets))
 
     def _ioreg(self) -> Values:
         self._accelerator = ioreg.run()

@@ -2,19 +2,19 @@
 
 Another program of that name is on PyPI: a dashboard that starts a web server. So a command of the name is asked for its
 version first, and its first line must be one of macmon's; if not, it is left alone. One that ends is started again, with back-off,
-by :mod:`~accelmetrics.backends.streams`.
+by :mod:`~accelmetrics.backends.kit.line_process`.
 """
 
 from __future__ import annotations
 
 import re
 
-from accelmetrics.backends import commands
 from accelmetrics.backends.apple.macmon import NAMES, parse
 from accelmetrics.backends.apple.sheet import Sheet
 from accelmetrics.backends.apple.tools import find
 from accelmetrics.backends.clock import Clock
-from accelmetrics.backends.streams import Stream
+from accelmetrics.backends.kit import commands
+from accelmetrics.backends.kit.line_process import Stream
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from accelmetrics.backends import commands
+from accelmetrics.backends.kit import commands
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason
 

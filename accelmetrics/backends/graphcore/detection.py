@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 from accelmetrics.backends.contract import Detection
 from accelmetrics.backends.graphcore.library import INSTALL, MODULE, PASS_DEVICES
-from accelmetrics.backends.sysroot import list_directory, pci_devices
+from accelmetrics.backends.kit.sysroot import list_directory, pci_devices
 
 VENDOR = "0x1d95"
 

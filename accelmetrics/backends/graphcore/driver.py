@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.forms import Form
 from accelmetrics.backends.graphcore.attributes import NAMES, Value, read_attributes
 from accelmetrics.backends.graphcore.identity import identify, is_used_by, pci_bus_id, processes, serial
 from accelmetrics.backends.graphcore.library import BACKEND, PARTITION, Attributes, Library
-from accelmetrics.backends.rounds import Rounds
+from accelmetrics.backends.kit.forms import Form
+from accelmetrics.backends.kit.polled import PollCache
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -82,7 +82,7 @@ class GraphcoreDriver:
         self._devices = identify(devices)
         self._known = {device.vendor_index: device for device in self._devices}
         self._failures = 0
-        self._listings = Rounds(Listing(1, clock.monotonic(), devices), clock, FRESH)
+        self._listings = PollCache(Listing(1, clock.monotonic(), devices), clock, FRESH)
 
     @property
     def devices(self) -> Sequence[DeviceIdentity]:

@@ -13,9 +13,9 @@ import posixpath
 import re
 from typing import NamedTuple
 
-from accelmetrics.backends.files import read_once
 from accelmetrics.backends.host.numbers import count
-from accelmetrics.backends.sysroot import sysroot, system_path
+from accelmetrics.backends.kit.files import read_once
+from accelmetrics.backends.kit.sysroot import sysroot, system_path
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _USUAL_MOUNT = "/sys/fs/cgroup"

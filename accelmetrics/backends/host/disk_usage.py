@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 
-from accelmetrics.backends.files import reason_of
 from accelmetrics.backends.host.numbers import GIB
 from accelmetrics.backends.host.part import Moment
+from accelmetrics.backends.kit.files import reason_of
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 

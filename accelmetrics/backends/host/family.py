@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from accelmetrics.backends.files import Files, read_once
 from accelmetrics.backends.host.process import Process, parse_allowed, parse_process
-from accelmetrics.backends.sysroot import list_directory, system_path
+from accelmetrics.backends.kit.files import Files, read_once
+from accelmetrics.backends.kit.sysroot import list_directory, system_path
 
 
 def cpu_clock(pid: int) -> int | None:

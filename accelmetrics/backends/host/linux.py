@@ -11,7 +11,6 @@ from functools import partial
 from typing import TypeVar
 
 from accelmetrics.backends.contract import ReadOptions
-from accelmetrics.backends.files import Files
 from accelmetrics.backends.host.block_devices import choose
 from accelmetrics.backends.host.cgroup_part import CgroupPart
 from accelmetrics.backends.host.cpus import PACE as CPU_PACE
@@ -25,6 +24,7 @@ from accelmetrics.backends.host.part import SLOW_PACE, Clock, Part, Sheet, Sourc
 from accelmetrics.backends.host.process_part import ProcessPart
 from accelmetrics.backends.host.reader import PartsReader
 from accelmetrics.backends.host.sensors import PowerPart, TemperaturePart, find_sensors
+from accelmetrics.backends.kit.files import Files
 from accelmetrics.schemas.identity import DeviceIdentity
 
 T = TypeVar("T")

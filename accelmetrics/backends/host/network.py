@@ -10,10 +10,10 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from accelmetrics.backends.files import reason_of
 from accelmetrics.backends.host.numbers import FIRST, Counter, Pace, SumCounter, count, per_second
 from accelmetrics.backends.host.part import Moment, Source
-from accelmetrics.backends.sysroot import read_text, system_path
+from accelmetrics.backends.kit.files import reason_of
+from accelmetrics.backends.kit.sysroot import read_text, system_path
 
 _PACE_SECONDS = 0.9
 _LOOPBACK_FLAG = 0x8

@@ -11,11 +11,11 @@ import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from accelmetrics.backends.files import reason_of
 from accelmetrics.backends.host.numbers import FIRST, MIB, TOO_SOON, Pace
 from accelmetrics.backends.host.part import Moment
 from accelmetrics.backends.host.process import Process
 from accelmetrics.backends.host.usage import FamilyUsage
+from accelmetrics.backends.kit.files import reason_of
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 _PACE_SECONDS = 0.9
@@ -25,7 +25,7 @@ _NO_TOTAL = Unavailable(Reason.NOT_SUPPORTED, "the host's memory is unknown, and
 _NOISE = 40_000_000
 
 
-class Family(Protocol):
+class ProcessTree(Protocol):
     """Where processes are read from."""
 
     page: int
@@ -50,7 +50,7 @@ class Family(Protocol):
 class ProcessPart:
     """CPU time, threads and memory of one process or family."""
 
-    def __init__(self, family: Family, pid: int, children: bool) -> None:
+    def __init__(self, family: ProcessTree, pid: int, children: bool) -> None:
         self._family = family
         self._pid = pid
         self._children = children

@@ -12,8 +12,8 @@ import os
 from typing import ClassVar
 
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.commands import find
 from accelmetrics.backends.contract import Detection, Driver
+from accelmetrics.backends.kit.commands import find
 from accelmetrics.backends.neuron import sysfs
 from accelmetrics.backends.neuron.detection import LOAD_DRIVER, detect, nodes
 from accelmetrics.backends.neuron.monitor import TOOL, MonitorDriver

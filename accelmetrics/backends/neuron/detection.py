@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 
 from accelmetrics.backends.contract import Detection
+from accelmetrics.backends.kit.sysroot import list_directory, pci_devices, read_text
 from accelmetrics.backends.neuron import sysfs
-from accelmetrics.backends.sysroot import list_directory, pci_devices, read_text
 
 VENDOR = "0x1d0f"
 ACCELERATOR = "0x12"

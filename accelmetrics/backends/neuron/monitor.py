@@ -16,12 +16,12 @@ from typing import Any
 
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.kit.line_process import Record, Stream
 from accelmetrics.backends.neuron.report import COUNTERS, EXECUTION, MEMORY, Report, parse
 from accelmetrics.backends.neuron.scope import choose, picked_core
 from accelmetrics.backends.neuron.sysfs import chips
 from accelmetrics.backends.neuron.totals import Totals
 from accelmetrics.backends.neuron.users import users
-from accelmetrics.backends.streams import Record, Stream
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason, Unavailable

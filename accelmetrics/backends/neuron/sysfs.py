@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.kit.sysroot import list_directory, read_text, system_path
 from accelmetrics.backends.neuron.numbers import LARGEST, Readout, Value, documented, percent, total
 from accelmetrics.backends.neuron.scope import picked_core
-from accelmetrics.backends.sysroot import list_directory, read_text, system_path
 from accelmetrics.schemas.catalogue import neuron as rows
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity

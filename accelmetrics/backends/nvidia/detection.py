@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from accelmetrics.backends.contract import Detection
+from accelmetrics.backends.kit.sysroot import pci_devices
 from accelmetrics.backends.nvidia.machine import missing_devices_advice, missing_library_advice
-from accelmetrics.backends.sysroot import pci_devices
 
 VENDOR = "0x10de"
 GPU_CLASSES = ("0x0300", "0x0302")

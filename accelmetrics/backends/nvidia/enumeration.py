@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeVar
 
+from accelmetrics.backends.kit.sysroot import read_text
 from accelmetrics.backends.nvidia.calls import ALL_ONES
 from accelmetrics.backends.nvidia.errors import FUNCTION_NOT_FOUND, GONE, NOT_SUPPORTED, source_error
 from accelmetrics.backends.nvidia.library import Library
 from accelmetrics.backends.nvidia.memory import DeviceMemory, ask_memory
-from accelmetrics.backends.sysroot import read_text
 from accelmetrics.schemas.identity import DeviceIdentity
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from typing import Any
 
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.family import Family
+from accelmetrics.backends.kit.processes import ProcessTree
 from accelmetrics.backends.nvidia.device import Device
 from accelmetrics.backends.nvidia.instance import Instance
 from accelmetrics.backends.nvidia.roster import Roster
@@ -22,7 +22,7 @@ class NvidiaReader:
         self._samples = samples
         self._now = clock.monotonic
         # Memory and utilisation are the whole family's by definition, so ``options.children`` changes nothing here.
-        self._family = Family(options.pid)
+        self._family = ProcessTree(options.pid)
         self._views: dict[int, View | InstanceView] = {}
 
     def read(self, unit: int, steps: list[Any]) -> Reading:

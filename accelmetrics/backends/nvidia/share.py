@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from accelmetrics.backends.contract import Block, Number
-from accelmetrics.backends.family import PACE, Family
+from accelmetrics.backends.kit.processes import PACE, ProcessTree
 from accelmetrics.backends.nvidia.layouts import Layout
 from accelmetrics.schemas.identity import DeviceProcess
 
@@ -25,7 +25,7 @@ class Share:
         total: The device's memory in bytes, if known.
     """
 
-    def __init__(self, family: Family, total: int | None) -> None:
+    def __init__(self, family: ProcessTree, total: int | None) -> None:
         self._family = family
         self._total = total
         self._processes: Processes | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Reading
-from accelmetrics.backends.family import Family
+from accelmetrics.backends.kit.processes import ProcessTree
 from accelmetrics.backends.nvidia.device import Device
 from accelmetrics.backends.nvidia.gpm import Profile
 from accelmetrics.backends.nvidia.instance import Instance
@@ -24,7 +24,7 @@ _PARTITIONED = Unavailable(Reason.NOT_SUPPORTED, "the GPU is in MIG mode: it has
 class View:
     """A GPU: the consumer's GPM samples, its processes, and the reasons as they were last put together."""
 
-    def __init__(self, device: Device, samples: SamplePool, family: Family) -> None:
+    def __init__(self, device: Device, samples: SamplePool, family: ProcessTree) -> None:
         self.device = device
         self._profile = Profile(device.gpm, device.support, samples)
         self._share = Share(family, device.memory.total)

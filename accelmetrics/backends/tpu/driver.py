@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.forms import Form
-from accelmetrics.backends.rounds import Rounds
+from accelmetrics.backends.kit.forms import Form
+from accelmetrics.backends.kit.polled import PollCache
 from accelmetrics.backends.tpu.chips import BACKEND, EXTRA, chips
 from accelmetrics.backends.tpu.holders import Holders, find_holders
 from accelmetrics.backends.tpu.places import Place, places
@@ -79,7 +79,7 @@ class TpuDriver:
             first = self._ask(1, [], FIRST_WAIT)
             self._places = self._found()
             self._forms = [Form() for _ in range(len(self._places) + 1)]
-            self._rounds = Rounds(self._served(first), clock, FRESH)
+            self._rounds = PollCache(self._served(first), clock, FRESH)
             on_failure.pop_all()
         self._devices = tuple(place.identity() for place in self._places)
 

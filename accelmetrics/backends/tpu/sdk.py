@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from accelmetrics.backends import commands
 from accelmetrics.backends.clock import Clock
+from accelmetrics.backends.kit import commands
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from accelmetrics.schemas.catalogue import apple, gpu, gpu_links, gpu_process, gpu_profiling, host, ipu, neuron, torch, tpu
 from accelmetrics.schemas.metric import DEVICE_KINDS, PARTITION, Metric
 
-__all__ = ["CATALOGUE", "SECTIONS", "Section", "Sighting", "expected_keys", "expected_names", "find", "match", "resolve", "rows_for"]
+__all__ = ["CATALOGUE", "SECTIONS", "KeyMatch", "Section", "expected_keys", "expected_names", "find", "match", "resolve", "rows_for"]
 
 
 class Section(NamedTuple):
@@ -65,7 +65,7 @@ SECTIONS: tuple[Section, ...] = (
 CATALOGUE: tuple[Metric, ...] = tuple(row for section in SECTIONS for row in section.rows)
 
 
-class Sighting(NamedTuple):
+class KeyMatch(NamedTuple):
     """A concrete key, recognised.
 
     Attributes:
@@ -137,15 +137,15 @@ def _owed(backend: str, of_devices: bool) -> tuple[str, ...]:
     return tuple(name for row in owed for name in row.names)
 
 
-def resolve(key: str) -> Sighting | None:
+def resolve(key: str) -> KeyMatch | None:
     """Recognise a concrete key (``gpu.3.powerWatts``) or a template, under any of its spellings; None when it is unknown."""
     index = _index()
     if plain := index.plain.get(key):
-        return Sighting(plain[0], "", plain[1])
+        return KeyMatch(plain[0], "", plain[1])
     return _resolve_device(index, key) or _resolve_template(index, key)
 
 
-def _resolve_device(index: _Index, key: str) -> Sighting | None:
+def _resolve_device(index: _Index, key: str) -> KeyMatch | None:
     kind, _, rest = key.partition(".")
     if kind not in DEVICE_KINDS:
         return None
@@ -160,7 +160,7 @@ def _resolve_device(index: _Index, key: str) -> Sighting | None:
     if found is None:
         name, link = _split_link(name)
         found = names.get(name)
-    return Sighting(found[0], number, found[1], link) if found and _are_numbers(number) else None
+    return KeyMatch(found[0], number, found[1], link) if found and _are_numbers(number) else None
 
 
 _OF_PARTITION = f"{PARTITION}."
@@ -184,11 +184,11 @@ def _are_numbers(instance: str) -> bool:
     return all(_is_number(number) for number in instance.split(f".{PARTITION}."))
 
 
-def _resolve_template(index: _Index, key: str) -> Sighting | None:
+def _resolve_template(index: _Index, key: str) -> KeyMatch | None:
     for prefix, suffix, numbered, row, alias in index.templates:
         instance = key[len(prefix) : len(key) - len(suffix)]
         if instance and key == f"{prefix}{instance}{suffix}" and (not numbered or _is_number(instance)):
-            return Sighting(row, instance, alias)
+            return KeyMatch(row, instance, alias)
     return None
 
 

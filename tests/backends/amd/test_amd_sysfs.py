@@ -285,7 +285,7 @@ def test_a_file_that_cannot_be_read_costs_its_own_metrics_alone(
             raise OSError(number, os.strerror(number))
         return read_whole(descriptor, size, offset)
 
-    monkeypatch.setattr("accelmetrics.backends.files.os.pread", refuse)
+    monkeypatch.setattr("accelmetrics.backends.kit.files.os.pread", refuse)
     reading = read()
     missing = {name: why for name, why in reading.unavailable.items() if words in why.detail}
     expected = {"powerWatts", "powerPercent", "gpu"}

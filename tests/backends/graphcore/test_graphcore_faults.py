@@ -12,8 +12,8 @@ import pytest
 
 from accelmetrics import Sampler, Snapshot
 from accelmetrics.backends.clock import SYSTEM_CLOCK
-from accelmetrics.sampling.diagnosis import diagnose
 from accelmetrics.schemas.reasons import Reason
+from accelmetrics.visibility.diagnosis import diagnose
 from tests.simulators.graphcore import GcipuinfoStandIn, Mode, c600, m2000
 
 KEYS = 9

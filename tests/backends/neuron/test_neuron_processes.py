@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Allocation, allocation
-from accelmetrics.sampling.allocation_records import Use
 from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.visibility.allocation_records import Use
 from tests.backends.neuron.machine import PERIOD, once
 from tests.cli.shell import environment, run
 from tests.simulators.neuron import NeuronMonitorStandIn, SysfsTree, hardware, report, runtime

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends import family as family_module
-from accelmetrics.backends.family import Family, ancestors, descendants, inner_numbers, number_here
+from accelmetrics.backends.kit import processes as family_module
+from accelmetrics.backends.kit.processes import ProcessTree, ancestors, descendants, inner_numbers, number_here
 from tests.backends.nvidia.machine import write_tree
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
@@ -55,27 +55,27 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Proc:
 def test_the_process_its_descendants_and_nobody_else(proc: Proc) -> None:
     """Children and grandchildren belong to it; parents, siblings and strangers do not."""
     proc.add(1, 0).add(50, 1).add(100, 50).add(101, 100).add(102, 101).add(200, 50).add(300, 1).we_are(100)
-    family = Family(100)
+    family = ProcessTree(100)
     assert [pid for pid in (1, 50, 100, 101, 102, 200, 300) if family.owns(pid, 0.0)] == [100, 101, 102]
 
 
 def test_the_first_process_of_a_container(proc: Proc) -> None:
     """Process 1 has descendants like any other."""
     proc.add(1, 0).add(7, 1).we_are(1)
-    assert Family(1).owns(7, 0.0)
-    assert Family(1).owns(1, 0.0)
+    assert ProcessTree(1).owns(7, 0.0)
+    assert ProcessTree(1).owns(1, 0.0)
 
 
 def test_a_number_that_nobody_has(proc: Proc) -> None:
     """A process that NVML still lists and that is gone belongs to nobody."""
     proc.add(1, 0).add(100, 1).we_are(100)
-    assert not Family(100).owns(4711, 0.0)
+    assert not ProcessTree(100).owns(4711, 0.0)
 
 
 def test_an_inner_number_of_a_member(proc: Proc) -> None:
     """The driver numbers as the container does, we watch from the host."""
     proc.add(1, 0).add(100, 1).add(101, 100, 17).add(102, 101, 23, 3).we_are(100)
-    family = Family(100)
+    family = ProcessTree(100)
     assert family.owns(17, 0.0)
     assert family.owns(23, 0.0)
     assert family.owns(3, 0.0)
@@ -85,7 +85,7 @@ def test_an_inner_number_of_a_member(proc: Proc) -> None:
 def test_an_inner_number_that_a_stranger_has_here(proc: Proc) -> None:
     """Number 17 is a process of our own namespace, and not ours: it is never taken for the member's inner number."""
     proc.add(1, 0).add(17, 1).add(100, 1).add(101, 100, 17).we_are(100)
-    assert not Family(100).owns(17, 0.0)
+    assert not ProcessTree(100).owns(17, 0.0)
 
 
 def test_an_outer_number_where_the_hosts_proc_is_mounted(proc: Proc) -> None:
@@ -94,7 +94,7 @@ def test_an_outer_number_where_the_hosts_proc_is_mounted(proc: Proc) -> None:
         5002, 5001, 9, namespace=NAMESPACE_A
     )
     proc.add(8, 1).add(6001, 1, 8, namespace=NAMESPACE_B).we_are(5001)
-    family = Family(8)
+    family = ProcessTree(8)
     assert [pid for pid in (1, 8, 5000, 5001, 5002, 6001) if family.owns(pid, 0.0)] == [5001, 5002]
 
 
@@ -103,10 +103,10 @@ def test_watching_another_process_of_our_container_from_within(proc: Proc) -> No
     proc.add(1, 0).add(4000, 1, 9, 1).add(4001, 1, 9, namespace=NAMESPACE_B).we_are(5001)
     proc.add(5000, 1, 1, namespace=NAMESPACE_A).add(5001, 5000, 8, namespace=NAMESPACE_A).add(5002, 5000, 9, namespace=NAMESPACE_A)
     assert number_here(9) == 5002
-    assert Family(9).owns(5002, 0.0)
-    assert not Family(9).owns(4001, 0.0)
+    assert ProcessTree(9).owns(5002, 0.0)
+    assert not ProcessTree(9).owns(4001, 0.0)
     assert number_here(77) is None
-    assert not Family(77).owns(5002, 0.0)
+    assert not ProcessTree(77).owns(5002, 0.0)
 
 
 def test_children_of_threads_other_than_the_first(proc: Proc) -> None:
@@ -127,8 +127,8 @@ def test_a_kernel_without_namespaces_in_status(proc: Proc) -> None:
     """Before 4.1 there is no NSpid; plain numbers still work."""
     write_tree(proc.root, {f"/proc/{pid}/status": f"Name:\tx\nPPid:\t{parent}\n" for pid, parent in ((1, 0), (100, 1), (101, 100))})
     proc.we_are(100)
-    assert Family(100).owns(101, 0.0)
-    assert not Family(100).owns(17, 0.0)
+    assert ProcessTree(100).owns(101, 0.0)
+    assert not ProcessTree(100).owns(17, 0.0)
 
 
 def test_a_loop_of_parents_ends(proc: Proc) -> None:
@@ -140,7 +140,7 @@ def test_a_loop_of_parents_ends(proc: Proc) -> None:
 def test_answers_are_kept_for_a_second(proc: Proc) -> None:
     """Within a second nothing is read again, afterwards it is."""
     proc.add(1, 0).add(100, 1).we_are(100)
-    family = Family(100)
+    family = ProcessTree(100)
     assert not family.owns(101, 0.0)
     proc.add(101, 100)
     assert not family.owns(101, 0.9)
@@ -157,7 +157,7 @@ def test_the_family_is_walked_once_a_second(proc: Proc, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(family_module, "inner_numbers", walk)
     proc.add(1, 0).add(100, 1).we_are(100)
-    family = Family(100)
+    family = ProcessTree(100)
     assert [pid for pid in range(3990, 4010) if family.owns(pid, 0.0)] == [4000]
     assert walked == [100]
     assert family.owns(4000, 1.0)
@@ -171,7 +171,7 @@ def test_the_real_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     if child == 0:
         os.read(os.pipe()[0], 1)
     try:
-        family = Family(os.getpid())
+        family = ProcessTree(os.getpid())
         assert family.owns(os.getpid(), 0.0)
         assert family.owns(child, 0.0)
         assert not family.owns(os.getppid(), 0.0)
@@ -184,8 +184,8 @@ def test_the_real_proc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     """On other systems psutil climbs."""
-    monkeypatch.setattr("accelmetrics.backends.family._has_proc", lambda: False)
-    family = Family(os.getppid())
+    monkeypatch.setattr("accelmetrics.backends.kit.processes._has_proc", lambda: False)
+    family = ProcessTree(os.getppid())
     assert family.owns(os.getpid(), 0.0)
-    assert not Family(os.getpid()).owns(os.getppid(), 0.0)
+    assert not ProcessTree(os.getpid()).owns(os.getppid(), 0.0)
     assert not family.owns(2**22 + 1, 0.0)

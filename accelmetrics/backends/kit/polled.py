@@ -1,0 +1,60 @@
+"""Sources that are asked for everything at once: one answer is a *round*, and serves every unit and every consumer.
+
+A unit that a consumer has had from the latest round gets a new one. Units and consumers that have not had it are served it
+while it is fresh; whoever asks while one is made waits for that one. What fails in the making is raised, and the round before
+it stays the latest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from accelmetrics.backends.clock import Clock
+
+
+class Poll(Protocol):
+    """What asking once came to."""
+
+    @property
+    def number(self) -> int:
+        """Counted from 1."""
+        ...
+
+    @property
+    def finished(self) -> float:
+        """When the answer was there, in seconds on the monotonic clock."""
+        ...
+
+
+R = TypeVar("R", bound=Poll)
+
+
+class PollCache(Generic[R]):
+    """The latest round of an open source. Any thread may ask.
+
+    Args:
+        first: The one that opening the source came to.
+        clock: Where the age of a round is taken from.
+        fresh: Seconds for which a round is served to units and consumers that have not had it.
+    """
+
+    def __init__(self, first: R, clock: Clock, fresh: float) -> None:
+        self._clock = clock
+        self._fresh = fresh
+        self._lock = threading.Lock()
+        self.latest = first
+
+    def get(self, had: int, make: Callable[[int], R]) -> R:
+        """The latest round while it is fresh, else a new one.
+
+        Args:
+            had: Number of the round that the caller was given last for the unit it reads now, 0 at first.
+            make: Makes a round of that number.
+        """
+        asked = self._clock.monotonic()
+        with self._lock:
+            if self.latest.number <= had or asked - self.latest.finished >= self._fresh:
+                self.latest = make(self.latest.number + 1)
+            return self.latest

@@ -1,1 +1,0 @@
-"""Training frameworks and clusters."""

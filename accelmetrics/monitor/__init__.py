@@ -1,0 +1,1 @@
+"""Readings over time: a ticker, history, windows, statistics, energy, steps."""

@@ -1,0 +1,305 @@
+"""The statistics of a window: what becomes of its readings, a block of them at a time.
+
+A reading stands until the next one of the same key, or until the window's end; the first one from the window's beginning on,
+where the reading before that is known to have had the key too. So a key is in one of three states, from row to row:
+
+- its last reading stands: the time until the next row, and the value that is there then, go on from it;
+- it waits: since the window's beginning it has only been served again, and its first reading will stand from there on;
+- nothing is known of it: it was absent, or something was left out (a pause, a start). Its next reading stands from its own
+  moment on.
+
+The row after the window's end shows that the window was watched until then. It counts where there was no other.
+"""
+
+from __future__ import annotations
+
+import functools
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from math import isfinite
+from typing import NamedTuple
+
+from accelmetrics.monitor.energy import DeviceEnergy, energy_columns
+from accelmetrics.monitor.rows import Block, Layout, Row, split
+from accelmetrics.monitor.summary import Accumulator, Summary
+from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, UTILIZATION
+
+AGGREGATED = frozenset((*UTILIZATION, "memory", *MEMORY_PERCENT, *MEMORY_USED, *POWER))
+"""Names whose values are also taken over all devices of a reading."""
+
+
+class Across(NamedTuple):
+    """One metric over all devices of the selection: each reading's mean, largest value and sum, summarised over the window.
+
+    Attributes:
+        mean: Of the devices that gave a value.
+        max: The largest of them.
+        total: The sum, over the readings in which every device gave a value; None when there was none.
+    """
+
+    mean: Summary
+    max: Summary
+    total: Summary | None
+
+
+class _Stretch(NamedTuple):
+    """A block of rows on the window's time, in seconds. The rows within the window come first; the next one closes it.
+
+    Attributes:
+        inside: How many rows are within the window.
+        lead: From the row before the block to its first one; 0 where something was left out between them.
+        after: From each row within to the next one, or to the window's end; 0 where something was left out, and where the block
+            has no next one.
+        ages: From the window's beginning to each row within.
+        joined: Of each row, whether nothing was left out before it.
+        duration: The whole window's; infinite while it is open.
+    """
+
+    inside: int
+    lead: float
+    after: Sequence[float]
+    ages: Sequence[float]
+    joined: Sequence[bool]
+    duration: float
+
+    @property
+    def closed(self) -> bool:
+        """Whether the block has the row that closes the window."""
+        return self.inside < len(self.joined)
+
+    @property
+    def tail(self) -> float:
+        """From the row before to the end of the window that the first row closes; 0 where the block has others before it."""
+        return 0.0 if self.inside else self.lead
+
+
+class Folder:
+    """The statistics of a window so far.
+
+    Attributes:
+        metrics: By key.
+        energy: By device key.
+    """
+
+    def __init__(self, begin: float) -> None:
+        self.metrics: dict[str, Accumulator] = {}
+        self.energy: dict[str, DeviceEnergy] = {}
+        self._begin = begin
+        self._across: dict[str, _AllDevices] = {}
+        self._at = begin
+        self._layout: Layout | None = None
+        # Of the last row's keys, those of which no reading stands: whether they wait for one since the beginning.
+        self._unread: dict[str, bool] = {}
+
+    def start_from(self, row: Row) -> None:
+        """A reading from before the window: what lies between it and the next one is known by both."""
+        at = min(row.at, self._begin)  # it may have been taken while the window began
+        one = Block(row.layout)
+        one.append(row._replace(at=at))
+        self._fold_energy(one, self._begin)
+        self._begin_with(row.layout, at)
+
+    def fold(self, block: Block, end: float) -> None:
+        """Take a block of readings, of which the last may be the one that closes the window."""
+        self._fold_energy(block, end)
+        if self._layout is None:  # nothing was read before: as if that had been, and had had the same keys
+            self._begin_with(block.layout, self._begin)
+        stretch = self._stretch(block, end)
+        self._arrive(block.layout, stretch)
+        if stretch.inside:
+            self._fold_metrics(block, stretch)
+        if stretch.closed:
+            self._close(block, stretch)
+        self._fold_across(block, stretch)
+        self._at, self._layout = block.ats[-1], block.layout
+        self._unread = self._unread or {}  # one that has been emptied keeps its room
+
+    def across(self) -> dict[str, Across]:
+        """By name, what was over all devices."""
+        return {name: found for name, held in self._across.items() if (found := held.result()) is not None}
+
+    def _begin_with(self, layout: Layout, at: float) -> None:
+        self._at, self._layout = at, layout
+        self._unread = dict.fromkeys(layout, True)
+        self._across = {name: _AllDevices(members, True) for name, members in _members(layout).items()}
+
+    def _stretch(self, block: Block, end: float) -> _Stretch:
+        joined, inside = block.joined, bisect_right(block.ats, end)
+        moments = [max(self._at, self._begin), *(min(at, end) for at in block.ats[: inside + 1])]
+        gaps = [(at - before) * known for before, at, known in zip(moments, moments[1:], joined, strict=False)]
+        ages = [at - self._begin for at in block.ats[:inside]]
+        return _Stretch(inside, max(0.0, gaps[0]), [*gaps[1:], 0.0][:inside], ages, joined, end - self._begin)
+
+    def _arrive(self, layout: Layout, stretch: _Stretch) -> None:
+        """From the row before the block to its first one: what went, what came, and whether the time between is known."""
+        if layout is not self._layout and self._layout is not None:
+            here, before = set(layout), set(self._layout)
+            for key in before - here:
+                if self._unread.pop(key, None) is None and stretch.inside:
+                    self.metrics[key].hold(stretch.lead)
+            self._unread.update(dict.fromkeys(here - before, False))
+        if not stretch.joined[0]:
+            self._unread = dict.fromkeys(layout, False)
+
+    def _fold_metrics(self, block: Block, stretch: _Stretch) -> None:
+        rows, count, rest = range(stretch.inside), stretch.inside, sum(stretch.after)
+        for position, key in enumerate(block.layout):
+            column = block.column(position, rows)
+            first, seconds = column[0], rest
+            if column.count(first) < count or not isfinite(first):
+                self._fold_column(key, column, stretch)
+                continue
+            waiting, held = self._unread.pop(key, None), self._held(key)  # most metrics do not change for a while
+            if waiting:
+                seconds += stretch.ages[0]
+            elif waiting is None and held.last == first:
+                seconds += stretch.lead
+            elif waiting is None:
+                held.hold(stretch.lead)
+            held.add(first, seconds, count)
+
+    def _fold_column(self, key: str, column: array[float], stretch: _Stretch) -> None:
+        held, waiting = self.metrics.get(key), self._unread.pop(key, None)
+        stands = held is not None and waiting is None
+        if stands and held is not None:
+            held.hold(stretch.lead)
+        for value, after, age, joined in zip(column, stretch.after, stretch.ages, stretch.joined, strict=False):
+            if not joined:
+                stands = waiting = False
+            if isfinite(value):
+                held = held or self._held(key)
+                held.add(value, after + age if waiting else after)
+                stands, waiting = True, False
+            elif stands and held is not None:
+                held.hold(after)
+        if not stands:
+            self._unread[key] = bool(waiting)
+
+    def _close(self, block: Block, stretch: _Stretch) -> None:
+        """The row after the end: until then stood what did before, and what was not read in the window has this reading."""
+        values = block.data[stretch.inside * len(block.layout) :]
+        known = stretch.joined[stretch.inside]
+        for key, value in zip(block.layout, values, strict=False):
+            held = self.metrics.get(key)
+            if held is None and isfinite(value):
+                self._held(key).add(value, stretch.duration if known and self._unread[key] else 0.0)
+            elif held is not None and key not in self._unread:
+                held.hold(stretch.tail)
+
+    def _held(self, key: str) -> Accumulator:
+        held = self.metrics.get(key)
+        if held is None:
+            held = self.metrics[key] = Accumulator()
+        return held
+
+    def _fold_across(self, block: Block, stretch: _Stretch) -> None:
+        found = _members(block.layout)
+        for name in found.keys() - self._across.keys():
+            self._across[name] = _AllDevices((), False)
+        for name, held in self._across.items():
+            held.fold({device: block.column(position) for device, position in found.get(name, {}).items()}, stretch)
+
+    def _fold_energy(self, block: Block, end: float) -> None:
+        found = energy_columns(block.layout)
+        for key in self.energy.keys() - found.keys():
+            self.energy[key].gap()
+        for key, positions in found.items():
+            held = self._held_energy(key)
+            columns = [block.column(position) if position is not None else None for position in positions]
+            for index, at in enumerate(block.ats):
+                counter, power = (column[index] if column is not None else None for column in columns)
+                held.add(at, end, block.joined[index], counter, power)
+
+    def _held_energy(self, key: str) -> DeviceEnergy:
+        held = self.energy.get(key)
+        if held is None:
+            held = self.energy[key] = DeviceEnergy(self._begin)
+            if self._layout is not None:
+                held.gap()  # it was not there before
+        return held
+
+
+class _AllDevices:
+    """One metric over all devices, in the same states as a key.
+
+    A device that was served again stands with its last value beside one that was read; a row in which none was read is no
+    reading. Where a device goes or comes, what stood before stands no longer.
+
+    Args:
+        devices: Those of the row before.
+        waiting: Whether the first reading is to stand from the window's beginning on.
+    """
+
+    def __init__(self, devices: Iterable[str], waiting: bool) -> None:
+        self._mean, self._most, self._total = Accumulator(), Accumulator(), Accumulator()
+        self._devices = frozenset(devices)
+        self._known = set(self._devices)
+        self._last: dict[str, float] = {}
+        self._waiting = waiting
+        self._standing: tuple[Accumulator, ...] = ()
+
+    def fold(self, columns: Mapping[str, array[float]], stretch: _Stretch) -> None:
+        """Take a block of rows: each device's column. None where the metric has gone."""
+        self._arrive(columns.keys(), stretch)
+        if columns:
+            for index, after in enumerate(stretch.after):
+                self._take(_fresh(columns, index), after, stretch.ages[index], stretch.joined[index])
+            if stretch.closed and not self._mean.count:
+                self._take(_fresh(columns, stretch.inside), 0.0, stretch.duration, stretch.joined[stretch.inside])
+
+    def result(self) -> Across | None:
+        """What was over all devices; None without a reading."""
+        if not self._mean.count:
+            return None
+        return Across(self._mean.summary(), self._most.summary(), self._total.summary() if self._total.count else None)
+
+    def _arrive(self, devices: AbstractSet[str], stretch: _Stretch) -> None:
+        changed = devices != self._devices
+        if stretch.inside or not changed:
+            self._hold(stretch.lead)
+        if changed:
+            self._devices = frozenset(devices)
+            self._known |= devices
+            self._last = {device: value for device, value in self._last.items() if device in devices}
+            self._standing, self._waiting = (), False
+
+    def _take(self, fresh: dict[str, float], after: float, age: float, joined: bool) -> None:
+        if not joined:
+            self._last, self._standing, self._waiting = {}, (), False
+        if fresh:
+            self._last.update(fresh)
+            self._add(after + age if self._waiting else after)
+        else:
+            self._hold(after)
+
+    def _add(self, seconds: float) -> None:
+        values = self._last.values()
+        total = sum(values)
+        self._mean.add(total / len(values), seconds)
+        self._most.add(max(values), seconds)
+        self._standing, self._waiting = (self._mean, self._most), False
+        if len(values) == len(self._known):
+            self._total.add(total, seconds)
+            self._standing = (*self._standing, self._total)
+
+    def _hold(self, seconds: float) -> None:
+        for held in self._standing:
+            held.hold(seconds)
+
+
+def _fresh(columns: Mapping[str, array[float]], index: int) -> dict[str, float]:
+    """What was read of each device in one row, and not served again."""
+    return {device: value for device, column in columns.items() if isfinite(value := column[index])}
+
+
+@functools.lru_cache(maxsize=64)
+def _members(layout: Layout) -> dict[str, dict[str, int]]:
+    """By aggregated name, each device that has it and where it stands."""
+    found: dict[str, dict[str, int]] = {}
+    for position, key in enumerate(layout):
+        device, name = split(key)
+        if device and name in AGGREGATED:
+            found.setdefault(name, {})[device] = position
+    return found

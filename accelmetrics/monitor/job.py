@@ -1,0 +1,76 @@
+"""Which job this process belongs to, from the variables that schedulers and launchers set: labels for every record.
+
+Names follow OpenTelemetry's resource attributes where it has one (``k8s.…``); Slurm, Ray and torchrun have none there, and
+get their own word in front. A variable that is not set gives no label.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from accelmetrics.backends.kit.sysroot import read_text
+from accelmetrics.backends.visible_lists import plain_number
+from accelmetrics.visibility.ranks import position
+
+VARIABLES = {
+    "SLURM_JOB_ID": "slurm.job.id",
+    "SLURM_ARRAY_JOB_ID": "slurm.array.job.id",
+    "SLURM_ARRAY_TASK_ID": "slurm.array.task.id",
+    "SLURM_STEP_ID": "slurm.step.id",
+    "SLURM_JOB_NAME": "slurm.job.name",
+    "SLURM_JOB_USER": "slurm.job.user",
+    "SLURM_JOB_PARTITION": "slurm.job.partition",
+    "SLURM_JOB_ACCOUNT": "slurm.job.account",
+    "SLURM_CLUSTER_NAME": "slurm.cluster.name",
+    "SLURMD_NODENAME": "slurm.node.name",
+    "RAY_JOB_ID": "ray.job.id",
+    "TORCHELASTIC_RUN_ID": "torchrun.run.id",
+    "TORCHELASTIC_RESTART_COUNT": "torchrun.restart.count",
+}
+"""The variable, and the label that it becomes."""
+
+POD_VARIABLES = {
+    "POD_NAME": "k8s.pod.name",
+    "POD_NAMESPACE": "k8s.namespace.name",
+    "POD_UID": "k8s.pod.uid",
+    "NODE_NAME": "k8s.node.name",
+}
+"""What a pod is told about itself under the names that everybody's manifests use (the downward API); only read inside one."""
+
+WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+"""How many processes the job has: torchrun and most others, Open MPI, MPICH and Intel MPI, Slurm: the nearest first."""
+
+_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+
+def job_labels(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What the environment says about the job: its scheduler's identity, and this process's rank.
+
+    Args:
+        environment: The variables; this process's own when left out.
+    """
+    values = os.environ if environment is None else environment
+    labels = {label: value for name, label in VARIABLES.items() if (value := values.get(name, ""))}
+    labels.update(_pod(values))
+    place = position(values)
+    for name, number in (("rank", place.rank), ("local_rank", place.local_rank)):
+        if number is not None:
+            labels[name] = str(number)
+    sizes = (plain_number(values[name].strip()) for name in WORLD_SIZES if name in values)
+    world = next((size for size in sizes if size), None)
+    if world is not None:
+        labels["world_size"] = str(world)
+    return labels
+
+
+def _pod(values: Mapping[str, str]) -> dict[str, str]:
+    if "KUBERNETES_SERVICE_HOST" not in values:
+        return {}
+    labels = {label: value for name, label in POD_VARIABLES.items() if (value := values.get(name, ""))}
+    if "k8s.pod.name" not in labels and (name := values.get("HOSTNAME", "")):
+        labels["k8s.pod.name"] = name  # a pod's host name is its name unless its manifest says otherwise
+    namespace = (read_text(_NAMESPACE) or "").strip()
+    if "k8s.namespace.name" not in labels and namespace:
+        labels["k8s.namespace.name"] = namespace
+    return labels

@@ -1,0 +1,364 @@
+"""The monitor: readings at a steady pace, remembered, summarised and handed out, beside a program that notices nothing.
+
+What it does, it does on threads of its own: one that reads, shared by the monitors that want the same readings, and one for
+each exporter and callback. The program's own calls (``log``, ``window``, ``latest``) take a short lock at most.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from math import isnan
+from types import TracebackType
+from typing import Any, SupportsFloat
+from weakref import WeakSet
+
+from accelmetrics.backends.guard import guarded
+from accelmetrics.monitor.beat import REAL_CLOCK, Beat, MonitorClock, shared_beat
+from accelmetrics.monitor.history import History
+from accelmetrics.monitor.outlet import Outlet, distinct
+from accelmetrics.monitor.rows import Row
+from accelmetrics.monitor.run import CLOSE_TIMEOUT, Extra, Kept, Run, end_all, say_stayed
+from accelmetrics.monitor.steps import StepLog
+from accelmetrics.monitor.subscribers import CallbackExporter, Stream
+from accelmetrics.monitor.window import Window
+from accelmetrics.monitor.windows import Windows
+from accelmetrics.sampling.engine import hostname
+from accelmetrics.sampling.sampler import Sampler
+from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.record import Exporter, MonitorStatus, Step
+from accelmetrics.schemas.snapshot import Snapshot
+
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400
+EXIT_TIMEOUT = 1.8
+"""Seconds that the interpreter's exit waits at most, for all monitors together."""
+
+
+class Monitor:
+    """Reads everything at a steady pace, until it is stopped.
+
+    Nothing it does raises into the program, waits for a driver on the program's threads, or keeps the interpreter from
+    exiting. What goes wrong is logged once under ``accelmetrics`` and stands in ``status``. May be stopped and started again,
+    by any thread. In the child of a fork it is not running; the child may start it anew, without the exporters and callbacks
+    that it was started with in the parent.
+
+    Args:
+        interval: Seconds between two readings, from 0.01; 0.1 is a good pace for short steps.
+        exporters: Where the readings go, as objects.
+        labels: Travel with every record.
+        history: How many readings are remembered, or for how long (a ``timedelta``); 0 for none.
+        extras: Functions that give metrics of the program itself, called at every reading.
+        timeout: Seconds within which a reading is answered, as for ``Sampler``.
+        clock: Where time is taken from, and what waits; only tests give one.
+        options: As for ``Sampler``: ``backends``, ``gpus``, ``pid``, …
+
+    Raises:
+        InvalidOptionError: An option that cannot be used.
+        UnknownNameError: A backend that does not exist.
+    """
+
+    def __init__(
+        self,
+        interval: float = 1.0,
+        exporters: Sequence[Exporter] = (),
+        *,
+        labels: Mapping[str, str] | None = None,
+        history: int | timedelta = 300,
+        extras: Sequence[Extra] = (),
+        timeout: float = 1.0,
+        clock: MonitorClock | None = None,
+        **options: Any,
+    ) -> None:
+        self.interval = _interval(interval)
+        self.labels: Mapping[str, str] = {"run_id": uuid.uuid4().hex[:12], "hostname": hostname(), **checked_labels(labels)}
+        options = {**options, "timeout": timeout}
+        Sampler(**options).close()  # what cannot be used is told here, where the caller sees it
+        self._clock: MonitorClock = REAL_CLOCK if clock is None else clock
+        self._key: Hashable = _key(options, self.interval) if clock is None else object()
+        self._make = lambda: Sampler(**options, clock=clock)
+        self._timeout = timeout
+        self._extras = tuple(extras)
+        self._sinks: dict[str, Exporter] = {}
+        for exporter in exporters:
+            if not any(exporter is known for known in self._sinks.values()):
+                self._sinks[distinct(_name(exporter), self._sinks)] = exporter
+        self._stayed: tuple[tuple[str, Exporter], ...] = ()
+        self._renew(history)
+
+    def _renew(self, history: int | timedelta) -> None:
+        """What a monitor begins with that has not run in this process."""
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._run: Run | None = None
+        self._kept = Kept(self.interval, self._timeout, self.labels, self._extras, History(history), Windows(), StepLog())
+
+    def start(self) -> Monitor:
+        """Begin; the first reading is taken at once, in the background. Starting twice changes nothing."""
+        self._check_process()
+        with self._lock:
+            last = self._run
+            if last is None or last.over or not last.begun:
+                if last is not None:
+                    last.abandon()  # its stop may still be waiting for exporters, or Ctrl-C have come between
+                beat = shared_beat(self._key, self._new_beat)
+                run = Run(self._kept, beat, self._outlets(last))
+                if self._run is not last:  # a signal handler has started it in between
+                    return self
+                self._run = run
+                _running.add(run)
+                _stop_all_at_exit()
+                run.begin()
+                if last is None and self._stayed:
+                    say_stayed(name for name, _ in self._stayed)
+        return self
+
+    def stop(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Take one last reading, deliver what is queued, and end. Stopping twice changes nothing.
+
+        Args:
+            timeout: Seconds that this takes at most; what exporters have not delivered then is dropped, and said.
+
+        Raises:
+            InvalidOptionError: The timeout is no number.
+        """
+        by = time.monotonic() + _span(timeout)
+        run = self._current()
+        if run is not None:
+            end_all([run], by)
+            _running.discard(run)
+
+    def pause(self) -> None:
+        """Take no readings until ``resume``, or until it is stopped: nothing is remembered, exported or counted as missed."""
+        if run := self._current():
+            run.pause()
+
+    def resume(self) -> None:
+        """Go on. The time between is part of no window's statistics."""
+        if run := self._current():
+            run.resume()
+
+    def flush(self, timeout: float = CLOSE_TIMEOUT) -> bool:
+        """Wait until exporters have delivered what was read, at most so many seconds; whether they have.
+
+        Raises:
+            InvalidOptionError: The timeout is no number.
+        """
+        run = self._current()
+        by = time.monotonic() + _span(timeout)
+        outlets = run.outlets if run is not None else ()
+        return all([outlet.flush(max(0.0, by - time.monotonic())) for outlet in outlets])  # noqa: C419  each has its turn
+
+    def __enter__(self) -> Monitor:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether it is started, in this process."""
+        run = self._current()
+        return run is not None and not run.over
+
+    @property
+    def latest(self) -> Snapshot | None:
+        """The last reading since it was started, None before the first."""
+        run = self._current()
+        return run.latest if run is not None else None
+
+    @property
+    def history(self) -> History:
+        """The last readings, by column."""
+        self._check_process()
+        return self._kept.history
+
+    @property
+    def status(self) -> MonitorStatus:
+        """How the monitor and its exporters fare, or fared until it was stopped."""
+        run = self._current()
+        return run.status if run is not None else MonitorStatus(self.interval)
+
+    @property
+    def error(self) -> str:
+        """Why no reading could be taken, in words; empty while they are taken."""
+        run = self._current()
+        return run.error if run is not None else ""
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """The last windows that have ended, 32 at most, in the order of their ends."""
+        self._check_process()
+        return self._kept.windows.past
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What was logged until the last reading, with what was derived from it: the last hundred."""
+        self._check_process()
+        return self._kept.steps.given
+
+    def window(self, name: str = "") -> Window:
+        """A stretch of the program to be measured: a context manager, a decorator, or begun and ended by hand.
+
+        Windows may nest and overlap, on any threads.
+
+        Raises:
+            InvalidOptionError: The name is no text, as where a decorator was written without parentheses.
+        """
+        if not isinstance(name, str):
+            raise InvalidOptionError(f"a window's name must be a text, and not {name!r}: a decorator is written @monitor.window('name')")
+        return Window(self, name)
+
+    def log(self, /, step: int | None = None, **values: SupportsFloat | None) -> None:
+        """Put numbers of the program into the stream: ``epoch``, ``loss``, ``learning_rate``, ``grad_norm``, any others.
+
+        ``tokens`` and ``samples`` are those of this step: with them come throughput and the work done per joule, over the
+        total energy of the selected devices, and over the mean of one (``…_per_joule_of_mean_device``). Duration and energy
+        are those since the last call. None is left out, and so is what is no finite number.
+        """
+        self._check_process()
+        self._kept.steps.add(self._clock.monotonic(), self._clock.time_ns(), step, values)
+
+    def subscribe(self, callback: Callable[[Snapshot], object]) -> Callable[[], None]:
+        """Have a function called with every snapshot, on a thread of its own.
+
+        Returns:
+            Call it to end the subscription.
+
+        Raises:
+            InvalidOptionError: It cannot be called.
+        """
+        if not callable(callback):
+            raise InvalidOptionError(f"{callback!r} cannot be called: subscribe a function that takes a snapshot")
+        self._check_process()
+        sink = CallbackExporter(callback)
+        with self._lock:
+            name = distinct(sink.name, self._sinks)
+            self._sinks = {**self._sinks, name: sink}
+            run = self._run
+            if run is not None and not run.over:
+                run.add(Outlet(sink, name))
+
+        def unsubscribe() -> None:
+            self._check_process()
+            with self._lock:
+                self._sinks = {other: known for other, known in self._sinks.items() if known is not sink}
+                run = self._run
+            if run is not None:
+                run.remove(lambda outlet: outlet.exporter is sink)
+
+        return unsubscribe
+
+    def __aiter__(self) -> Stream:
+        """``async for snapshot in monitor``: every snapshot from now on, until the monitor stops."""
+        stream = Stream()
+        run = self._current()
+        if run is None or not run.follow(stream):
+            stream.put(None)
+        return stream
+
+    # The windows' side.
+
+    def now(self) -> float:
+        """Seconds on the monitor's clock."""
+        return self._clock.monotonic()
+
+    def last_row(self) -> Row | None:
+        """The last reading."""
+        self._check_process()
+        return self._kept.windows.last
+
+    def admit(self, window: Window) -> None:
+        """Hand a window readings from now on, beginning with one that is taken at once."""
+        run = self._current()
+        self._kept.windows.admit(window)
+        if run is not None:
+            run.request()
+
+    def dismiss(self, window: Window) -> bool:
+        """Take one more reading for a window that has ended; whether one will come."""
+        run = self._current()
+        expected = run is not None and not (run.over or run.paused or run.error or self._kept.windows.silent)
+        self._kept.windows.dismiss(window, expected)
+        if run is not None and expected:
+            run.request()
+        return expected
+
+    def despair(self) -> None:
+        """A window's last reading has not come in time: no window waits for one until there is one."""
+        self._kept.windows.silent = True
+        self._kept.windows.settle()
+
+    def _new_beat(self) -> Beat:
+        return Beat(self._make, self.interval, self._clock)
+
+    def _outlets(self, last: Run | None) -> Iterator[Outlet]:
+        """A new outlet for each exporter and callback, behind the one that it had in the last run."""
+        before = {id(outlet.exporter): outlet for outlet in last.outlets} if last is not None else {}
+        return (Outlet(sink, name, before.get(id(sink))) for name, sink in self._sinks.items())
+
+    def _current(self) -> Run | None:
+        """The run that goes on, or the last one."""
+        self._check_process()
+        return self._run
+
+    def _check_process(self) -> None:
+        """In the child of the process that it ran in, forget all that: threads and locks stayed behind."""
+        if os.getpid() != self._pid:
+            if self._run is not None:  # their files and sockets are those of the parent; kept, lest they be closed by being forgotten
+                self._stayed, self._sinks = (*self._stayed, *self._sinks.items()), {}
+            self._renew(self._kept.history.bound)
+
+
+def _interval(interval: object) -> float:
+    if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not SHORTEST_INTERVAL <= interval <= LONGEST_INTERVAL:
+        raise InvalidOptionError(f"interval is {interval!r}: it must be a number of seconds from {SHORTEST_INTERVAL} to {LONGEST_INTERVAL}")
+    return float(interval)
+
+
+def checked_labels(labels: Mapping[str, str | None] | None) -> dict[str, str]:
+    """Labels as texts, without those that are None.
+
+    Raises:
+        InvalidOptionError: They are no mapping.
+    """
+    if labels is not None and not isinstance(labels, Mapping):
+        raise InvalidOptionError(f"labels is {labels!r}: it must be a mapping of names to texts")
+    return {str(name): str(value) for name, value in (labels or {}).items() if value is not None}
+
+
+def _span(seconds: object) -> float:
+    """A time-out that every clock can take."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or isnan(seconds):
+        raise InvalidOptionError(f"timeout is {seconds!r}: it must be a number of seconds")
+    return min(max(0.0, seconds), LONGEST_INTERVAL)
+
+
+def _key(options: Mapping[str, Any], interval: float) -> Hashable:
+    """What monitors must have in common to share their readings; options that cannot be compared share with nobody."""
+    items = tuple(sorted((name, tuple(value) if isinstance(value, list) else value) for name, value in options.items()))
+    outcome = guarded(hash, items)
+    return (interval, items) if outcome.failure is None else object()
+
+
+def _name(exporter: Exporter) -> str:
+    return str(getattr(exporter, "name", "") or type(exporter).__name__)
+
+
+_running: WeakSet[Run] = WeakSet()
+
+
+def _stop_all() -> None:
+    """Deliver what is queued when the interpreter exits beside monitors that were not stopped."""
+    runs = [run for run in list(_running) if run.pid == os.getpid()]
+    guarded(end_all, runs, time.monotonic() + EXIT_TIMEOUT)
+
+
+def _stop_all_at_exit() -> None:
+    """Have it called before what was registered until now: a tracker that the program began ends its run at exit, too."""
+    atexit.unregister(_stop_all)
+    atexit.register(_stop_all)

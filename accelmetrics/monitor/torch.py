@@ -1,0 +1,85 @@
+"""What PyTorch's allocator holds on each GPU, where the program itself uses PyTorch.
+
+The package is never imported and CUDA never started: only a program that has done both has such numbers. They are the
+program's own view of memory, and are told apart from the driver's by their keys: ``torch.{i}.memoryAllocatedBytes`` is what
+tensors use, ``torch.{i}.memoryReservedBytes`` what the allocator holds, and ``{i}`` is the number of ``gpu.{i}``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+
+ALLOCATED, RESERVED = "memoryAllocatedBytes", "memoryReservedBytes"
+
+
+class TorchMemory:
+    """Reads the allocator. Which of PyTorch's devices is which of ours is found out once for each set of devices.
+
+    A process sees one partition of a device at most; its numbers stand under the device's.
+    """
+
+    def __init__(self) -> None:
+        self._identities: object = None
+        self._keys: dict[int, str] = {}
+
+    def __call__(self, snapshot: Snapshot) -> Mapping[str, int]:
+        """Bytes by key; nothing where the program does not use PyTorch on a GPU."""
+        cuda = _started()
+        if cuda is None:
+            return {}
+        if snapshot.identities is not self._identities:
+            self._identities, self._keys = snapshot.identities, _matches(cuda, snapshot)
+        found = {}
+        for number, index in self._keys.items():
+            found[f"torch.{index}.{ALLOCATED}"] = int(cuda.memory_allocated(number))
+            found[f"torch.{index}.{RESERVED}"] = int(cuda.memory_reserved(number))
+        return found
+
+
+def _started() -> Any:
+    """``torch.cuda``, if the program has imported it and started it."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None) if isinstance(torch, ModuleType) else None
+    # While another thread is still importing it, parts may be missing.
+    is_initialized = getattr(cuda, "is_initialized", None)
+    return cuda if is_initialized is not None and is_initialized() else None
+
+
+def _matches(cuda: Any, snapshot: Snapshot) -> dict[int, str]:
+    """By PyTorch's number, the number in our key; a device that cannot be told for certain is left out."""
+    found = {}
+    for number in range(cuda.device_count()):
+        uuid = str(getattr(cuda.get_device_properties(number), "uuid", "") or "")
+        place = _by_uuid(uuid, snapshot) if uuid else _by_position(number, snapshot)
+        if place is not None:
+            found[number] = place.key.split(".")[1]
+    return found
+
+
+def _by_uuid(uuid: str, snapshot: Snapshot) -> DeviceSlot | None:
+    known = {place.identity.uuid.lower(): place for place in snapshot.identities if place.identity.uuid}
+    return next((known[name] for name in _names(uuid.lower()) if name in known), None)
+
+
+def _names(uuid: str) -> Iterator[str]:
+    """What the driver may call the device: PyTorch leaves out ``GPU-``, and ``MIG-`` of a partition.
+
+    HIP has the sixteen digits of AMD's unique id in the place of a UUID's sixteen bytes, which PyTorch then writes as a UUID.
+    """
+    yield from (uuid, f"gpu-{uuid}", f"mig-{uuid}")
+    with suppress(ValueError):
+        yield f"0x{bytes.fromhex(uuid.replace('-', '')).decode('ascii').lower()}"
+
+
+def _by_position(number: int, snapshot: Snapshot) -> DeviceSlot | None:
+    """Releases without UUIDs: PyTorch counts what the vendor's ``*_VISIBLE_DEVICES`` leaves, on machines of one vendor."""
+    gpus = [place for place in snapshot.identities if place.identity.kind == "gpu" and place.visible_index is not None]
+    if len({place.identity.vendor for place in gpus}) != 1:
+        return None
+    return next((place for place in gpus if place.visible_index == number), None)

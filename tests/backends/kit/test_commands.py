@@ -1,0 +1,472 @@
+"""What the runner of vendor commands promises, with real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from accelmetrics.backends.kit import commands
+from accelmetrics.backends.kit.commands import Child, Completed
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.reasons import Reason
+
+SH = "/bin/sh"
+PYTHON = sys.executable
+SOON = 5.0
+"""Seconds: far below the 120 for which children sleep, far above what a loaded machine needs."""
+
+
+def shell(script: str, *, timeout: float = 20.0, max_output: int = commands.MAX_OUTPUT) -> Completed:
+    return commands.run([SH, "-c", script], timeout=timeout, max_output=max_output)
+
+
+def python(code: str, *arguments: str, timeout: float = 20.0) -> Completed:
+    return commands.run([PYTHON, "-IS", "-c", textwrap.dedent(code), *arguments], timeout=timeout)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; who reaps an orphan is not the runner's to say."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def wait_until_gone(pid: int) -> bool:
+    deadline = time.monotonic() + SOON
+    while not gone(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return gone(pid)
+
+
+@pytest.fixture
+def pids(tmp_path: Path) -> Iterator[Path]:
+    """A file for process ids, one a line; whatever is left of them is killed after the test."""
+    path = tmp_path / "pids"
+    path.touch()
+    yield path
+    for line in path.read_text().split():
+        with suppress(ProcessLookupError):
+            os.kill(int(line), signal.SIGKILL)
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary directories are made in this test."""
+    directory = tmp_path / "scratch"
+    directory.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(directory))
+    return directory
+
+
+# What comes back
+
+
+def test_output_complaints_and_status_come_back_apart() -> None:
+    done = shell("echo out; echo err >&2; exit 3")
+    assert (done.stdout, done.stderr, done.returncode, done.truncated) == ("out\n", "err\n", 3, False)
+    assert 0 < done.seconds < SOON
+
+
+def test_much_output_on_both_streams_at_once_is_read_whole() -> None:
+    """More than both pipes hold: reading one after the other would wait for ever."""
+    done = python("import sys\nfor _ in range(100):\n    sys.stderr.write('e' * 10000); sys.stdout.write('o' * 10000)")
+    assert (len(done.stdout), len(done.stderr)) == (1_000_000, 1_000_000)
+
+
+def test_a_signal_is_a_negative_status() -> None:
+    assert shell("kill -TERM $$").returncode == -signal.SIGTERM
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    assert shell(r"printf 'a\377b'").stdout == "a\ufffdb"
+
+
+def test_arguments_reach_the_command_as_they_are() -> None:
+    arguments = ["$HOME", "`id`", "a b", "*", ";exit 1", ""]
+    assert json.loads(python("import sys, json; print(json.dumps(sys.argv[1:]))", *arguments).stdout) == arguments
+
+
+def test_a_command_may_close_its_output_and_go_on() -> None:
+    done = python("import os, time; os.write(1, b'x'); os.close(1); os.close(2); time.sleep(0.3); os._exit(7)")
+    assert (done.stdout, done.returncode) == ("x", 7)
+    assert done.seconds >= 0.3
+
+
+# What it starts with
+
+
+def test_standard_input_is_empty() -> None:
+    """Even where the program's own is not."""
+    code = "from accelmetrics.backends.kit import commands; print(repr(commands.run(['/bin/cat'], timeout=5).stdout))"
+    assert interpreter(code, given="typed by the user").stdout == "''\n"
+
+
+def test_the_environment_is_reduced_to_what_tools_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"PATH": "/usr/bin:relative::/bin", "HOME": "/home/x", "LD_LIBRARY_PATH": "/opt/rocm/lib"})
+    os.environ |= {
+        "ROCM_PATH": "/opt/rocm",
+        "HSA_X": "1",
+        "LC_ALL": "tr_TR.UTF-8",
+        "LANG": "tr_TR",
+        "PYTHONPATH": "/evil",
+        "SECRET_TOKEN": "s",
+    }
+    environment = json.loads(python("import os, json; print(json.dumps(dict(os.environ)))").stdout)
+    assert environment.pop(commands.MARK)
+    environment.pop("LC_CTYPE", None)
+    assert environment == {
+        **{"PATH": "/usr/bin:/bin", "HOME": "/home/x", "LD_LIBRARY_PATH": "/opt/rocm/lib"},
+        **{"ROCM_PATH": "/opt/rocm", "HSA_X": "1", "LC_ALL": "C"},
+    }
+
+
+def test_the_working_directory_is_temporary_and_removed(scratch: Path) -> None:
+    done = shell("pwd -P; mkdir -p deep/er; echo x > deep/er/file")
+    assert Path(done.stdout.strip()).parent == scratch.resolve()
+    assert list(scratch.iterdir()) == []
+
+
+def test_where_nothing_may_be_written_the_command_still_runs(monkeypatch: pytest.MonkeyPatch, pids: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(pids / "below-a-file"))
+    assert shell("pwd").stdout == "/\n"
+
+
+def test_the_command_leads_a_session_of_its_own() -> None:
+    """A Ctrl-C at the terminal is for the program, not for its commands."""
+    assert python("import os; print(os.getsid(0) == os.getpid() == os.getpgid(0))").stdout == "True\n"
+
+
+def test_no_descriptors_are_inherited(tmp_path: Path) -> None:
+    with (tmp_path / "open").open("w") as handle:
+        os.set_inheritable(handle.fileno(), True)
+        code = "import os, sys\ntry: os.fstat(int(sys.argv[1])); print('inherited')\nexcept OSError: print('closed')"
+        assert python(code, str(handle.fileno())).stdout == "closed\n"
+
+
+# How it ends
+
+
+def test_a_late_command_is_killed_with_its_children(pids: Path, scratch: Path) -> None:
+    with pytest.raises(SourceError) as caught:
+        shell(f"echo $$ >> {pids}; sleep 120 & echo $! >> {pids}; sleep 120", timeout=0.5)
+    assert caught.value.reason == Reason.TIMED_OUT
+    assert caught.value.message == "/bin/sh gave no answer in 0.5 s and was killed"
+    listed = [int(pid) for pid in pids.read_text().split()]
+    assert len(listed) == 2
+    assert all(gone(pid) for pid in listed)
+    assert list(scratch.iterdir()) == []
+
+
+ESCAPE = """
+import os, sys, subprocess, time
+held = subprocess.Popen([sys.executable, "-IS", "-c", "import time; time.sleep(120)"], start_new_session=True)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open(sys.argv[1], "a") as log:
+            print(os.getpid(), file=log)
+        time.sleep(120)
+    os._exit(0)
+os.wait()
+with open(sys.argv[1], "a") as log:
+    print(held.pid, file=log)
+"""
+
+
+def test_children_that_left_the_group_or_their_parent_are_killed_too(pids: Path) -> None:
+    with pytest.raises(SourceError):
+        python(ESCAPE + "\ntime.sleep(120)", str(pids), timeout=1.5)
+    listed = [int(pid) for pid in pids.read_text().split()]
+    assert len(listed) == 2
+    assert all(gone(pid) for pid in listed)
+
+
+def test_a_child_that_wiped_its_environment_is_killed_too(pids: Path) -> None:
+    """Nothing but its parent tells whose it is."""
+    code = """
+    import subprocess, sys, time
+    child = subprocess.Popen([sys.executable, "-IS", "-c", "import time; time.sleep(120)"], env={}, start_new_session=True)
+    print(child.pid, file=open(sys.argv[1], "w"))
+    time.sleep(120)
+    """
+    with pytest.raises(SourceError):
+        python(code, str(pids), timeout=1.0)
+    assert wait_until_gone(int(pids.read_text()))
+
+
+def test_a_command_that_cannot_be_killed_now_is_reaped_by_a_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that the kernel holds on to: it is not waited for, and leaves no zombie in the end."""
+    monkeypatch.setattr(Child, "kill", lambda child: None)
+    before = set(psutil.Process().children())
+    with pytest.raises(SourceError):
+        shell("sleep 2", timeout=0.1)
+    (left,) = set(psutil.Process().children()) - before
+    assert wait_until_gone(left.pid)
+    assert left.status() == psutil.STATUS_ZOMBIE
+    shell("true")
+    assert left not in psutil.Process().children()
+
+
+def test_a_command_that_ignores_signals_is_killed(pids: Path) -> None:
+    started = time.monotonic()
+    with pytest.raises(SourceError, match="was killed"):
+        shell(f"trap '' TERM INT HUP; echo $$ > {pids}; while :; do sleep 1; done", timeout=0.3)
+    assert time.monotonic() - started < SOON
+    assert gone(int(pids.read_text()))
+
+
+def test_a_late_command_that_closed_its_output_is_killed(pids: Path) -> None:
+    with pytest.raises(SourceError, match="was killed"):
+        shell(f"echo $$ > {pids}; exec >/dev/null 2>&1; sleep 120", timeout=0.5)
+    assert gone(int(pids.read_text()))
+
+
+def test_a_child_that_keeps_the_output_open_is_waited_for_a_grace_only(pids: Path) -> None:
+    done = python(ESCAPE + "\nprint('payload')", str(pids), timeout=60)
+    assert done.stdout == "payload\n"
+    assert done.returncode == 0
+    assert done.seconds < SOON
+    assert all(gone(int(pid)) for pid in pids.read_text().split())
+
+
+def test_a_daemon_that_holds_nothing_of_ours_is_left_alone(pids: Path) -> None:
+    done = shell(f"sleep 120 >/dev/null 2>&1 & echo $! > {pids}; echo done")
+    assert done.stdout == "done\n"
+    assert not gone(int(pids.read_text()))
+
+
+@pytest.mark.parametrize("stream", ["1", "2"])
+def test_endless_output_is_cut_and_the_command_killed(stream: str, pids: Path) -> None:
+    done = shell(f"echo $$ > {pids}; while :; do echo 0123456789; done >&{stream}", max_output=50_000)
+    assert done.truncated
+    assert len(done.stdout) + len(done.stderr) == 50_000
+    assert done.returncode == -signal.SIGKILL
+    assert gone(int(pids.read_text()))
+
+
+def test_output_of_exactly_the_bound_is_whole() -> None:
+    done = shell("printf 0123456789", max_output=10)
+    assert (done.stdout, done.truncated, done.returncode) == ("0123456789", False, 0)
+
+
+def test_endless_output_of_a_child_left_behind_is_cut_too(pids: Path) -> None:
+    done = shell(f"yes & echo $! > {pids}; echo main", max_output=3_000_000)
+    assert len(done.stdout) <= 3_000_000
+    assert wait_until_gone(int(pids.read_text()))
+
+
+def test_nothing_is_left_behind() -> None:
+    """No zombies and no descriptors, after good runs, late ones, cut ones and ones that could not start."""
+    this = psutil.Process()
+    shell("true")
+    before, children = this.num_fds(), set(this.children())
+    for _ in range(5):
+        shell("echo x")
+        shell("yes", max_output=1000)
+        shell("sleep 120 & echo x")
+        for argv in ([SH, "-c", "sleep 120"], ["/nonexistent"]):
+            with pytest.raises(SourceError):
+                commands.run(argv, timeout=0.05)
+    assert this.num_fds() <= before
+    assert set(this.children()) <= children
+
+
+# What cannot be started
+
+
+@pytest.mark.parametrize("argv", [[], ["sh"], ["./sh"], ["bin/sh", "-c", "true"]])
+def test_a_relative_path_is_refused(argv: list[str]) -> None:
+    with pytest.raises(ValueError, match="absolute path"):
+        commands.run(argv, timeout=1)
+
+
+def test_a_command_that_is_not_there_is_unavailable(scratch: Path) -> None:
+    with pytest.raises(SourceError, match="/nonexistent/tool is not there") as caught:
+        commands.run(["/nonexistent/tool"], timeout=1)
+    assert caught.value.reason == Reason.DRIVER_UNAVAILABLE
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_script_whose_interpreter_is_missing_is_unavailable(tmp_path: Path) -> None:
+    tool = tmp_path / "tool"
+    tool.write_text("#!/nonexistent/python\n")
+    tool.chmod(0o755)
+    with pytest.raises(SourceError, match="the interpreter that it names") as caught:
+        commands.run([str(tool)], timeout=1)
+    assert caught.value.reason == Reason.DRIVER_UNAVAILABLE
+
+
+def test_a_file_that_may_not_be_executed_lacks_permission(tmp_path: Path) -> None:
+    tool = tmp_path / "tool"
+    tool.write_text("#!/bin/sh\n")
+    with pytest.raises(SourceError, match="may not be executed") as caught:
+        commands.run([str(tool)], timeout=1)
+    assert caught.value.reason == Reason.NO_PERMISSION
+
+
+def test_a_file_that_is_no_program_is_an_error_with_words(tmp_path: Path) -> None:
+    tool = tmp_path / "tool"
+    tool.write_bytes(b"\x00\x01\x02")
+    tool.chmod(0o755)
+    with pytest.raises(SourceError, match="could not be started: Exec format error") as caught:
+        commands.run([str(tool)], timeout=1)
+    assert caught.value.reason == Reason.DRIVER_ERROR
+
+
+# Finding
+
+
+def executable(directory: Path, name: str = "tool", mode: int = 0o755) -> str:
+    directory.mkdir(exist_ok=True)
+    path = directory / name
+    path.write_text("#!/bin/sh\n")
+    path.chmod(mode)
+    return str(path)
+
+
+def test_path_comes_before_the_vendors_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = executable(tmp_path / "a"), executable(tmp_path / "b")
+    monkeypatch.setenv("PATH", str(tmp_path / "a"))
+    assert commands.find("tool", [str(tmp_path / "b")]) == first
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert commands.find("tool", [f"{tmp_path / 'b'}/"]) == second
+    assert commands.find("tool") is None
+
+
+def test_relative_directories_are_never_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executable(tmp_path / "bin")
+    monkeypatch.chdir(tmp_path / "bin")
+    for path in (".", "", ":", "../bin"):
+        monkeypatch.setenv("PATH", path)
+        assert commands.find("tool", [".", "", "../bin"]) is None
+
+
+def test_what_may_be_executed_is_preferred_and_the_rest_is_still_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, runnable = executable(tmp_path / "a", mode=0o644), executable(tmp_path / "b")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'a'}:{tmp_path / 'b'}")
+    assert commands.find("tool") == runnable
+    Path(runnable).unlink()
+    assert commands.find("tool") == plain
+
+
+def test_a_directory_is_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tool").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert commands.find("tool") is None
+
+
+# Threads, exit, fork
+
+
+def test_runs_in_many_threads_do_not_mix() -> None:
+    results: dict[int, str] = {}
+
+    def work(number: int) -> None:
+        results[number] = shell(f"echo {number}; sleep 0.1; echo {number}").stdout
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {number: f"{number}\n{number}\n" for number in range(12)}
+
+
+def interpreter(code: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Another interpreter with the package on its path."""
+    root = str(Path(commands.__file__).parents[2])
+    environment = os.environ | {"PYTHONPATH": root}
+    argv = [PYTHON, "-c", textwrap.dedent(code), *arguments]
+    return subprocess.run(argv, env=environment, input=given, capture_output=True, text=True, timeout=30)
+
+
+EXIT_MEANWHILE = """
+import sys, tempfile, threading, time
+from accelmetrics.backends.kit import commands
+tempfile.tempdir = sys.argv[1]
+def work():
+    commands.run(["/bin/sh", "-c", "echo $$ > " + sys.argv[2] + "; sleep 120"], timeout=100)
+threading.Thread(target=work, daemon=True).start()
+while not open(sys.argv[2]).read().strip():
+    time.sleep(0.01)
+"""
+
+
+def test_interpreter_exit_waits_for_nothing_and_leaves_nothing(pids: Path, scratch: Path) -> None:
+    started = time.monotonic()
+    done = interpreter(EXIT_MEANWHILE, str(scratch), str(pids))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert time.monotonic() - started < SOON
+    assert wait_until_gone(int(pids.read_text()))
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_fork_that_exits_leaves_its_parents_commands_alone(pids: Path, scratch: Path) -> None:
+    code = """
+    import os
+    if os.fork() == 0:
+        sys.exit(0)
+    os.wait()
+    time.sleep(0.2)
+    os.kill(int(open(sys.argv[2]).read()), 0)
+    print("still there")
+    """
+    done = interpreter(EXIT_MEANWHILE + textwrap.dedent(code), str(scratch), str(pids))
+    assert (done.stdout, done.returncode) == ("still there\n", 0)
+
+
+def test_after_a_fork_in_the_middle_of_a_run_the_child_can_run_commands(pids: Path, scratch: Path) -> None:
+    code = """
+    import os
+    if os.fork() == 0:
+        print(commands.run(["/bin/sh", "-c", "echo from the child"], timeout=5).stdout, end="", flush=True)
+        os._exit(0)
+    os.wait()
+    """
+    assert interpreter(EXIT_MEANWHILE + textwrap.dedent(code), str(scratch), str(pids)).stdout == "from the child\n"
+
+
+RUN_AT_EXIT = """
+import atexit, sys
+from accelmetrics.backends.kit import commands
+def late():
+    try:
+        print(commands.run(["/bin/echo", "ran"], timeout=5).stdout, end="")
+    except commands.SourceError as error:
+        print(error)
+def run():
+    commands.run(["/bin/true"], timeout=5)
+for step in sys.argv[1:]:
+    {"register": lambda: atexit.register(late), "run": run}[step]()
+"""
+
+
+def test_nothing_is_started_once_running_commands_were_killed_at_exit() -> None:
+    """Handlers at exit are called in reverse: the one registered first comes after the runner's own."""
+    assert interpreter(RUN_AT_EXIT, "register", "run").stdout == "the interpreter is exiting: no more commands are started\n"
+    assert interpreter(RUN_AT_EXIT, "run", "register").stdout == "ran\n"
+
+
+# The part that a long-lived command shares
+
+
+def test_a_child_can_be_read_line_by_line_and_is_killed_when_left(pids: Path, scratch: Path) -> None:
+    script = f"echo $$ > {pids}; while :; do echo tick; sleep 0.01; done"
+    with Child([SH, "-c", script]) as child:
+        lines = [child.outputs[0].readline() for _ in range(3)]
+        assert not child.ended()
+    assert lines == [b"tick\n"] * 3
+    assert gone(int(pids.read_text()))
+    assert child.process.returncode == -signal.SIGKILL
+    assert list(scratch.iterdir()) == []

@@ -1,0 +1,496 @@
+"""The supervised child: what it promises, whatever the command does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accelmetrics.backends.kit import line_process as streams
+from accelmetrics.backends.kit.line_process import CLOSED, FORKED, Lines, Record, Stream
+from accelmetrics.schemas.reasons import Reason
+
+TICK = "import sys, time, os, json\nsay = lambda text: (sys.stdout.write(text), sys.stdout.flush())\n"
+FOREVER = TICK + "n = 0\nwhile True:\n    n += 1\n    say(json.dumps({'n': n, 'pid': os.getpid()}) + '\\n')\n    time.sleep(0.02)\n"
+
+Start = Callable[..., Stream]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Make a stream of a Python program; each is closed in the end."""
+    made: list[Stream] = []
+
+    def program(text: str, **options: object) -> Stream:
+        command = tmp_path / f"program{len(made)}"
+        command.write_text(f"#!{sys.executable} -IS\n{text}", "utf-8")
+        command.chmod(0o755)
+        stream = Stream([str(command)], **{"silence": 5.0, "first_pause": 0.05} | options)  # type: ignore[arg-type]
+        made.append(stream)
+        return stream
+
+    yield program
+    for stream in made:
+        stream.close()
+
+
+def come_true(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.01)
+
+
+def first(stream: Stream) -> Record:
+    record = stream.wait(10.0)
+    assert record is not None, stream.failure
+    return record
+
+
+def child_of(stream: Stream) -> int:
+    pid = json.loads(first(stream).line)["pid"]
+    assert isinstance(pid, int)
+    return pid
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, reaped or not: who reaps an orphan is not ours to say."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time_ns(self) -> int:
+        return 0
+
+
+# Lines
+
+
+@given(st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")), max_size=8), st.data())
+def test_lines_come_out_whole_however_they_are_cut(lines: list[bytes], data: st.DataObject) -> None:
+    text = b"".join(line + b"\n" for line in lines) + b"rest"
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    reader = Lines(100)
+    pieces = [text[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    found = [line for piece in pieces for line in reader.feed(piece)]
+    assert found == [line.strip() for line in lines if line.strip()]
+    assert reader.dropped == 0
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_line_above_the_bound_is_passed_over_and_the_next_is_whole(size: int) -> None:
+    reader = Lines(20)
+    text = b"x" * 50 + b"\n" + b"y" * 20 + b"\n"
+    found = [line for begin in range(0, len(text), size) for line in reader.feed(text[begin : begin + size])]
+    assert found == [b"y" * 20]
+    assert reader.dropped == 1
+
+
+def test_a_line_without_end_takes_no_memory() -> None:
+    reader = Lines(1000)
+    for _ in range(100):
+        assert reader.feed(b"x" * 999) == []
+    assert sum(len(piece) for piece in reader._pieces) <= 1000
+
+
+# Reading
+
+
+def test_the_latest_line_with_its_age(start: Start) -> None:
+    clock = Clock()
+    stream = start(FOREVER, clock=clock)
+    come_true(lambda: first(stream).number >= 3)
+    clock.now += 2.5
+    record = stream.latest()
+    assert record is not None
+    assert record.age in (0.0, 2.5)
+    assert json.loads(record.line)["n"] >= 3
+    assert stream.failure is None
+
+
+def test_a_record_keeps_the_time_at_which_it_came(start: Start) -> None:
+    clock = Clock()
+    stream = start(TICK + "say('{\"n\": 1}\\n'); time.sleep(60)", clock=clock, silence=100.0)
+    assert first(stream)[:2] == (b'{"n": 1}', 1000.0)
+    clock.now += 2.5
+    assert stream.latest() == (b'{"n": 1}', 1000.0, 2.5, 1)
+
+
+def test_nothing_yet(start: Start) -> None:
+    stream = start(TICK + "time.sleep(60)")
+    assert stream.wait(0.2) is None
+    assert stream.latest() is None
+    assert stream.failure is not None and stream.failure.reason == Reason.TIMED_OUT
+
+
+def test_half_a_line_is_kept_until_the_other_half_comes(start: Start) -> None:
+    stream = start(TICK + "say('{\"a\": '); time.sleep(0.3); say('1}\\n'); time.sleep(60)")
+    assert first(stream).line == b'{"a": 1}'
+
+
+def test_lines_of_many_mebibytes(start: Start) -> None:
+    stream = start(TICK + "say('{\"a\": \"' + 'x' * (5 << 20) + '\"}\\n'); time.sleep(60)")
+    assert len(first(stream).line) == (5 << 20) + 9
+
+
+def test_a_line_that_is_too_long_is_said_and_the_next_one_is_served(start: Start, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    stream = start(
+        TICK + f"say('{{' + 'x' * 5000 + '\\n')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nsay('{{}}\\n'); time.sleep(60)",
+        max_line=4096,
+    )
+    come_true(lambda: stream.failure is not None and stream.failure.reason == Reason.PARSE_ERROR)
+    assert "4096 bytes" in stream.failure.detail  # type: ignore[union-attr]
+    go.touch()
+    assert first(stream).line == b"{}"
+    assert stream.failure is None
+
+
+def test_banners_are_words_and_no_records(start: Start) -> None:
+    stream = start(TICK + "say('Welcome!\\n{\"n\": 1}\\nBye\\n'); time.sleep(60)")
+    assert first(stream).line == b'{"n": 1}'
+    assert first(stream).number == 1
+
+
+def test_a_command_that_prints_no_records_is_told_by_its_words(start: Start) -> None:
+    stream = start(TICK + "say('usage: program [-h]\\n'); time.sleep(60)")
+    come_true(lambda: stream.failure is not None and stream.failure.reason == Reason.PARSE_ERROR)
+    assert stream.failure is not None
+    assert stream.failure.detail == "program0 has printed no record; its last words: usage: program [-h]"
+
+
+def test_errors_are_drained(start: Start) -> None:
+    """More than a pipe holds: whoever does not read it stops the command."""
+    stream = start(TICK + "sys.stderr.write('e' * (1 << 20)); say('{}\\n'); time.sleep(60)")
+    assert first(stream).line == b"{}"
+
+
+# Surroundings
+
+
+def test_the_path_must_be_absolute() -> None:
+    with pytest.raises(ValueError, match="absolute"):
+        Stream(["macmon", "pipe"], silence=1.0)
+
+
+def test_what_the_child_finds(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "x")
+    stream = start(
+        TICK + "say(json.dumps({'in': sys.stdin.read(), 'cwd': os.getcwd(), 'env': dict(os.environ), 'own': os.getpgrp(),"
+        " 'file': open('config.json').read(), 'mode': os.stat('.').st_mode & 0o777}) + '\\n'); time.sleep(60)",
+        files={"config.json": "{}"},
+    )
+    found = json.loads(first(stream).line)
+    assert (found["in"], found["file"], found["mode"]) == ("", "{}", 0o700)
+    assert found["env"]["LC_ALL"] == "C"
+    assert "SECRET" not in found["env"]
+    assert found["own"] != os.getpgrp()
+    assert Path(found["cwd"]).name.startswith("accelmetrics-")
+    stream.close()
+    assert not Path(found["cwd"]).exists()
+
+
+# Ends and restarts
+
+
+def test_a_child_that_dies_is_started_again(start: Start) -> None:
+    stream = start(TICK + "say(json.dumps({'pid': os.getpid()}) + '\\n'); sys.stderr.write('so long\\n'); sys.exit(4)")
+    one = child_of(stream)
+    come_true(lambda: stream.ends > 0 and stream.failure)
+    assert stream.failure == (Reason.DRIVER_ERROR, "program0 ended with status 4; its last words: so long")
+    come_true(lambda: child_of(stream) != one)
+
+
+def test_the_last_record_outlives_the_child_and_grows_old(start: Start) -> None:
+    clock = Clock()
+    stream = start(TICK + "say('{}\\n')", clock=clock, first_pause=60.0)
+    come_true(lambda: stream.ends == 1)
+    clock.now += 7.0
+    assert stream.latest() == (b"{}", 1000.0, 7.0, 1)
+    assert stream.failure is not None and stream.failure.detail == "program0 ended with status 0"
+
+
+def test_half_a_line_before_death_is_no_record(start: Start) -> None:
+    stream = start(TICK + "say('{\"a\": 1')", first_pause=60.0)
+    come_true(lambda: stream.ends == 1)
+    assert stream.latest() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "words"),
+    [
+        ("os.kill(os.getpid(), 9)", Reason.DRIVER_ERROR, "was ended by signal 9"),
+        ("os.kill(os.getpid(), 11)", Reason.DRIVER_ERROR, "was ended by signal 11"),
+        ("sys.exit(0)", Reason.DRIVER_ERROR, "ended with status 0"),
+    ],
+)
+def test_how_it_ended(start: Start, text: str, reason: Reason, words: str) -> None:
+    stream = start(TICK + text, first_pause=60.0)
+    assert stream.wait(10.0) is None
+    assert stream.failure == (reason, f"program0 {words}")
+
+
+def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+    stream = Stream([str(tmp_path / "none")], silence=1.0)
+    assert stream.wait(10.0) is None
+    assert stream.failure is not None and stream.failure.reason == Reason.DRIVER_UNAVAILABLE
+    assert "No such file" in stream.failure.detail
+    stream.close()
+
+
+def test_a_command_that_may_not_be_run(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("x")
+    stream = Stream([str(tmp_path / "plain")], silence=1.0)
+    assert stream.wait(10.0) is None
+    assert stream.failure is not None and stream.failure.reason == Reason.NO_PERMISSION
+    stream.close()
+
+
+def test_pauses_double_and_a_steady_child_resets_them(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    wait_for = threading.Condition.wait_for
+
+    def noted(self: threading.Condition, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        if threading.current_thread().name.startswith("accelmetrics program"):
+            pauses.append(timeout or 0.0)
+            clock.now += steady.pop() if steady else 0.0
+            return wait_for(self, predicate, 0.0)
+        return wait_for(self, predicate, timeout)
+
+    monkeypatch.setattr(threading.Condition, "wait_for", noted)
+    clock, steady = Clock(), list[float]()
+    stream = start("", clock=clock, first_pause=1.0)
+    come_true(lambda: len(pauses) >= 8, 30.0)
+    stream.close()
+    assert pauses[:8] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+
+
+def test_a_child_that_ran_steadily_is_replaced_soon(start: Start, tmp_path: Path) -> None:
+    """Moving the clock while it runs makes it a minute old."""
+    clock = Clock()
+    end = tmp_path / "end"
+    stream = start(TICK + f"say('{{}}\\n')\nwhile not os.path.exists({str(end)!r}): time.sleep(0.01)", clock=clock, silence=1000.0)
+    stream._pause = 60.0
+    first(stream)
+    clock.now += streams.STEADY
+    end.touch()
+    come_true(lambda: stream.starts > 1, 5.0)
+
+
+def test_silence_ends_the_child(start: Start) -> None:
+    stream = start(TICK + "say(json.dumps({'pid': os.getpid()}) + '\\n'); time.sleep(60)", silence=0.3)
+    pid = child_of(stream)
+    come_true(lambda: stream.starts > 1)
+    assert gone(pid)
+
+
+def test_silence_from_the_start_is_borne_a_little_longer(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    stream = start(TICK + "time.sleep(60)", silence=0.1, clock=clock)
+    time.sleep(0.5)
+    clock.now += streams.START_UP - 0.1
+    time.sleep(0.5)
+    assert stream.ends == 0
+    clock.now += 0.2
+    come_true(lambda: stream.ends == 1)
+    assert stream.failure is not None and stream.failure.reason == Reason.TIMED_OUT
+
+
+def test_a_child_that_closes_its_outputs_and_lives_on_is_ended(start: Start) -> None:
+    stream = start(TICK + "say(json.dumps({'pid': os.getpid()}) + '\\n'); os.close(1); os.close(2); time.sleep(60)")
+    pid = child_of(stream)
+    come_true(lambda: stream.ends == 1, 3.0)
+    assert gone(pid)
+    assert stream.failure == (Reason.DRIVER_ERROR, "program0 closed its output and was killed")
+
+
+def test_what_a_dead_child_left_behind_is_killed(start: Start) -> None:
+    """It holds the outputs open, in a session of its own."""
+    stream = start(
+        TICK + "import subprocess\nleft = subprocess.Popen([sys.executable, '-IS', '-c', 'import time; time.sleep(60)'],"
+        " start_new_session=True)\nsay(json.dumps({'pid': left.pid}) + '\\n')",
+        first_pause=60.0,
+    )
+    pid = child_of(stream)
+    come_true(lambda: stream.ends == 1)
+    assert gone(pid)
+
+
+def test_it_never_spins(start: Start) -> None:
+    """A child that prints nothing, one that is dead, one that closed its outputs: none of them costs anything."""
+    made = [start(TICK + text, first_pause=60.0) for text in ("time.sleep(60)", "sys.exit(1)", "os.close(1); os.close(2); time.sleep(60)")]
+    come_true(lambda: made[1].ends and made[2].ends)
+    before = time.process_time()
+    time.sleep(1.0)
+    assert time.process_time() - before < 0.1
+
+
+# Its end, and ours
+
+
+STUBBORN = (
+    TICK + "import signal, subprocess\n"
+    "for number in (1, 2, 13, 15): signal.signal(number, signal.SIG_IGN)\n"
+    "sleep = [sys.executable, '-IS', '-c', 'import time; time.sleep(120)']\n"
+    "left = [subprocess.Popen(sleep).pid, subprocess.Popen(sleep, start_new_session=True).pid]\n"
+    "say(json.dumps({'pid': os.getpid(), 'left': left, 'cwd': os.getcwd()}) + '\\n')\ntime.sleep(120)\n"
+)
+
+
+def test_closing_ends_it_with_all_its_children_and_reaps_it(start: Start) -> None:
+    before = {child.pid for child in psutil.Process().children()}
+    stream = start(STUBBORN)
+    told = json.loads(first(stream).line)
+    stream.close()
+    assert all(gone(pid) for pid in (told["pid"], *told["left"]))
+    assert {child.pid for child in psutil.Process().children()} <= before
+    assert stream.failure == CLOSED
+    assert stream.latest() is not None, "what was read is not forgotten"
+
+
+def test_closing_twice_and_before_anything_was_started(start: Start) -> None:
+    stream = start(FOREVER)
+    stream.close()
+    stream.close()
+    assert not stream._thread.is_alive()
+
+
+PARENT = """
+import os, sys, time
+from accelmetrics.backends.kit.line_process import Stream
+stream = Stream([sys.argv[1]], silence=60.0)
+print(stream.wait(10.0).line.decode(), flush=True)
+{end}
+"""
+
+
+def parent(program: Path, end: str) -> tuple[subprocess.Popen[str], dict[str, object]]:
+    process = subprocess.Popen([sys.executable, "-c", PARENT.format(end=end), str(program)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    told: dict[str, object] = json.loads(process.stdout.readline())
+    return process, told
+
+
+@pytest.fixture
+def stubborn(tmp_path: Path) -> Path:
+    program = tmp_path / "stubborn"
+    program.write_text(f"#!{sys.executable} -IS\n{STUBBORN}", "utf-8")
+    program.chmod(0o755)
+    return program
+
+
+def all_gone(told: dict[str, object]) -> bool:
+    left = told["left"]
+    assert isinstance(left, list) and isinstance(told["pid"], int)
+    return all(gone(pid) for pid in (told["pid"], *left))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_it_dies_with_its_parent_however_that_dies(stubborn: Path, number: signal.Signals) -> None:
+    """A silent one that ignores signals, with children of which one has left the group."""
+    process, told = parent(stubborn, "time.sleep(120)")
+    with process:
+        process.send_signal(number)
+        process.wait(10)
+    come_true(lambda: all_gone(told))
+    come_true(lambda: not Path(str(told["cwd"])).exists())
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(3)", "os._exit(4)", "raise SystemError"], ids=["end", "exit", "_exit", "error"])
+def test_interpreter_exit_waits_for_nothing_and_leaves_nothing(stubborn: Path, end: str) -> None:
+    process, told = parent(stubborn, end)
+    started = time.monotonic()
+    with process:
+        process.wait(10)
+    assert time.monotonic() - started < 2.0
+    come_true(lambda: all_gone(told))
+
+
+def test_after_a_fork_the_new_process_leaves_it_alone(start: Start) -> None:
+    stream = start(FOREVER)
+    pid = child_of(stream)
+    inside, outside = os.pipe()
+    forked = os.fork()
+    if forked == 0:
+        stream.close()
+        alone = stream.latest() is None and stream.wait(0.1) is None and stream.failure == FORKED
+        os.write(outside, b"y" if alone else b"n")
+        os._exit(0)
+    os.waitpid(forked, 0)
+    assert os.read(inside, 1) == b"y"
+    os.close(inside)
+    os.close(outside)
+    number = first(stream).number
+    come_true(lambda: first(stream).number > number + 5)
+    assert child_of(stream) == pid
+    assert stream.starts == 1
+
+
+def test_a_fork_that_lives_on_does_not_keep_it_alive(stubborn: Path) -> None:
+    """The forked process holds no end of the pipe whose closing tells that the parent is gone."""
+    process, told = parent(
+        stubborn, "child = os.fork()\nif child == 0: time.sleep(20); os._exit(0)\nprint(child, flush=True); time.sleep(120)"
+    )
+    assert process.stdout is not None
+    forked = int(process.stdout.readline())
+    with process:
+        process.kill()
+        process.wait(10)
+        come_true(lambda: all_gone(told), 5.0)
+        os.kill(forked, signal.SIGKILL)
+
+
+def test_where_there_is_no_interpreter_the_command_is_started_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "program"
+    text = TICK + "say(json.dumps({'pid': os.getpid(), 'parent': os.getppid(), 'in': sys.stdin.read()}) + '\\n'); time.sleep(60)"
+    program.write_text(f"#!{sys.executable} -IS\n{text}", "utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", "")
+    stream = Stream([str(program)], silence=5.0)
+    told = json.loads(first(stream).line)
+    assert (told["parent"], told["in"]) == (os.getpid(), "")
+    stream.close()
+    assert gone(told["pid"])
+
+
+def test_many_threads_may_ask(start: Start) -> None:
+    stream = start(FOREVER)
+    first(stream)
+    seen: list[int] = []
+
+    def ask() -> None:
+        before = 0
+        for _ in range(300):
+            record = stream.latest()
+            assert record is not None and record.number >= before
+            before = record.number
+        seen.append(before)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 4

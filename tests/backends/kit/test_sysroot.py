@@ -1,0 +1,123 @@
+"""The look at the PCI bus that all backends share: one for all of them, and never an old one for long."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from accelmetrics.backends.kit import sysroot
+from accelmetrics.backends.kit.sysroot import PciBus, pci_devices
+from tests.sampling.conftest import until
+
+AMD, NVIDIA = "0x1002", "0x10de"
+
+
+@pytest.fixture(autouse=True)
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without devices, at which nobody has looked."""
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    monkeypatch.setattr("accelmetrics.backends.kit.sysroot._BUS", PciBus())
+    return tmp_path
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The vendor files that were read."""
+    read: list[str] = []
+    really = sysroot._vendor
+
+    def noted(path: str) -> str:
+        read.append(path)
+        return really(path)
+
+    monkeypatch.setattr("accelmetrics.backends.kit.sysroot._vendor", noted)
+    return read
+
+
+def plug(root: Path, address: str, vendor: str, kind: str = "0x030000") -> Path:
+    device = root / "sys/bus/pci/devices" / address
+    device.mkdir(parents=True, exist_ok=True)
+    (device / "vendor").write_text(f"{vendor}\n")
+    (device / "class").write_text(f"{kind}\n")
+    return device
+
+
+def test_each_vendor_has_its_own_of_the_classes_asked_for_in_order(system: Path) -> None:
+    for address, vendor, kind in (
+        ("0000:81:00.0", AMD, "0x030000"),
+        ("0000:03:00.0", AMD, "0x120000"),
+        ("0000:03:00.1", AMD, "0x040300"),
+        ("0000:05:00.0", NVIDIA, "0x030200"),
+    ):
+        plug(system, address, vendor, kind)
+    assert pci_devices(AMD) == ["0000:03:00.0", "0000:03:00.1", "0000:81:00.0"]
+    assert pci_devices(AMD, ("0x03", "0x12")) == ["0000:03:00.0", "0000:81:00.0"]
+    assert pci_devices(NVIDIA) == ["0000:05:00.0"]
+    assert pci_devices("0x1ae0") == []
+
+
+def test_one_look_serves_every_vendor(system: Path, looks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PciBus, "LASTS", 60.0)
+    plug(system, "0000:03:00.0", AMD)
+    for vendor in (AMD, NVIDIA, AMD):
+        pci_devices(vendor)
+    assert len(looks) == 1
+
+
+def test_a_device_that_comes_or_goes_is_seen_at_once(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PciBus, "LASTS", 60.0)
+    plug(system, "0000:03:00.0", AMD)
+    assert pci_devices(AMD) == ["0000:03:00.0"]
+    second = plug(system, "0000:83:00.0", AMD)
+    assert pci_devices(AMD) == ["0000:03:00.0", "0000:83:00.0"]
+    for path in (*second.iterdir(), second):
+        path.unlink() if path.is_file() else path.rmdir()
+    assert pci_devices(AMD) == ["0000:03:00.0"]
+
+
+def test_a_device_that_takes_anothers_address_is_seen_by_a_later_look(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PciBus, "LASTS", 0.05)
+    plug(system, "0000:03:00.0", AMD)
+    assert pci_devices(NVIDIA) == []
+    plug(system, "0000:03:00.0", NVIDIA)
+    until(lambda: pci_devices(NVIDIA) == ["0000:03:00.0"])
+
+
+def test_another_root_and_another_process_look_for_themselves(
+    system: Path, looks: list[str], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PciBus, "LASTS", 60.0)
+    plug(system, "0000:03:00.0", AMD)
+    other = tmp_path_factory.mktemp("other")
+    plug(other, "0000:03:00.0", NVIDIA)
+    assert pci_devices(AMD)
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(other))
+    assert pci_devices(AMD) == []
+    assert len(looks) == 2
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    assert pci_devices(NVIDIA) == ["0000:03:00.0"]
+    assert len(looks) == 3
+
+
+def test_a_device_that_may_not_be_asked_is_nobodys(system: Path) -> None:
+    plug(system, "0000:03:00.0", AMD)
+    (system / "sys/bus/pci/devices/0000:05:00.0/vendor").mkdir(parents=True)
+    (system / "sys/bus/pci/devices/0000:06:00.0").mkdir()
+    assert pci_devices(AMD) == ["0000:03:00.0"]
+
+
+def test_threads_that_look_together_see_the_same(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PciBus, "LASTS", 0.0)
+    for bus in range(8):
+        plug(system, f"0000:0{bus}:00.0", (AMD, NVIDIA)[bus % 2])
+    found: list[int] = []
+
+    def look() -> None:
+        found.extend(len(pci_devices(vendor)) for _ in range(50) for vendor in (AMD, NVIDIA))
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [4] * 400

@@ -1,0 +1,197 @@
+"""Energy: from counters and from power, against what can be reckoned by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accelmetrics.monitor.energy import DeviceEnergy, Energy, Meter, energy_columns
+from accelmetrics.monitor.rows import REPEATED
+from tests.monitor.watching import row
+
+Reading = tuple[float, float | None, float | None]
+"""Moment, counter, power."""
+FOREVER = float("inf")
+
+
+def energy(readings: Sequence[Reading], begin: float = 0.0, end: float = FOREVER) -> Energy | None:
+    held = DeviceEnergy(begin)
+    for at, counter, power in readings:
+        held.add(at, end, True, counter, power)
+    return held.result()
+
+
+def test_the_counter_is_interpolated_to_the_moments_of_the_window() -> None:
+    """A window from 0.5 to 2.5 has half of the first and half of the last second."""
+    readings: list[Reading] = [(0.0, 1000.0, 1.0), (1.0, 1100.0, 1.0), (2.0, 1300.0, 1.0), (3.0, 1400.0, 1.0)]
+    assert energy(readings, 0.5, 2.5) == Energy(50.0 + 200.0 + 50.0, "counter", 2.0)
+
+
+def test_without_a_counter_power_is_integrated_along_straight_lines() -> None:
+    """From 100 W to 300 W in two seconds is 400 J."""
+    assert energy([(0.0, None, 100.0), (2.0, None, 300.0)]) == Energy(400.0, "integrated", 2.0)
+
+
+def test_at_the_edges_of_the_window_power_holds() -> None:
+    """What was drawn before it and after it is not the window's: no line goes there."""
+    readings: list[Reading] = [(0.0, None, 900.0), (1.0, None, 100.0), (2.0, None, 300.0), (9.0, None, 900.0)]
+    assert energy(readings, 0.5, 5.0) == Energy(50.0 + 200.0 + 900.0, "integrated", 4.5)
+    readings[-1] = (9.0, None, REPEATED)
+    assert energy(readings, 0.5, 5.0) == Energy(50.0 + 200.0 + 900.0, "integrated", 4.5)
+    readings[-1] = (9.0, None, None)
+    assert energy(readings, 0.5, 5.0) == Energy(50.0 + 200.0, "integrated", 1.5)
+    readings[0] = (0.0, 5.0, None)
+    assert energy(readings, 0.5, 5.0) == Energy(200.0, "integrated", 1.0)
+
+
+def test_a_counter_that_is_served_again_at_the_edges_is_still_the_one_to_believe() -> None:
+    """Power is held there, which is no more than a guess: what counts is where each was read."""
+    again = REPEATED
+    readings: list[Reading] = [(0.0, again, again), (1.0, 100.0, 90.0), (2.0, again, again), (3.0, 300.0, 90.0), (4.0, again, again)]
+    assert energy(readings, 0.5, 3.5) == Energy(200.0, "counter", 2.0)
+
+
+def test_a_counter_that_begins_anew_is_not_used() -> None:
+    """The driver was loaded again: what was used until then is not known by the counter, so the power has to tell."""
+    readings: list[Reading] = [(0.0, 5000.0, 100.0), (1.0, 5100.0, 100.0), (2.0, 3.0, 100.0), (3.0, 103.0, 100.0)]
+    assert energy(readings) == Energy(300.0, "integrated", 3.0)
+    assert energy([(at, counter, None) for at, counter, _ in readings]) is None
+
+
+def test_a_device_that_is_lost_and_comes_back_has_the_time_that_is_known() -> None:
+    """Neither source invents what was used while nobody could read it, and `seconds` says how much is known."""
+    held = DeviceEnergy(0.0)
+    for at, counter, power in ((0.0, 0.0, 100.0), (1.0, 100.0, 100.0)):
+        held.add(at, FOREVER, True, counter, power)
+    held.gap()
+    for at, counter, power in ((10.0, 200.0, 100.0), (11.0, 300.0, 100.0)):
+        held.add(at, FOREVER, True, counter, power)
+    assert held.result() == Energy(200.0, "counter", 2.0)
+
+
+def test_a_counter_that_is_seldom_there_gives_way_to_the_power() -> None:
+    """The source that covers the window is the one to believe."""
+    readings: list[Reading] = [(0.0, 0.0, 100.0), (1.0, 100.0, 100.0), (2.0, None, 100.0), (3.0, None, 100.0)]
+    assert energy(readings) == Energy(300.0, "integrated", 3.0)
+
+
+def test_a_pause_is_not_integrated_over() -> None:
+    """Whether the readings beside it were new or served again."""
+    held = DeviceEnergy(0.0)
+    held.add(0.0, FOREVER, True, 0.0, 100.0)
+    held.add(1.0, FOREVER, True, 100.0, 100.0)
+    held.add(60.0, FOREVER, False, REPEATED, REPEATED)
+    held.add(61.0, FOREVER, True, 5000.0, 100.0)
+    held.add(62.0, FOREVER, True, 5100.0, 100.0)
+    assert held.result() == Energy(200.0, "counter", 2.0)
+
+
+def test_a_value_that_was_served_again_is_no_point_of_the_line() -> None:
+    """100 W, the same once more, then 300 W: the line goes from the first to the last."""
+    assert energy([(0.0, None, 100.0), (1.0, None, REPEATED), (2.0, None, 300.0)]) == Energy(400.0, "integrated", 2.0)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 5), st.floats(0, 1000)), min_size=3, max_size=30),
+    st.floats(0, 1),
+    st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_windows_side_by_side_have_the_energy_of_the_whole(pieces: list[tuple[float, float]], share: float, counted: bool) -> None:
+    """Wherever a window is cut in two, at a reading where power is held, nothing is lost and nothing counted twice."""
+    at, counter, readings = 0.0, 0.0, []
+    for seconds, watts in pieces:
+        readings.append((at, counter if counted else None, watts))
+        at, counter = at + seconds, counter + seconds * watts
+    last = readings[-1][0]
+    middle = share * last if counted else readings[int(share * (len(readings) - 1))][0]
+    parts = [found.joules for begin, end in ((0.0, middle), (middle, last)) if (found := energy(readings, begin, end))]
+    whole = energy(readings, 0.0, last)
+    assert whole is not None
+    assert sum(parts) == pytest.approx(whole.joules, rel=1e-9, abs=1e-9)
+
+
+def test_the_columns_are_those_of_whole_devices() -> None:
+    """Not a process's, not a partition's, not another kind of key's."""
+    others = ("gpu.process.0.powerWatts", "gpu.0.mig.0.powerWatts", "tpu.2.energyJoules", "soc.powerWatts", "gpu.1.temp")
+    assert energy_columns(("gpu.0.powerWatts", *others)) == {"gpu.0": (None, 0), "tpu.2": (3, None)}
+
+
+def between(meter: Meter, start: float, end: float) -> float | None:
+    first, last = meter.at(start), meter.at(end)
+    return last.joules - first.joules if first is not None and last is not None and first.since == last.since else None
+
+
+def test_the_meter_adds_the_devices_up_and_tells_any_moment_between_two_readings() -> None:
+    """One device by its counter, the other by its power."""
+    meter = Meter()
+    for at in range(4):
+        meter.add(row({"gpu.0.energyJoules": 500.0 + 200 * at, "gpu.0.powerWatts": 1.0, "gpu.1.powerWatts": 100.0}, float(at), at > 0))
+    assert meter.devices == 2
+    assert meter.latest == 3.0
+    assert between(meter, 0.0, 3.0) == pytest.approx(900.0)
+    assert between(meter, 0.25, 1.75) == pytest.approx(450.0)
+    assert between(meter, -0.1, 1.0) is None
+    assert between(meter, 2.0, 3.1) is None
+
+
+def test_the_meter_does_not_take_a_lost_device_for_an_idle_one() -> None:
+    """While one of them says nothing, what all used is not known."""
+    meter = Meter()
+    both = {"gpu.0.powerWatts": 100.0, "gpu.1.powerWatts": 100.0}
+    for at, values in enumerate((both, both, {"gpu.0.powerWatts": 100.0}, both, both, both)):
+        meter.add(row(values, float(at), at > 0))
+        if at in {2, 3}:
+            assert between(meter, 1.0, float(at)) is None
+    assert between(meter, 3.0, 5.0) == pytest.approx(400.0)
+    assert between(meter, 1.0, 5.0) is None
+
+
+@pytest.mark.parametrize("gap", ["pause", "reset"])
+def test_the_meter_forgets_what_it_cannot_compare(gap: str) -> None:
+    """After a pause, and after a counter began anew, energy is told from there on."""
+    meter = Meter()
+    counts = [100.0, 200.0, 10.0 if gap == "reset" else 900.0, 110.0 if gap == "reset" else 1000.0]
+    for at, count in enumerate(counts):
+        meter.add(row({"gpu.0.energyJoules": count}, float(at), joined=at > 0 and not (gap == "pause" and at == 2)))
+    assert between(meter, 0.0, 3.0) is None
+    assert between(meter, 2.0, 3.0) == pytest.approx(100.0)
+
+
+def test_the_meter_waits_for_a_slow_source() -> None:
+    """Steps between two readings of it share what was used evenly, instead of one having it all."""
+    meter = Meter()
+    for at, count in enumerate((0.0, REPEATED, REPEATED, 300.0)):
+        meter.add(row({"tpu.0.energyJoules": count}, float(at), at > 0))
+        assert meter.latest == (3.0 if at == 3 else 0.0)
+    assert between(meter, 1.0, 2.0) == pytest.approx(100.0)
+
+
+def test_after_a_pause_the_meter_does_not_count_a_slow_source_over_it() -> None:
+    """Though the first reading after it was served again."""
+    meter = Meter()
+    for at, count, joined in ((0.0, 0.0, False), (1.0, 100.0, True), (60.0, REPEATED, False), (61.0, 9000.0, True), (62.0, 9100.0, True)):
+        meter.add(row({"tpu.0.energyJoules": count}, at, joined))
+    assert between(meter, 60.0, 62.0) is None
+    assert between(meter, 61.0, 62.0) == pytest.approx(100.0)
+
+
+def test_without_any_device_the_meter_knows_of_no_energy() -> None:
+    """A machine without accelerators used no known energy, not none."""
+    meter = Meter()
+    for at in range(3):
+        meter.add(row({"cpu": 5.0}, float(at), at > 0))
+    assert meter.latest == 2.0
+    assert between(meter, 1.0, 2.0) is None
+
+
+def test_the_meters_memory_is_bounded() -> None:
+    """It tells the last few thousand readings."""
+    meter = Meter()
+    for at in range(3 * Meter.KEPT):
+        meter.add(row({"gpu.0.powerWatts": 100.0}, float(at), at > 0))
+    assert len(meter._moments) == len(meter._totals) == Meter.KEPT
+    assert between(meter, float(2.5 * Meter.KEPT), 2.5 * Meter.KEPT + 10) == pytest.approx(1000.0)

@@ -1,0 +1,139 @@
+"""Readings as rows: what has a column, which columns are marked as served again, and what is kept from one row to the next."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping
+
+import pytest
+
+from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.monitor.rows import LAYOUTS, REPEATED, Block, Row, RowMaker, split
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.testing import FakeBackend
+from tests.monitor.watching import row
+from tests.sampling.conftest import until
+
+PLACES = (
+    DeviceSlot("gpu.0", 0, None, DeviceIdentity("gpu", "nvidia", 0, uuid="GPU-18ef14e9-dec6-1d7e-1284-3010c6ce98b1")),
+    DeviceSlot("gpu.1", 1, None, DeviceIdentity("gpu", "amd", 0, uuid="0x1cf37bd39a23ae61")),
+    DeviceSlot("tpu.0", 0, None, DeviceIdentity("tpu", "google", 0)),
+)
+
+
+def snapshot(metrics: Mapping[str, float], **sequences: int) -> Snapshot:
+    statuses = tuple(BackendStatus(name, "ok", sequence=sequence) for name, sequence in sequences.items())
+    return Snapshot(10**18, "node", dict(metrics), PLACES, backends=statuses)
+
+
+def values(found: Row) -> dict[str, float]:
+    return dict(zip(found.layout, found.values, strict=True))
+
+
+def test_a_row_has_the_snapshots_keys_and_values() -> None:
+    """Zeros are values, and nothing stands for what is absent."""
+    found = RowMaker().row(snapshot({"gpu.0.gpu": 0, "cpu": 12.5}, nvidia=1), 5.0, True)
+    assert (values(found), found.at, found.time, found.joined) == ({"gpu.0.gpu": 0.0, "cpu": 12.5}, 5.0, 1e9, True)
+
+
+def test_equal_keys_share_one_layout_even_when_they_come_and_go() -> None:
+    """Keys of a process that comes and goes do not make a new tuple each time; too many sets of keys are forgotten."""
+    maker = RowMaker()
+    often, seldom = {"gpu.0.gpu": 1.0}, {"gpu.0.gpu": 1.0, "gpu.process.0.memory": 2.0}
+    rows = [maker.row(snapshot(seldom if number % 2 else often), float(number), True) for number in range(10)]
+    assert len({id(found.layout) for found in rows}) == 2
+    for number in range(5 * LAYOUTS):
+        maker.row(snapshot({f"disk./{number}.usageGB": 1.0}), 20.0, True)
+    assert len(maker._layouts) <= LAYOUTS
+
+
+def test_only_the_columns_of_a_source_that_was_served_again_are_marked() -> None:
+    """A device's keys are its vendor's, those of a process on it too; the host's are found in the catalogue."""
+    maker = RowMaker()
+    slow = {"gpu.1.temp": 50.0, "gpu.process.1.memory": 3.0, "gpu.1.mig.0.gpu": 4.0, "tpu.0.dutyCycle": 9.0}
+    metrics = {"gpu.0.temp": 40.0, **slow, "cpu": 1.0}
+    first = maker.row(snapshot(metrics, nvidia=1, amd=7, tpu=3, host=1), 0.0, True)
+    assert REPEATED not in first.values
+    second = maker.row(snapshot(metrics, nvidia=2, amd=7, tpu=3, host=2), 1.0, True)
+    marked = {key for key, value in values(second).items() if value == REPEATED}
+    assert marked == slow.keys()
+    third = maker.row(snapshot(metrics, nvidia=3, amd=8, tpu=4, host=2), 2.0, True)
+    assert {key for key, value in values(third).items() if value == REPEATED} == {"cpu"}
+
+
+def test_devices_are_of_the_backend_that_lists_them_whatever_their_vendor() -> None:
+    """Backends of other packages are not named after the vendor, and one may list several vendors' devices."""
+    identity = DeviceIdentity("gpu", "acme", 0)
+    places = [
+        DeviceSlot("gpu.0", 0, None, identity, "fake"),
+        DeviceSlot("gpu.1", 1, None, identity, "amd"),
+        DeviceSlot("gpu.2", 2, None, identity),
+    ]
+    maker = RowMaker()
+    for at, sequences in enumerate(({"fake": 1, "amd": 1, "acme": 1}, {"fake": 1, "amd": 2, "acme": 1})):
+        taken = snapshot({f"gpu.{number}.temp": 40.0 for number in range(3)}, **sequences)
+        taken.identities = places
+        found = maker.row(taken, float(at), True)
+    assert values(found) == {"gpu.0.temp": REPEATED, "gpu.1.temp": 40.0, "gpu.2.temp": REPEATED}
+
+
+def test_each_reading_of_a_slow_source_of_another_package_is_counted_once() -> None:
+    """Named after its vendor or not: a monitor that is quicker has as many readings as were taken."""
+    slow = [FakeBackend(name=name, devices=1, interval=0.5) for name in ("fake", "amd")]
+    for backend in slow:
+        backend.device(0).set(powerWatts=functools.partial(next, itertools.count(100)))
+    with Monitor(0.1, backends=slow) as monitor:
+        until(lambda: monitor.status.ticks >= 2)
+        with monitor.window() as window:
+            until(lambda: monitor.status.ticks >= 12)
+        for key in ("gpu.0.powerWatts", "gpu.1.powerWatts"):
+            found = window.summary[key]
+            assert found.count == found.max - found.min + 1
+            assert found.count <= 4
+            assert found.seconds == pytest.approx(window.duration)
+            assert sum(value is not None for value in monitor.history.column(key)) <= 5
+
+
+def test_a_source_without_a_sequence_is_never_taken_for_served_again() -> None:
+    """A document of another producer may not say it."""
+    maker = RowMaker()
+    for at in (0.0, 1.0):
+        assert REPEATED not in maker.row(snapshot({"gpu.0.temp": 40.0}, nvidia=0), at, True).values
+
+
+def test_a_reading_between_two_ticks_is_new_at_the_next_tick() -> None:
+    """Whoever takes only ticks sees each reading of a slow source once, whichever window had it first."""
+    maker = RowMaker()
+
+    def tick(sequence: int, at: float) -> Row:
+        taken = snapshot({"gpu.1.temp": 50.0 + sequence}, amd=sequence)
+        return maker.tick_row(taken, maker.row(taken, at, True))
+
+    assert values(tick(1, 0.0)) == {"gpu.1.temp": 51.0}
+    assert values(maker.row(snapshot({"gpu.1.temp": 52.0}, amd=2), 0.5, True)) == {"gpu.1.temp": 52.0}
+    assert values(maker.row(snapshot({"gpu.1.temp": 52.0}, amd=2), 0.7, True)) == {"gpu.1.temp": REPEATED}
+    assert values(tick(2, 1.0)) == {"gpu.1.temp": 52.0}
+    assert values(tick(2, 2.0)) == {"gpu.1.temp": REPEATED}
+
+
+def test_devices_are_told_from_their_partitions_and_processes() -> None:
+    """Sums over devices count each board once."""
+    assert split("gpu.0.powerWatts") == ("gpu.0", "powerWatts")
+    assert split("gpu.0.nvlink.3.state") == ("gpu.0", "nvlink.3.state")
+    assert split("gpu.process.0.powerWatts")[0] == ""
+    assert split("gpu.0.mig.1.smActive") == ("gpu.0", "mig.1.smActive")
+    assert split("cpu.3.cpu_percent") == ("", "cpu.3.cpu_percent")
+    assert split("cpu") == ("", "cpu")
+
+
+def test_a_block_gives_columns_without_the_rows_that_were_forgotten() -> None:
+    """What is skipped is in no column."""
+    block = Block(row({"a": 1.0, "b": 2.0}, 0.0).layout)
+    for number in range(4):
+        block.append(row({"a": float(number), "b": 10.0 + number}, float(number)))
+    block.skip(1)
+    assert (len(block), list(block.rows)) == (3, [1, 2, 3])
+    assert {key: list(column) for key, column in block.columns()} == {"a": [1.0, 2.0, 3.0], "b": [11.0, 12.0, 13.0]}
+    assert list(block.column(1, range(1, 2))) == [11.0]

@@ -1,0 +1,217 @@
+"""What the program logs: taken from anything, derived numbers against numbers reckoned by hand, in bounded memory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from decimal import Decimal
+
+import numpy
+import pytest
+
+from accelmetrics.monitor.energy import Meter
+from accelmetrics.monitor.steps import KEPT, PENDING, StepLog
+from accelmetrics.schemas.record import Step
+from tests.monitor.watching import row
+
+
+class Tensor:
+    """Like a framework's: one number, or several, which is an error of its own kind."""
+
+    def __init__(self, *numbers: float, error: BaseException | None = None) -> None:
+        self.numbers = numbers
+        self.error = error
+
+    def __float__(self) -> float:
+        if self.error is not None:
+            raise self.error
+        if len(self.numbers) != 1:
+            raise RuntimeError(f"a Tensor with {len(self.numbers)} elements cannot be converted to Scalar")
+        return self.numbers[0]
+
+    def __repr__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+def meter(until: float, watts: float = 300.0, devices: int = 1) -> Meter:
+    """Devices that draw so much together, read every second."""
+    made = Meter()
+    for at in range(int(until) + 1):
+        made.add(row({f"gpu.{number}.powerWatts": watts / devices for number in range(devices)}, float(at), at > 0))
+    return made
+
+
+def test_numbers_of_every_kind_are_taken() -> None:
+    """Python's, NumPy's, a tensor's of one number; whole numbers stay whole; None is left out without a word."""
+    steps = StepLog()
+    steps.add(1.0, 10, 7, {"a": 1, "b": 0.5, "c": numpy.float32(0.25), "d": Tensor(2.0), "e": Decimal("0.5"), "f": None, "g": 10**30})
+    found = steps.take(meter(2.0))
+    assert found == ((10, 7, {"a": 1, "b": 0.5, "c": 0.25, "d": 2.0, "e": 0.5, "g": 10**30}),)
+    assert type(found[0].values["a"]) is int
+
+
+def test_the_programs_end_is_let_through() -> None:
+    """A signal handler may end it while a step waits for its loss."""
+    with pytest.raises(SystemExit):
+        StepLog().add(1.0, 10, 1, {"loss": Tensor(error=SystemExit(3))})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("-inf"), 10**400, "0.5 W", [1.0], Tensor(1.0, 2.0), Tensor(error=KeyError("x"))],
+)
+def test_what_is_no_finite_number_is_left_out_and_told_once(value: object, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is raised into the program, whatever the value does; the other numbers of the step are kept."""
+    steps = StepLog()
+    with caplog.at_level(logging.WARNING, logger="accelmetrics"):
+        for number in range(3):
+            steps.add(1.0, 10, number, {"loss": value, "epoch": 1})  # type: ignore[dict-item]
+    assert [step.values for step in steps.take(meter(2.0))] == [{"epoch": 1}] * 3
+    assert [message.getMessage() for message in caplog.records] == [
+        f"monitor.log: loss is a {type(value).__name__} that is no finite number: left out, here and from now on"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("step", "kept"), [(3, 3), (numpy.int64(3), 3), (True, 1), (None, None), (2.5, None), ("3", None), (2**63, None), ({"loss": 1}, None)]
+)
+def test_a_step_is_a_whole_number_or_none(step: object, kept: int | None) -> None:
+    """What else is given as one is left out: exporters write it into files and databases."""
+    steps = StepLog()
+    steps.add(1.0, 10, step, {"loss": 0.5})
+    (found,) = steps.take(meter(2.0))
+    assert found.step == kept
+    assert type(found.step) is (int if kept is not None else type(None))
+
+
+def test_throughput_and_efficiency_are_those_reckoned_by_hand() -> None:
+    """Two steps further in 4 s at 300 W of two devices: 2 s a step, and 6,000 tokens for 1,200 J."""
+    steps = StepLog()
+    steps.add(1.0, 0, 10, {"tokens": 1000, "samples": 5})
+    steps.add(5.0, 0, 12, {"tokens": 6000, "samples": 24, "loss": 0.5})
+    first, second = steps.take(meter(6.0, 300.0, devices=2))
+    assert first.values == {"tokens": 1000, "samples": 5}
+    assert second.values == pytest.approx(
+        {
+            "tokens": 6000,
+            "samples": 24,
+            "loss": 0.5,
+            "step_seconds": 2.0,
+            "tokens_per_second": 1500.0,
+            "tokens_per_joule": 5.0,
+            "tokens_per_joule_of_mean_device": 10.0,
+            "samples_per_second": 6.0,
+            "samples_per_joule": 0.02,
+            "samples_per_joule_of_mean_device": 0.04,
+        }
+    )
+
+
+def test_a_step_waits_for_the_reading_that_says_what_it_used() -> None:
+    """And is given out once; at the end all are, without what is not known."""
+    steps = StepLog()
+    for at in (0.5, 1.5, 2.5):
+        steps.add(at, 0, None, {"tokens": 300})
+    assert len(steps.take(meter(2.0))) == 2
+    assert steps.take(meter(2.0)) == ()
+    (last,) = steps.take(meter(2.0), everything=True)
+    assert last.values == {"tokens": 300, "step_seconds": 1.0, "tokens_per_second": 300.0}
+
+
+def test_a_step_may_last_longer_than_the_meter_remembers() -> None:
+    """An hour at ten readings a second: its energy is known all the same."""
+    steps, known = StepLog(), Meter()
+    steps.add(0.5, 0, 1, {"tokens": 5})
+    for at in range(3 * Meter.KEPT + 1):
+        known.add(row({"gpu.0.powerWatts": 100.0}, float(at), at > 0))
+        if at == Meter.KEPT:
+            assert len(steps.take(known)) == 1
+    steps.add(3 * Meter.KEPT - 0.5, 0, 2, {"tokens": 1000})
+    (found,) = steps.take(known)
+    assert "tokens_per_joule" not in found.values
+    steps.add(3 * Meter.KEPT - 0.25, 0, 3, {"tokens": 1000})
+    for at in range(3 * Meter.KEPT + 1, 6 * Meter.KEPT):
+        known.add(row({"gpu.0.powerWatts": 100.0}, float(at)))
+        steps.take(known)
+    steps.add(6 * Meter.KEPT - 1.25, 0, 4, {"tokens": 1000})
+    assert steps.take(known)[0].values["tokens_per_joule"] == pytest.approx(1000 / (100 * (3 * Meter.KEPT - 1)))
+
+
+def test_nothing_is_derived_that_is_not_known() -> None:
+    """No rate of the first step, no efficiency where a device was lost or nothing gives power, no duration when steps begin anew."""
+    steps = StepLog()
+    steps.add(0.5, 0, 5, {"tokens": 10})
+    steps.add(1.5, 0, 1, {"tokens": 10})
+    without = Meter()
+    for at in range(3):
+        without.add(row({"cpu": 1.0}, float(at), at > 0))
+    first, second = steps.take(without)
+    assert first.values == {"tokens": 10}
+    assert second.values == {"tokens": 10, "tokens_per_second": 10.0}
+
+
+@pytest.mark.parametrize(("logged", "told"), [((0, 1, 2, 3, 4), [False, False, False, False, True]), ((0, 4), [False, False])])
+def test_no_energy_is_told_across_a_moment_at_which_it_was_not_known(logged: tuple[int, ...], told: list[bool]) -> None:
+    """A device was lost between two steps: what it used is in neither."""
+    steps, known = StepLog(), Meter()
+    both, one = {"gpu.0.powerWatts": 100.0, "gpu.1.powerWatts": 100.0}, {"gpu.0.powerWatts": 100.0}
+    found: list[Step] = []
+    for at, values in enumerate((both, both, one, both, both, both)):
+        if at in logged:
+            steps.add(at + 0.5, 0, at, {"tokens": 100})
+        known.add(row(values, float(at), at > 0))
+        found += steps.take(known)
+    assert ["tokens_per_joule" in step.values for step in found] == told
+    assert all(step.values["tokens_per_joule"] == pytest.approx(0.5) for step in found if "tokens_per_joule" in step.values)
+
+
+def test_what_the_program_reckons_itself_is_believed() -> None:
+    """A logged number is not overwritten by a derived one of the same name."""
+    steps = StepLog()
+    steps.add(0.5, 0, 1, {"tokens": 10})
+    steps.add(1.5, 0, 2, {"tokens": 10, "tokens_per_second": 42.0, "step_seconds": 7.0})
+    found = steps.take(meter(2.0))[1].values
+    assert (found["tokens_per_second"], found["step_seconds"]) == (42.0, 7.0)
+
+
+def test_two_steps_at_one_moment_do_not_divide_by_zero() -> None:
+    """Clocks are coarse."""
+    steps = StepLog()
+    for number in range(2):
+        steps.add(1.0, 0, number, {"tokens": 10})
+    assert [step.values for step in steps.take(meter(2.0))] == [{"tokens": 10}] * 2
+
+
+def test_steps_that_no_reading_takes_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """A driver that hangs for hours costs a bounded number of steps, which is said once; those given out are bounded too."""
+    steps = StepLog()
+    for number in range(PENDING + 500):
+        steps.add(1.0, 0, number, {"loss": 1.0})
+    assert [record.getMessage() for record in caplog.records] == [f"monitor.log: {PENDING} steps wait for a reading: the oldest go"]
+    found = steps.take(meter(2.0))
+    assert [found[0].step, len(found)] == [500, PENDING]
+    assert steps.given == found[-KEPT:]
+
+
+def test_every_step_is_given_out_once_whoever_asks() -> None:
+    """The last reading and the stop may come at the same time."""
+    steps, known = StepLog(), meter(2.0)
+    for number in range(2000):
+        steps.add(1.0, 0, number, {"loss": 1.0})
+    found: list[int | None] = []
+    threads = [threading.Thread(target=lambda: found.extend(step.step for step in steps.take(known, True))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(number for number in found if number is not None) == list(range(2000))
+
+
+def test_a_rate_beyond_every_number_is_left_out() -> None:
+    """What follows from a number is held to the same as the number: an infinite rate would spoil the whole record."""
+    steps = StepLog()
+    steps.add(1.0, 10, 1, {"tokens": 1e308})
+    steps.add(1.001, 11, 2, {"tokens": 1e308})
+    last = steps.take(meter(2.0))[-1]
+    assert "tokens_per_second" not in last.values
+    assert last.values["tokens"] == 1e308

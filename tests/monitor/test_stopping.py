@@ -1,0 +1,290 @@
+"""Stopping shares its time fairly, waits for nobody in a circle, piles up no threads, and may be done by a signal handler."""
+
+from __future__ import annotations
+
+import json
+import os
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from accelmetrics import Snapshot
+from accelmetrics.exporters.registry import create
+from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.monitor.outlet import WAITS
+from tests.monitor.test_monitor_exit import LIMIT, PREFACE, run
+from tests.monitor.watching import Gate, Recorder, gpus, no_threads, program, threads, ticks
+from tests.sampling.conftest import until
+from tests.sampling.test_fork_and_exit import in_child, needs_fork
+
+INTERVAL = 0.02
+BATCH = """
+class Batch(Exporter):
+    def export(self, record): pass
+    def flush(self):
+        time.sleep(SECONDS)
+        say("flushed")
+def hung(**options):
+    device = FakeBackend(devices=1)
+    monitor = Monitor(0.05, backends=[device], timeout=10.0, **options).start()
+    ticks(monitor, 2)
+    device.device(0).hang()
+    time.sleep(0.2)
+    return monitor
+"""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays() -> Generator[None, None, None]:
+    yield
+    no_threads("accelmetrics-")
+
+
+def stopping(monitor: Monitor, took: list[float], count: int = 1) -> Callable[[Snapshot], None]:
+    """A callback that stops the monitor, once so many readings have been taken, and notes how long that took."""
+
+    def stop(_: Snapshot) -> None:
+        if monitor.status.ticks >= count:
+            began = time.monotonic()
+            monitor.stop()
+            took.append(time.monotonic() - began)
+
+    return stop
+
+
+def exiting(seconds: float, *lines: str) -> str:
+    """A program whose exporter's flush takes so long, with its last lines."""
+    return "\n".join([BATCH.replace("SECONDS", str(seconds)), *lines, "exiting = time.monotonic()"])
+
+
+def test_a_last_reading_that_does_not_come_leaves_exporters_their_share() -> None:
+    """However long a reading may take: a flush in the second half of the stop's time is completed."""
+    backend, exporter = gpus(1), Recorder("batch")
+    exporter.on_flush = lambda: time.sleep(0.3)
+    monitor = Monitor(INTERVAL, [exporter], backends=[backend], timeout=30.0)
+    with monitor:
+        ticks(monitor, 3)
+        backend.device(0).hang()
+        time.sleep(0.1)
+        began = time.monotonic()
+        monitor.stop(2.0)
+        spent = time.monotonic() - began
+    backend.device(0).release()
+    assert spent < 2.5
+    assert exporter.count("close") == 1
+    assert (monitor.status.exporters[0].sent, monitor.status.exporters[0].dropped) == (monitor.status.ticks, 0)
+
+
+def test_a_hung_driver_leaves_exporters_their_share_at_exit() -> None:
+    """Half of the interpreter's two seconds, whatever the timeout."""
+    spent, status, output, _ = run(exiting(0.5, "monitor = hung(exporters=[Batch()])"))
+    assert (status, output.split()) == (0, ["flushed", "close"])
+    assert spent < LIMIT
+
+
+def test_monitors_whose_readings_hang_cost_the_others_nothing_at_exit() -> None:
+    """Each one's exporters begin to close when its own last reading is there; one of them takes most of the limit here."""
+    spent, status, output, _ = run(
+        exiting(
+            1.1,
+            "monitors = [hung(), hung(), hung()]",
+            "last = Monitor(50.0, [Batch()], backends=[gpus]).start()",
+            "monitors += [last, hung()]",
+            "ticks(last, 1)",
+        )
+    )
+    assert (status, output.split()) == (0, ["flushed", "close"])
+    assert spent < LIMIT
+
+
+def test_callbacks_that_all_stop_the_monitor_do_not_wait_for_each_other() -> None:
+    """Each goes on at once, and everything that was read is delivered."""
+    took, exporter = list[float](), Recorder()
+    monitor = Monitor(INTERVAL, [exporter], backends=[gpus(1)])
+    for _ in range(3):
+        monitor.subscribe(stopping(monitor, took, 5))
+    began = time.monotonic()
+    monitor.start()
+    until(lambda: not monitor.running and not threads("accelmetrics-"))
+    assert time.monotonic() - began < 3.0
+    assert len(took) >= 3
+    assert max(took) < 1.0
+    assert [(one.sent, one.dropped, one.queued) for one in monitor.status.exporters] == [(monitor.status.ticks, 0, 0)] * 4
+
+
+def test_callbacks_that_stop_each_others_monitors_do_not_wait_for_each_other() -> None:
+    """Nor those of three monitors in a circle, each of which stops the next."""
+    took = list[float]()
+    monitors = [Monitor(INTERVAL, backends=[gpus(1)]) for _ in range(3)]
+    together = threading.Barrier(3)
+
+    def once(stop: Callable[[Snapshot], None]) -> Callable[[Snapshot], None]:
+        first = iter([True])
+
+        def meet(snapshot: Snapshot) -> None:
+            if next(first, False):
+                together.wait(5)
+                stop(snapshot)
+
+        return meet
+
+    for number, monitor in enumerate(monitors):
+        monitor.subscribe(once(stopping(monitors[(number + 1) % 3], took)))
+    for monitor in monitors:
+        monitor.start()
+    until(lambda: len(took) >= 3)
+    assert max(took) < 1.0
+    for monitor in monitors:
+        monitor.stop()
+        assert [(one.dropped, one.queued) for one in monitor.status.exporters] == [(0, 0)]
+
+
+def test_callbacks_that_flush_do_not_wait_for_each_other() -> None:
+    """What the others have not delivered yet is said by the answer."""
+    took = list[float]()
+    monitor = Monitor(INTERVAL, backends=[gpus(1)])
+    together = threading.Barrier(2)
+
+    def flushing() -> Callable[[Snapshot], None]:
+        first = iter([True])
+
+        def flush(_: Snapshot) -> None:
+            if next(first, False):
+                together.wait(5)
+                began = time.monotonic()
+                monitor.flush()
+                took.append(time.monotonic() - began)
+
+        return flush
+
+    monitor.subscribe(flushing())
+    monitor.subscribe(flushing())
+    with monitor:
+        until(lambda: len(took) >= 2)
+    assert max(took) < 1.0
+
+
+def test_a_hung_exporter_keeps_one_thread_however_often_its_monitor_is_restarted() -> None:
+    """Records are counted meanwhile; when it comes back, those of the newest run are delivered, after the call that hung."""
+    gate, exporter = Gate(), Recorder("hung")
+    exporter.on_export = lambda _: gate() if exporter.count("export") == 1 else None
+    monitor = Monitor(INTERVAL, [exporter], backends=[gpus(1)])
+    lost = 0
+    for _ in range(20):
+        with monitor:
+            ticks(monitor, 2)
+            assert len(threads("accelmetrics-hung")) == 1
+            monitor.stop(0.05)
+            [status] = monitor.status.exporters
+            assert (status.sent, status.dropped, status.queued) == (0, monitor.status.ticks, 0)
+            lost += status.dropped
+    with monitor:
+        ticks(monitor, 3)
+        assert monitor.status.exporters[0].error == WAITS
+        assert (exporter.count("open"), len(threads("accelmetrics-hung"))) == (1, 1)
+        gate.release()
+        until(lambda: monitor.status.exporters[0].sent >= 4)
+        assert monitor.status.exporters[0].error == ""
+    assert lost >= 40
+    assert (exporter.count("open"), exporter.count("close")) == (2, 2)
+    newest = [record.monitor.ticks for record in exporter.records[1:] if record.monitor is not None]
+    assert newest == list(range(1, monitor.status.ticks + 1))
+    assert len({thread for _, thread in exporter.calls}) == 1
+
+
+def test_a_stop_in_a_signal_handler_never_hangs_the_program() -> None:
+    """It interrupts starts, stops, flushes and subscriptions of the same monitor, anywhere, beside an exporter that hangs."""
+    text = """
+        import signal
+        sys.stderr = open(os.devnull, "w")
+        class Sane(Exporter):
+            def export(self, record): pass
+            def flush(self): pass
+            def close(self): pass
+        class Hung(Sane):
+            name = "hung"
+            def export(self, record): time.sleep(600)
+        monitor = Monitor(0.01, [Sane(), Hung()], backends=[gpus])
+        count, busy = 0, False
+        def handle(*_):
+            global count, busy
+            if not busy:
+                busy, count = True, count + 1
+                monitor.stop(0.005); monitor.flush(0.005); monitor.start(); monitor.subscribe(bool)(); monitor.pause(); monitor.resume()
+                if count % 3 == 0:
+                    monitor.stop(0.005)
+                busy = False
+        signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.0031)
+        end = time.monotonic() + 2.5
+        while time.monotonic() < end:
+            monitor.start()
+            with monitor.window("w"):
+                monitor.log(loss=1.0)
+            monitor.subscribe(bool)(); monitor.pause(); monitor.resume(); monitor.flush(0.002); monitor.stop(0.002)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        monitor.start()
+        ticks(monitor, 3)
+        monitor.flush(0.1)
+        sane = monitor.status.exporters[0].sent > 0
+        monitor.stop(0.1)
+        time.sleep(0.2)
+        print(count > 20, sane, [thread.name for thread in threading.enumerate()], flush=True)
+    """
+    _, status, output, _ = program(PREFACE + textwrap.dedent(text))
+    assert (status, output) == (0, "True True ['MainThread', 'accelmetrics-hung']\n")
+
+
+@needs_fork
+def test_a_child_begins_without_the_exporters_that_the_parent_has_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its own callbacks, history and windows work; one line says what it does without; the parent's file has the parent's alone."""
+    path = tmp_path / "run.jsonl"
+    called, mine = list[Snapshot](), list[Snapshot]()
+    monitor = Monitor(INTERVAL, [create(f"jsonl:{path}")], backends=[gpus(1)])
+    monitor.subscribe(called.append)
+    with monitor:
+        ticks(monitor, 3)
+
+        def child() -> bool:
+            caplog.clear()
+            called.clear()
+            monitor.subscribe(mine.append)
+            with monitor, monitor.window("own") as own:
+                until(lambda: len(mine) >= 5)
+            with monitor:
+                ticks(monitor, 2)
+            [line] = [line.getMessage() for line in caplog.records]
+            works = own.summary["gpu.0.powerWatts"].count > 0 and len(monitor.history) > 5 and not called
+            return (
+                works
+                and "jsonl, callback stay" in line
+                and str(os.getpid()) in line
+                and [one.name for one in monitor.status.exporters] == ["callback"]
+            )
+
+        assert [in_child(child) for _ in range(3)] == [0] * 3
+        before = monitor.status.ticks
+        ticks(monitor, before + 3)
+    numbers = [json.loads(line)["monitor"]["monitor.ticks"] for line in path.read_text().splitlines()]
+    assert numbers == list(range(1, monitor.status.ticks + 1))
+    assert monitor.status.exporters[0].sent == len(numbers)
+    assert caplog.records == []
+
+
+@needs_fork
+def test_a_monitor_that_was_not_started_before_a_fork_takes_its_exporters_along(tmp_path: Path) -> None:
+    """As in a program that makes it, becomes a daemon and then starts it."""
+    path = tmp_path / "run.jsonl"
+    monitor = Monitor(INTERVAL, [create(f"jsonl:{path}")], backends=[gpus(1)])
+
+    def child() -> bool:
+        with monitor:
+            ticks(monitor, 3)
+        return monitor.status.exporters[0].sent == monitor.status.ticks
+
+    assert in_child(child) == 0
+    assert len(path.read_text().splitlines()) >= 4

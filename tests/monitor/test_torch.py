@@ -1,0 +1,183 @@
+"""PyTorch's memory beside the driver's: matched by UUID, and never a reason to import or start anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from accelmetrics.monitor.torch import TorchMemory
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable
+from tests.simulators.torch import Card, of_hip, torch_environment
+
+GPUS = [
+    DeviceIdentity("gpu", "nvidia", 0, uuid="GPU-18ef14e9-dec6-1d7e-1284-3010c6ce98b1"),
+    DeviceIdentity("gpu", "nvidia", 1, uuid="GPU-9b1e4f7a-0c2d-4e8f-a1b3-c5d7e9f0a2b4"),
+    DeviceIdentity("gpu", "nvidia", 2, uuid="GPU-00000000-0000-4000-8000-000000000003"),
+]
+MIG = DeviceIdentity("gpu", "nvidia", 0, uuid="MIG-3f7c1f0e-5b2a-5c1d-9e8f-7a6b5c4d3e2f", parent=GPUS[1].uuid)
+AMD = DeviceIdentity("gpu", "amd", 0, uuid="0x1cf37bd39a23ae61")
+
+PROGRAM = """
+import json, sys
+from accelmetrics.monitor.torch import TorchMemory
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+places = [DeviceSlot(key, 0, visible, DeviceIdentity(*identity)) for key, visible, identity in json.loads(sys.argv[1])]
+snapshot = Snapshot(0, "node", {}, tuple(places))
+memory = TorchMemory()
+"""
+
+
+def plain(uuid: str) -> str:
+    return uuid.partition("-")[2]
+
+
+def run(body: str, places: Sequence[DeviceSlot], cards: Sequence[Card], environment: Mapping[str, str] | None = None) -> object:
+    """What a program of its own, with the stand-in, prints last."""
+    text = json.dumps([(place.key, place.visible_index, list(place.identity)) for place in places])
+    command = [sys.executable, "-c", PROGRAM + textwrap.dedent(body), text]
+    done = subprocess.run(command, env={**os.environ, **torch_environment(cards), **(environment or {})}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def listed(*identities: DeviceIdentity, visible: Sequence[int | None] | None = None) -> list[DeviceSlot]:
+    seen = [None] * len(identities) if visible is None else visible
+    return [DeviceSlot(f"gpu.{number}", number, seen[number], identity) for number, identity in enumerate(identities)]
+
+
+def test_a_program_that_did_not_import_it_has_no_such_numbers_and_no_torch() -> None:
+    """Though the package is there."""
+    found = run("print(json.dumps([memory(snapshot), 'torch' in sys.modules]))", listed(*GPUS), [Card(plain(GPUS[0].uuid), 5, 6)])
+    assert found == [{}, False]
+
+
+def test_cuda_is_never_started() -> None:
+    """A program that imported it for the CPU keeps its GPU memory to itself: nothing of a device is even asked."""
+    body = "import torch; print(json.dumps([memory(snapshot), torch.cuda.is_initialized(), torch.cuda.calls]))"
+    assert run(body, listed(*GPUS), [Card(plain(GPUS[0].uuid), 5, 6)]) == [{}, False, []]
+
+
+def test_devices_are_matched_by_their_uuid() -> None:
+    """Whatever order PyTorch counts in; what it does not see has no numbers, and what we do not list neither."""
+    cards = [
+        Card(plain(GPUS[2].uuid), 300, 400),
+        Card("ffffffff-0000-4000-8000-000000000000", 1, 2),
+        Card(plain(GPUS[0].uuid).upper(), 0, 200),
+    ]
+    found = run("import torch; torch.cuda.init(); print(json.dumps(memory(snapshot)))", listed(*GPUS), cards)
+    assert found == {
+        "torch.2.memoryAllocatedBytes": 300,
+        "torch.2.memoryReservedBytes": 400,
+        "torch.0.memoryAllocatedBytes": 0,
+        "torch.0.memoryReservedBytes": 200,
+    }
+
+
+def test_matching_is_done_once_and_again_when_the_devices_change() -> None:
+    """Two calls a device and tick are all that it costs."""
+    body = """
+        import torch
+        torch.cuda.init()
+        for _ in range(3):
+            memory(snapshot)
+        before = len(torch.cuda.calls)
+        other = Snapshot(0, "node", {}, tuple(places[1:]))
+        print(json.dumps([before, memory(other), [call for call in torch.cuda.calls if call.startswith("started")]]))
+    """
+    cards = [Card(plain(GPUS[0].uuid), 5, 6), Card(plain(GPUS[1].uuid), 7, 8)]
+    found = run(body, listed(*GPUS), cards)
+    assert found == [1 + 2 + 3 * 4, {"torch.1.memoryAllocatedBytes": 7, "torch.1.memoryReservedBytes": 8}, []]
+
+
+def test_a_partition_has_its_numbers_under_its_device() -> None:
+    """A program on a MIG instance of gpu.1 sees that one alone; its UUID has a prefix of its own."""
+    places = [*listed(*GPUS), DeviceSlot("gpu.1.mig.0", 0, 0, MIG)]
+    found = run("import torch; torch.cuda.init(); print(json.dumps(memory(snapshot)))", places, [Card(plain(MIG.uuid), 11, 22)])
+    assert found == {"torch.1.memoryAllocatedBytes": 11, "torch.1.memoryReservedBytes": 22}
+
+
+def test_amds_devices_are_matched_by_the_digits_of_their_unique_id() -> None:
+    """HIP has them where CUDA has a UUID."""
+    assert of_hip(AMD.uuid) == "31636633-3762-6433-3961-323361653631"
+    found = run(
+        "import torch; torch.cuda.init(); print(json.dumps(memory(snapshot)))", listed(GPUS[0], AMD), [Card(of_hip(AMD.uuid), 3, 4)]
+    )
+    assert found == {"torch.1.memoryAllocatedBytes": 3, "torch.1.memoryReservedBytes": 4}
+
+
+def test_without_uuids_devices_are_matched_by_what_is_visible_or_not_at_all() -> None:
+    """PyTorch counts what `CUDA_VISIBLE_DEVICES` leaves, in its order; on a machine of two vendors nobody can tell."""
+    body = "import torch; torch.cuda.init(); print(json.dumps(memory(snapshot)))"
+    cards = [Card("", 10, 20), Card("", 30, 40)]
+    found = run(body, listed(*GPUS, visible=[1, None, 0]), cards)
+    assert found == {
+        "torch.2.memoryAllocatedBytes": 10,
+        "torch.2.memoryReservedBytes": 20,
+        "torch.0.memoryAllocatedBytes": 30,
+        "torch.0.memoryReservedBytes": 40,
+    }
+    assert run(body, listed(*GPUS, visible=[None, None, None]), cards) == {}
+    assert run(body, listed(GPUS[0], AMD, visible=[0, 0]), cards) == {}
+
+
+@pytest.mark.parametrize(
+    "state", ["sys.modules['torch'] = None", "sys.modules['torch'] = types.ModuleType('torch')", "sys.modules['torch'] = 5"]
+)
+def test_half_an_import_is_none(state: str) -> None:
+    """Another thread may be in the middle of it; a test of the user's may have put anything there."""
+    assert run(f"import types; {state}; print(json.dumps(memory(snapshot)))", listed(*GPUS), []) == {}
+
+
+def test_in_this_process_nothing_is_imported() -> None:
+    """Whatever the other tests did."""
+    before = "torch" in sys.modules
+    TorchMemory()(Snapshot(0, "node", {}, tuple(listed(*GPUS))))
+    assert ("torch" in sys.modules) == before
+
+
+def test_a_whole_monitor_has_them_in_its_snapshots_history_and_windows() -> None:
+    """On simulated GPUs, as a training script would see them; not when it watches another process."""
+    try:
+        simulator = NvmlSimulator(4)
+    except SimulatorUnavailable as error:
+        pytest.skip(f"compiler: {error}")
+    body = """
+        import os, threading, time
+        import torch
+        from accelmetrics import Monitor, Sampler
+        uuids = [device.uuid for device in Sampler(["nvidia"]).sample().devices]
+        torch.cuda._CARDS.extend({"uuid": uuids[index].removeprefix("GPU-"), "allocated": 100 + index, "reserved": 200} for index in (3, 1))
+        def ticks(monitor, count):
+            while monitor.status.ticks < count:
+                time.sleep(0.01)
+        with Monitor(0.05, backends=["nvidia"]) as monitor, Monitor(0.05, backends=["nvidia"], pid=os.getppid()) as other:
+            ticks(monitor, 2)
+            before = sorted(key for key in monitor.latest.metrics if key.startswith("torch"))
+            torch.cuda.init()
+            start = monitor.status.ticks
+            with monitor.window("step") as window:
+                ticks(monitor, start + 3)
+            ticks(other, 3)
+            mine = {key: value for key, value in monitor.latest.metrics.items() if key.startswith("torch")}
+            theirs = [key for key in other.latest.metrics if key.startswith("torch")]
+            driver = monitor.latest.metrics["gpu.3.memoryAllocatedBytes"]
+            print(json.dumps([before, mine, theirs, window.summary["torch.3.memoryAllocatedBytes"].max, driver > 1000,
+                              monitor.history.column("torch.1.memoryReservedBytes")[-1]]))
+    """
+    with simulator:
+        found = run(body, [], [], simulator.environment())
+    mine = {
+        f"torch.{index}.{name}": value
+        for index in (3, 1)
+        for name, value in (("memoryAllocatedBytes", 100 + index), ("memoryReservedBytes", 200))
+    }
+    assert found == [[], mine, [], 103.0, True, 200.0]

@@ -1,0 +1,209 @@
+"""The forms in which windows are written, what is refused, and who waits for what."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import textwrap
+import time
+from collections.abc import AsyncGenerator, Generator
+
+import pytest
+
+from accelmetrics.monitor.monitor import Monitor, checked_labels
+from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.testing import FakeBackend
+from tests.monitor.test_monitor_exit import PREFACE
+from tests.monitor.watching import gpus, program
+from tests.sampling.conftest import until
+
+
+def test_a_decorated_generator_is_measured_until_it_is_exhausted() -> None:
+    """With what goes in and comes out of it as without a window."""
+    with Monitor(0.02, backends=[gpus(1)]) as monitor:
+
+        @monitor.window("batches")
+        def batches(count: int) -> Generator[int, str, str]:
+            answer = ""
+            for number in range(count):
+                time.sleep(0.02)
+                answer += yield number
+            return answer
+
+        running = batches(3)
+        found = [next(running), running.send("a"), running.send("b")]
+        with pytest.raises(StopIteration, match="abc"):
+            running.send("c")
+        assert found == [0, 1, 2]
+        window = monitor.windows[-1]
+        assert window.name == "batches"
+        assert window.duration >= 0.06
+        assert window.summary["gpu.0.powerWatts"].count >= 1
+
+
+def test_a_generator_that_is_left_ends_its_window() -> None:
+    """As ``with`` does for what is inside."""
+    with Monitor(3600, backends=[gpus(1)]) as monitor:
+
+        @monitor.window("left")
+        def endless() -> Generator[int, None, None]:
+            while True:
+                yield 1
+
+        running = endless()
+        next(running)
+        running.close()
+        assert [window.name for window in monitor.windows] == ["left"]
+
+
+def test_an_object_with_a_coroutine_for_its_call_is_awaited() -> None:
+    """It lasts as long as what is awaited."""
+
+    class Step:
+        async def __call__(self) -> int:
+            await asyncio.sleep(0.03)
+            return 7
+
+    with Monitor(3600, backends=[gpus(1)]) as monitor:
+        step = Step()
+        step.__dict__["__name__"] = "step"
+        assert asyncio.run(monitor.window("step")(step)()) == 7
+        assert monitor.windows[-1].duration >= 0.03
+
+
+def test_what_cannot_be_decorated_is_refused_at_once() -> None:
+    """And the message says what to write instead."""
+    monitor = Monitor(3600, backends=[gpus(1)])
+
+    async def stream() -> AsyncGenerator[int, None]:
+        yield 1
+
+    with pytest.raises(InvalidOptionError, match=r"stream.* cannot be decorated: write `with monitor\.window\('s'\):` within it"):
+        monitor.window("s")(stream)
+    with pytest.raises(InvalidOptionError, match=r"cannot be decorated"):
+        monitor.window("s")(5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOptionError, match=r"a decorator is written @monitor\.window\('name'\)"):
+
+        @monitor.window  # type: ignore[arg-type]
+        def step() -> None: ...
+
+
+@pytest.mark.parametrize("seconds", [None, "5", float("nan"), True])
+def test_a_time_out_that_is_no_number_is_refused_before_anything_is_done(seconds: object) -> None:
+    """The monitor goes on."""
+    with Monitor(0.02, backends=[gpus(1)]) as monitor:
+        for call in (monitor.stop, monitor.flush):
+            with pytest.raises(InvalidOptionError, match=r"timeout is .*: it must be a number of seconds"):
+                call(seconds)  # type: ignore[arg-type]
+        assert monitor.running
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 1e300, 10**30])
+def test_a_time_out_may_be_as_long_as_one_likes(seconds: float) -> None:
+    """Longer than the system's clocks can say."""
+    monitor = Monitor(0.02, backends=[gpus(1)]).start()
+    until(lambda: monitor.latest is not None)
+    assert monitor.flush(seconds)
+    monitor.stop(seconds)
+    assert not monitor.running
+
+
+def test_only_what_can_be_called_can_subscribe() -> None:
+    """Said at once, and not in the log later."""
+    with pytest.raises(InvalidOptionError, match="None cannot be called"):
+        Monitor(3600, backends=[gpus(1)]).subscribe(None)  # type: ignore[arg-type]
+
+
+def test_a_label_of_none_is_no_label() -> None:
+    """As where an environment variable is not set."""
+    assert checked_labels({"team": None, "job": "5"}) == {"job": "5"}
+
+
+def test_a_metric_that_was_absent_has_no_time_above_anything() -> None:
+    """None, and no error: the device may have been lost. An unknown name is an error."""
+    with Monitor(3600, backends=[gpus(1)]) as monitor:
+        with monitor.window("w") as window:
+            until(lambda: monitor.latest is not None)
+        assert window.seconds_above("gpu.0.fanSpeed", 5) is None
+        assert window.seconds_above("gpu.0.powerWatts", 1e9) == 0.0
+
+
+def test_a_window_that_nobody_knows_any_more_is_measured_no_further() -> None:
+    """Ctrl-C may come in the middle of its beginning: whoever cannot end it shall not pay for it for ever."""
+    with Monitor(3600, backends=[gpus(1)]) as monitor:
+        for _ in range(100):
+            monitor.window("lost").begin()
+        kept = monitor.window("kept").begin()
+        gc.collect()
+        assert monitor._kept.windows._known() == [kept]
+        kept.end()
+
+
+def test_where_no_reading_comes_results_are_waited_for_once() -> None:
+    """Not at each access, nor by each window, until there are readings again."""
+    backend = FakeBackend(devices=1)
+    backend.device(0).set(powerWatts=100.0)
+    backend.hang_open()
+    with Monitor(0.05, backends=[backend], timeout=60.0) as monitor:
+        spent = []
+        for _ in range(3):
+            with monitor.window("w") as window:
+                time.sleep(0.01)
+            began = time.monotonic()
+            assert not window.summary
+            assert not window.energy_joules
+            spent.append(time.monotonic() - began)
+        assert spent[0] < 2.5
+        assert max(spent[1:]) < 0.5
+        backend.release_open()
+        until(lambda: monitor.latest is not None)
+        with monitor.window("w") as window:
+            pass
+        assert window.summary["gpu.0.powerWatts"].count >= 1
+
+
+def test_where_readings_fail_nobody_waits_for_one() -> None:
+    """The monitor knows that none will come."""
+    with Monitor(0.05, backends=[gpus(1)], gpus=[7]) as monitor:
+        until(lambda: monitor.error != "")
+        began = time.monotonic()
+        for _ in range(3):
+            with monitor.window("w") as window:
+                pass
+            assert not window.summary
+        assert time.monotonic() - began < 1.0
+
+
+def test_thousands_of_windows_that_wait_for_a_reading_cost_what_a_few_do() -> None:
+    """A device that hangs keeps their readings back; beginning and ending one stays quick."""
+    text = """
+        from tests.monitor.watching import gpus
+        backend = gpus(1)
+        with Monitor(0.05, backends=[backend], timeout=20.0) as monitor:
+            ticks(monitor, 1)
+            backend.device(0).hang()
+            spent, kept = [], []
+            for _ in range(20_000):
+                began = time.thread_time()
+                with monitor.window("w") as window:
+                    pass
+                spent.append(time.thread_time() - began)
+                kept.append(window)
+            backend.device(0).release()
+        print(sum(spent[-2000:]) < 4 * sum(spent[:2000]) + 0.1, sum(spent[-2000:]) / 2000)
+    """
+    _, status, output, errors = program(PREFACE + textwrap.dedent(text))
+    assert (status, output.split()[0], errors) == (0, "True", ""), output
+
+
+def test_nothing_is_known_of_the_time_in_which_a_driver_opened() -> None:
+    """The first reading counts from when the device was read, not from when somebody began to ask."""
+    backend = gpus(2, powerWatts=100.0)
+    backend.device(0).set(energyJoules=lambda: 100.0 * time.monotonic())
+    backend.slow_open(0.5)
+    with Monitor(0.3, backends=[backend]) as monitor, monitor.window("w") as window:
+        until(lambda: monitor.status.ticks >= 3)
+    for device in ("gpu.0", "gpu.1"):
+        energy = window.energy_joules[device]
+        assert energy.seconds <= window.duration - 0.45
+        assert energy.joules == pytest.approx(100.0 * energy.seconds, rel=0.02)

@@ -1,0 +1,152 @@
+"""What the monitor's tests share: exporters that remember or misbehave, a clock that is told, rows made by hand."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from array import array
+from collections.abc import Callable, Mapping
+
+from accelmetrics.backends.flag import Flag
+from accelmetrics.monitor.beat import REQUEST_PAUSE
+from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.monitor.rows import Row
+from accelmetrics.schemas.record import Record
+from accelmetrics.testing import FakeBackend
+from accelmetrics.testing.fake import FakeClock
+from tests.sampling.conftest import until
+
+LAYOUTS: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+
+def row(values: Mapping[str, float], at: float, joined: bool = True) -> Row:
+    """A reading made by hand; equal keys give the same layout, as those of a row maker do."""
+    layout = LAYOUTS.setdefault(tuple(values), tuple(values))
+    return Row(layout, array("d", values.values()), at, 1e9 + at, joined)
+
+
+class HeldClock(FakeClock):
+    """A clock that stands until it is told to go on. The short wait before a reading on request passes by itself."""
+
+    def wait(self, woken: Flag, seconds: float) -> None:
+        end = self.monotonic() + seconds
+        if seconds <= REQUEST_PAUSE + 1e-9:
+            super().wait(woken, seconds)
+            return
+        while self.monotonic() < end - 1e-9 and not woken.is_set():
+            time.sleep(0.0005)
+
+
+class Recorder:
+    """An exporter that keeps what it is given, and does besides what a test wants it to.
+
+    Attributes:
+        records: What was delivered.
+        calls: The methods that were called, in order, each with its thread.
+        on_open: Called by ``open``, likewise the others; what they raise, it raises.
+    """
+
+    def __init__(self, name: str = "recorder") -> None:
+        self.name = name
+        self.records: list[Record] = []
+        self.calls: list[tuple[str, threading.Thread]] = []
+        self.on_open: Callable[[], object] = bool
+        self.on_export: Callable[[Record], object] = bool
+        self.on_flush: Callable[[], object] = bool
+        self.on_close: Callable[[], object] = bool
+
+    def open(self) -> None:
+        self._called("open")
+        self.on_open()
+
+    def export(self, record: Record) -> None:
+        self._called("export")
+        self.on_export(record)
+        self.records.append(record)
+
+    def flush(self) -> None:
+        self._called("flush")
+        self.on_flush()
+
+    def close(self) -> None:
+        self._called("close")
+        self.on_close()
+
+    def count(self, method: str) -> int:
+        """How often a method was called."""
+        return sum(name == method for name, _ in self.calls)
+
+    def _called(self, method: str) -> None:
+        self.calls.append((method, threading.current_thread()))
+
+
+class Gate:
+    """Something that hangs until it is released."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self._free = threading.Event()
+
+    def __call__(self, *_: object) -> None:
+        self.entered.set()
+        assert self._free.wait(30), "nobody released it"
+
+    def release(self) -> None:
+        self._free.set()
+
+
+def gpus(count: int = 2, **values: float) -> FakeBackend:
+    """Scripted GPUs of no vendor, all with the same values."""
+    backend = FakeBackend(devices=count)
+    for device in backend.all_devices():
+        device.set(**(values or {"powerWatts": 100.0, "gpu": 50}))
+    return backend
+
+
+def spending(clock: FakeClock, *seconds: float, then: float = 0.0) -> Callable[[], float]:
+    """A value whose reading takes so long on a clock: each of these in turn, and another for ever after."""
+    left = iter(seconds)
+
+    def value() -> float:
+        clock.advance(next(left, then))
+        return 1.0
+
+    return value
+
+
+KNOWN: set[threading.Thread] = set()
+"""Those that were there when the test began: shared samplers of other tests keep theirs."""
+
+
+def remember_threads() -> None:
+    """Let ``threads`` tell of those alone that begin from now on."""
+    KNOWN.clear()
+    KNOWN.update(threading.enumerate())
+
+
+def threads(prefix: str = "accelmetrics-") -> list[str]:
+    """The names of our threads."""
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith(prefix) and thread not in KNOWN)
+
+
+def ticks(monitor: Monitor, count: int) -> None:
+    """Wait until a monitor has taken so many readings."""
+    until(lambda: monitor.status.ticks >= count)
+
+
+def no_threads(prefix: str) -> None:
+    """Wait until none of these threads is left."""
+    until(lambda: not threads(prefix))
+
+
+def program(text: str, timeout: float = 30.0, *options: str) -> tuple[float, int, str, str]:
+    """Run a program of its own: how long it took from its line ``begin`` on, its status, output and errors."""
+    preface = "import sys, time; began = time.monotonic()\n"
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, *options, "-c", preface + textwrap.dedent(text)], capture_output=True, text=True, timeout=timeout
+    )
+    return time.monotonic() - started, done.returncode, done.stdout, done.stderr

@@ -1,0 +1,161 @@
+"""``diagnose``: the facts behind ``doctor``, as records."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from accelmetrics.backends.contract import Detection
+from accelmetrics.schemas.errors import DriverGoneError, InvalidOptionError, SourceError, UnknownNameError
+from accelmetrics.schemas.reasons import Reason
+from accelmetrics.testing import FakeBackend
+from accelmetrics.testing.fake import scripted
+from accelmetrics.visibility.diagnosis import ADVICE, BackendFinding, diagnose
+
+
+def finding(backend: FakeBackend, **options: Any) -> BackendFinding:
+    """What is found out about one backend."""
+    (found,) = diagnose([backend], **options).backends
+    return found
+
+
+def test_a_backend_that_works(gpus: FakeBackend) -> None:
+    """Evidence, source, durations, devices, and what they do not give."""
+    gpus.device(0).miss("fanSpeed", Reason.NOT_SUPPORTED, "no fan").miss("smClock", Reason.NOT_SUPPORTED, "no fan")
+    found = finding(gpus)
+    assert (found.present, found.evidence, found.status, found.source) == (True, "4 scripted devices", "ok", "script")
+    assert found.open_seconds is not None
+    assert found.read_seconds is not None
+    assert (found.reason, found.problem, found.advice, found.unreadable) == ("", "", "", 0)
+    (gap,) = found.devices[0].gaps
+    assert (gap.reason, gap.detail, set(gap.names)) == ("not_supported", "no fan", {"fanSpeed", "smClock"})
+    assert found.devices[0].metrics == 2
+    assert all(device.readable for device in found.devices)
+
+
+def test_it_leaves_nothing_open(gpus: FakeBackend) -> None:
+    """Its sources are its own, and closed."""
+    diagnose([gpus])
+    assert (gpus.opened, gpus.closed) == (1, 1)
+
+
+def test_absent(gpus: FakeBackend) -> None:
+    """Named ones are opened in any case; so this is what a failure without hardware looks like."""
+    gpus.detection = Detection(False, "nothing on the bus", advice="buy one")
+    gpus.fail_open(SourceError(Reason.DRIVER_UNAVAILABLE, "no library"))
+    found = finding(gpus)
+    assert (found.present, found.status, found.problem, found.advice) == (False, "failed", "no library", "buy one")
+    assert found.unreadable == 0
+
+
+def test_the_drivers_own_advice_goes_first(gpus: FakeBackend) -> None:
+    """Who fails knows best."""
+    gpus.fail_open(SourceError(Reason.NO_PERMISSION, "refused", advice="join the group"))
+    assert finding(gpus).advice == "join the group"
+    gpus.fail_open(SourceError(Reason.NO_PERMISSION, "refused"))
+    assert finding(gpus).advice == ADVICE[Reason.NO_PERMISSION]
+
+
+def test_a_card_on_the_bus_whose_driver_does_not_open_is_unreadable(gpus: FakeBackend) -> None:
+    """As many as the bus shows."""
+    gpus.fail_open(SourceError(Reason.DRIVER_UNAVAILABLE, "not loaded"))
+    assert finding(gpus).unreadable == 4
+    gpus.detection = Detection(True, "a library that loads", 0)
+    assert finding(gpus).unreadable == 0
+    gpus.fail_open(SourceError(Reason.NO_PERMISSION, "refused"))
+    assert finding(gpus).unreadable == 1
+
+
+def test_one_device_fails(gpus: FakeBackend) -> None:
+    """Its words and advice stand with it; the neighbours are readable."""
+    gpus.device(2).fail(SourceError(Reason.DEVICE_LOST, "fell off the bus", advice="push it back"))
+    found = finding(gpus)
+    assert [device.readable for device in found.devices] == [True, True, False, True]
+    assert (found.devices[2].problem, found.devices[2].advice) == ("device_lost: fell off the bus", "push it back")
+    assert (found.problem, found.unreadable) == ("", 1)
+
+
+def test_one_device_hangs(gpus: FakeBackend) -> None:
+    """It has no answer and no error: the general advice."""
+    gpus.device(1).hang()
+    found = finding(gpus, timeout=0.3)
+    assert [device.readable for device in found.devices] == [True, False, True, True]
+    assert found.devices[1].advice == ADVICE[Reason.TIMED_OUT]
+
+
+@pytest.mark.parametrize("reason", [Reason.SUSPENDED, Reason.NOT_IN_USE])
+def test_a_device_at_rest_is_well(gpus: FakeBackend, reason: Reason) -> None:
+    """Nothing can be read, and nothing is wrong."""
+    gpus.device(0).fail(SourceError(reason, "asleep"))
+    found = finding(gpus)
+    assert found.devices[0].readable
+    assert found.unreadable == 0
+
+
+def test_a_device_whose_rates_wait_for_a_reading_is_readable() -> None:
+    """Its counters have been read, though it gives nothing yet, nor anything else."""
+    device = FakeBackend("rates", devices=1)
+    device.device(0).miss("pcieTxBytes", Reason.NEEDS_INTERVAL, "a rate needs two readings")
+    for name in ("temp", "powerWatts", "gpu"):
+        device.device(0).miss(name, Reason.NOT_SUPPORTED, "not here")
+    found = finding(device)
+    assert found.devices[0].metrics == 0
+    assert (found.devices[0].readable, found.unreadable) == (True, 0)
+
+
+def test_what_detection_advises_is_said_first_however_the_driver_fares(gpus: FakeBackend) -> None:
+    """It works, it fails with advice of its own, it fails with the same advice: once, and first."""
+    gpus.detection = Detection(True, "4 cards, no nodes", 4, "pass the nodes")
+    assert finding(gpus).advice == "pass the nodes"
+    gpus.fail_open(SourceError(Reason.DRIVER_ERROR, "it says no", advice="ask it by hand"))
+    assert finding(gpus).advice == "pass the nodes; ask it by hand"
+    gpus.fail_open(SourceError(Reason.DRIVER_ERROR, "it says no", advice="pass the nodes; ask it by hand"))
+    assert finding(gpus).advice == "pass the nodes; ask it by hand"
+    gpus.fail_open(SourceError(Reason.DRIVER_ERROR, "it says no", advice="pass the nodes"))
+    assert finding(gpus).advice == "pass the nodes"
+
+
+def test_a_driver_that_went_away(gpus: FakeBackend) -> None:
+    """Its devices are known, and none is readable."""
+
+    def vanish() -> int:
+        raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, "unloaded", advice="load it")
+
+    gpus.device(0).set(temp=vanish)
+    found = finding(gpus)
+    assert found.status in ("failed", "degraded")
+    assert found.unreadable >= 1
+
+
+def test_opening_takes_too_long(gpus: FakeBackend) -> None:
+    """It is not waited for, and it is said."""
+    gpus.hang_open()
+    started = time.monotonic()
+    found = finding(gpus, timeout=0.2, open_timeout=0.2)
+    assert time.monotonic() - started < 2
+    assert (found.status, found.reason, found.advice, found.unreadable) == ("timed_out", "timed_out", ADVICE[Reason.TIMED_OUT], 4)
+
+
+def test_a_host_counts_its_own_keys() -> None:
+    """Whole keys, apart from any device's."""
+    found = diagnose([scripted({"tide": 1, "moon": 2}), FakeBackend(devices=1)]).backends
+    host = next(backend for backend in found if backend.name == "script")
+    assert (host.metrics, host.devices, host.unreadable) == (2, (), 0)
+
+
+def test_this_machine_in_under_a_second() -> None:
+    """Everything that is registered, whatever is here."""
+    started = time.monotonic()
+    found = diagnose(open_timeout=0.8, timeout=0.5)
+    assert [backend.name for backend in found.backends][-1] == "host"
+    assert time.monotonic() - started < 1.5
+
+
+def test_options_are_checked() -> None:
+    """As a sampler's."""
+    with pytest.raises(InvalidOptionError, match="timeout"):
+        diagnose(timeout=0)
+    with pytest.raises(UnknownNameError, match="nobody"):
+        diagnose(["nobody"])
