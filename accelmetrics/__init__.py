@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.record import Exporter, MonitorStatus, Record, Step
     from accelmetrics.schemas.recording import recordings
     from accelmetrics.schemas.snapshot import Device, Snapshot
-    from accelmetrics.visibility.allocation import allocation
-    from accelmetrics.visibility.allocation_records import Allocation, Finding, Worker
-    from accelmetrics.visibility.diagnosis import diagnose
-    from accelmetrics.visibility.visible_devices import visible_devices
+    from accelmetrics.visibility.allocation import Allocation, Worker, allocation
+    from accelmetrics.visibility.allocation_findings import Finding
+    from accelmetrics.visibility.doctor import diagnose
+    from accelmetrics.visibility.visible import visible_devices
 
 __all__ = [
     "AccelMetricsError",
@@ -79,7 +79,7 @@ __all__ = [
 
 _HOMES = {
     "AccelMetricsError": "schemas.errors",
-    "Allocation": "visibility.allocation_records",
+    "Allocation": "visibility.allocation",
     "BackendStatus": "schemas.identity",
     "Device": "schemas.snapshot",
     "DeviceIdentity": "schemas.identity",
@@ -88,7 +88,7 @@ _HOMES = {
     "DriverGoneError": "schemas.errors",
     "Energy": "monitor.energy",
     "Exporter": "schemas.record",
-    "Finding": "visibility.allocation_records",
+    "Finding": "visibility.allocation_findings",
     "InvalidOptionError": "schemas.errors",
     "MissingDependencyError": "schemas.errors",
     "Monitor": "monitor.named",
@@ -104,13 +104,13 @@ _HOMES = {
     "UnknownNameError": "schemas.errors",
     "Visibility": "backends.visible",
     "Window": "monitor.window",
-    "Worker": "visibility.allocation_records",
+    "Worker": "visibility.allocation",
     "allocation": "visibility.allocation",
-    "diagnose": "visibility.diagnosis",
+    "diagnose": "visibility.doctor",
     "recordings": "schemas.recording",
     "sample": "sampling.sampler",
     "visibility": "backends.visible",
-    "visible_devices": "visibility.visible_devices",
+    "visible_devices": "visibility.visible",
 }
 
 

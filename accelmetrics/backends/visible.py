@@ -1,61 +1,83 @@
-"""Which devices a program sees, and in which order, by its environment: a pure function, no vendor's library is loaded.
+"""Which devices a program sees, and in which order, by its environment. Loads no vendor library and starts no runtime.
 
-Each vendor's rule is a function from the environment and the vendor's devices to a :class:`~accelmetrics.backends.visible_lists.Sight`;
-the table below says whose is whose. A vendor without a rule hides nothing.
+One parser reads every list (:func:`_chosen`). Each vendor has a function that says how its runtime reads its variables and where
+that is documented; :data:`VENDORS` lists them. Devices of a vendor without a rule are never hidden. Where a runtime's behaviour
+is not documented, the answer is that it cannot be told, with the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
-from accelmetrics.backends import cuda_list, other_lists, rocm_list
-from accelmetrics.backends.visible_lists import Devices, Sight, VisibleList, by_number
+from accelmetrics.schemas.identity import DeviceIdentity
+
+Devices = Sequence[DeviceIdentity]
+Environ = Mapping[str, str]
 
 
-class Rule(NamedTuple):
-    """How a vendor's devices are chosen: the function, and the variable to name to somebody who has set none."""
+class VisibleList(NamedTuple):
+    """A variable that takes part in the choice, as it was set.
 
-    see: Callable[[Mapping[str, str], Devices], Sight]
+    Attributes:
+        variable: Its name: ``CUDA_VISIBLE_DEVICES``.
+        value: Its value, unchanged.
+    """
+
     variable: str
+    value: str
 
 
-VENDORS: Mapping[str, Rule] = {
-    "nvidia": Rule(cuda_list.see, cuda_list.VARIABLE),
-    "amd": Rule(rocm_list.see, rocm_list.ROCR),
-    "hygon": Rule(rocm_list.see, rocm_list.HIP[0]),
-    "intel": Rule(other_lists.see_level_zero, other_lists.LEVEL_ZERO),
-}
-KINDS: Mapping[str, Rule] = {
-    "tpu": Rule(other_lists.see_tpu, other_lists.TPU[0]),
-    "trn": Rule(other_lists.see_neuron, other_lists.CORES),
-    "npu": Rule(other_lists.see_ascend, other_lists.ASCEND),
-}
+class VisibleSet(NamedTuple):
+    """The devices of one vendor that a program sees.
+
+    Attributes:
+        devices: Their positions in the sequence that was given, in the program's order; None where it cannot be told.
+        ordered: Whether that order is the program's. If not, the devices are known and their numbers are not.
+        lists: The variables that decide; empty when none is set and the program sees every device.
+        caveats: What to know about the answer, or why there is none.
+    """
+
+    devices: tuple[int, ...] | None
+    ordered: bool = True
+    lists: tuple[VisibleList, ...] = ()
+    caveats: tuple[str, ...] = ()
 
 
 class Visibility(NamedTuple):
-    """What a program sees of all the devices it was asked about.
+    """The devices of all vendors that a program sees.
 
     Attributes:
-        visible: By place in the sequence that was given: whether the program sees the device; None where it cannot be told.
-        positions: By place: the number that the program has for it among its vendor's; None if hidden or not to be told.
+        visible: By position in the sequence that was given: whether the program sees the device; None where it cannot be told.
+        positions: By position: the number that the program has for it among its vendor's; None if hidden or not to be told.
         lists: The variables that decide.
         caveats: What to know about the answer, or why there is none.
+        order: The visible devices' positions, vendor by vendor, each vendor's in the program's order; None where it cannot be told
+            which they are.
     """
 
     visible: tuple[bool | None, ...]
     positions: tuple[int | None, ...]
     lists: tuple[VisibleList, ...] = ()
     caveats: tuple[str, ...] = ()
+    order: tuple[int, ...] | None = None
 
 
-def rule(kind: str, vendor: str) -> Rule | None:
-    """The rule for a device."""
-    return VENDORS.get(vendor) or KINDS.get(kind)
+class VisibleRule(NamedTuple):
+    """How one vendor's runtime chooses its devices.
+
+    Attributes:
+        see: The function from the environment and the vendor's devices to those that a program sees.
+        variable: The variable to set.
+    """
+
+    see: Callable[[Environ, Devices], VisibleSet]
+    variable: str
 
 
-def visibility(environ: Mapping[str, str], devices: Devices) -> Visibility:
-    """Which of the devices a program with this environment sees, and under which numbers.
+def visibility(environ: Environ, devices: Devices) -> Visibility:
+    """Say which of the devices a program with this environment sees, and under which numbers.
 
     Args:
         environ: The program's environment.
@@ -63,32 +85,396 @@ def visibility(environ: Mapping[str, str], devices: Devices) -> Visibility:
     """
     visible: list[bool | None] = [None] * len(devices)
     positions: list[int | None] = [None] * len(devices)
+    lists: dict[VisibleList, None] = {}
+    caveats: list[str] = []
+    order: list[int] = []
+    vendors: dict[tuple[str, str], list[int]] = {}
+    for place, device in enumerate(devices):
+        vendors.setdefault((device.kind, device.vendor), []).append(place)
+    for (_, vendor), places in vendors.items():
+        own = [devices[place] for place in places]
+        rule = VENDORS.get(vendor)
+        seen = rule.see(environ, own) if rule else VisibleSet(tuple(_by_number(own)))
+        lists.update(dict.fromkeys(seen.lists))
+        caveats += seen.caveats
+        if seen.devices is None:
+            continue
+        order += [places[number] for number in seen.devices]
+        for number, place in enumerate(places):
+            visible[place] = number in seen.devices
+            positions[place] = seen.devices.index(number) if visible[place] and seen.ordered else None
+    return Visibility(tuple(visible), tuple(positions), tuple(lists), tuple(caveats), None if None in visible else tuple(order))
+
+
+# The parser
+
+
+def _chosen(
+    variable: str,
+    entries: Iterable[str],
+    find: Callable[[str], int | None],
+    *,
+    invalid: Literal["ends", "passed over", "unknown"] = "ends",
+    twice: Literal["ends", "counts once", "hides all", "unknown"] = "counts once",
+    among: str = "here",
+) -> tuple[list[int] | None, list[str]]:
+    """Read a list entry by entry.
+
+    Args:
+        variable: The name of the variable, for messages.
+        entries: The entries, as the runtime splits the value.
+        find: The device that an entry names; None when it names none.
+        invalid: What the runtime makes of an entry that names no device.
+        twice: What it makes of one that names a device again.
+        among: The devices that the list chooses from, for messages.
+
+    Returns:
+        The devices that the list leaves, in its order, and what to say about it; None for the devices where the runtime's answer is
+        not documented.
+    """
+    chosen: list[int] = []
+    for entry in entries:
+        device = find(entry)
+        fault = invalid if device is None else twice if device in chosen else ""
+        if device is not None and not fault:
+            chosen.append(device)
+        elif fault == "unknown":
+            return None, [f"{variable} has {entry!r}: what its runtime makes of that is not documented"]
+        elif fault == "hides all":
+            return [], [f"{variable} names a device twice ({entry!r}): the runtime then shows none"]
+        elif fault == "ends" and device is not None:
+            return chosen, [f"{variable} ends at {entry!r}, which names a device for the second time"]
+        elif fault == "ends":  # -1 is the customary way to end a list
+            return chosen, [] if entry in {"", "-1"} else [f"{variable} ends at {entry!r}, which names no device {among}"]
+    return chosen, []
+
+
+_BASES = ((re.compile(r"[+-]?0x[0-9a-f]+", re.IGNORECASE | re.ASCII), 16), (re.compile(r"[+-]?0[0-7]*", re.ASCII), 8))
+_DECIMAL = re.compile(r"[+-]?\d{1,4000}", re.ASCII)
+"""More digits than Python converts name no device either."""
+
+
+def leading_number(text: str) -> int | None:
+    """Parse what C's ``strtol`` reads at the beginning in base 10; None when there is no digit."""
+    found = _DECIMAL.match(text.lstrip())
+    return int(found[0]) if found else None
+
+
+def whole_number_any_base(text: str) -> int | None:
+    """Parse what ``strtol`` reads in base 0 (``0x1``, ``010``), if nothing is left over."""
+    for pattern, base in _BASES:
+        if pattern.fullmatch(text):
+            return int(text, base)
+    return int(text) if _DECIMAL.fullmatch(text) and text.lstrip("+-")[0] != "0" else None
+
+
+def plain_number(text: str) -> int | None:
+    """Parse a number written exactly as C prints it: no sign, no space, no leading zero."""
+    return int(text) if _DECIMAL.fullmatch(text) and text == str(int(text)) and text[0] != "-" else None
+
+
+def _by_number(devices: Devices) -> list[int]:
+    """Positions in the order of the vendor's own numbers."""
+    return sorted(range(len(devices)), key=lambda place: devices[place].vendor_index)
+
+
+def _by_pci_address(devices: Devices) -> list[int]:
+    """Positions in the order of PCI addresses; in that of the vendor's numbers where one has no address."""
+
+    def address(place: int) -> tuple[str, str]:
+        domain, _, rest = devices[place].pci_bus_id.lower().partition(":")
+        return domain.zfill(8), rest  # NVML writes eight digits of the domain, sysfs four
+
+    return sorted(range(len(devices)), key=address) if all(device.pci_bus_id for device in devices) else _by_number(devices)
+
+
+def _within(number: int | None, count: int) -> int | None:
+    return number if number is not None and 0 <= number < count else None
+
+
+# NVIDIA
+
+CUDA, CUDA_ORDER, PCI_ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
+UNORDERED = (
+    f"the GPUs are of several models and {CUDA_ORDER} is not {PCI_ORDER}: CUDA numbers the fastest first, and which that is "
+    f"cannot be known without starting it; set {CUDA_ORDER}={PCI_ORDER}, or list UUIDs"
+)
+ONE_INSTANCE = "a program has one MIG instance, the first that it may see, and no whole GPU beside it"
+_LEGACY_MIG = re.compile(r"MIG-(GPU-[^/]+)/\d+/\d+")
+
+
+def see_cuda(environ: Environ, devices: Devices) -> VisibleSet:
+    """Read ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER``.
+
+    - Unset: every GPU. Empty: none. Numbers, UUIDs and unique beginnings of UUIDs, in the order of the list; an entry that is
+      invalid ends it. (CUDA Programming Guide, "CUDA Environment Variables":
+      https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html)
+    - Numbers are read as ``strtol`` reads them, so that ``1gpu`` is 1 and a space before one is nothing; the first entry says
+      whether the list is one of numbers, of GPUs' UUIDs or of MIG UUIDs; a device that is named twice leaves the program none.
+      (Not documented by NVIDIA; found out by PyTorch, ``torch.cuda._parse_visible_devices`` and its test.)
+    - A program has either whole GPUs or one MIG instance: the first instance that it may see, and then no whole GPU beside it.
+      (MIG User Guide, "CUDA Device Enumeration": https://docs.nvidia.com/datacenter/tesla/mig-user-guide/)
+    - Numbers count fastest first unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. Which of several models CUDA takes for faster is not
+      to be known without starting it; among equal ones the order is that of their PCI addresses, and UUIDs need no order.
+
+    ``NVIDIA_VISIBLE_DEVICES`` is the container runtime's: it decides which devices there are in a container, before CUDA looks.
+    """
+    value = environ.get(CUDA)
+    lists = () if value is None else (VisibleList(CUDA, value),)
+    wholes = [place for place, device in enumerate(devices) if not device.parent]
+    models = {devices[place].name for place in wholes}
+    known = environ.get(CUDA_ORDER) == PCI_ORDER or len(wholes) < 2 or (len(models) == 1 and "" not in models)
+    order = [wholes[place] for place in _by_pci_address([devices[place] for place in wholes])] if known else wholes
+    if value is None:
+        return _one_instance(order, devices, VisibleSet((), known, caveats=() if known else (UNORDERED,)))
+    entries = [entry.strip() for entry in value.split(",")]
+    if entries[0].startswith(("GPU-", "MIG-")):
+        return _by_uuid(entries, devices, lists)
+    numbers, caveats = _chosen(CUDA, entries, lambda entry: _within(leading_number(entry), len(wholes)), twice="hides all")
+    if not known and numbers:
+        caveats.append(UNORDERED)
+        if len(numbers) < len(wholes):
+            return VisibleSet(None, False, lists, tuple(caveats))
+        numbers = list(range(len(wholes)))
+    seen = VisibleSet((), known or not numbers, lists, tuple(caveats))
+    return _one_instance([order[number] for number in numbers or ()], devices, seen)
+
+
+def _by_uuid(entries: Sequence[str], devices: Devices, lists: tuple[VisibleList, ...]) -> VisibleSet:
+    kind = entries[0][:4]
+    parents = {device.parent for device in devices} - {""}
+    unlisted: list[str] = []
+
+    def find(entry: str) -> int | None:
+        named = [place for place, device in enumerate(devices) if entry.startswith(kind) and device.uuid.startswith(entry)]
+        legacy = _LEGACY_MIG.fullmatch(entry)
+        # Where no instances are listed it may be one of them; and drivers before R470 named instances by numbers that are not
+        # in the UUIDs of later ones.
+        if not named and entry.startswith("MIG-") and (not parents or (legacy is not None and legacy[1] in parents)):
+            unlisted.append(entry)
+        return named[0] if len(named) == 1 else None
+
+    chosen, caveats = _chosen(CUDA, entries, find, twice="hides all")
+    if unlisted:
+        why = f"{unlisted[0]!r} names a MIG instance, and which one cannot be told by what is listed here"
+        return VisibleSet(None, False, lists, (why,))
+    return _one_instance(chosen or [], devices, VisibleSet((), True, lists, tuple(caveats)))
+
+
+def _one_instance(chosen: Sequence[int], devices: Devices, seen: VisibleSet) -> VisibleSet:
+    """The chosen devices, with the one MIG instance that stands for them where there is one."""
+    order = _by_number(devices)
+    instances = {
+        place: [place] if devices[place].parent else [part for part in order if devices[part].parent == devices[place].uuid != ""]
+        for place in chosen
+    }
+    split = [place for place in chosen if instances[place]]
+    if not split:
+        return seen._replace(devices=tuple(chosen))
+    if not seen.ordered and len(split) > 1:
+        return seen._replace(devices=None)
+    first = instances[split[0]]
+    alone = len(chosen) == len(first) == 1
+    return seen._replace(devices=(first[0],), ordered=True, caveats=seen.caveats + (() if alone else (ONE_INSTANCE,)))
+
+
+# AMD and Hygon
+
+ROCR, HIP, ORDINAL = "ROCR_VISIBLE_DEVICES", ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"), "GPU_DEVICE_ORDINAL"
+DOUBTFUL = f"{ORDINAL} is read by OpenCL programs; whether HIP programs heed it, ROCm's documentation and code disagree"
+_ID_LENGTHS = range(5, 21)
+
+
+def see_rocm(environ: Environ, devices: Devices) -> VisibleSet:
+    """Read ``ROCR_VISIBLE_DEVICES``, then ``HIP_VISIBLE_DEVICES`` among what that leaves.
+
+    - ``ROCR_VISIBLE_DEVICES``, where set, even empty: numbers as ``strtol`` reads them in base 0, and ``GPU-…`` ids or unique
+      beginnings of them, spaces and case aside. An invalid entry, or a device named again, ends the list.
+      (ROCr, ``amd_filter_device.cpp``)
+    - ``HIP_VISIBLE_DEVICES``, else ``CUDA_VISIBLE_DEVICES``, unless empty: numbers exactly as printed, among the devices that
+      ROCr left, or a part of a ``GPU-…`` id. An invalid entry ends the list; a device named again counts once.
+      (ROCclr, ``device/rocm/rocdevice.cpp``, ``Device::init``)
+    - ``GPU_DEVICE_ORDINAL``: ROCm's documentation says OpenCL and HIP
+      (https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html), ROCclr's code reads it for OpenCL alone. It is heeded
+      where no other list is set, and said to be doubtful.
+
+    ROCr numbers the GPUs as the compute driver's topology does, which is the order of rocm-smi's numbers; partitions of a card
+    stand in its place, and share its id, which therefore names none of them.
+    """
+    order = _by_number(devices)
+    left: list[int] = []
+    for card in order:
+        if not devices[card].parent:
+            left += [part for part in order if devices[part].parent == devices[card].anchor] or [card]
     lists: list[VisibleList] = []
     caveats: list[str] = []
-    for places in _by_vendor(devices):
-        sight = _see(environ, [devices[place] for place in places])
-        lists += [listed for listed in sight.lists if listed not in lists]
-        caveats += sight.caveats
-        if sight.devices is None:
-            continue
-        for number, place in enumerate(places):
-            visible[place] = number in sight.devices
-            positions[place] = sight.devices.index(number) if visible[place] and sight.ordered else None
-    return Visibility(tuple(visible), tuple(positions), tuple(lists), tuple(caveats))
+
+    def by_id(entry: str) -> int | None:
+        if entry[:1].upper() != "G":
+            return _within(whole_number_any_base(entry), len(left))
+        named = [number for number, place in enumerate(left) if _rocm_id(devices[place].uuid).startswith(entry.upper())]
+        return named[0] if len(named) == 1 and len(entry) in _ID_LENGTHS else None
+
+    def by_part_of_id(entry: str) -> int | None:
+        if "GPU-" not in entry:
+            return _within(plain_number(entry), len(left))
+        return next((number for number, place in enumerate(left) if entry in _rocm_id(devices[place].uuid, "016x")), None)
+
+    if ROCR in environ:
+        lists.append(VisibleList(ROCR, environ[ROCR]))
+        entries = [entry.strip() for entry in environ[ROCR].split(",")] if environ[ROCR] else []
+        numbers, said = _chosen(ROCR, entries, by_id, twice="ends")
+        left = [left[number] for number in numbers or ()]
+        caveats += said
+    variable = next((name for name in (*HIP, ORDINAL) if environ.get(name) and (name != ORDINAL or not lists)), "")
+    if variable:
+        among = f"among the {len(left)} that {ROCR} leaves" if lists else "here"
+        lists.append(VisibleList(variable, environ[variable]))
+        numbers, said = _chosen(variable, environ[variable].removesuffix(",").split(","), by_part_of_id, among=among)
+        left = [left[number] for number in numbers or ()]
+        caveats += said
+    if variable == ORDINAL:
+        caveats.append(DOUBTFUL)
+    return VisibleSet(tuple(left), True, tuple(lists), tuple(caveats))
 
 
-def nothing_known(count: int, why: str) -> Visibility:
-    """The answer where a program's environment cannot be read."""
-    return Visibility((None,) * count, (None,) * count, (), (why,))
+def _rocm_id(printed: str, digits: str = "016X") -> str:
+    """ROCr's id, ``GPU-`` and sixteen digits, of what AMD's tools print as ``0x5c88007d1d4c92fa``; empty without one."""
+    bare = printed.lower().removeprefix("gpu-").removeprefix("0x")
+    try:
+        return f"GPU-{int(bare, 16):{digits}}" if bare else ""
+    except ValueError:
+        return ""
 
 
-def _by_vendor(devices: Devices) -> list[list[int]]:
-    groups: dict[tuple[str, str], list[int]] = {}
-    for place, device in enumerate(devices):
-        groups.setdefault((device.kind, device.vendor), []).append(place)
-    return list(groups.values())
+# Intel
+
+LEVEL_ZERO, HIERARCHY, LEVEL_ZERO_ORDER = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
+_TILED = re.compile(r"\bMax 1[45]\d\d\b", re.ASCII)
+_NUMBERED = re.compile(r"\d+(\.\d+)*")
 
 
-def _see(environ: Mapping[str, str], devices: Devices) -> Sight:
-    found = rule(devices[0].kind, devices[0].vendor)
-    return found.see(environ, devices) if found else Sight(tuple(by_number(devices)))
+def see_level_zero(environ: Environ, devices: Devices) -> VisibleSet:
+    """Read ``ZE_AFFINITY_MASK``, a mask that hides devices and does not change their order.
+
+    Discrete GPUs come first, by PCI address (by that alone with ``ZE_ENABLE_PCI_ID_DEVICE_ORDER=1``); an entry beyond the last
+    device is passed over; ``X.Y`` names a tile of a card in the hierarchy ``COMPOSITE`` and is passed over in the flat ones,
+    where a card of two tiles counts as two. (compute-runtime, ``execution_environment.cpp``, ``parseAffinityMask``;
+    https://oneapi-src.github.io/level-zero-spec/level-zero/latest/core/PROG.html#environment-variables)
+    """
+    order = _by_pci_address(devices)
+    if environ.get(LEVEL_ZERO_ORDER, "0") != "1":
+        order.sort(key=lambda place: devices[place].unified)
+    value = environ.get(LEVEL_ZERO, "")
+    if value in {"", "default"}:
+        return VisibleSet(tuple(order))
+    lists = (VisibleList(LEVEL_ZERO, value),)
+    flat = environ.get(HIERARCHY) != "COMPOSITE"
+    if flat and any(_TILED.search(device.name) for device in devices):
+        return VisibleSet(None, False, lists, (f"{LEVEL_ZERO} counts tiles unless {HIERARCHY}=COMPOSITE, and a card here has several",))
+    entries = value.split(",")
+    names = {str(number): number for number in range(len(order))}
+    numbers, _ = _chosen(
+        LEVEL_ZERO, entries, lambda entry: None if flat and "." in entry else names.get(entry.partition(".")[0]), invalid="passed over"
+    )
+    unknown = [entry for entry in entries if not _NUMBERED.fullmatch(entry)]
+    caveats = (f"{LEVEL_ZERO} has {unknown[0]!r}, which is no number",) if unknown else ()
+    return VisibleSet(tuple(order[number] for number in sorted(numbers or ())), True, lists, caveats)
+
+
+# Google, AWS, Huawei
+
+TPU = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
+CORES, CORE_COUNT = "NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES"
+ASCEND = "ASCEND_RT_VISIBLE_DEVICES"
+LARGEST_RANGE = 4096
+_RANGE = re.compile(r"(\d{1,6})-(\d{1,6})", re.ASCII)
+_DIGITS = re.compile(r"\d{1,6}", re.ASCII)
+_TWO_PER_CHIP = re.compile(r"\bv[23]\b", re.IGNORECASE | re.ASCII)
+
+
+def see_tpu(environ: Environ, devices: Devices) -> VisibleSet:
+    """Read ``TPU_VISIBLE_CHIPS``: numbers of this host's chips, which a program of ours sees in the order of their numbers.
+
+    It is the name that PyTorch/XLA and Ray set, ``TPU_VISIBLE_DEVICES`` the older one (``torch_xla/core/xla_env_vars.py``;
+    https://gist.github.com/skye/f82ba45d2445bb19d53545538754f9a3). On v2 and v3 a chip is two devices.
+    """
+    variable = next((name for name in TPU if name in environ), "")
+    order = _by_number(devices)
+    if not variable:
+        return VisibleSet(tuple(order))
+    listed = VisibleList(variable, environ[variable])
+    if any(_TWO_PER_CHIP.search(f"{device.name} {device.architecture}") for device in devices):
+        return VisibleSet(None, False, (listed,), (f"{variable} counts chips, and a chip of TPU v2 or v3 is two devices",))
+    return _in_order_of_numbers(listed, [entry.strip() for entry in listed.value.split(",")], dict(enumerate(order)))
+
+
+def see_neuron(environ: Environ, devices: Devices) -> VisibleSet:
+    """Read ``NEURON_RT_VISIBLE_CORES``, cores and ranges of them, else ``NEURON_RT_NUM_CORES``, which says only how many.
+
+    (https://awsdocs-neuron.readthedocs-hosted.com/en/latest/neuron-runtime/nrt-configurable-parameters.html) Which cores a
+    program gets that asks for a number of them is decided when it starts, by what is free then.
+    """
+    if CORES in environ:
+        listed = VisibleList(CORES, environ[CORES])
+        entries = [part for entry in listed.value.split(",") for part in _range(entry.strip())]
+        return _in_order_of_numbers(listed, entries, {device.vendor_index: place for place, device in enumerate(devices)})
+    wanted = environ.get(CORE_COUNT, "0")
+    lists = (VisibleList(CORE_COUNT, wanted),) if CORE_COUNT in environ else ()
+    if wanted in {"0", str(len(devices))}:
+        return VisibleSet(tuple(_by_number(devices)), True, lists)
+    return VisibleSet(None, False, lists, (f"{CORE_COUNT}={wanted} says how many cores, not which",))
+
+
+def _range(entry: str) -> Sequence[str]:
+    """The entries that a range stands for; the entry itself where it is no range of a sensible length."""
+    found = _RANGE.fullmatch(entry)
+    if found is None or not 0 <= int(found[2]) - int(found[1]) < LARGEST_RANGE:
+        return (entry,)
+    return [str(number) for number in range(int(found[1]), int(found[2]) + 1)]
+
+
+def _in_order_of_numbers(listed: VisibleList, entries: Sequence[str], known: Mapping[int, int]) -> VisibleSet:
+    """The devices of a list that its runtime refuses to start with unless every entry is a device."""
+    numbers, caveats = _chosen(
+        listed.variable,
+        entries,
+        lambda entry: int(entry) if _DIGITS.fullmatch(entry) and int(entry) in known else None,
+        invalid="unknown",
+        twice="unknown",
+    )
+    seen = None if numbers is None else tuple(known[number] for number in sorted(numbers))
+    return VisibleSet(seen, seen is not None, (listed,), tuple(caveats))
+
+
+def see_ascend(environ: Environ, devices: Devices) -> VisibleSet:
+    """Read ``ASCEND_RT_VISIBLE_DEVICES``: numbers in rising order, separated by commas alone; anything else ends the list.
+
+    (https://www.hiascend.com/document/detail/en/canncommercial/850/maintenref/envvar/envref_07_0028.html: ``1, 2,3`` is 1.)
+    """
+    value = environ.get(ASCEND)
+    order = _by_number(devices)
+    if value is None:
+        return VisibleSet(tuple(order))
+    lists = (VisibleList(ASCEND, value),)
+    if value == "":
+        return VisibleSet(None, False, lists, (f"what an empty {ASCEND} does is not documented",))
+
+    def find(entry: str) -> int | None:
+        return _within(leading_number(entry), len(order)) if entry.isascii() and entry.isdecimal() else None
+
+    numbers, caveats = _chosen(ASCEND, value.split(","), find, twice="unknown")
+    if numbers is None or numbers != sorted(numbers):
+        return VisibleSet(None, False, lists, (f"{ASCEND}={value!r} is not in rising order, which alone is documented",))
+    return VisibleSet(tuple(order[number] for number in numbers), True, lists, tuple(caveats))
+
+
+VENDORS: Mapping[str, VisibleRule] = {
+    "nvidia": VisibleRule(see_cuda, CUDA),
+    "amd": VisibleRule(see_rocm, ROCR),
+    "hygon": VisibleRule(see_rocm, HIP[0]),
+    "intel": VisibleRule(see_level_zero, LEVEL_ZERO),
+    "google": VisibleRule(see_tpu, TPU[0]),
+    "aws": VisibleRule(see_neuron, CORES),
+    "huawei": VisibleRule(see_ascend, ASCEND),
+}

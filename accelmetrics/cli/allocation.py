@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from accelmetrics.cli.output import Stdout
-    from accelmetrics.visibility.allocation_records import Allocation, Finding, Use, Worker
+    from accelmetrics.visibility.allocation import Allocation, Use, Worker
+    from accelmetrics.visibility.allocation_findings import Finding
 
 HEAD = ("ROLE", "RANK", "LOCAL", "PID", "COMMAND", "LIST", "SEES", "USES")
 EXAMPLES = """\

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from accelmetrics.cli.output import Stdout
-    from accelmetrics.visibility.diagnosis import Diagnosis
+    from accelmetrics.visibility.doctor import Diagnosis
 
 EXAMPLES = """\
   accelmetrics doctor
@@ -36,7 +36,7 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace, out: Stdout) -> int:
     """Print the findings."""
     from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT
-    from accelmetrics.visibility.diagnosis import diagnose
+    from accelmetrics.visibility.doctor import diagnose
 
     timeout, open_timeout = options.timeout or DEFAULT_TIMEOUT, options.timeout or DEFAULT_OPEN_TIMEOUT
     found = diagnose(options.backends, timeout=timeout, open_timeout=open_timeout, amd_source=options.amd_source)

@@ -9,7 +9,7 @@ from accelmetrics.cli.layout import wrapped
 from accelmetrics.cli.units import seconds
 
 if TYPE_CHECKING:
-    from accelmetrics.visibility.diagnosis import BackendFinding, DeviceFinding, Diagnosis, Gap
+    from accelmetrics.visibility.doctor import BackendFinding, DeviceFinding, Diagnosis, Gap
 
 INDENT = "  "
 

@@ -10,8 +10,8 @@ import os
 from collections.abc import Mapping
 
 from accelmetrics.backends.kit.sysroot import read_text
-from accelmetrics.backends.visible_lists import plain_number
-from accelmetrics.visibility.ranks import position
+from accelmetrics.backends.visible import plain_number
+from accelmetrics.visibility.job import position
 
 VARIABLES = {
     "SLURM_JOB_ID": "slurm.job.id",

@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from accelmetrics.backends.visible import Visibility, nothing_known, visibility
-from accelmetrics.sampling.environ import Environment, environment_of
+from accelmetrics.backends.environment import Environment, environment_of
+from accelmetrics.backends.visible import Visibility, visibility
 from accelmetrics.sampling.inventory import VENDOR_NUMBERED
 from accelmetrics.sampling.options import Options
 from accelmetrics.schemas.snapshot import DeviceSlot
@@ -77,7 +77,7 @@ class Viewer:
     def _look(self, known: Sequence[DeviceSlot]) -> Visibility:
         environment = self._read()
         if environment.values is None:
-            return nothing_known(len(known), environment.why)
+            return Visibility((None,) * len(known), (None,) * len(known), (), (environment.why,))
         return visibility(environment.values, [place.identity for place in known])
 
     def _read(self) -> Environment:

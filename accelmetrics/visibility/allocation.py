@@ -3,24 +3,141 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Backend
-from accelmetrics.backends.visible import Visibility, visibility
+from accelmetrics.backends.visible import VisibleList, visibility
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.sampling.selection import Selection
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot
 from accelmetrics.visibility import job
-from accelmetrics.visibility.allocation_findings import findings, user
-from accelmetrics.visibility.allocation_records import Allocation, Pool, Use, UsedDevice, Worker
-from accelmetrics.visibility.ranks import RAY_NOTE, ray_decides
+from accelmetrics.visibility.allocation_findings import FAILING, Finding, findings
 
 CONTAINER_LIST = "NVIDIA_VISIBLE_DEVICES"
 CONTAINER_NOTE = f"it runs in a container of its own that was given some devices ({CONTAINER_LIST}), and its numbers count those"
+RAY_NOTE = "it is a worker of Ray, which sets the list inside the running process, where it cannot be read from outside"
 
 Processes = Mapping[str, tuple[DeviceProcess, ...]]
+"""By device key, the processes that use the device."""
+
+
+class Use(NamedTuple):
+    """A device that a worker uses.
+
+    Attributes:
+        device: The device's key.
+        memory_bytes: Device memory that the worker holds, in bytes; None where the driver does not say.
+    """
+
+    device: str
+    memory_bytes: int | None
+
+
+class Worker(NamedTuple):
+    """One process of the job.
+
+    Attributes:
+        pid: Its number.
+        name: Its command, or what a framework made of that.
+        role: What ``roles`` says, else its ``ACCELMETRICS_ROLE``; empty when neither says.
+        rank: Its rank in the job, if a launcher gave it one.
+        local_rank: Its rank on this machine, if a launcher gave it one.
+        lists: The variables that choose its devices, as set when it was started.
+        visible: The devices that they leave it, in its order; None where that cannot be told.
+        used: The devices that it, or a process below it that is no worker itself, really uses.
+        notes: Why something is not known, or what to know about it.
+    """
+
+    pid: int
+    name: str = ""
+    role: str = ""
+    rank: int | None = None
+    local_rank: int | None = None
+    lists: tuple[VisibleList, ...] = ()
+    visible: tuple[str, ...] | None = None
+    used: tuple[Use, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What findings call it: ``actor rank 3 (PID 4711)``."""
+        rank = f"rank {self.rank}" if self.rank is not None else f"local rank {self.local_rank}" if self.local_rank is not None else ""
+        words = " ".join(filter(None, (self.role, rank)))
+        return f"{words} (PID {self.pid})" if words else f"PID {self.pid}"
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """The keys of the devices that it uses."""
+        return frozenset(use.device for use in self.used)
+
+
+class UsedDevice(NamedTuple):
+    """One device of the machine.
+
+    Attributes:
+        key: Its key.
+        name: The product name.
+        uuid: The vendor's unique id.
+        pids: The processes that use it, as the driver numbers them; None where the source cannot say.
+    """
+
+    key: str
+    name: str
+    uuid: str
+    pids: tuple[int, ...] | None
+
+
+class Pool(NamedTuple):
+    """What was expected of one role, and what is.
+
+    Attributes:
+        role: The role.
+        expected: The devices that it was given.
+        used: Those that its workers use.
+    """
+
+    role: str
+    expected: tuple[str, ...]
+    used: tuple[str, ...]
+
+
+class Allocation(NamedTuple):
+    """The devices of a job's processes.
+
+    Attributes:
+        timestamp: When the devices were read (RFC 3339, UTC).
+        hostname: The machine.
+        workers: The processes of the job.
+        devices: The machine's devices.
+        pools: What was expected, by role.
+        findings: What to know.
+    """
+
+    timestamp: str
+    hostname: str
+    workers: tuple[Worker, ...]
+    devices: tuple[UsedDevice, ...]
+    pools: tuple[Pool, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether every process that was named is there, and every pool is what was expected."""
+        return not any(finding.kind in FAILING for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole in new plain containers, ready for ``json``."""
+        plain: dict[str, Any] = _plain(self)
+        return {**plain, "as_expected": self.as_expected}
+
+    def to_json(self, indent: int | None = None) -> str:
+        """The whole as text, on one line unless ``indent`` is given."""
+        import json
+
+        return json.dumps(self.to_dict(), indent=indent)
 
 
 def allocation(
@@ -39,8 +156,8 @@ def allocation(
         pids: The processes; when neither they nor ``roles`` are given, every process that uses a device.
         children: Whether ``pids`` are launchers: then the job is what runs at and below them.
         roles: By role, its processes. Others have the role of their ``ACCELMETRICS_ROLE``.
-        expect: By role, the devices that it should use, and nobody outside the role: numbers, keys or UUIDs. A device may be
-            expected of several roles, which then share it.
+        expect: By role, the devices that it alone should use: numbers, keys or UUIDs. A device may be expected of several roles,
+            which then share it.
         backends: Names, or backend objects, to look at; all that are registered when left out.
         timeout: Seconds within which the devices are read.
         open_timeout: Seconds to wait for drivers that are still opening.
@@ -52,23 +169,27 @@ def allocation(
         InvalidOptionError: An option that cannot be used.
         UnknownNameError: ``expect`` names a device that is not there.
     """
-    given = dict(roles or {})
-    _check([*pids, *(pid for each in given.values() for pid in each)], children and not pids)
+    role_of = {pid: role for role, each in (roles or {}).items() for pid in each}
+    _check([*pids, *(pid for each in (roles or {}).values() for pid in each)], children and not pids)
     with Sampler(backends, timeout=timeout, open_timeout=open_timeout) as sampler:
         snapshot = sampler.sample()
-    processes = _processes(snapshot)
-    pools = [(role, _chosen(choices, snapshot.identities)) for role, choices in (expect or {}).items()]
-    members = _members(pids, children, given, processes)
-    role_of = {pid: role for role, each in given.items() for pid in each}
+    slots = snapshot.identities
+    parents = {slot.identity.parent for slot in slots if slot.identity.parent and slot.key in snapshot.processes}
+    # Of a device whose partitions list their processes, those lists count.
+    split = {slot.key for slot in slots if slot.identity.anchor in parents}
+    processes = {key: found for key, found in snapshot.processes.items() if key not in split}
+    pools = {role: _chosen(choices, slots) for role, choices in (expect or {}).items()}
+    members = _members(pids, children, role_of, processes)
     held = _held(members, processes)
-    workers = [_worker(member, role_of.get(member.pid, ""), held.get(member.pid, ()), snapshot.identities) for member in members]
+    workers = [_worker(member, role_of.get(member.pid, ""), held.get(member.pid, {}), slots) for member in members]
     workers.sort(key=lambda worker: (worker.role, worker.rank is None, worker.rank or 0, worker.local_rank or 0, worker.pid))
+    used = {role: {key for worker in workers if worker.role == role for key in worker.uses} for role in pools}
     made = Allocation(
         snapshot.timestamp,
         snapshot.hostname,
         tuple(workers),
-        _devices(snapshot, processes),
-        tuple(Pool(role, expected, _used_by(role, workers, snapshot.identities)) for role, expected in pools),
+        _devices([slot for slot in slots if slot.key not in split], processes),
+        tuple(Pool(role, keys, tuple(slot.key for slot in slots if slot.key in used[role])) for role, keys in pools.items()),
         (),
     )
     return made._replace(findings=tuple(findings(made, members, snapshot, processes)))
@@ -84,62 +205,49 @@ def _check(pids: Sequence[object], childless: bool) -> None:
         raise InvalidOptionError("children needs the launcher whose children are meant: give its process id in pids")
 
 
-def _processes(snapshot: Snapshot) -> Processes:
-    """By device, who uses it; a device whose partitions say it themselves is left to those."""
-    told = _told_by_partitions(snapshot)
-    return {key: found for key, found in snapshot.processes.items() if key not in told}
-
-
-def _told_by_partitions(snapshot: Snapshot) -> set[str]:
-    listing = {place.identity.parent for place in snapshot.identities if place.identity.parent and place.key in snapshot.processes}
-    return {place.key for place in snapshot.identities if place.identity.anchor in listing}
-
-
-def _chosen(choices: Sequence[Choice], places: Sequence[DeviceSlot]) -> tuple[str, ...]:
+def _chosen(choices: Sequence[Choice], slots: Sequence[DeviceSlot]) -> tuple[str, ...]:
     if isinstance(choices, (str, int)) or not choices:
         raise InvalidOptionError(f"expect has {choices!r} for a role: it must be a list of device numbers, keys or UUIDs")
     selection = Selection(choices)
-    selection.check(places)
-    return tuple(place.key for place in places if selection.names(place))
+    selection.check(slots)
+    return tuple(slot.key for slot in slots if selection.names(slot))
 
 
-def _members(pids: Sequence[int], children: bool, roles: Mapping[str, Sequence[int]], processes: Processes) -> list[job.Member]:
+def _members(pids: Sequence[int], children: bool, role_of: Mapping[int, str], processes: Processes) -> list[job.Member]:
     using = sorted({process.pid for found in processes.values() for process in found})
-    if not pids and not roles:
+    if not pids and not role_of:
         return [job.listed(number) for number in using]
     first = [job.named(pid) for pid in pids]
-    spoken = [job.named(pid) for each in roles.values() for pid in each]
+    with_role = [job.named(pid) for pid in role_of]
     launched = [*job.below(first, using), *(member for member in first if member.environment.gone)] if children else first
-    known = {member.number for member in spoken}
-    return [*spoken, *(member for member in launched if member.number is None or member.number not in known)]
+    known = {member.number for member in with_role}
+    return [*with_role, *(member for member in launched if member.number is None or member.number not in known)]
 
 
-def _held(members: Sequence[job.Member], processes: Processes) -> dict[int, tuple[Use, ...]]:
-    """By worker, the devices that it uses and the memory that it holds of each, its helpers' included."""
+def _held(members: Sequence[job.Member], processes: Processes) -> dict[int, dict[str, int | None]]:
+    """By worker, the memory in bytes that it and its helpers hold of each device; None where the driver does not say."""
     held: dict[int, dict[str, int | None]] = {}
     for key, found in processes.items():
         for process in found:
-            member = user(members, process.pid)
+            member = job.owner(members, process.pid)
             if member is not None:
                 uses = held.setdefault(member.pid, {})
-                uses[key] = _sum(uses[key], process.memory_bytes) if key in uses else process.memory_bytes
-    return {pid: tuple(Use(key, memory) for key, memory in uses.items()) for pid, uses in held.items()}
+                before = uses.get(key, 0)
+                uses[key] = None if before is None or process.memory_bytes is None else before + process.memory_bytes
+    return held
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
-
-
-def _worker(member: job.Member, role: str, used: tuple[Use, ...], places: Sequence[DeviceSlot]) -> Worker:
-    position = member.position
-    worker = Worker(member.pid, job.name_of(member), role or position.role, position.rank, position.local_rank, used=used)
+def _worker(member: job.Member, role: str, held: Mapping[str, int | None], slots: Sequence[DeviceSlot]) -> Worker:
+    place = member.position
+    used = tuple(Use(key, memory) for key, memory in held.items())
+    worker = Worker(member.pid, job.name_of(member), role or place.role, place.rank, place.local_rank, used=used)
     values = member.environment.values
     if values is None:
         return worker._replace(notes=(member.environment.why,))
-    seen = visibility(values, [place.identity for place in places])
-    keys = _in_order(seen, places)
+    seen = visibility(values, [slot.identity for slot in slots])
+    keys = None if seen.order is None else tuple(slots[number].key for number in seen.order)
     notes = seen.caveats
-    if not seen.lists and ray_decides(values):
+    if not seen.lists and job.ray_decides(values):
         keys, notes = None, (*notes, RAY_NOTE)
     by_uuid = bool(seen.lists) and all(listed.value.startswith(("GPU-", "MIG-")) for listed in seen.lists)
     if not by_uuid and values.get(CONTAINER_LIST, "all") != "all" and job.in_other_container(member):
@@ -147,29 +255,13 @@ def _worker(member: job.Member, role: str, used: tuple[Use, ...], places: Sequen
     return worker._replace(lists=seen.lists, visible=keys, notes=notes)
 
 
-def _in_order(seen: Visibility, places: Sequence[DeviceSlot]) -> tuple[str, ...] | None:
-    if None in seen.visible:
-        return None
-    shown = [(place, position or 0) for place, sees, position in zip(places, seen.visible, seen.positions, strict=True) if sees]
-    vendors = list(dict.fromkeys(place.identity.vendor for place, _ in shown))
-    shown.sort(key=lambda entry: (vendors.index(entry[0].identity.vendor), entry[1]))
-    return tuple(place.key for place, _ in shown)
+def _devices(slots: Sequence[DeviceSlot], processes: Processes) -> tuple[UsedDevice, ...]:
+    listed = {key: tuple(process.pid for process in found) for key, found in processes.items()}
+    shown = [slot for slot in slots if not slot.identity.parent or slot.key in listed]
+    return tuple(UsedDevice(slot.key, slot.identity.name, slot.identity.uuid, listed.get(slot.key)) for slot in shown)
 
 
-def _devices(snapshot: Snapshot, processes: Processes) -> tuple[UsedDevice, ...]:
-    told = _told_by_partitions(snapshot)
-    return tuple(
-        UsedDevice(
-            place.key,
-            place.identity.name,
-            place.identity.uuid,
-            tuple(process.pid for process in processes[place.key]) if place.key in processes else None,
-        )
-        for place in snapshot.identities
-        if place.key not in told and (not place.identity.parent or place.key in processes)
-    )
-
-
-def _used_by(role: str, workers: Sequence[Worker], places: Sequence[DeviceSlot]) -> tuple[str, ...]:
-    used = {key for worker in workers if worker.role == role for key in worker.uses}
-    return tuple(place.key for place in places if place.key in used)
+def _plain(record: Any) -> Any:
+    if hasattr(record, "_asdict"):
+        return {name: _plain(value) for name, value in record._asdict().items()}
+    return [_plain(part) for part in record] if isinstance(record, tuple) else record

@@ -1,25 +1,61 @@
-"""The processes of a job: which they are, and to which of them a process that the driver lists belongs.
+"""The processes of a job: which they are, their ranks, and to which of them a process that the driver lists belongs.
 
-Processes go by their numbers in the ``/proc`` that we read. The driver's numbers are the same where both are the host's; a
-number that nobody has there is looked for among the inner numbers of the job's processes (``NSpid``), for a driver that
-counts as the container does. What is found in neither way is a process that we cannot see, and nothing is said of it.
+Processes go by their numbers in the mounted ``/proc``. The driver's numbers are the same where both are the host's; a number
+that no process has there is looked for among the inner numbers of the job's processes (``NSpid``), for a driver that counts as
+the container does. A process that is found in neither way cannot be seen from here, and nothing is said of it.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from accelmetrics.backends.environment import Environment, environment_at, environment_of
 from accelmetrics.backends.kit.processes import ancestors, descendants, number_here, read_status
 from accelmetrics.backends.kit.sysroot import read_text, system_path
-from accelmetrics.sampling.environ import Environment, environment_at, environment_of
-from accelmetrics.visibility.ranks import Position, position
+from accelmetrics.backends.visible import plain_number
 
-NOWHERE = Position("", None, None)
-_LONGEST_NAME = 48
+ROLE = "ACCELMETRICS_ROLE"
+RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+"""torchrun and most others, Open MPI, PMIx, MPICH and Intel MPI, Slurm: the nearest to the program first."""
+LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "RAY_LOCAL_RANK", "SLURM_LOCALID")
+RAY = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_WORKER_ID")
+"""What the workers of Ray are started with."""
+RAY_KEEPS_OFF = "RAY_EXPERIMENTAL_NOSET_"
+"""Begins the variables that tell Ray to leave the lists alone (``RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES``)."""
+LONGEST_NAME = 48
+
+
+class Position(NamedTuple):
+    """A process's place in its job; None, or empty, where its launcher gave it none."""
+
+    role: str = ""
+    rank: int | None = None
+    local_rank: int | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether it has one at all."""
+        return self != Position()
+
+
+def position(environ: Mapping[str, str]) -> Position:
+    """Parse the role and the ranks that a launcher left in an environment."""
+
+    def first(names: tuple[str, ...]) -> int | None:
+        numbers = (plain_number(environ[name].strip()) for name in names if name in environ)
+        return next((number for number in numbers if number is not None), None)
+
+    return Position(environ.get(ROLE, "").strip(), first(RANKS), first(LOCAL_RANKS))
+
+
+def ray_decides(environ: Mapping[str, str]) -> bool:
+    """Tell whether Ray gives the process its list of devices while it runs."""
+    kept_off = any(name.startswith(RAY_KEEPS_OFF) and value not in {"", "0", "false"} for name, value in environ.items())
+    return any(name in environ for name in RAY) and not kept_off
 
 
 class Member(NamedTuple):
@@ -42,52 +78,45 @@ class Member(NamedTuple):
     @property
     def position(self) -> Position:
         """Its place in the job."""
-        return NOWHERE if self.environment.values is None else position(self.environment.values)
+        return position(self.environment.values or {})
+
+    def below_in_rank(self, other: Member) -> bool:
+        """Whether it is a helper of the other: below it, and of the same place in the job."""
+        return other.number in self.above and self.position == other.position and self.position.known
 
 
 def named(pid: int) -> Member:
-    """A process that the user names, by its number in our own namespace."""
-    number = number_here(pid)
-    return _member(pid, number, environment_of(pid))
+    """Describe a process that the user names, by its number in our own namespace."""
+    return _member(pid, number_here(pid), environment_of(pid))
 
 
 def listed(number: int) -> Member:
-    """A process that the driver lists, if it is one that we see."""
+    """Describe a process that the driver lists, if it can be seen from here."""
     if not _visible(number):
         return Member(number, None, frozenset(), (), Environment(None, f"process {number} is not visible from here"))
-    return _member(number, number, _environment(number))
-
-
-def _environment(number: int) -> Environment:
-    if not _has_proc():
-        return environment_of(number)
-    # Ours is known as it is now, which /proc does not show.
-    return environment_of(os.getpid()) if number == number_here(os.getpid()) else environment_at(number, number)
+    if _HAS_PROC and number != number_here(os.getpid()):
+        return _member(number, number, environment_at(number, number))
+    # Our own environment is known as it is now, which /proc does not show.
+    return _member(number, number, environment_of(os.getpid() if _HAS_PROC else number))
 
 
 def below(parents: Sequence[Member], using: Collection[int]) -> list[Member]:
-    """The workers at and below launchers: who uses a device, and of each rank without one the process nearest the launcher.
+    """List the workers at and below launchers.
 
-    Loaders and other helpers have their rank's environment too, and a shell that waits for a rank has it before the rank does.
+    They are the processes that use a device, and of each rank without one the process nearest the launcher: loaders and other
+    helpers have their rank's environment too, and a shell that waits for a rank has it before the rank does. A process is no worker
+    while processes below it have another place in the job: Slurm gives torchrun a rank too.
     """
     numbers = dict.fromkeys(number for parent in parents if parent.number is not None for number in descendants(parent.number))
-    family = [listed(number) for number in numbers]
-    workers = [member for member in family if uses(member, using)]
+    members = [listed(number) for number in numbers]
+    workers = [member for member in members if uses(member, using)]
     taken = {member.position for member in workers}
-    for member in family:
-        if member.position.known and member.position not in taken and not _launches(member, family) and not _helps(member, workers):
+    for member in members:
+        place = member.position
+        launches = any(member.number in other.above and other.position.known and other.position != place for other in members)
+        if place.known and place not in taken and not launches and not any(member.below_in_rank(worker) for worker in workers):
             workers.append(member)
     return workers
-
-
-def _launches(member: Member, family: Sequence[Member]) -> bool:
-    """Whether processes below it have another place in the job: Slurm gives torchrun a rank too, and it is none."""
-    return any(member.number in other.above and other.position.known and other.position != member.position for other in family)
-
-
-def _helps(member: Member, workers: Sequence[Member]) -> bool:
-    """Whether a process above it is the rank that it speaks of."""
-    return any(worker.number in member.above and worker.position == member.position for worker in workers)
 
 
 def uses(member: Member, using: Collection[int]) -> bool:
@@ -96,54 +125,50 @@ def uses(member: Member, using: Collection[int]) -> bool:
 
 
 def owner(members: Iterable[Member], pid: int) -> Member | None:
-    """Whose a process is that the driver lists: that member's itself, else the nearest above it."""
+    """Find the member that a process of the driver's list is, or else the nearest one above it; None where it is none of the job."""
     known = list(members)
+    unseen = next((member for member in known if member.number is None and member.pid == pid), None)
+    if unseen is not None:
+        return unseen
     if not _visible(pid):
         inside = [member for member in known if pid in member.inner]
         return inside[0] if len(inside) == 1 else None
     by_number = {member.number: member for member in known}
-    if pid in by_number:
-        return by_number[pid]
-    return next((by_number[parent] for parent in ancestors(pid) if parent in by_number), None)
+    return next((by_number[number] for number in (pid, *ancestors(pid)) if number in by_number), None)
 
 
 def name_of(member: Member) -> str:
-    """What a process calls itself: the title that a framework gave it, else its program's name."""
+    """The title that a framework gave a process, else its program's name."""
     if member.number is None:
         return ""
     words = (read_text(f"/proc/{member.number}/cmdline") or "").split("\0")
     title = words[0] if words[0].startswith("ray::") else " ".join(Path(word).name for word in words[:2] if word)
-    return title[:_LONGEST_NAME]
+    return title[:LONGEST_NAME]
 
 
 def in_other_container(member: Member) -> bool:
     """Whether a process has a file system of its own, and with it perhaps devices numbered otherwise."""
     if member.number is None:
         return False
-    ours, theirs = (_namespace(who) for who in ("self", str(member.number)))
-    return bool(ours and theirs and ours != theirs)
-
-
-def _namespace(who: str) -> str:
     try:
-        return str(Path(system_path(f"/proc/{who}/ns/mnt")).readlink())
+        ours, theirs = (Path(system_path(f"/proc/{process}/ns/mnt")).readlink() for process in ("self", member.number))
     except OSError:
-        return ""
+        return False
+    return ours != theirs
 
 
 def _member(pid: int, number: int | None, environment: Environment) -> Member:
-    status = read_status(number) if number is not None and _has_proc() else None
+    status = read_status(number) if number is not None and _HAS_PROC else None
     above = tuple(ancestors(number)) if number is not None else ()
     return Member(pid, number, frozenset(status.numbers[1:]) if status else frozenset(), above, environment)
 
 
+_HAS_PROC = sys.platform == "linux"
+
+
 def _visible(pid: int) -> bool:
-    if _has_proc():
+    if _HAS_PROC:
         return system_path(f"/proc/{pid}").exists()
     import psutil
 
     return psutil.pid_exists(pid)
-
-
-def _has_proc() -> bool:
-    return sys.platform == "linux"

@@ -81,7 +81,7 @@ def test_everybody_who_uses_a_device(job: Job) -> None:
     assert by_pid[job.rollout].split()[:2] == ["-", "0"]
     assert by_pid[job.rollout].split()[-5:] == ["CUDA_VISIBLE_DEVICES=2,3", "gpu.2,gpu.3", "gpu.2", "(3", "GiB)"]
     assert done.stdout.endswith(
-        f"\n\n- gpu.3 (NVIDIA H100 80GB HBM3) is used by nobody, though it is in the list of rank 0 (PID {job.rollout})\n"
+        f"\n\n- no process uses gpu.3 (NVIDIA H100 80GB HBM3), though it is in the list of rank 0 (PID {job.rollout})\n"
     )
 
 
@@ -132,7 +132,7 @@ def test_nobody_at_all(simulator: NvmlSimulator) -> None:
     """Said in words."""
     done = run("allocation", "--backends", "nvidia", env=environment(**simulator.environment()))
     assert done.returncode == 0
-    assert done.stdout.startswith("No process that uses a device was found.\n\n- gpu.0 (NVIDIA H100 80GB HBM3) is used by nobody\n")
+    assert done.stdout.startswith("No process that uses a device was found.\n\n- no process uses gpu.0 (NVIDIA H100 80GB HBM3)\n")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,11 @@ def options(pid: int | None) -> Options:
     return checked(gpus=None, pid=pid, children=False, disk_paths=("/",), timeout=1.0, open_timeout=1.0)
 
 
-@pytest.mark.parametrize(("pid", "told", "watched"), [(None, os.getpid(), False), (4711, 4711, True), (os.getpid(), os.getpid(), True)])
+@pytest.mark.parametrize(
+    ("pid", "told", "watched"),
+    [(None, os.getpid(), False), (4711, 4711, True), (os.getpid(), os.getpid(), True)],
+    ids=["ours", "named", "ours-named"],
+)
 def test_sources_are_told_whether_the_process_was_named(pid: int | None, told: int, watched: bool) -> None:
     read = options(pid).read_options()
     assert (read.pid, read.watched) == (told, watched)

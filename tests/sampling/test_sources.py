@@ -12,7 +12,7 @@ from accelmetrics.backends.amd.rounds import CommandDriver
 from accelmetrics.backends.clock import SYSTEM_CLOCK
 from accelmetrics.backends.registry import pinned, select
 from accelmetrics.sampling.source import Source
-from accelmetrics.visibility.diagnosis import diagnose
+from accelmetrics.visibility.doctor import diagnose
 from tests.simulators.amdgpu import Tree, machines
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
 

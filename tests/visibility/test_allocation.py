@@ -15,9 +15,9 @@ from accelmetrics import Allocation, InvalidOptionError, UnknownNameError, alloc
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.testing import FakeBackend
 from accelmetrics.visibility import job
+from accelmetrics.visibility.allocation import Use
 from accelmetrics.visibility.allocation_findings import NO_LIST_OF_PROCESSES
-from accelmetrics.visibility.allocation_records import Use
-from accelmetrics.visibility.ranks import Position, position, ray_decides
+from accelmetrics.visibility.job import Position, position, ray_decides
 from tests.simulators.nvml import NvmlSimulator, Process, SimulatorUnavailable
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
@@ -214,7 +214,7 @@ def test_two_ranks_on_one_gpu(machine: Machine) -> None:
     assert texts(found, "shared_device") == [f"rank 0 (PID {one}) and rank 1 (PID {two}) both use gpu.0"]
     assert "shared_unasked" not in kinds(found)
     assert texts(found, "unused_device")[0] == (
-        f"gpu.1 (NVIDIA H100 80GB HBM3) is used by nobody, though it is in the list of rank 0 (PID {one}) and rank 1 (PID {two})"
+        f"no process uses gpu.1 (NVIDIA H100 80GB HBM3), though it is in the list of rank 0 (PID {one}) and rank 1 (PID {two})"
     )
 
 
@@ -235,7 +235,7 @@ def test_a_gpu_that_nobody_uses(machine: Machine) -> None:
     """Named once each, with who was given it."""
     machine.worker(0, 1, 2, CUDA_VISIBLE_DEVICES="0,1,2")
     found = look()
-    assert texts(found, "unused_device") == ["gpu.3 (NVIDIA H100 80GB HBM3) is used by nobody"]
+    assert texts(found, "unused_device") == ["no process uses gpu.3 (NVIDIA H100 80GB HBM3)"]
     assert found.devices[3].pids == ()
 
 
@@ -348,8 +348,8 @@ def test_a_source_that_lists_no_processes(monkeypatch: pytest.MonkeyPatch) -> No
         device.set(powerWatts=1)
     backend.device(0).run(DeviceProcess(os.getpid(), "compute", 5))
     found = allocation([os.getpid()], backends=[backend], expect={"actor": [0, 1]})
-    assert texts(found, "pool_unclear") == ["actor: expected on gpu.0 and gpu.1, but who uses gpu.1 cannot be told"]
-    assert texts(found, "use_unknown") == [f"who uses gpu.1 cannot be told: {NO_LIST_OF_PROCESSES}"]
+    assert texts(found, "pool_unclear") == ["actor: expected on gpu.0 and gpu.1, but which processes use gpu.1 cannot be told"]
+    assert texts(found, "use_unknown") == [f"which processes use gpu.1 cannot be told: {NO_LIST_OF_PROCESSES}"]
     assert found.devices[1].pids is None
     assert not found.as_expected
 

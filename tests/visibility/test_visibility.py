@@ -9,15 +9,14 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import accelmetrics
 from accelmetrics import AccelMetricsError, InvalidOptionError, Sampler, UnknownNameError, visible_devices
-from accelmetrics.backends import cuda_list, other_lists, rocm_list
-from accelmetrics.backends.visible import visibility
-from accelmetrics.backends.visible_lists import Sight, leading_number, plain_number, whole_number_any_base
-from accelmetrics.sampling.environ import environment_of, parse
+from accelmetrics.backends import visible as rules
+from accelmetrics.backends.environment import environment_of, parse
+from accelmetrics.backends.visible import VisibleSet, leading_number, plain_number, visibility, whole_number_any_base
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
 from accelmetrics.testing import FakeBackend, FakeClock
 from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable
@@ -49,8 +48,8 @@ def of(kind: DeviceKind, vendor: str, count: int, **rest: str) -> list[DeviceIde
     return [DeviceIdentity(kind, vendor, n, pci_bus_id=f"0000:{n + 3:02x}:00.0", **rest) for n in range(count)]  # type: ignore[arg-type]
 
 
-def cuda(value: str | None, devices: Sequence[DeviceIdentity] = NVIDIA, **rest: str) -> Sight:
-    return cuda_list.see({**rest, **({} if value is None else {"CUDA_VISIBLE_DEVICES": value})}, devices)
+def cuda(value: str | None, devices: Sequence[DeviceIdentity] = NVIDIA, **rest: str) -> VisibleSet:
+    return rules.see_cuda({**rest, **({} if value is None else {"CUDA_VISIBLE_DEVICES": value})}, devices)
 
 
 @pytest.mark.parametrize(
@@ -177,23 +176,23 @@ def test_mig_instances() -> None:
 )
 def test_rocm_lists(environ: dict[str, str], seen: tuple[int, ...]) -> None:
     """ROCr's list first, then HIP's among what is left; each with its own way to be wrong."""
-    assert rocm_list.see(environ, AMD).devices == seen
+    assert rules.see_rocm(environ, AMD).devices == seen
 
 
 def test_partitions_stand_in_the_place_of_their_card() -> None:
     """Numbers count them, the card itself is nobody's; their common id names none of them."""
     split = [AMD[1]._replace(vendor_index=n, uuid=f"{AMD[1].uuid}/xcp{n}", parent=AMD[1].uuid) for n in range(2)]
     devices = [*AMD, *split]
-    assert rocm_list.see({}, devices).devices == (0, 4, 5, 2, 3)
-    assert rocm_list.see({"ROCR_VISIBLE_DEVICES": "2,1"}, devices).devices == (5, 4)
-    assert rocm_list.see({"ROCR_VISIBLE_DEVICES": "GPU-5c88007d1d4c0000"}, devices).devices == ()
+    assert rules.see_rocm({}, devices).devices == (0, 4, 5, 2, 3)
+    assert rules.see_rocm({"ROCR_VISIBLE_DEVICES": "2,1"}, devices).devices == (5, 4)
+    assert rules.see_rocm({"ROCR_VISIBLE_DEVICES": "GPU-5c88007d1d4c0000"}, devices).devices == ()
 
 
 def test_what_is_doubtful_about_rocm_lists_is_said() -> None:
     """The variable on which documentation and code differ, and what ended a list."""
-    assert "OpenCL" in rocm_list.see({"GPU_DEVICE_ORDINAL": "1"}, AMD).caveats[0]
-    assert "'9'" in rocm_list.see({"ROCR_VISIBLE_DEVICES": "0,9"}, AMD).caveats[0]
-    assert "second time" in rocm_list.see({"ROCR_VISIBLE_DEVICES": "0,0"}, AMD).caveats[0]
+    assert "OpenCL" in rules.see_rocm({"GPU_DEVICE_ORDINAL": "1"}, AMD).caveats[0]
+    assert "'9'" in rules.see_rocm({"ROCR_VISIBLE_DEVICES": "0,9"}, AMD).caveats[0]
+    assert "second time" in rules.see_rocm({"ROCR_VISIBLE_DEVICES": "0,0"}, AMD).caveats[0]
 
 
 @pytest.mark.parametrize(
@@ -214,15 +213,15 @@ def test_level_zero_masks(environ: dict[str, str], seen: tuple[int, ...]) -> Non
     """A mask hides and does not order; discrete GPUs come before the processor's own."""
     intel = of("gpu", "intel", 3, name="Intel Arc B580")
     devices = [intel[0]._replace(unified=True), *intel[1:]]
-    assert other_lists.see_level_zero(environ, devices).devices == seen
+    assert rules.see_level_zero(environ, devices).devices == seen
 
 
 def test_level_zero_tiles_are_not_guessed() -> None:
     """A card of two tiles counts as two unless the hierarchy says otherwise."""
     cards = of("gpu", "intel", 2, name="Intel Data Center GPU Max 1550")
-    assert other_lists.see_level_zero({"ZE_AFFINITY_MASK": "1"}, cards).devices is None
-    assert other_lists.see_level_zero({"ZE_AFFINITY_MASK": "1", "ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"}, cards).devices == (1,)
-    assert "no number" in other_lists.see_level_zero({"ZE_AFFINITY_MASK": "x"}, of("gpu", "intel", 1)).caveats[0]
+    assert rules.see_level_zero({"ZE_AFFINITY_MASK": "1"}, cards).devices is None
+    assert rules.see_level_zero({"ZE_AFFINITY_MASK": "1", "ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"}, cards).devices == (1,)
+    assert "no number" in rules.see_level_zero({"ZE_AFFINITY_MASK": "x"}, of("gpu", "intel", 1)).caveats[0]
 
 
 @pytest.mark.parametrize(
@@ -240,9 +239,9 @@ def test_level_zero_tiles_are_not_guessed() -> None:
 def test_tpu_lists(environ: dict[str, str], seen: tuple[int, ...] | None) -> None:
     """Numbers of this host's chips, whatever their ids in the slice are."""
     chips = [device._replace(vendor_index=device.vendor_index + 8) for device in of("tpu", "google", 4, name="TPU v5e")]
-    assert other_lists.see_tpu(environ, chips).devices == seen
+    assert rules.see_tpu(environ, chips).devices == seen
     if seen and environ:
-        assert other_lists.see_tpu(environ, of("tpu", "google", 4, name="TPU v3")).devices is None
+        assert rules.see_tpu(environ, of("tpu", "google", 4, name="TPU v3")).devices is None
 
 
 @pytest.mark.parametrize(
@@ -262,9 +261,9 @@ def test_tpu_lists(environ: dict[str, str], seen: tuple[int, ...] | None) -> Non
 )
 def test_neuron_lists(environ: dict[str, str], seen: tuple[int, ...] | None) -> None:
     """Cores and ranges; a mere number of cores says not which."""
-    sight = other_lists.see_neuron(environ, of("trn", "aws", 4))
-    assert sight.devices == seen
-    assert bool(sight.caveats) == (seen is None)
+    seen_set = rules.see_neuron(environ, of("trn", "aws", 4))
+    assert seen_set.devices == seen
+    assert bool(seen_set.caveats) == (seen is None)
 
 
 @pytest.mark.parametrize(
@@ -272,8 +271,8 @@ def test_neuron_lists(environ: dict[str, str], seen: tuple[int, ...] | None) -> 
 )
 def test_ascend_lists(value: str, seen: tuple[int, ...] | None) -> None:
     """Any other character ends the list, as Huawei documents with these examples; falling order is not documented."""
-    assert other_lists.see_ascend({"ASCEND_RT_VISIBLE_DEVICES": value}, of("npu", "huawei", 4)).devices == seen
-    assert other_lists.see_ascend({}, of("npu", "huawei", 4)).devices == (0, 1, 2, 3)
+    assert rules.see_ascend({"ASCEND_RT_VISIBLE_DEVICES": value}, of("npu", "huawei", 4)).devices == seen
+    assert rules.see_ascend({}, of("npu", "huawei", 4)).devices == (0, 1, 2, 3)
 
 
 def test_every_vendor_has_its_own_numbers() -> None:
@@ -303,15 +302,18 @@ FLEETS = [
 ]
 VARIABLES = [
     "CUDA_VISIBLE_DEVICES",
-    *rocm_list.VARIABLES,
-    other_lists.LEVEL_ZERO,
-    *other_lists.TPU,
-    other_lists.CORES,
-    other_lists.CORE_COUNT,
-    other_lists.ASCEND,
+    rules.ROCR,
+    "HIP_VISIBLE_DEVICES",
+    rules.ORDINAL,
+    rules.LEVEL_ZERO,
+    *rules.TPU,
+    rules.CORES,
+    rules.CORE_COUNT,
+    rules.ASCEND,
 ]
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(VARIABLES), LISTS, max_size=3), st.sampled_from(FLEETS))
 @example({"CUDA_VISIBLE_DEVICES": "²"}, NVIDIA)
 @example({"ASCEND_RT_VISIBLE_DEVICES": "²"}, FLEETS[-1])
@@ -325,6 +327,7 @@ def test_any_text_gives_an_answer_that_holds_together(environ: dict[str, str], d
     assert None not in seen.visible or seen.caveats
 
 
+@settings(deadline=None)
 @given(st.permutations(range(4)), st.integers(0, 4))
 def test_a_sound_list_of_numbers_is_what_it_says(order: list[int], count: int) -> None:
     """Any choice in any order, by number or by UUID."""

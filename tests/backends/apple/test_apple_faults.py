@@ -15,7 +15,7 @@ from accelmetrics.backends.apple.driver import AppleDriver
 from accelmetrics.backends.clock import SYSTEM_CLOCK
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason
-from accelmetrics.visibility.diagnosis import diagnose
+from accelmetrics.visibility.doctor import diagnose
 from tests.backends.apple.reading import eventually, open_driver, read
 from tests.simulators.apple import NOT_ROOT, MacStandIn, Mode, ioreg, macmon_0_8, powermetrics
 

@@ -13,7 +13,7 @@ import pytest
 from accelmetrics import Sampler, Snapshot
 from accelmetrics.backends.clock import SYSTEM_CLOCK
 from accelmetrics.schemas.reasons import Reason
-from accelmetrics.visibility.diagnosis import diagnose
+from accelmetrics.visibility.doctor import diagnose
 from tests.simulators.graphcore import GcipuinfoStandIn, Mode, c600, m2000
 
 KEYS = 9

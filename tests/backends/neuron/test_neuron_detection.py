@@ -9,7 +9,7 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.neuron import backend
-from accelmetrics.visibility.diagnosis import diagnose
+from accelmetrics.visibility.doctor import diagnose
 from tests.simulators.neuron import NeuronMonitorStandIn, SysfsTree
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from accelmetrics import Allocation, allocation
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.visibility.allocation_records import Use
+from accelmetrics.visibility.allocation import Use
 from tests.backends.neuron.machine import PERIOD, once
 from tests.cli.shell import environment, run
 from tests.simulators.neuron import NeuronMonitorStandIn, SysfsTree, hardware, report, runtime
@@ -110,8 +110,8 @@ def test_a_job_on_cores_of_others(tool: NeuronMonitorStandIn, worker: subprocess
         ("pool_differs", "actor: expected on trn.0 and trn.1, does not use trn.1 and uses trn.2 beyond that"),
         ("pool_differs", f"actor: expected on trn.0 and trn.1 alone, but trn.0 is also used by PID {os.getpid()}"),
         ("outside_list", f"{label} uses trn.2, outside its list (NEURON_RT_VISIBLE_CORES=0-1: trn.0 and trn.1)"),
-        ("unused_device", f"trn.1 (trainium1) is used by nobody, though it is in the list of {label}"),
-        ("unused_device", "trn.3 (trainium1) is used by nobody"),
+        ("unused_device", f"no process uses trn.1 (trainium1), though it is in the list of {label}"),
+        ("unused_device", "no process uses trn.3 (trainium1)"),
         ("stranger", f"trn.0 is also used by {os.getpid()}, not of the processes asked about"),
     ]
 

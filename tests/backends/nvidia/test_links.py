@@ -201,7 +201,7 @@ def test_the_oldest_driver_that_is_asked(simulator: NvmlSimulator, consume: Call
 
 def test_doctor_tells_of_the_fabric(simulator: NvmlSimulator) -> None:
     """With the device."""
-    from accelmetrics.visibility.diagnosis import diagnose
+    from accelmetrics.visibility.doctor import diagnose
 
     found = diagnose([NvidiaBackend()])
     assert {device.fabric for device in found.backends[0].devices} == {"NVLink fabric: joined"}

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 
 from accelmetrics.backends.contract import Backend
+from accelmetrics.backends.environment import environment_of
 from accelmetrics.backends.visible import visibility
-from accelmetrics.sampling.environ import environment_of
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import AccelMetricsError
@@ -21,7 +21,7 @@ def visible_devices(
     timeout: float = DEFAULT_TIMEOUT,
     open_timeout: float = DEFAULT_OPEN_TIMEOUT,
 ) -> tuple[Device, ...]:
-    """The devices that a program sees by its ``*_VISIBLE_DEVICES``, in its order, each with a fresh reading.
+    """List the devices that a program sees by its ``*_VISIBLE_DEVICES``, in its order, each with a fresh reading.
 
     No framework is imported and no runtime started. The drivers are opened, unless a sampler of this process has them open.
 
@@ -43,15 +43,11 @@ def visible_devices(
         raise AccelMetricsError(f"the devices that process {pid} sees cannot be told: {found.why}")
     with Sampler(backends, timeout=timeout, open_timeout=open_timeout, pid=pid) as sampler:
         snapshot = sampler.sample()
-    places = snapshot.identities
-    seen = visibility(found.values, [place.identity for place in places])
-    if None in seen.visible:
+    seen = visibility(found.values, [slot.identity for slot in snapshot.identities])
+    if seen.order is None:
         raise AccelMetricsError(f"the devices that the program sees cannot be told: {'; '.join(seen.caveats)}")
-    marked = [place._replace(visible_index=position) for place, position in zip(places, seen.positions, strict=True)]
-    chosen = [place for place, sees in zip(marked, seen.visible, strict=True) if sees]
-    vendors = list(dict.fromkeys(place.identity.vendor for place in chosen))
-    chosen.sort(key=lambda place: (vendors.index(place.identity.vendor), place.visible_index or 0))
+    marked = [slot._replace(visible_index=index) for slot, index in zip(snapshot.identities, seen.positions, strict=True)]
     again = Snapshot(
         snapshot.time_ns, snapshot.hostname, snapshot.metrics, marked, snapshot.unavailable, snapshot.backends, snapshot.processes
     )
-    return tuple(Device(again, place) for place in chosen)
+    return tuple(Device(again, marked[place]) for place in seen.order)

@@ -25,17 +25,15 @@ class Environment(NamedTuple):
 
 
 def environment_of(pid: int) -> Environment:
-    """The environment of any process; our own is the one that we have now.
+    """Read the environment of a process; this process's own is the one that it has now.
 
     Args:
         pid: The process, as our own PID namespace numbers it.
     """
     if pid == os.getpid():
         return Environment(dict(os.environ))
-    return _from_proc(pid) if sys.platform == "linux" else _from_psutil(pid)
-
-
-def _from_proc(pid: int) -> Environment:
+    if sys.platform != "linux":
+        return _from_psutil(pid)
     from accelmetrics.backends.kit.processes import number_here
 
     number = number_here(pid)
@@ -43,7 +41,7 @@ def _from_proc(pid: int) -> Environment:
 
 
 def environment_at(number: int, pid: int) -> Environment:
-    """The environment of a process by its number in the ``/proc`` that we read; ``pid`` is what it is called in words."""
+    """Read the environment of a process by its number in the mounted ``/proc``; messages call it ``pid``."""
     try:
         data = system_path(f"/proc/{number}/environ").read_bytes()
         ended = not data and not system_path(f"/proc/{number}/cmdline").read_bytes()
@@ -57,7 +55,7 @@ def environment_at(number: int, pid: int) -> Environment:
 
 
 def parse(data: bytes) -> dict[str, str]:
-    """Variables as the kernel keeps them: the first of a name counts, as for ``getenv``; what is no assignment is left out."""
+    """Parse variables as the kernel keeps them: the first of a name counts, as for ``getenv``; other text is left out."""
     values: dict[str, str] = {}
     for entry in data.split(b"\0"):
         name, sign, value = entry.partition(b"=")

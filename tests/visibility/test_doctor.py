@@ -12,7 +12,7 @@ from accelmetrics.schemas.errors import DriverGoneError, InvalidOptionError, Sou
 from accelmetrics.schemas.reasons import Reason
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import scripted
-from accelmetrics.visibility.diagnosis import ADVICE, BackendFinding, diagnose
+from accelmetrics.visibility.doctor import ADVICE, BackendFinding, diagnose
 
 
 def finding(backend: FakeBackend, **options: Any) -> BackendFinding:
