@@ -25,8 +25,10 @@ help: ## List the targets
 dump: $(CORE) ## Print this machine's metrics as one JSON document
 	@$(BIN)/accelmetrics dump --json $(ARGS)
 
+# Several processes run the tests, twice as many as there are cores: tests wait for processes about as long as they compute.
+# ARGS="-n 0" runs them in this one, for a debugger.
 test: $(DEV) ## Run the tests, e.g. make test ARGS="-k nvidia -x"
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 test-gpu: $(DEV) ## Run the tests that need a real accelerator
 	@$(BIN)/python -m pytest -m gpu tests/hardware $(ARGS)

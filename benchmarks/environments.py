@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.support.locking import locked
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 CACHE = REPOSITORY / ".cache"
 INSTALL_SECONDS = 300
@@ -49,17 +51,16 @@ def python(name: str, requirements: tuple[str, ...]) -> Path:
         EnvironmentUnavailable: pip cannot install them.
     """
     target = CACHE / name
-    interpreter = target / "bin" / "python"
     stamp = target / ".requirements"
     wanted = "\n".join((sys.version, *requirements))
-    if not (stamp.exists() and stamp.read_text() == wanted):
-        _make(target, requirements)
-        stamp.write_text(wanted)
-    return interpreter
+    with locked(CACHE / f"{name}.lock"):
+        if not (stamp.exists() and stamp.read_text() == wanted):
+            _make(target, requirements)
+            stamp.write_text(wanted)
+    return target / "bin" / "python"
 
 
 def _make(target: Path, requirements: tuple[str, ...]) -> None:
-    CACHE.mkdir(exist_ok=True)
     shutil.rmtree(target, ignore_errors=True)
     _run([sys.executable, "-m", "venv", str(target)], requirements)
     pip = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]

@@ -15,6 +15,8 @@ from collections.abc import Generator
 
 import pytest
 
+from tests.support import threads
+
 # Every snapshot that a test takes, here or in a process of its own, is held to the whole schema.
 os.environ["ACCELMETRICS_VALIDATE"] = "1"
 
@@ -56,3 +58,14 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     report = yield
     _fail_forbidden_skip(report)
     return report
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """With ``-n auto``: two workers a core, since tests wait for other processes about as long as they compute."""
+    return 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2 * (os.cpu_count() or 1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Threads of ours that other tests left do not count in this one."""
+    threads.remember()

@@ -86,7 +86,6 @@ print(json.dumps({"early": early, "late": late, "status": monitor.status.flat(),
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(150)
 @pytest.mark.skipif(sys.platform != "linux", reason="platform: resident memory and open files as Linux counts them")
 def test_a_hundred_thousand_ticks_leave_nothing_behind() -> None:
     """With windows, logged steps, an exporter, a callback and a history: memory, threads, open files and objects stay."""

@@ -11,13 +11,12 @@ import pytest
 import accelmetrics
 from accelmetrics import Exporter, InvalidOptionError, Monitor, Sampler, UnknownNameError
 from accelmetrics.monitor import monitor as inner
-from tests.monitor.watching import Recorder, gpus, no_threads, remember_threads
+from tests.monitor.watching import Recorder, gpus, no_threads
 from tests.sampling.conftest import until
 
 
 def test_exporters_are_named_by_strings_or_given_as_objects(tmp_path: Path) -> None:
     """A string alone is one exporter; what it writes carries the labels."""
-    remember_threads()
     path, exporter = tmp_path / "run.jsonl", Recorder()
     several: list[str | Exporter] = [f"jsonl:{path}", exporter]
     for given in (several, f"jsonl:{tmp_path / 'alone.jsonl'}"):

@@ -17,7 +17,9 @@ from accelmetrics.monitor.rows import Row
 from accelmetrics.schemas.record import Record
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
-from tests.sampling.conftest import until
+from tests.support import waiting
+from tests.support.threads import own_threads, wait_for_no_threads
+from tests.support.waiting import wait_for
 
 LAYOUTS: dict[tuple[str, ...], tuple[str, ...]] = {}
 
@@ -83,21 +85,6 @@ class Recorder:
         self.calls.append((method, threading.current_thread()))
 
 
-class Gate:
-    """Something that hangs until it is released."""
-
-    def __init__(self) -> None:
-        self.entered = threading.Event()
-        self._free = threading.Event()
-
-    def __call__(self, *_: object) -> None:
-        self.entered.set()
-        assert self._free.wait(30), "nobody released it"
-
-    def release(self) -> None:
-        self._free.set()
-
-
 def gpus(count: int = 2, **values: float) -> FakeBackend:
     """Scripted GPUs of no vendor, all with the same values."""
     backend = FakeBackend(devices=count)
@@ -117,29 +104,14 @@ def spending(clock: FakeClock, *seconds: float, then: float = 0.0) -> Callable[[
     return value
 
 
-KNOWN: set[threading.Thread] = set()
-"""Those that were there when the test began: shared samplers of other tests keep theirs."""
-
-
-def remember_threads() -> None:
-    """Let ``threads`` tell of those alone that begin from now on."""
-    KNOWN.clear()
-    KNOWN.update(threading.enumerate())
-
-
-def threads(prefix: str = "accelmetrics-") -> list[str]:
-    """The names of our threads."""
-    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith(prefix) and thread not in KNOWN)
+Gate = waiting.Gate
+threads = own_threads
+no_threads = wait_for_no_threads
 
 
 def ticks(monitor: Monitor, count: int) -> None:
     """Wait until a monitor has taken so many readings."""
-    until(lambda: monitor.status.ticks >= count)
-
-
-def no_threads(prefix: str) -> None:
-    """Wait until none of these threads is left."""
-    until(lambda: not threads(prefix))
+    wait_for(lambda: monitor.status.ticks >= count)
 
 
 def program(text: str, timeout: float = 30.0, *options: str) -> tuple[float, int, str, str]:

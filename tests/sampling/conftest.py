@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
 import pytest
 
 from accelmetrics.testing import FakeBackend
-
-
-@pytest.fixture(autouse=True)
-def _known_threads() -> None:
-    from tests.monitor.watching import remember_threads  # it imports this module
-
-    remember_threads()
+from tests.support.threads import own_threads
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
 def gpus() -> Generator[FakeBackend, None, None]:
     """Four scripted GPUs; whatever hangs in the end is let go, so that no test leaves a stuck thread to the next."""
-    until(lambda: lanes() == 0)
     backend = FakeBackend(devices=4)
     for number, device in enumerate(backend.all_devices()):
         device.set(powerWatts=100.0 + number, temp=40 + number)
@@ -33,12 +25,7 @@ def gpus() -> Generator[FakeBackend, None, None]:
 
 def lanes() -> int:
     """How many threads the scripted backend has."""
-    return sum(thread.name.startswith("accelmetrics-fake-") for thread in threading.enumerate())
+    return len(own_threads("accelmetrics-fake-"))
 
 
-def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Wait for something that must come true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come true in time"
-        time.sleep(0.005)
+until = wait_for

@@ -15,10 +15,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from accelmetrics.schemas import recording as module
+from accelmetrics.schemas.document import parse_timestamp
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import Recording, read_records, recordings
-from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 from tests.records import record
 from tests.schemas.samples import complete
 
@@ -151,7 +152,9 @@ def test_a_number_too_large_is_no_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"hello\n", b"[1]\n", b"\x00" * 5000, b'{"a": 1}\n{"b": 1}\n', b"[" * 9000, gzip.compress(b"x\n"), b"\x1f\x8bx" * 9]
+    "text",
+    [b"hello\n", b"[1]\n", b"\x00" * 5000, b'{"a": 1}\n{"b": 1}\n', b"[" * 9000, gzip.compress(b"x\n"), b"\x1f\x8bx" * 9],
+    ids=["text", "a list", "zeros", "other objects", "brackets", "gzipped text", "no gzip"],
 )
 def test_a_file_of_another_kind(tmp_path: Path, text: bytes) -> None:
     """A file in which no line is a record is an error that names it and its first line."""
@@ -262,12 +265,14 @@ def test_any_cut(cut: float, zipped: bool) -> None:
 
 
 def strictly(line: bytes) -> dict[str, Any] | None:
-    """What the whole schema makes of a line, with what stands beside the snapshot as it stands there."""
+    """What the whole schema makes of a line, with what stands beside the snapshot as it stands there, but for how times are written."""
     try:
         snapshot = Snapshot.from_json(line)
-    except DocumentError:
+        document = json.loads(line)
+        for step in document.get("training", ()):
+            step["timestamp"] = rfc3339(parse_timestamp(step["timestamp"]))
+    except (DocumentError, KeyError, TypeError, ValueError):
         return None
-    document = json.loads(line)
     return {**snapshot.to_dict(), **{part: document[part] for part in ("labels", "training") if document.get(part)}}
 
 

@@ -46,13 +46,11 @@ def check(path: Path, text: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_the_public_view_is_typed(tmp_path: Path) -> None:
     assert check(tmp_path / "use.py", USE) == ""
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_a_misspelt_metric_and_a_forgotten_none_are_told(tmp_path: Path) -> None:
     output = check(tmp_path / "misuse.py", MISUSE)
     assert '"DeviceMetrics" has no attribute "power_wats"' in output

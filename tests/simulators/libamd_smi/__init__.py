@@ -16,6 +16,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.support.locking import locked
+
 MODULE = "7.0.2"
 """The release of the module; the stand-in has its structures."""
 SOURCE = Path(__file__).with_name("amd_smi.c")
@@ -36,11 +38,12 @@ class StandInUnavailable(RuntimeError):  # noqa: N818 - it says what is the case
 def module() -> Path:
     """The directory that holds the package ``amdsmi``."""
     target = CACHE / f"module-{MODULE}"
-    if not (target / "amdsmi" / "__init__.py").exists():
-        with tempfile.TemporaryDirectory(dir=_made(CACHE)) as draft:
-            _install(draft)
-            if not target.exists():
-                Path(draft, "amdsmi").rename(_made(target) / "amdsmi")
+    with locked(CACHE / "module.lock"):
+        if not target.exists():
+            with tempfile.TemporaryDirectory(dir=CACHE) as draft:
+                _install(draft)
+                Path(draft, "amdsmi").rename(_made(Path(draft, "module")) / "amdsmi")
+                Path(draft, "module").rename(target)
     return target
 
 

@@ -18,12 +18,15 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from tests.support.locking import locked
+
 SOURCES = Path(__file__).resolve().parent / "csrc"
 REPOSITORY = Path(__file__).resolve().parents[3]
 CACHE = REPOSITORY / ".cache" / "nvmlsim"
 SONAME = "libnvidia-ml.so.1"
 CONTROL = "libnvmlsim.so"
 HEADER_PACKAGE = "nvidia-nvml-dev"
+EXPORTED = "exported.txt"
 
 # Names that old clients look up and neither pynvml's source nor the header mentions any more.
 OLD_NAMES = (
@@ -54,10 +57,11 @@ class SimulatorUnavailable(RuntimeError):  # noqa: N818 - it says what is the ca
 def build(directory: Path | None = None, hide: Iterable[str] = ()) -> Path:
     """Builds the library, or finds the one built before from the same input, and returns its path.
 
-    Each variant lies in its own folder below `directory` (default: `.cache/nvmlsim` in the repository) as
-    `libnvidia-ml.so.1`, so that the folder can go to `LD_LIBRARY_PATH`; beside it the same code as `libnvmlsim.so`, with which
-    a test controls a simulator without having an NVML library in its own process. `hide` names functions that the library then does
-    not export, as an older driver's does not. Variants built from the same sources can share a state file.
+    It is compiled once per state of the sources and linked once per variant; processes that want it at the same time wait for
+    the one that builds. Each variant lies in its own folder below `directory` (default: `.cache/nvmlsim` in the repository)
+    as `libnvidia-ml.so.1`, so that the folder can go to `LD_LIBRARY_PATH`; beside it the same code as `libnvmlsim.so`, with
+    which a test controls a simulator without having an NVML library in its own process. `hide` names functions that the
+    library then does not export, as an older driver's does not. Variants built from the same sources can share a state file.
     """
     return _build_once(directory or CACHE, tuple(sorted(set(hide))))
 
@@ -66,11 +70,15 @@ def build(directory: Path | None = None, hide: Iterable[str] = ()) -> Path:
 def _build_once(directory: Path, hidden: tuple[str, ...]) -> Path:
     """Reading the sources to know whether they changed takes 50 ms: once per process is enough."""
     compiler, header = _compiler(), _header()
-    generated = _generate(header, hidden)
-    target = directory / _digest(header, generated)
-    library = target / SONAME
+    generated = _generate(header)
+    objects = directory / _digest(header, generated)
+    library = objects / (_name_of(hidden) if hidden else "all") / SONAME
     if not library.exists():
-        _compile(compiler, header, generated, target)
+        with locked(directory / "build.lock"):  # test runs and their workers build side by side
+            if not objects.exists():
+                _compile(compiler, header, generated, objects)
+            if not library.exists():
+                _link(compiler, objects, hidden, library.parent)
     return library
 
 
@@ -118,21 +126,18 @@ def _implemented(header_names: set[str]) -> list[str]:
     return sorted(name for name in names if name in header_names or f"HEADER_HAS_{name}\n" not in text)
 
 
-def _generate(header: Path, hidden: tuple[str, ...]) -> dict[str, str]:
-    """The generated files, by name."""
+def _generate(header: Path) -> dict[str, str]:
+    """The generated files, by name, one of which lists what is exported."""
     text = header.read_text(errors="replace")
     header_names = set(_PROTOTYPE.findall(text))
     implemented = _implemented(header_names)
     wanted = set(_PYNVML.findall(_pynvml_source())) | header_names | set(OLD_NAMES)
     stubs = sorted(wanted - set(implemented))
-    unknown = set(hidden) - set(implemented) - set(stubs)
-    if unknown:
-        raise ValueError(f"cannot hide what is not exported: {', '.join(sorted(unknown))}")
     return {
         "functions.gen.h": _functions_header(implemented, stubs, header_names),
         "functions.gen.c": _functions_source(implemented, stubs, text),
         "stubs.gen.c": _stubs_source(stubs),
-        "exports.map": _export_map(hidden),
+        EXPORTED: "\n".join(implemented + stubs),
     }
 
 
@@ -186,19 +191,36 @@ def _digest(header: Path, generated: dict[str, str]) -> str:
     return digest.hexdigest()[:16]
 
 
+def _name_of(hidden: tuple[str, ...]) -> str:
+    return f"without-{hashlib.sha256(' '.join(hidden).encode()).hexdigest()[:16]}"
+
+
 def _compile(compiler: str, header: Path, generated: dict[str, str], target: Path) -> None:
-    """Builds beside the target and moves the result there at once: two test runs may build at the same time."""
-    target.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target) as scratch:
-        folder = Path(scratch)
+    """Compile everything that all variants share. The folder is there when it is complete."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        folder = Path(scratch, "objects")
+        folder.mkdir()
         for name, content in generated.items():
             (folder / name).write_text(content)
         sources = [*sorted(SOURCES.glob("*.c")), folder / "functions.gen.c", folder / "stubs.gen.c"]
         _run(folder, [compiler, "-c", *FLAGS, f"-I{folder}", f"-I{SOURCES}", "-isystem", str(header.parent), *map(str, sources)])
-        objects = sorted(path.name for path in folder.glob("*.o"))
-        for name in (CONTROL, SONAME):  # the one that build() looks for comes last
-            _run(folder, [compiler, "-shared", f"-Wl,-soname,{name}", *LINK, *objects, "-lpthread", "-lm", "-o", name])
-            (folder / name).replace(target / name)
+        folder.rename(target)
+
+
+def _link(compiler: str, objects: Path, hidden: tuple[str, ...], target: Path) -> None:
+    """Link one variant, which differs from the others in what it exports alone. The folder is there when it is complete."""
+    unknown = set(hidden) - set((objects / EXPORTED).read_text().split("\n"))
+    if unknown:
+        raise ValueError(f"cannot hide what is not exported: {', '.join(sorted(unknown))}")
+    files = sorted(str(path) for path in objects.glob("*.o"))
+    with tempfile.TemporaryDirectory(dir=objects) as scratch:
+        folder = Path(scratch, "libraries")
+        folder.mkdir()
+        (folder / "exports.map").write_text(_export_map(hidden))
+        for name in (CONTROL, SONAME):
+            _run(folder, [compiler, "-shared", f"-Wl,-soname,{name}", *LINK, *files, "-lpthread", "-lm", "-o", name])
+        folder.rename(target)
 
 
 def _run(folder: Path, command: list[str]) -> None:

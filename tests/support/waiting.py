@@ -1,0 +1,59 @@
+"""Waiting for events. A limit here ends a test that hangs; no test measures anything with it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+HANG = 30.0
+"""Seconds after which something that was to happen is taken for never happening, on a loaded machine too."""
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.03
+
+
+def wait_for(condition: Callable[[], T], limit: float = HANG, what: str | Callable[[], object] = "") -> T:
+    """Call a condition again and again until what it returns is true, and return that.
+
+    Args:
+        condition: Is called at least twice, the last time after the limit.
+        limit: Seconds until the wait fails.
+        what: Said in the failure: words, or a callable that describes the state then.
+
+    Raises:
+        AssertionError: It was still false at the limit.
+    """
+    end = time.monotonic() + limit
+    pause = SHORTEST_PAUSE
+    while not (found := condition()):
+        if time.monotonic() > end:
+            found = condition()
+            words = what() if callable(what) else what
+            assert found, f"waited {limit:g} s: {words or condition}"
+            break
+        time.sleep(pause)
+        pause = min(pause * 1.5, LONGEST_PAUSE)
+    return found
+
+
+class Gate:
+    """A call that hangs until it is released; takes any arguments.
+
+    Attributes:
+        entered: Is set when the first call has begun.
+    """
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self._free = threading.Event()
+
+    def __call__(self, *_: object, **__: object) -> None:
+        self.entered.set()
+        assert self._free.wait(2 * HANG), "the gate was never released"
+
+    def release(self) -> None:
+        """Let every call return, later ones too."""
+        self._free.set()
