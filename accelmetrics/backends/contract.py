@@ -8,7 +8,7 @@ Three objects, from cheap to busy::
                       │
                       └──reader(options)──▶ Reader     one consumer's view; owns what that consumer's rates are taken from
                                               │
-                                              └──read(unit, steps)──▶ Reading     plain values, reasons, no key numbers
+                                              └──read(unit, progress)──▶ Reading     plain values, reasons, no key numbers
 
 A *unit* is what can be read on its own, so that one hung unit costs only itself: a device, or the whole host. Units are
 numbered from 0 as ``Driver.devices`` lists them; a driver that is ``machine_wide`` has one more after them, for what belongs
@@ -19,7 +19,7 @@ that does not return; only ``Driver.devices`` is also looked at on the sampler's
 unit is never read by two lanes at once, and two
 readers of one driver never read the same unit at once, so per-unit buffers need no locks; state shared between units does.
 
-A reader reports progress by appending to ``steps`` after every call into the driver (anything may be appended, the list's
+A reader reports progress by appending to ``progress`` after every call into the driver (anything may be appended, the list's
 length is what is looked at): that tells a driver that is slow everywhere from one call that hangs.
 
 Errors: ``open`` raises :class:`~accelmetrics.schemas.errors.SourceError` with a reason and advice. ``read`` puts a reason
@@ -34,7 +34,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
-from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.metric import NOTHING, Metric
 from accelmetrics.schemas.reasons import Unavailable
 
 Number = int | float
@@ -55,6 +55,27 @@ class Detection(NamedTuple):
     evidence: str
     devices: int = 0
     advice: str = ""
+
+
+class Coverage(NamedTuple):
+    """Which metrics a backend gives, and where each of them is read.
+
+    Each part maps a name to words for people (``nvmlDeviceGetPowerUsage``, ``hl-smi "power.draw"``), which the documentation and
+    ``accelmetrics metrics`` show. Every spelling that the backend emits is listed, aliases too.
+
+    Attributes:
+        devices: Names that each device owes at every reading: a value, or a reason for its absence.
+        partitions: The same of each partition of a device.
+        machine: Whole keys that the machine-wide unit owes at every reading.
+        processes: Names below ``{kind}.process.{i}``, given while the watched process uses the device.
+        optional: Names or whole keys that exist only while what they are about does: ``nvlink.{link}.state``, ``disk.{path}.usageGB``.
+    """
+
+    devices: Mapping[str, str] = NOTHING
+    partitions: Mapping[str, str] = NOTHING
+    machine: Mapping[str, str] = NOTHING
+    processes: Mapping[str, str] = NOTHING
+    optional: Mapping[str, str] = NOTHING
 
 
 class ReadOptions(NamedTuple):
@@ -127,7 +148,7 @@ class Reading:
 class Reader(Protocol):
     """One consumer's view of an open driver."""
 
-    def read(self, unit: int, steps: list[Any]) -> Reading:
+    def read(self, unit: int, progress: list[Any]) -> Reading:
         """Read one unit now. See the module's docstring for progress and errors."""
         ...
 
@@ -202,6 +223,28 @@ class Backend(Protocol):
         """Open the source, or raise ``SourceError`` saying why not and what to do about it."""
         ...
 
+    def coverage(self) -> Coverage:
+        """Which metrics it gives. Cheap, without touching a driver, and the same at every call."""
+        ...
+
     def own_metrics(self) -> Iterable[Metric]:
         """Catalogue rows that only this backend knows: empty for built-in ones, whose rows stand in the catalogue."""
         ...
+
+
+def catalogued(backend: str, rows: Iterable[Metric] = ()) -> Coverage:
+    """Derive the coverage from what rows state in their ``sources``: the catalogue's, and a backend's own."""
+    from accelmetrics.schemas.catalogue import rows_for
+
+    parts: dict[str, dict[str, str]] = {part: {} for part in Coverage._fields}
+    for row in (*rows_for(backend), *rows):
+        part = "devices" if row.device_part else "machine"
+        if ".process." in row.device_part:
+            part = "processes"
+        elif row.conditional or row.templated:
+            part = "optional"
+        named = dict.fromkeys(row.names, row.sources.get(backend, ""))
+        parts[part].update(named)
+        if backend in row.partitions:
+            parts["partitions"].update(named)
+    return Coverage(**parts)

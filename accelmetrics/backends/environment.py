@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from accelmetrics.backends.kit.sysroot import system_path
+from accelmetrics.backends.kit.system import system_path
 
 
 class Environment(NamedTuple):

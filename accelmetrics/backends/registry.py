@@ -1,8 +1,9 @@
 """Which backends there are: the built-in ones and those that other packages register.
 
 A third-party package registers one object (or a callable without arguments that makes it) under the entry-point group
-``accelmetrics.backends``; the built-in ones are registered there too. Their import is cheap by contract, and a plug-in
-whose import fails is reported as a backend that cannot be opened: it costs nobody else anything.
+``accelmetrics.backends``; the built-in ones are registered there too. Importing a plug-in must be cheap, and one whose import
+fails is reported as a backend that cannot be opened. A built-in backend whose row says how its hardware is recognised is
+imported only when it is opened.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from accelmetrics.backends.contract import Backend, Detection, Driver
+from accelmetrics.backends.contract import Backend, Coverage, Detection, Driver
 from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.kit.system import find_hardware
 from accelmetrics.schemas.errors import InvalidOptionError, SourceError, UnknownNameError
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
@@ -25,17 +27,89 @@ if TYPE_CHECKING:
 
 GROUP = "accelmetrics.backends"
 
-BUILT_IN = {
-    "nvidia": "accelmetrics.backends.nvidia:backend",
-    "amd": "accelmetrics.backends.amd:backend",
-    "apple": "accelmetrics.backends.apple:backend",
-    "tpu": "accelmetrics.backends.tpu:backend",
-    "neuron": "accelmetrics.backends.neuron:backend",
-    "graphcore": "accelmetrics.backends.graphcore:backend",
-    "host": "accelmetrics.backends.host:backend",
-}
-"""In the order in which device numbers are given out; third-party backends follow by name. Kept here so that naming a
-built-in backend does not pay for a scan of every installed package; a test holds it equal to the entry points."""
+
+class Registration(NamedTuple):
+    """One built-in backend, and how its hardware is recognised without importing it.
+
+    Attributes:
+        name: The name users select it by.
+        kind: The first word of its devices' keys; None for the host.
+        module: The module in this package whose ``backend`` it is.
+        pci: PCI ids of its devices, as :func:`~accelmetrics.backends.kit.system.find_hardware` takes them; empty, with ``nodes``, for
+            a backend with a detection of its own.
+        nodes: Their device nodes, likewise.
+        python_module: A Python module of the vendor that is reason enough to open it.
+        pass_nodes: How a container is given the device nodes, where ``--device`` does not say it.
+    """
+
+    name: str
+    kind: DeviceKind | None
+    module: str
+    pci: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    python_module: str = ""
+    pass_nodes: str = ""
+
+    @property
+    def target(self) -> str:
+        """What its entry point names."""
+        return f"{__package__}.{self.module}:backend"
+
+
+# One line per vendor, in the order in which device numbers are given out; third-party backends follow by name, the host comes last.
+# Kept here so that naming a built-in backend does not pay for a scan of every installed package; a test holds it equal to the entry points.
+_ROWS = (
+    Registration("nvidia", "gpu", "nvidia"),
+    Registration("amd", "gpu", "amd"),
+    Registration("apple", "gpu", "apple"),
+    Registration("tpu", "tpu", "tpu"),
+    Registration("neuron", "trn", "neuron"),
+    Registration("graphcore", "ipu", "graphcore", ("1d95:*",), ("/dev/ipu*",), "gcipuinfo", "gc-docker, which passes the IPUs in"),
+    Registration("host", None, "host"),
+)
+BUILT_IN: Mapping[str, Registration] = {row.name: row for row in _ROWS}
+
+
+class BuiltInBackend:
+    """A built-in backend whose module is imported when it is opened, not to find out whether its hardware is there."""
+
+    def __init__(self, row: Registration) -> None:
+        self.name = row.name
+        self.kind = row.kind
+        self._row = row
+        self._loaded: Backend | None = None
+
+    @property
+    def loaded(self) -> bool:
+        """Whether its module was imported."""
+        return self._loaded is not None
+
+    @property
+    def interval(self) -> float:
+        """As its module says; loads it."""
+        return self._load().interval
+
+    def detect(self) -> Detection:
+        """Look for the hardware that its registration names."""
+        row = self._row
+        return find_hardware(row.name, row.kind or "", row.pci, row.nodes, row.python_module, row.pass_nodes)
+
+    def open(self) -> Driver:
+        """Import the module and open the source."""
+        return self._load().open()
+
+    def coverage(self) -> Coverage:
+        """As its module says; loads it."""
+        return self._load().coverage()
+
+    def own_metrics(self) -> Iterable[Metric]:
+        """None: the rows of built-in backends stand in the catalogue."""
+        return ()
+
+    def _load(self) -> Backend:
+        if self._loaded is None:
+            self._loaded = _instance(self.name, _resolve(self._row.target))
+        return self._loaded
 
 
 class BrokenBackend:
@@ -43,6 +117,7 @@ class BrokenBackend:
 
     kind: DeviceKind | None = None
     interval = 0.0
+    ADVICE = "fix or uninstall the package that registers it"
 
     def __init__(self, name: str, target: str, failure: Unavailable) -> None:
         self.name = name
@@ -50,23 +125,19 @@ class BrokenBackend:
 
     def detect(self) -> Detection:
         """Present, so that the failure is shown."""
-        return Detection(True, self._message, advice="fix or uninstall the package that registers it")
+        return Detection(True, self._message, advice=self.ADVICE)
 
     def open(self) -> Driver:
         """Always fails, with the words of the import."""
-        self._fail()
+        raise SourceError(Reason.DRIVER_UNAVAILABLE, self._message, backend=self.name, advice=self.ADVICE)
+
+    def coverage(self) -> Coverage:
+        """Nothing is known."""
+        return Coverage()
 
     def own_metrics(self) -> Iterable[Metric]:
         """None are known."""
         return ()
-
-    def _fail(self) -> NoReturn:
-        raise SourceError(
-            Reason.DRIVER_UNAVAILABLE, self._message, backend=self.name, advice="fix or uninstall the package that registers it"
-        )
-
-
-_loaded: dict[str, Backend] = {}
 
 
 @lru_cache(maxsize=1)
@@ -82,6 +153,9 @@ def names() -> tuple[str, ...]:
     return (*(name for name in BUILT_IN if name != "host"), *_plug_ins(), "host")
 
 
+_loaded: dict[str, Backend] = {}
+
+
 def load(name: str) -> Backend:
     """The backend registered under a name, one object for as long as the process lives; a :class:`BrokenBackend` when its import fails.
 
@@ -89,7 +163,7 @@ def load(name: str) -> Backend:
         UnknownNameError: Nothing is registered under that name.
     """
     backend = _loaded.get(name)
-    # Two threads may both make one: both get the same, and nobody waits for a lock that a fork could copy.
+    # Two threads may both make one: both get the same, without a lock that a fork could copy.
     return backend if backend is not None else _loaded.setdefault(name, _load(name))
 
 
@@ -100,13 +174,50 @@ def forget() -> None:
 
 
 def _load(name: str) -> Backend:
-    target = BUILT_IN.get(name)
-    if target is not None:
-        return _checked(name, target, lambda: _resolve(target))
-    point = _plug_ins().get(name)
-    if point is None:
+    row = BUILT_IN.get(name)
+    if row is not None and (row.pci or row.nodes):
+        return BuiltInBackend(row)
+    point = None if row is not None else _plug_ins().get(name)
+    if row is None and point is None:
         raise UnknownNameError("backend", name, names())
-    return _checked(name, point.value, point.load)
+    target = row.target if row is not None else point.value if point is not None else ""
+    outcome = guarded(lambda: _instance(name, _resolve(target) if point is None else point.load()))
+    if outcome.value is None:
+        return BrokenBackend(name, target, outcome.failure or Unavailable(Reason.DRIVER_ERROR, "it is None"))
+    return outcome.value
+
+
+def _resolve(target: str) -> object:
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _instance(name: str, loaded: object) -> Backend:
+    if isinstance(loaded, type) or (callable(loaded) and not hasattr(loaded, "detect")):
+        loaded = loaded()
+    missing = _missing(loaded)
+    if missing:
+        raise TypeError(f"it is no backend: it lacks {', '.join(missing)}")
+    backend = cast(Backend, loaded)
+    if backend.name != name:
+        raise ValueError(f"it calls itself {backend.name!r}, not {name!r}")
+    return backend
+
+
+def _missing(candidate: object) -> list[str]:
+    """What a backend has and this object lacks."""
+    parts = ("name", "kind", "interval", "detect", "open", "coverage", "own_metrics")
+    return [part for part in parts if not hasattr(candidate, part)]
+
+
+def is_loaded(backend: Backend) -> bool:
+    """Whether its module was imported, so that asking it for its coverage costs nothing."""
+    return not isinstance(backend, BuiltInBackend) or backend.loaded
+
+
+def is_registered(backend: Backend) -> bool:
+    """Whether this very object is what its name stands for, rather than one made by hand."""
+    return (backend.name in BUILT_IN or backend.name in _plug_ins()) and load(backend.name) is backend
 
 
 def select(selection: Sequence[str | Backend] | None) -> tuple[Backend, ...]:
@@ -132,6 +243,22 @@ def select(selection: Sequence[str | Backend] | None) -> tuple[Backend, ...]:
     return tuple(sorted(chosen, key=_place))
 
 
+def _place(backend: Backend) -> tuple[int, str]:
+    if backend.name == "host":
+        return len(BUILT_IN) + 1, ""
+    order = list(BUILT_IN)
+    return (order.index(backend.name), "") if backend.name in order else (len(order), backend.name)
+
+
+def _made_by_hand(item: Backend) -> Backend:
+    if isinstance(item, type):
+        raise InvalidOptionError(f"backends has the class {item.__name__}: give an object of it, {item.__name__}(...)")
+    missing = _missing(item)
+    if missing:
+        raise InvalidOptionError(f"backends has {item!r}: each must be a name or a backend object, and it lacks {', '.join(missing)}")
+    return item
+
+
 def pinned(backends: Sequence[Backend], sources: Mapping[str, str | None]) -> tuple[Backend, ...]:
     """The backends, of which those named in ``sources`` read the one source that is given there.
 
@@ -147,62 +274,9 @@ def pinned(backends: Sequence[Backend], sources: Mapping[str, str | None]) -> tu
     for name, source in wanted.items():
         if not any(backend.name == name and hasattr(backend, "pinned") for backend in backends):
             raise InvalidOptionError(f"{name}_source is {source!r}, and the backend {name} is not among those that are read")
-    return tuple(_pin(backend, wanted.get(backend.name)) for backend in backends)
+    return tuple(_pin(backend, wanted[backend.name]) if backend.name in wanted else backend for backend in backends)
 
 
-def _pin(backend: Backend, source: str | None) -> Backend:
-    if source is None:
-        return backend
+def _pin(backend: Backend, source: str) -> Backend:
     pin: Callable[[str], Backend] = getattr(backend, "pinned")  # noqa: B009 - not every backend has it
     return pin(source)
-
-
-def _place(backend: Backend) -> tuple[int, str]:
-    order = [name for name in BUILT_IN if name != "host"]
-    if backend.name == "host":
-        return len(order) + 1, ""
-    return (order.index(backend.name), "") if backend.name in order else (len(order), backend.name)
-
-
-def _resolve(target: str) -> object:
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
-def _made_by_hand(item: Backend) -> Backend:
-    if isinstance(item, type):
-        raise InvalidOptionError(f"backends has the class {item.__name__}: give an object of it, {item.__name__}(...)")
-    missing = _missing(item)
-    if missing:
-        raise InvalidOptionError(f"backends has {item!r}: each must be a name or a backend object, and it lacks {', '.join(missing)}")
-    return item
-
-
-def _checked(name: str, target: str, loader: object) -> Backend:
-    outcome = guarded(_instance, name, loader)
-    if outcome.failure is not None or outcome.value is None:
-        return BrokenBackend(name, target, outcome.failure or Unavailable(Reason.DRIVER_ERROR, "it is None"))
-    return outcome.value
-
-
-def _instance(name: str, loader: object) -> Backend:
-    loaded = loader() if callable(loader) else loader
-    if isinstance(loaded, type) or (callable(loaded) and not hasattr(loaded, "detect")):
-        loaded = loaded()
-    missing = _missing(loaded)
-    if missing:
-        raise TypeError(f"it is no backend: it lacks {', '.join(missing)}")
-    backend = cast(Backend, loaded)
-    if backend.name != name:
-        raise ValueError(f"it calls itself {backend.name!r}, not {name!r}")
-    return backend
-
-
-def _missing(candidate: object) -> list[str]:
-    """What a backend has and this object lacks."""
-    return [part for part in ("name", "kind", "interval", "detect", "open", "own_metrics") if not hasattr(candidate, part)]
-
-
-def is_registered(backend: Backend) -> bool:
-    """Whether this very object is what its name stands for, rather than one made by hand."""
-    return (backend.name in BUILT_IN or backend.name in _plug_ins()) and load(backend.name) is backend

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from accelmetrics.backends.kit.sysroot import read_text
+from accelmetrics.backends.kit.system import read_text
 from accelmetrics.backends.visible import plain_number
 from accelmetrics.visibility.job import position
 

@@ -8,10 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from accelmetrics.backends.contract import Backend, Block, Detection, Driver, Reading
+from accelmetrics.backends.contract import Backend, Block, Coverage, Detection, Driver, Reading
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Unavailable
+
+
+def coverage(backend: Backend) -> Coverage:
+    """Which metrics the backend gives."""
+    given: object = backend.coverage()
+    if not isinstance(given, Coverage) or not all(isinstance(getattr(given, part), Mapping) for part in Coverage._fields):
+        raise TypeError(f"coverage() gave {given!r}, which is no Coverage of mappings")
+    return given
 
 
 class Opened(NamedTuple):

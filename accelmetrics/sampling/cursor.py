@@ -175,13 +175,13 @@ class Cursor:
             else:
                 self._land(flight, guarded(self._read, unit, flight.steps))
 
-    def _read(self, unit: int, steps: list[Any]) -> Reading:
+    def _read(self, unit: int, progress: list[Any]) -> Reading:
         """What the backend's reader gives, held to the contract."""
         reader = self._reader
         if reader is None:
             with self._reader_lock:
                 reader = self._reader = self._reader or self._make_reader()
-        reading = reader.read(unit, steps)
+        reading = reader.read(unit, progress)
         if type(reading) is Reading and type(reading.read_at) in TIMES:
             return reading
         return checked_reading(reading)

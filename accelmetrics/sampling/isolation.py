@@ -33,12 +33,12 @@ from accelmetrics.backends.clock import SYSTEM_CLOCK
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.registry import is_registered
+from accelmetrics.sampling.boundary import coverage
 from accelmetrics.sampling.child import Answer, Order
 from accelmetrics.sampling.engine import Statistics, hostname
 from accelmetrics.sampling.inventory import Seen
 from accelmetrics.sampling.options import Options
 from accelmetrics.sampling.wire import Wire, pair
-from accelmetrics.schemas.catalogue import expected_keys
 from accelmetrics.schemas.errors import InvalidOptionError, SourceError
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -158,7 +158,8 @@ class ProcessEngine:
         self.statistics = Statistics()
         self._backends = tuple(_portable(backend) for backend in backends)
         self._names = [backend.name for backend in backends]
-        self._hosts = {backend.name for backend in backends if backend.kind is None}
+        hosts = [guarded(coverage, backend).value for backend in backends if backend.kind is None]
+        self._host_keys = tuple(key for host in hosts if host for key in host.machine)
         self._forced = forced
         self._options = options
         self._lock = threading.Lock()
@@ -342,7 +343,7 @@ class ProcessEngine:
         """A snapshot in which everything that is known to exist is missing, for the reason that the child is not there."""
         why = self._why
         last = self._last
-        keys = dict.fromkeys(key for host in self._hosts for key in expected_keys(host))
+        keys = dict.fromkeys(self._host_keys)
         if last is not None:
             keys.update(dict.fromkeys((*last.metrics, *last.unavailable)))
         readings, timed_out, late = self.statistics

@@ -14,9 +14,7 @@ from accelmetrics.sampling.options import Options
 from accelmetrics.sampling.selection import Selection
 from accelmetrics.sampling.source import Source
 from accelmetrics.sampling.viewer import UNSEEN, Viewer
-from accelmetrics.schemas.catalogue import expected_keys, expected_names
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, Status
-from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import DeviceSlot, rfc3339
 
@@ -64,7 +62,6 @@ class Post:
         self._selection = selection
         self._viewer = Viewer(options)
         self._shown: dict[str, DeviceSlot] = {}
-        self._names, self._names_of_partitions, self._keys = _expected(source.backend.name, ())
         self._listing: tuple[DeviceIdentity, ...] = ()
         self._shelves: dict[str, Shelf] = {}
         self._shelved: list[tuple[int, Shelf]] = []
@@ -80,7 +77,6 @@ class Post:
         if source.state != "open":
             return None
         if self.cursor is None or self.cursor.generation != source.generation:
-            self._names, self._names_of_partitions, self._keys = _expected(source.backend.name, source.rows)
             self.cursor = source.new_cursor(self._read_options, self._selected_units(self._list_devices(source.devices)))
             self._served = {}
         elif source.look() is not self._listing:
@@ -168,8 +164,8 @@ class Post:
         self._places = tuple(place for place in self._shown.values() if self._selection.wants(place))
         for place in self._places:
             if place.key not in self._shelves:
-                names = self._names_of_partitions if place.identity.parent else self._names
-                self._shelves[place.key] = Shelf(place.key, names)
+                coverage = self.source.coverage
+                self._shelves[place.key] = Shelf(place.key, tuple(coverage.partitions if place.identity.parent else coverage.devices))
         return [self._shown[place.key].key if place.key in self._shown else UNSEEN for place in listed]
 
     def _selected_units(self, keys: Sequence[str]) -> list[int]:
@@ -182,7 +178,7 @@ class Post:
         return [unit for unit, _ in self._shelved]
 
     def _machine_shelf(self) -> Shelf:
-        return self._shelves.setdefault("", Shelf("", self._keys))
+        return self._shelves.setdefault("", Shelf("", tuple(self.source.coverage.machine)))
 
     def _acceptable(self, unit: int, result: Result | None, now: float) -> bool:
         """Whether a result may be served: one that came back since the last time, or of a paced source and not stale."""
@@ -210,7 +206,7 @@ class Post:
             self.timed_out = False
             return Served([], BackendStatus(source.backend.name, "absent", source.detection.evidence))
         failure = OPENING if source.state == "opening" else source.failure or OPENING
-        if self._keys:
+        if source.coverage.machine:
             self._machine_shelf()
         self.timed_out = failure.reason == Reason.TIMED_OUT
         status: Status = "timed_out" if self.timed_out else "failed"
@@ -260,11 +256,3 @@ def _gives(reading: Reading) -> bool:
         if type(block) is not Block or block.names:
             return True
     return False
-
-
-def _expected(name: str, rows: Sequence[Metric]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """What the catalogue, and the backend's own rows, promise of each device, of each partition and of the machine."""
-    own = [row for row in rows if not row.conditional and not row.templated]
-    devices = (*expected_names(name), *(part for row in own if row.device_part for part in row.names))
-    partitions = (*expected_names(name, True), *(part for row in own if name in row.partitions for part in row.names))
-    return devices, partitions, (*expected_keys(name), *(part for row in own if not row.device_part for part in row.names))

@@ -9,9 +9,10 @@ from typing import Literal
 from weakref import WeakSet
 
 from accelmetrics.backends.clock import Clock
-from accelmetrics.backends.contract import Backend, Detection, Driver, ReadOptions
+from accelmetrics.backends.contract import Backend, Coverage, Detection, Driver, ReadOptions
 from accelmetrics.backends.guard import Outcome, guarded
-from accelmetrics.sampling.boundary import Opened, checked_devices, detect, open_driver
+from accelmetrics.backends.registry import is_loaded
+from accelmetrics.sampling.boundary import Opened, checked_devices, coverage, detect, open_driver
 from accelmetrics.sampling.cursor import Cursor
 from accelmetrics.sampling.lanes import MAX_LANES, Crew, Flight, Lane
 from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError
@@ -41,6 +42,7 @@ class Source:
     Attributes:
         state: ``new``, ``absent`` (detection found nothing), ``opening``, ``open``, ``failed``.
         detection: What detection found.
+        coverage: Which metrics the backend gives; nothing while its module is not loaded.
         driver: The open driver.
         devices: The devices of the last open driver, as :meth:`look` found them; kept when it goes away.
         generation: How often a driver was opened.
@@ -59,6 +61,9 @@ class Source:
         self.crew = Crew(backend.name, self._read_at_own_pace, self._until_due)
         self.state: State = "new"
         self.detection = Detection(False, "not looked for yet")
+        self.coverage = Coverage()
+        if is_loaded(backend):
+            self._learn_coverage()
         self.driver: Driver | None = None
         self.devices: tuple[DeviceIdentity, ...] = ()
         self._listed: Sequence[DeviceIdentity] | None = None
@@ -146,7 +151,10 @@ class Source:
         self.bury()
         looked = guarded(detect, self.backend)
         self.detection = looked.value or Detection(True, looked.failure.detail if looked.failure else "detection gave nothing")
-        outcome = guarded(open_driver, self.backend) if self.detection.present or forced else None
+        outcome = None
+        if self.detection.present or forced:
+            self._learn_coverage()
+            outcome = guarded(open_driver, self.backend)
         self.crew.landed(flight)
         if outcome is None or outcome.value is None:
             self.crew.send_home(lane)  # before anybody can ask again: there is nothing to read, and no thread to keep
@@ -158,6 +166,9 @@ class Source:
         self.bury()
         self.open_seconds = outcome.seconds if outcome is not None else None
         self.settled.set()
+
+    def _learn_coverage(self) -> None:
+        self.coverage = guarded(coverage, self.backend).value or Coverage()
 
     def _settle(self, outcome: Outcome[Opened] | None) -> None:
         """Note what came of an attempt to open; no outcome means that detection found nothing."""

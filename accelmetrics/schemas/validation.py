@@ -102,7 +102,7 @@ def _owed_findings(snapshot: Snapshot) -> Iterator[str]:
 
 def _owed(snapshot: Snapshot) -> Iterator[str]:
     for place in snapshot.identities:
-        for name in expected_names(place.identity.backend, bool(place.identity.parent)):
+        for name in expected_names(place.backend, bool(place.identity.parent)):
             yield f"{place.key}.{name}"
     for status in snapshot.backends:
         if status.status != "absent" and (status.name == "host" or status.status in {"ok", "degraded"}):

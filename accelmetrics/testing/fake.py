@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from accelmetrics.backends.contract import Detection, Number, Reading, ReadOptions
+from accelmetrics.backends.contract import Coverage, Detection, Number, Reading, ReadOptions, catalogued
 from accelmetrics.backends.flag import Flag
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
@@ -103,14 +103,14 @@ class FakeDevice:
         self._free.set()
         return self
 
-    def read(self, steps: list[Any]) -> Reading:
+    def read(self, progress: list[Any]) -> Reading:
         """One reading, as scripted."""
         self.reads += 1
         for _ in range(self.steps_per_read):
             if self._delay:
                 time.sleep(self._delay)
             self._free.wait()
-            steps.append(None)
+            progress.append(None)
         if self._error is not None:
             raise self._error
         values = {name: value() if callable(value) else value for name, value in self._values.items()}
@@ -206,6 +206,10 @@ class FakeBackend:
         self.check()
         return FakeDriver(self)
 
+    def coverage(self) -> Coverage:
+        """What the catalogue promises of a backend of this name, and the rows in ``metrics``."""
+        return catalogued(self.name, self.metrics)
+
     def own_metrics(self) -> Iterable[Metric]:
         """The rows in ``metrics``."""
         return self.metrics
@@ -260,10 +264,10 @@ class FakeReader:
         self._backend = backend
         self._devices = devices
 
-    def read(self, unit: int, steps: list[Any]) -> Reading:
+    def read(self, unit: int, progress: list[Any]) -> Reading:
         """One reading of one device, as scripted."""
         self._backend.check()
-        return self._devices[unit].read(steps)
+        return self._devices[unit].read(progress)
 
 
 def _identity(kind: DeviceKind, vendor: str, number: int) -> DeviceIdentity:

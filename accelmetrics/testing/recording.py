@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from accelmetrics.backends.contract import Block, Detection, Reading, ReadOptions
+from accelmetrics.backends.contract import Block, Coverage, Detection, Reading, ReadOptions
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
@@ -144,6 +144,10 @@ class ReplayBackend:
         """A recording is its own driver."""
         return self
 
+    def coverage(self) -> Coverage:
+        """Nothing is owed but what was recorded."""
+        return Coverage()
+
     def own_metrics(self) -> Iterable[Metric]:
         """None: what was recorded stands in the catalogue, or is passed on as it is."""
         return ()
@@ -161,8 +165,8 @@ class _Replay:
         self._backend = backend
         self._position = [0] * max(1, len(backend.devices))
 
-    def read(self, unit: int, steps: list[Any]) -> Reading:
-        steps.append(None)
+    def read(self, unit: int, progress: list[Any]) -> Reading:
+        progress.append(None)
         snapshot = self._next(unit)
         if self._backend.kind is None:
             return Reading.of(_host_part(snapshot.metrics, snapshot), _host_part(snapshot.unavailable, snapshot))

@@ -18,7 +18,6 @@ from accelmetrics.sampling.engine import ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, checked
 from accelmetrics.sampling.session import Session
 from accelmetrics.sampling.source import Source
-from accelmetrics.schemas.catalogue import expected_keys
 from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.schemas.identity import BackendStatus, Status
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -243,7 +242,7 @@ def _own_keys(source: Source) -> set[str]:
     if source.backend.kind is not None:
         return set()
     readings = [result[0].value for cursor in list(source.cursors) for result in list(cursor.results.values())]
-    keys = set(expected_keys(source.backend.name))
+    keys = set(source.coverage.machine)
     for reading in filter(None, readings):
         keys.update(reading.unavailable, *(block.names for block in reading.blocks))
     return keys

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from accelmetrics.backends.environment import Environment, environment_at, environment_of
 from accelmetrics.backends.kit.processes import ancestors, descendants, number_here, read_status
-from accelmetrics.backends.kit.sysroot import read_text, system_path
+from accelmetrics.backends.kit.system import read_text, system_path
 from accelmetrics.backends.visible import plain_number
 
 ROLE = "ACCELMETRICS_ROLE"

@@ -13,12 +13,12 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.backends import registry
 from accelmetrics.backends.contract import Backend
-from accelmetrics.backends.kit.sysroot import PciBus
+from accelmetrics.backends.kit.system import PciBus
 from accelmetrics.schemas.errors import SourceError, UnknownNameError
 from accelmetrics.testing import FakeBackend
 
 PLUG_IN = """
-from accelmetrics.backends.contract import Detection, Reading
+from accelmetrics.backends.contract import Coverage, Detection, Reading
 from accelmetrics.schemas.identity import DeviceIdentity
 
 class Acme:
@@ -26,9 +26,10 @@ class Acme:
     devices = [DeviceIdentity("gpu", "acme", 0, uuid="GPU-acme-0")]
     def detect(self): return Detection(True, "one", 1)
     def open(self): return self
+    def coverage(self): return Coverage({"powerWatts": "libacme"})
     def own_metrics(self): return ()
     def reader(self, options): return self
-    def read(self, unit, steps): return Reading.of({"powerWatts": 12.5})
+    def read(self, unit, progress): return Reading.of({"powerWatts": 12.5})
     def close(self): pass
 
 backend = Acme()
@@ -72,7 +73,7 @@ print(accelmetrics.sample(["acme"], isolation="process").metrics)
         ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("raise SystemExit(1)", "SystemExit: 1"),
         ("", "has no attribute 'backend'"),
-        ("backend = 42", "it is no backend: it lacks name, kind, interval, detect, open, own_metrics"),
+        ("backend = 42", "it is no backend: it lacks name, kind, interval, detect, open, coverage, own_metrics"),
         (PLUG_IN.replace('"acme", "gpu"', '"nvidia", "gpu"'), "it calls itself 'nvidia', not 'acme'"),
         ("class Panic(BaseException): pass\ndef backend(): raise Panic('at the factory')", "Panic: at the factory"),
     ],
@@ -137,7 +138,7 @@ def seconds_of(backends: Iterable[Backend], monkeypatch: pytest.MonkeyPatch) -> 
     """What it takes that all of them detect when nobody has looked at the bus yet, at best."""
     costs = []
     for _ in range(8):
-        monkeypatch.setattr("accelmetrics.backends.kit.sysroot._BUS", PciBus())
+        monkeypatch.setattr("accelmetrics.backends.kit.system._BUS", PciBus())
         started = time.perf_counter()
         for backend in backends:
             backend.detect()

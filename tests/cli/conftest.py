@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +20,8 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[machines.Rig]:
     """The only vendor of this machine, beside the host."""
     made = machines.Rig()
     monkeypatch.setattr(machines, "current", made)
-    monkeypatch.setattr(registry, "BUILT_IN", {"rig": "tests.cli.machines:backend", "host": "accelmetrics.backends.host:backend"})
+    monkeypatch.setattr(registry, "BUILT_IN", {"rig": registry.Registration("rig", "gpu", "rig"), "host": registry.BUILT_IN["host"]})
+    monkeypatch.setitem(sys.modules, "accelmetrics.backends.rig", machines)
     monkeypatch.setattr(registry, "_plug_ins", lru_cache(dict))
     registry.forget()
     yield made

@@ -24,8 +24,8 @@ class Rig:
         device.miss("pcieTxBytes", Reason.NEEDS_INTERVAL, "first reading")
         read = device.read
 
-        def read_and_remember(steps: list[Any]) -> Reading:
-            reading = read(steps)
+        def read_and_remember(progress: list[Any]) -> Reading:
+            reading = read(progress)
             device.set(pcieTxBytes=1024)
             return reading
 

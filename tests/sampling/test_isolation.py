@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import pytest
 
 from accelmetrics import Reason, Sampler
-from accelmetrics.backends.contract import Detection, Reading, ReadOptions
+from accelmetrics.backends.contract import Coverage, Detection, Reading, ReadOptions, catalogued
 from accelmetrics.sampling.isolation import ProcessEngine
 from accelmetrics.sampling.options import checked
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
@@ -45,6 +45,9 @@ class Scripted:
         while self.script.read_text() == "open slowly":
             time.sleep(0.01)
         return self
+
+    def coverage(self) -> Coverage:
+        return catalogued(self.name)
 
     def own_metrics(self) -> Iterable[Metric]:
         return ()

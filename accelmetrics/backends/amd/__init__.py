@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from accelmetrics.backends.amd.detection import detect
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import Detection, Driver
+from accelmetrics.backends.contract import Coverage, Detection, Driver, catalogued
 from accelmetrics.schemas.errors import SourceError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceKind
 from accelmetrics.schemas.metric import Metric
@@ -97,6 +97,9 @@ class AmdBackend:
             except SourceError as error:
                 failures.append(error)
         raise self._explained(failures)
+
+    def coverage(self) -> Coverage:
+        return catalogued(self.name)
 
     def own_metrics(self) -> tuple[Metric, ...]:
         return ()

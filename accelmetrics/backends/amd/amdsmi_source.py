@@ -139,7 +139,7 @@ class AmdsmiCard:
         self._handle = handle
         self._unsupported: dict[str, Unavailable] = {}
 
-    def read(self, wanted: Collection[str], unified: bool, steps: list[Any]) -> Values:
+    def read(self, wanted: Collection[str], unified: bool, progress: list[Any]) -> Values:
         """The metrics that are asked for, each a value or why there is none.
 
         Raises:
@@ -150,16 +150,16 @@ class AmdsmiCard:
             calls.pop("gtt", None)
         record: dict[str, object] = {}
         for call in calls:
-            record.update(self._ask(call, steps))
+            record.update(self._ask(call, progress))
         values = complete(read_card(record, FIELDS, POOLS, unified, ABSENT), NOT_SAID)
         return {name: value for name, value in values.items() if name in wanted}
 
-    def _ask(self, call: str, steps: list[Any]) -> dict[str, object]:
+    def _ask(self, call: str, progress: list[Any]) -> dict[str, object]:
         """One call's answer; the reason under each place that is read from it, when there is none."""
         if call in self._unsupported:
             return dict.fromkeys(PLACES[call], self._unsupported[call])
         outcome = guarded(_said, call, self._module, self._handle)  # the module throws what comes to pass in it, not its own errors alone
-        steps.append(call)
+        progress.append(call)
         if outcome.failure is None:
             return outcome.value or {}
         return dict.fromkeys(PLACES[call], self._reason(call, outcome.failure, outcome.error))

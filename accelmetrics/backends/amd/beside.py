@@ -34,10 +34,10 @@ class Trust:
 class _Question:
     """What one reading asks of the module."""
 
-    def __init__(self, wanted: Collection[str], unified: bool, steps: list[Any]) -> None:
+    def __init__(self, wanted: Collection[str], unified: bool, progress: list[Any]) -> None:
         self.wanted = wanted
         self.unified = unified
-        self.steps = steps
+        self.progress = progress
         self.late = False
         self.answered = threading.Event()
         self.outcome: Outcome[Values] | None = None
@@ -71,11 +71,11 @@ class BesideCard:
         """End the thread, once the call that it may be in has returned."""
         self._end()
 
-    def read(self, wanted: Collection[str], unified: bool, steps: list[Any]) -> Values:
+    def read(self, wanted: Collection[str], unified: bool, progress: list[Any]) -> Values:
         """As :meth:`AmdsmiCard.read`; what the module used to give is ``timed_out`` while a call of it hangs."""
         if self.hangs:
             return self._overdue(wanted)
-        question = self._latest = _Question(wanted, unified, steps)
+        question = self._latest = _Question(wanted, unified, progress)
         self._ask(question)
         if not self._returns(question):
             question.late, self._trust.patience = True, LATER_PATIENCE
@@ -95,10 +95,10 @@ class BesideCard:
 
     def _returns(self, question: _Question) -> bool:
         """Wait for the answer while calls return."""
-        seen, idle = len(question.steps), 0.0
+        seen, idle = len(question.progress), 0.0
         while not question.answered.wait(min(SLICE, self._trust.patience)):
-            idle = idle + SLICE if len(question.steps) == seen else 0.0
-            seen = len(question.steps)
+            idle = idle + SLICE if len(question.progress) == seen else 0.0
+            seen = len(question.progress)
             if idle >= self._trust.patience:
                 return False
         return True
@@ -110,6 +110,6 @@ class BesideCard:
 def _answer(card: AmdsmiCard, questions: SimpleQueue[_Question | None]) -> None:
     """The thread: one question after the other."""
     while (question := questions.get()) is not None:
-        question.outcome = guarded(card.read, question.wanted, question.unified, question.steps)
+        question.outcome = guarded(card.read, question.wanted, question.unified, question.progress)
         question.answered.set()
         del question

@@ -19,8 +19,7 @@ from typing import Any
 from accelmetrics.backends.amd import gpu_metrics, sysfs
 from accelmetrics.backends.amd.links import slot_link
 from accelmetrics.backends.amd.table import Value
-from accelmetrics.backends.kit.files import Files, KeptFile
-from accelmetrics.backends.kit.sysroot import list_directory, read_text
+from accelmetrics.backends.kit.system import Files, KeptFile, list_directory, read_text
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
@@ -73,7 +72,7 @@ class Card:
         self._reading = threading.Lock()
         self._latest: tuple[float, gpu_metrics.Table | Unavailable] = (-math.inf, self.table)
 
-    def check(self, steps: list[Any]) -> bool:
+    def check(self, progress: list[Any]) -> bool:
         """Whether it is awake.
 
         Raises:
@@ -86,7 +85,7 @@ class Card:
                 raise SourceError(Reason.DEVICE_LOST, f"{self.address} is no longer on the PCI bus", backend="amd")
             raise self.lost(f"{self.address} is no longer driven by amdgpu")
         # A kernel without power management has no such file.
-        return self._read("power/runtime_status", steps) not in sysfs.ASLEEP
+        return self._read("power/runtime_status", progress) not in sysfs.ASLEEP
 
     def lost(self, words: str) -> SourceError:
         """That the driver let go of the card, or has gone, if it let go of all others too."""
@@ -95,50 +94,50 @@ class Card:
             return SourceError(Reason.DEVICE_LOST, words, backend="amd")
         return DriverGoneError(Reason.DRIVER_UNAVAILABLE, words, backend="amd")
 
-    def refresh(self, now: float, steps: list[Any]) -> None:
+    def refresh(self, now: float, progress: list[Any]) -> None:
         """Read what is due."""
         if now >= self._due:
             self._sensors = _labelled(self._base)
-            self._slow, self._link = dict(self._read_slow(steps)), dict(slot_link(self.address))
+            self._slow, self._link = dict(self._read_slow(progress)), dict(slot_link(self.address))
             self._due = now + PACE
         with self._reading:
-            self.table = self._read_table(now, steps)
-        files = {**self._slow, **dict(self._read_fast(steps))}
+            self.table = self._read_table(now, progress)
+        files = {**self._slow, **dict(self._read_fast(progress))}
         self.shown = any(map(_answered, files.values())) or (self.table is not NO_TABLE and _answered(self.table))
         self.record = {**files, **self._link, **converted(self.table)}
 
-    def table_at(self, now: float, steps: list[Any]) -> gpu_metrics.Table | Unavailable:
+    def table_at(self, now: float, progress: list[Any]) -> gpu_metrics.Table | Unavailable:
         """The card's table, or why there is none; read once for all that is read together."""
         with self._reading:
             read_at, table = self._latest
-            return table if 0 <= now - read_at < TOGETHER else self._read_table(now, steps)
+            return table if 0 <= now - read_at < TOGETHER else self._read_table(now, progress)
 
-    def _read_fast(self, steps: list[Any]) -> Iterator[tuple[str, object]]:
-        yield from self._present(FAST, steps)
+    def _read_fast(self, progress: list[Any]) -> Iterator[tuple[str, object]]:
+        yield from self._present(FAST, progress)
         for place, path in self._sensors.items():
             if FAST_SENSORS.fullmatch(path.rpartition("/")[2]):
-                yield place, self._read(path, steps)
+                yield place, self._read(path, progress)
 
-    def _read_slow(self, steps: list[Any]) -> Iterator[tuple[str, object]]:
-        yield from self._present(SLOW, steps)
+    def _read_slow(self, progress: list[Any]) -> Iterator[tuple[str, object]]:
+        yield from self._present(SLOW, progress)
         for place, path in self._sensors.items():
             if SLOW_SENSORS.fullmatch(path.rpartition("/")[2]):
-                yield place, self._read(path, steps)
+                yield place, self._read(path, progress)
         for name, clock in CLOCKS.items():
-            yield from _levels(clock, self._read(name, steps))
-        yield from self._errors(steps)
+            yield from _levels(clock, self._read(name, progress))
+        yield from self._errors(progress)
 
-    def _present(self, names: tuple[str, ...], steps: list[Any]) -> Iterator[tuple[str, object]]:
+    def _present(self, names: tuple[str, ...], progress: list[Any]) -> Iterator[tuple[str, object]]:
         for name in names:
-            said = self._read(name, steps)
+            said = self._read(name, progress)
             if said is not None:
                 yield name, said
 
-    def _errors(self, steps: list[Any]) -> Iterator[tuple[str, object]]:
+    def _errors(self, progress: list[Any]) -> Iterator[tuple[str, object]]:
         """Counts of errors, added up over the blocks of the chip."""
         found: dict[str, Value] = {}
         for block in list_directory(f"{self._base}/ras"):
-            said = self._read(f"ras/{block}", steps) if block.endswith("_err_count") else None
+            said = self._read(f"ras/{block}", progress) if block.endswith("_err_count") else None
             if isinstance(said, Unavailable):
                 found.update({"ras:ce": said, "ras:ue": said})
             for kind, count in _ERRORS.findall(said) if isinstance(said, str) else ():
@@ -146,17 +145,17 @@ class Card:
                 found[f"ras:{kind}"] = before if isinstance(before, Unavailable) else before + int(count)
         yield from found.items()
 
-    def _read_table(self, now: float, steps: list[Any]) -> gpu_metrics.Table | Unavailable:
-        data = self._bytes("gpu_metrics", steps)
+    def _read_table(self, now: float, progress: list[Any]) -> gpu_metrics.Table | Unavailable:
+        data = self._bytes("gpu_metrics", progress)
         table = gpu_metrics.parse(data) if isinstance(data, bytes) else data or NO_TABLE
         self._latest = (now, table)
         return table
 
-    def _read(self, name: str, steps: list[Any]) -> str | Unavailable | None:
-        data = self._bytes(name, steps)
+    def _read(self, name: str, progress: list[Any]) -> str | Unavailable | None:
+        data = self._bytes(name, progress)
         return data.decode("utf-8", "replace").strip() if isinstance(data, bytes) else data
 
-    def _bytes(self, name: str, steps: list[Any]) -> bytes | Unavailable | None:
+    def _bytes(self, name: str, progress: list[Any]) -> bytes | Unavailable | None:
         """A file's content, why it cannot be read, or None when there is no such file."""
         file = self._kept.get(name)
         if file is None:
@@ -168,7 +167,7 @@ class Card:
         except OSError as error:
             return _why(error, name)
         finally:
-            steps.append(name)
+            progress.append(name)
         return data
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from accelmetrics.backends.kit.sysroot import list_directory, sysroot
+from accelmetrics.backends.kit.system import list_directory, sysroot
 
 FIRST_PASS, LATER_PASS = 0.5, 0.05
 """Seconds for which processes not seen before are looked through: when the source opens, and in every pass after that."""
@@ -66,30 +66,30 @@ class Holders:
         """By process, in order, its descriptors of a GPU."""
         return {pid: look.nodes for pid, look in sorted(self._looks.items()) if look.nodes}
 
-    def look(self, steps: list[object]) -> None:
+    def look(self, progress: list[object]) -> None:
         """One pass: those that turned up, and some of the others."""
         present = {int(entry) for entry in list_directory("/proc") if entry.isdecimal() and len(entry) < 10}
         looks = {pid: look for pid, look in self._looks.items() if pid in present}
         self._turn = [pid for pid in self._turn if pid in looks] or sorted(looks)
-        self._newcomers(sorted(present - looks.keys(), reverse=True), looks, steps)
-        self._again(looks, steps)
+        self._newcomers(sorted(present - looks.keys(), reverse=True), looks, progress)
+        self._again(looks, progress)
         self._looks = looks
         self.complete = len(looks) == len(present) and all(look.whole for look in looks.values()) and _shows_all()
 
-    def _newcomers(self, pids: list[int], looks: dict[int, Look], steps: list[object]) -> None:
+    def _newcomers(self, pids: list[int], looks: dict[int, Look], progress: list[object]) -> None:
         until, self._patience = self._clock() + self._patience, LATER_PASS
         for pid in pids:
             looks[pid] = look_through(pid)
-            steps.append(pid)
+            progress.append(pid)
             if self._clock() >= until:
                 return
 
-    def _again(self, looks: dict[int, Look], steps: list[object]) -> None:
+    def _again(self, looks: dict[int, Look], progress: list[object]) -> None:
         calls = 0
         while self._turn and calls < AGAIN:
             pid = self._turn.pop()
             looks[pid] = look_through(pid)
-            steps.append(pid)
+            progress.append(pid)
             calls += looks[pid].calls
 
 

@@ -23,8 +23,8 @@ from accelmetrics.backends.amd.topology import gpu_nodes
 from accelmetrics.backends.amd.view import Unit, View
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.kit.files import Files
 from accelmetrics.backends.kit.processes import ProcessTree
+from accelmetrics.backends.kit.system import Files
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason
@@ -148,10 +148,10 @@ class InProcessReader:
         family = ProcessTree(options.pid)
         self._views = [View(unit, family, driver.with_files) for unit in driver.units]
 
-    def read(self, unit: int, steps: list[Any]) -> Reading:
+    def read(self, unit: int, progress: list[Any]) -> Reading:
         now = self._now()
         self._driver.relist(now)
-        return self._views[unit].read(now, self._table, steps)
+        return self._views[unit].read(now, self._table, progress)
 
 
 def _listing() -> tuple[frozenset[str], frozenset[tuple[str, int]]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from accelmetrics.backends.amd import sysfs
 from accelmetrics.backends.amd.values import pcie_generation
-from accelmetrics.backends.kit.sysroot import read_text, system_path
+from accelmetrics.backends.kit.system import read_text, system_path
 
 FILES = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
 BRIDGE = "0x0604"

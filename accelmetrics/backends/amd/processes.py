@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.amd.fdinfo import Client, parse
 from accelmetrics.backends.amd.holders import Holders
-from accelmetrics.backends.kit.sysroot import read_text
+from accelmetrics.backends.kit.system import read_text
 from accelmetrics.schemas.identity import DeviceProcess
 
 PACE = 0.95
@@ -71,20 +71,20 @@ class ProcessTable:
         """The first pass, which takes longer than later ones."""
         self._holders.look([])
 
-    def on(self, address: str, now: float, steps: list[Any]) -> tuple[DeviceProcess, ...] | None:
+    def on(self, address: str, now: float, progress: list[Any]) -> tuple[DeviceProcess, ...] | None:
         """The processes on one device, as of at most a second ago; None where none was found, and there may be some."""
         if now >= self._until and self._looking.acquire(blocking=False):
             try:
-                self._look(now, steps)
+                self._look(now, progress)
             finally:
                 self._looking.release()
         seen = self._seen
         return seen.found.get(address, () if seen.complete else None)
 
-    def _look(self, now: float, steps: list[Any]) -> None:
+    def _look(self, now: float, progress: list[Any]) -> None:
         self._until = now + PACE
-        self._holders.look(steps)
-        uses = self._collect(steps)
+        self._holders.look(progress)
+        uses = self._collect(progress)
         seconds, before = now - self._at, self._uses
         self._at, self._uses = now, uses
         found: dict[str, list[DeviceProcess]] = {}
@@ -96,13 +96,13 @@ class ProcessTable:
         kept = {address: _kept(self._seen.found.get(address), processes) for address, processes in latest.items()}
         self._seen = Seen(kept, self._holders.complete)
 
-    def _collect(self, steps: list[Any]) -> Uses:
+    def _collect(self, progress: list[Any]) -> Uses:
         seen: set[tuple[str, str]] = set()
         uses: Uses = {}
         for pid, nodes in self._holders.held().items():
             for node in nodes:
                 client = parse(read_text(f"/proc/{pid}/fdinfo/{node}") or "")
-                steps.append(node)
+                progress.append(node)
                 # A client that was handed on shows in every process that holds it: it is counted with the first.
                 if client is None or (client.address, client.number) in seen:
                     continue

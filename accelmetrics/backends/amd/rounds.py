@@ -214,10 +214,10 @@ class CommandReader:
         self._driver = driver
         self._had: dict[int, int] = {}
 
-    def read(self, unit: int, steps: list[Any]) -> Reading:
+    def read(self, unit: int, progress: list[Any]) -> Reading:
         """The card's values from the latest round."""
         latest = self._driver.round(self._had.get(unit, 0))
-        steps.append(latest.number)
+        progress.append(latest.number)
         self._had[unit] = latest.number
         return latest.reading(self._driver.devices[unit].vendor_index)
 

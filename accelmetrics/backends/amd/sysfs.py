@@ -9,7 +9,7 @@ import os
 import re
 
 from accelmetrics.backends.amd.gpu_metrics import HEADER, integrated
-from accelmetrics.backends.kit.sysroot import pci_devices, read_text, sysroot, system_path
+from accelmetrics.backends.kit.system import pci_devices, read_text, sysroot, system_path
 
 VENDORS = {"0x1002": "amd", "0x1d94": "hygon"}
 """By PCI vendor id. Hygon's is on its processors and bridges too, which the class of a device tells apart."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from accelmetrics.backends.amd import sysfs
 from accelmetrics.backends.amd.topology import Node
 from accelmetrics.backends.amd.values import text
-from accelmetrics.backends.kit.sysroot import read_text
+from accelmetrics.backends.kit.system import read_text
 from accelmetrics.schemas.identity import DeviceIdentity
 
 NAMES = ("/usr/share/libdrm/amdgpu.ids", "/opt/amdgpu/share/libdrm/amdgpu.ids")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from accelmetrics.backends.kit.sysroot import list_directory, read_text
+from accelmetrics.backends.kit.system import list_directory, read_text
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
 AMD = 0x1002

@@ -66,31 +66,31 @@ class View:
         self._share = Share(family)
         self._counts: Counts = {}
 
-    def read(self, now: float, table: ProcessTable, steps: list[Any]) -> Reading:
+    def read(self, now: float, table: ProcessTable, progress: list[Any]) -> Reading:
         """Everything about the device, now.
 
         Raises:
             SourceError: It has gone.
         """
         unit = self._unit
-        if not unit.card.check(steps):
+        if not unit.card.check(progress):
             asleep = Unavailable(Reason.SUSPENDED, f"{unit.card.address} is powered down, and reading it would wake it")
             return self._form.reading(dict.fromkeys(ALL if unit.node is None else OF_PARTITIONS, asleep))
         if unit.node is not None:
-            return self._form.reading(_partition_values(unit.node, unit.card, now, steps))
+            return self._form.reading(_partition_values(unit.node, unit.card, now, progress))
         unit.awake(table)
-        values = self._values(now, steps)
-        processes = table.on(unit.card.address, now, steps)
+        values = self._values(now, progress)
+        processes = table.on(unit.card.address, now, progress)
         return self._form.reading(values, share=self._share.block(processes, values, now), processes=processes)
 
-    def _values(self, now: float, steps: list[Any]) -> Values:
-        values: Values = self._of_files(now, steps) if self._with_files else dict.fromkeys(ALL, NOT_READ)
+    def _values(self, now: float, progress: list[Any]) -> Values:
+        values: Values = self._of_files(now, progress) if self._with_files else dict.fromkeys(ALL, NOT_READ)
         missing = {name for name, value in values.items() if isinstance(value, Unavailable) and value.reason != Reason.NEEDS_INTERVAL}
         library = self._unit.library
         if library is None or not missing:
             return values
         try:
-            said = library.read(missing, self._unit.identity.unified, steps)
+            said = library.read(missing, self._unit.identity.unified, progress)
         except SourceError:
             if not self._with_files:
                 raise
@@ -100,9 +100,9 @@ class View:
         }
         return {**values, **better}
 
-    def _of_files(self, now: float, steps: list[Any]) -> Values:
+    def _of_files(self, now: float, progress: list[Any]) -> Values:
         card = self._unit.card
-        card.refresh(now, steps)
+        card.refresh(now, progress)
         if not card.shown:
             raise card.lost(f"the kernel driver no longer shows {card.address}")
         values = read_values(card, self._unit.identity.unified, self._counts)
@@ -110,18 +110,18 @@ class View:
         return values
 
 
-def _partition_values(node: Node, card: Card, now: float, steps: list[Any]) -> Values:
+def _partition_values(node: Node, card: Card, now: float, progress: list[Any]) -> Values:
     """A partition's own memory and activity."""
     unsaid = Unavailable(Reason.NOT_SUPPORTED, "the compute driver does not say it of this partition")
     used = used_memory(node)
-    steps.append(node.path)
+    progress.append(node.path)
     memory = memory_values(pool(unsaid if used is None else used, unsaid if node.memory is None else node.memory))
-    return {**memory, "gpu": _partition_activity(node, card, now, steps)}
+    return {**memory, "gpu": _partition_activity(node, card, now, progress)}
 
 
-def _partition_activity(node: Node, card: Card, now: float, steps: list[Any]) -> Value:
+def _partition_activity(node: Node, card: Card, now: float, progress: list[Any]) -> Value:
     """How busy the compute dies of a partition are, on average."""
-    table = card.table_at(now, steps)
+    table = card.table_at(now, progress)
     if isinstance(table, Unavailable):
         return table
     busy = table.get(BUSY.format(node.partition), ())

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from accelmetrics.backends.apple.detection import BACKEND, detect, require
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import Detection, Driver
+from accelmetrics.backends.contract import Coverage, Detection, Driver, catalogued
 from accelmetrics.schemas.identity import DeviceKind
 from accelmetrics.schemas.metric import Metric
 
@@ -45,6 +45,9 @@ class AppleBackend:
 
         require()
         return AppleDriver(self._clock)
+
+    def coverage(self) -> Coverage:
+        return catalogued(self.name)
 
     def own_metrics(self) -> Iterable[Metric]:
         return ()

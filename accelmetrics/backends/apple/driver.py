@@ -143,9 +143,9 @@ class AppleReader:
         self._owed = (expected_names(BACKEND), expected_keys(BACKEND))
         self._forms = (Form(), Form())
 
-    def read(self, unit: int, steps: list[Any]) -> Reading:
+    def read(self, unit: int, progress: list[Any]) -> Reading:
         latest = self._driver.round(self._had.get(unit, 0))
-        steps.append(latest.number)
+        progress.append(latest.number)
         self._had[unit] = latest.number
         merged = merge(self._owed[unit], latest.sheets)
         if "powerPercent" in merged.reasons:

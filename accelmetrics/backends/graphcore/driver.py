@@ -132,9 +132,9 @@ class GraphcoreReader:
         self._had: dict[int, int] = {}
         self._forms = [Form() for _ in driver.devices]
 
-    def read(self, unit: int, steps: list[Any]) -> Reading:
+    def read(self, unit: int, progress: list[Any]) -> Reading:
         latest = self._driver.listing(self._had.get(unit, 0))
-        steps.append(latest.number)
+        progress.append(latest.number)
         self._had[unit] = latest.number
         attributes = latest.attributes(self._driver.devices[unit].vendor_index)
         return self._forms[unit].reading(self._values(attributes), processes(attributes), latest.finished)

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterable
 
-from accelmetrics.backends.contract import Detection, Driver
+from accelmetrics.backends.contract import Coverage, Detection, Driver, catalogued
 from accelmetrics.schemas.identity import DeviceKind
 from accelmetrics.schemas.metric import Metric
 
@@ -48,6 +48,9 @@ class HostBackend:
         from accelmetrics.backends.host.portable import PortableDriver
 
         return PortableDriver()
+
+    def coverage(self) -> Coverage:
+        return catalogued(self.name)
 
     def own_metrics(self) -> Iterable[Metric]:
         return ()

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 
 from accelmetrics.backends.host.disk_io import Chosen, DiskIo
-from accelmetrics.backends.kit.sysroot import list_directory, read_text
+from accelmetrics.backends.kit.system import list_directory, read_text
 
 _NO_DISK = re.compile(r"^(?:loop|ram|zram)\d*$")
 # How partitions are named, for a tree without /sys/block: a disk whose name ends in a digit puts a p before the number.

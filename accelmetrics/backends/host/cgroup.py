@@ -14,8 +14,7 @@ import re
 from typing import NamedTuple
 
 from accelmetrics.backends.host.numbers import count
-from accelmetrics.backends.kit.files import read_once
-from accelmetrics.backends.kit.sysroot import sysroot, system_path
+from accelmetrics.backends.kit.system import read_once, sysroot, system_path
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _USUAL_MOUNT = "/sys/fs/cgroup"

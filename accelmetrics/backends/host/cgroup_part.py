@@ -13,8 +13,7 @@ from accelmetrics.backends.host.cgroup import Limits, find_limits, parse_flat
 from accelmetrics.backends.host.memory import MemoryLevel
 from accelmetrics.backends.host.numbers import FIRST, RESET, Counter, Pace, count
 from accelmetrics.backends.host.part import Moment, Source
-from accelmetrics.backends.kit.files import Files, KeptFile, reason_of
-from accelmetrics.backends.kit.sysroot import system_path
+from accelmetrics.backends.kit.system import Files, KeptFile, reason_of, system_path
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 # Limits and membership change by an administrator's hand, not ten times a second.

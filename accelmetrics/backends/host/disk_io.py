@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from accelmetrics.backends.host.numbers import FIRST, MIB, Counter, SumCounter, count, per_second
 from accelmetrics.backends.host.part import Moment, Source
-from accelmetrics.backends.kit.files import reason_of
+from accelmetrics.backends.kit.system import reason_of
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 # The kernel counts in sectors of 512 bytes whatever the device's own are.

@@ -9,7 +9,7 @@ import os
 
 from accelmetrics.backends.host.numbers import GIB
 from accelmetrics.backends.host.part import Moment
-from accelmetrics.backends.kit.files import reason_of
+from accelmetrics.backends.kit.system import reason_of
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 
@@ -33,7 +33,7 @@ class DiskUsagePart:
 
     def read(self, moment: Moment) -> None:
         for path, percent_key, used_key in self._paths:
-            moment.steps.append(None)
+            moment.progress.append(None)
             try:
                 used, left = usage_of(path)
             except (OSError, ValueError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from accelmetrics.backends.host.cgroup import Limits, find_limits
 from accelmetrics.backends.host.numbers import GIB
-from accelmetrics.backends.kit.sysroot import system_path
+from accelmetrics.backends.kit.system import system_path
 
 
 def cgroup_words(pid: int) -> str:

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from accelmetrics.backends.host.process import Process, parse_allowed, parse_process
-from accelmetrics.backends.kit.files import Files, read_once
-from accelmetrics.backends.kit.sysroot import list_directory, system_path
+from accelmetrics.backends.kit.system import Files, list_directory, read_once, system_path
 
 
 def cpu_clock(pid: int) -> int | None:
@@ -77,21 +76,21 @@ class LinuxFamily:
         """First and last of each range of CPUs that the process may run on. Raises as ``root`` does."""
         return parse_allowed(read_once(f"/proc/{self._pid}/status"))
 
-    def descendants(self, root: Process, steps: list[Any]) -> list[Process]:
+    def descendants(self, root: Process, progress: list[Any]) -> list[Process]:
         """Everything below the process. What has ended but is not waited for is still listed.
 
         Args:
             root: The process.
-            steps: Grows with each process that is read.
+            progress: Grows with each process that is read.
         """
         has_lists = _thread_children(root.pid, root.pid) is not None
-        children = _children_by_thread if has_lists else self._children_by_pass(steps)
+        children = _children_by_thread if has_lists else self._children_by_pass(progress)
         seen = {root.pid}
         found: list[Process] = []
         waiting = [root]
         while waiting:
             for child in children(waiting.pop()):
-                steps.append(None)
+                progress.append(None)
                 process = None if child in seen else self.look(child)
                 seen.add(child)
                 if process is not None:
@@ -99,10 +98,10 @@ class LinuxFamily:
                     waiting.append(process)
         return found
 
-    def _children_by_pass(self, steps: list[Any]) -> Callable[[Process], list[int]]:
+    def _children_by_pass(self, progress: list[Any]) -> Callable[[Process], list[int]]:
         by_parent: dict[int, list[int]] = {}
         for name in list_directory("/proc"):
-            steps.append(None)
+            progress.append(None)
             process = self.look(int(name)) if _is_number(name) else None
             if process is not None:
                 by_parent.setdefault(process.parent, []).append(process.pid)

@@ -24,7 +24,7 @@ from accelmetrics.backends.host.part import SLOW_PACE, Clock, Part, Sheet, Sourc
 from accelmetrics.backends.host.process_part import ProcessPart
 from accelmetrics.backends.host.reader import PartsReader
 from accelmetrics.backends.host.sensors import PowerPart, TemperaturePart, find_sensors
-from accelmetrics.backends.kit.files import Files
+from accelmetrics.backends.kit.system import Files
 from accelmetrics.schemas.identity import DeviceIdentity
 
 T = TypeVar("T")

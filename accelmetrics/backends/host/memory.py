@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from accelmetrics.backends.host.numbers import MIB, count
 from accelmetrics.backends.host.part import Moment, Source
-from accelmetrics.backends.kit.files import reason_of
+from accelmetrics.backends.kit.system import reason_of
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 _FIELD = re.compile(rb"^(MemTotal|MemFree|MemAvailable|Cached|SReclaimable|SwapTotal|SwapFree):[ \t]*(\d+) kB", re.MULTILINE)

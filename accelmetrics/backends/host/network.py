@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from accelmetrics.backends.host.numbers import FIRST, Counter, Pace, SumCounter, count, per_second
 from accelmetrics.backends.host.part import Moment, Source
-from accelmetrics.backends.kit.files import reason_of
-from accelmetrics.backends.kit.sysroot import read_text, system_path
+from accelmetrics.backends.kit.system import read_text, reason_of, system_path
 
 _PACE_SECONDS = 0.9
 _LOOPBACK_FLAG = 0x8

@@ -40,7 +40,7 @@ class Moment:
     Attributes:
         clock: The clock, for parts that take differences: they stamp them where they read, as reads may wait.
         now: When the reading began, by that clock.
-        steps: Where progress is reported, after each part and within those that may read many files.
+        progress: Where progress is reported, after each part and within those that may read many files.
         online: Numbers of the CPUs that are on, empty when unknown.
         memory_total: The host's memory in bytes, None when unknown.
         memory_limit: The tightest cgroup limit in bytes that is below the host's memory, None without one.
@@ -50,12 +50,12 @@ class Moment:
         reasons: Its missing keys.
     """
 
-    __slots__ = ("clock", "cpu_quota", "failed", "memory_limit", "memory_total", "now", "online", "reasons", "steps", "values")
+    __slots__ = ("clock", "cpu_quota", "failed", "memory_limit", "memory_total", "now", "online", "progress", "reasons", "values")
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.now = 0.0
-        self.steps: list[Any] = []
+        self.progress: list[Any] = []
         self.online: tuple[int, ...] = ()
         self.memory_total: int | None = None
         self.memory_limit: int | None = None
@@ -64,10 +64,10 @@ class Moment:
         self.values: dict[str, Number] = {}
         self.reasons: dict[str, Unavailable] = {}
 
-    def begin(self, steps: list[Any]) -> None:
+    def begin(self, progress: list[Any]) -> None:
         """Another reading begins now."""
         self.now = self.clock()
-        self.steps = steps
+        self.progress = progress
 
     def put(self, name: str, value: Number | Unavailable) -> None:
         """Note a key's value, or why it has none."""

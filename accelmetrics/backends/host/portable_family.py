@@ -40,7 +40,7 @@ class PortableFamily:
         except self._psutil.Error:
             return None
 
-    def descendants(self, root: Process, steps: list[Any]) -> list[Process]:
+    def descendants(self, root: Process, progress: list[Any]) -> list[Process]:
         """Everything below the process; those that end or may not be read cost themselves only."""
         found = []
         try:
@@ -48,7 +48,7 @@ class PortableFamily:
         except self._psutil.Error:
             children = []
         for child in children:
-            steps.append(None)
+            progress.append(None)
             process = self.look(child.pid)
             if process is not None:
                 found.append(process)

@@ -15,7 +15,7 @@ from accelmetrics.backends.host.numbers import FIRST, MIB, TOO_SOON, Pace
 from accelmetrics.backends.host.part import Moment
 from accelmetrics.backends.host.process import Process
 from accelmetrics.backends.host.usage import FamilyUsage
-from accelmetrics.backends.kit.files import reason_of
+from accelmetrics.backends.kit.system import reason_of
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 _PACE_SECONDS = 0.9
@@ -38,8 +38,8 @@ class ProcessTree(Protocol):
         """Any process, None when it has ended."""
         ...
 
-    def descendants(self, root: Process, steps: list[Any]) -> list[Process]:
-        """Everything below the process; ``steps`` grows with each that is read."""
+    def descendants(self, root: Process, progress: list[Any]) -> list[Process]:
+        """Everything below the process; ``progress`` grows with each that is read."""
         ...
 
     def allowed(self) -> list[tuple[int, int]]:
@@ -66,7 +66,7 @@ class ProcessPart:
             moment.miss(_KEYS, root)
             return
         elapsed = self._elapsed(moment.clock(), root)
-        members = [root, *self._family.descendants(root, moment.steps)] if self._children else [root]
+        members = [root, *self._family.descendants(root, moment.progress)] if self._children else [root]
         possible = (elapsed or 0.0) * 1e9 * (len(moment.online) or os.cpu_count() or 1) + _NOISE * len(members)
         used, members = self._usage.advance(members, possible, self._children)
         if elapsed is None:

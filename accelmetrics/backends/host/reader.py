@@ -24,13 +24,13 @@ class PartsReader:
         self._kept: list[Mapping[str, Unavailable]] = [NO_REASONS] * len(sheets)
         self._unavailable: Mapping[str, Unavailable] = NO_REASONS
 
-    def read(self, unit: int, steps: list[Any]) -> Reading:
+    def read(self, unit: int, progress: list[Any]) -> Reading:
         moment = self._moment
-        moment.begin(steps)
+        moment.begin(progress)
         blocks = []
         for sheet in self._sheets:
             blocks.append(sheet.read(moment))
-            steps.append(None)
+            progress.append(None)
         return Reading(blocks, self._reasons())
 
     def _reasons(self) -> Mapping[str, Unavailable]:

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from accelmetrics.backends.host.numbers import FIRST, RESET, TOO_SOON, Pace, count
 from accelmetrics.backends.host.part import Clock, Moment
-from accelmetrics.backends.kit.files import Files, KeptFile, reason_of
-from accelmetrics.backends.kit.sysroot import list_directory, read_text
+from accelmetrics.backends.kit.system import Files, KeptFile, list_directory, read_text, reason_of
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 _TEMPERATURE = "cpu.avg_temp"

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from accelmetrics.backends.kit.sysroot import list_directory, read_text, system_path
+from accelmetrics.backends.kit.system import list_directory, read_text, system_path
 
 PACE = 0.95
 """Seconds that an answer is kept; a little less than one, so that readings every second find it outdated."""

@@ -12,7 +12,7 @@ import os
 from typing import ClassVar
 
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import Detection, Driver
+from accelmetrics.backends.contract import Coverage, Detection, Driver, catalogued
 from accelmetrics.backends.kit.commands import find
 from accelmetrics.backends.neuron import sysfs
 from accelmetrics.backends.neuron.detection import LOAD_DRIVER, detect, nodes
@@ -60,6 +60,9 @@ class NeuronBackend:
             backend=self.name,
             advice=sysfs.INSTALL_TOOL if nodes() else f"{LOAD_DRIVER}; {sysfs.INSTALL_TOOL}",
         )
+
+    def coverage(self) -> Coverage:
+        return catalogued(self.name)
 
     def own_metrics(self) -> tuple[Metric, ...]:
         return ()

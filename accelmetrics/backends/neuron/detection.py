@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from accelmetrics.backends.contract import Detection
-from accelmetrics.backends.kit.sysroot import list_directory, pci_devices, read_text
+from accelmetrics.backends.kit.system import list_directory, pci_devices, read_text
 from accelmetrics.backends.neuron import sysfs
 
 VENDOR = "0x1d0f"

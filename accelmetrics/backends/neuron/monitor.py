@@ -156,9 +156,9 @@ class MonitorReader:
         self._arrived = -1.0
         self._totals: Totals | None = None
 
-    def read(self, unit: int, steps: list[Any]) -> Reading:
+    def read(self, unit: int, progress: list[Any]) -> Reading:
         report, arrived = self._driver.report()
-        steps.append(None)
+        progress.append(None)
         if self._totals is None or arrived != self._arrived:
             self._driver.check(report)
             chosen = choose(report.runtimes, self._options, self._driver.picked)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.kit.sysroot import list_directory, read_text, system_path
+from accelmetrics.backends.kit.system import list_directory, read_text, system_path
 from accelmetrics.backends.neuron.numbers import LARGEST, Readout, Value, documented, percent, total
 from accelmetrics.backends.neuron.scope import picked_core
 from accelmetrics.schemas.catalogue import neuron as rows
@@ -128,12 +128,12 @@ class SysfsReader:
         self._watched = options.watched
         self._before: dict[str, tuple[float, int]] = {}
 
-    def read(self, unit: int, steps: list[Any]) -> Reading:
+    def read(self, unit: int, progress: list[Any]) -> Reading:
         devices = self._driver.devices
-        readout = self._machine(steps) if unit == len(devices) else self._core(devices[unit].vendor_index, steps)
+        readout = self._machine(progress) if unit == len(devices) else self._core(devices[unit].vendor_index, progress)
         return Reading.of(readout.values, readout.reasons)
 
-    def _core(self, core: int, steps: list[Any]) -> Readout:
+    def _core(self, core: int, progress: list[Any]) -> Readout:
         path = self._driver.paths[core]
         if not system_path(path).is_dir():
             raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"{path} has gone")
@@ -142,16 +142,16 @@ class SysfsReader:
             for row in rows.CORES:
                 readout.put(row.name, NOT_BY_PROCESS)
             return readout
-        busy = self._rate(f"{path}/stats/other_info/nc_time_in_use/total", steps)  # µs of time per second
+        busy = self._rate(f"{path}/stats/other_info/nc_time_in_use/total", progress)  # µs of time per second
         readout.put("neuroncore_utilization", busy if isinstance(busy, Unavailable) else percent(busy / 1e6 * 100))
-        readout.put("flops", self._rate(f"{path}/stats/other_info/flop_count/total", steps))
+        readout.put("flops", self._rate(f"{path}/stats/other_info/flop_count/total", progress))
         for category in rows.CORE_MEMORY:
-            readout.put(f"neuroncore_memory_usage.{category}", _read(f"{path}/stats/memory_usage/device_mem/{category}/total", steps))
+            readout.put(f"neuroncore_memory_usage.{category}", _read(f"{path}/stats/memory_usage/device_mem/{category}/total", progress))
         return readout
 
-    def _rate(self, path: str, steps: list[Any]) -> Value:
+    def _rate(self, path: str, progress: list[Any]) -> Value:
         now = self._driver.clock.monotonic()
-        value = _read(path, steps)
+        value = _read(path, progress)
         if isinstance(value, Unavailable):
             return value
         if value == 0:
@@ -162,7 +162,7 @@ class SysfsReader:
             return FIRST
         return (value - before[1]) / (now - before[0]) if value >= before[1] else CLEARED
 
-    def _machine(self, steps: list[Any]) -> Readout:
+    def _machine(self, progress: list[Any]) -> Readout:
         self._driver.check()
         readout = Readout({}, {})
         for row in (*rows.MEMORY, *rows.MACHINE, *rows.EXECUTION):
@@ -171,28 +171,28 @@ class SysfsReader:
         counted = {
             "trn.neuron_device_count": len(self._driver.chips),
             "trn.neuroncore_per_device_count": max((len(chip.cores) for chip in self._driver.chips), default=0),
-            **self._memory(steps),
+            **self._memory(progress),
         }
         for key, value in counted.items():
             readout.reasons.pop(key)
             readout.put(key, value)
         documented(readout)
-        self._put_ecc(readout, steps)
+        self._put_ecc(readout, progress)
         return readout
 
-    def _memory(self, steps: list[Any]) -> dict[str, Value]:
+    def _memory(self, progress: list[Any]) -> dict[str, Value]:
         if self._watched:
             return {row.key: NOT_BY_PROCESS for row in rows.MEMORY}
         host = [f"{chip.path}/stats/memory_usage/host_mem" for chip in self._driver.chips]
         device = [f"{path}/stats/memory_usage/device_mem" for path in self._driver.paths.values()]
         found = {"trn.host_total_memory_usage": host, "trn.neuron_device_total_memory_usage": device}
         found |= {f"trn.host_memory_usage.{name}": [f"{path}/{name}" for path in host] for name in rows.HOST_MEMORY}
-        return {key: total([_read(f"{path}/total", steps) for path in paths]) for key, paths in found.items()}
+        return {key: total([_read(f"{path}/total", progress) for path in paths]) for key, paths in found.items()}
 
-    def _put_ecc(self, readout: Readout, steps: list[Any]) -> None:
+    def _put_ecc(self, readout: Readout, progress: list[Any]) -> None:
         for chip in self._driver.chips:
             for counter in rows.ECC:
-                readout.put(f"trn.device.{chip.number}.{counter}", _read(f"{chip.path}/stats/hardware/{counter}", steps))
+                readout.put(f"trn.device.{chip.number}.{counter}", _read(f"{chip.path}/stats/hardware/{counter}", progress))
 
 
 def _identity(core: int, path: str) -> DeviceIdentity:
@@ -203,7 +203,7 @@ def _identity(core: int, path: str) -> DeviceIdentity:
     return DeviceIdentity("trn", "aws", core, name=name, architecture=version, serial=serial)
 
 
-def _read(path: str, steps: list[Any]) -> int | Unavailable:
+def _read(path: str, progress: list[Any]) -> int | Unavailable:
     """A counter's value, or why there is none."""
     try:
         with system_path(path).open("rb") as file:
@@ -215,7 +215,7 @@ def _read(path: str, steps: list[Any]) -> int | Unavailable:
     except OSError as error:
         return Unavailable(Reason.DRIVER_ERROR, f"{path}: {error.strerror}")
     finally:
-        steps.append(None)
+        progress.append(None)
     if not text.isdecimal():
         return Unavailable(Reason.PARSE_ERROR, f"{path} holds {text!r}")
     return int(text) if int(text) < LARGEST else Unavailable(Reason.INVALID_VALUE, f"{path} holds {text}")

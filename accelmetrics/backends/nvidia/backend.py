@@ -9,7 +9,7 @@ from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.nvidia.errors import BACKEND
 
 if TYPE_CHECKING:
-    from accelmetrics.backends.contract import Detection, Driver
+    from accelmetrics.backends.contract import Coverage, Detection, Driver
     from accelmetrics.schemas.identity import DeviceKind
     from accelmetrics.schemas.metric import Metric
 
@@ -37,6 +37,11 @@ class NvidiaBackend:
         from accelmetrics.backends.nvidia.driver import open_driver
 
         return open_driver(self._clock)
+
+    def coverage(self) -> Coverage:
+        from accelmetrics.backends.contract import catalogued
+
+        return catalogued(self.name)
 
     def own_metrics(self) -> Iterable[Metric]:
         return ()

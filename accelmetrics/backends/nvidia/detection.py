@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from accelmetrics.backends.contract import Detection
-from accelmetrics.backends.kit.sysroot import pci_devices
+from accelmetrics.backends.kit.system import pci_devices
 from accelmetrics.backends.nvidia.machine import missing_devices_advice, missing_library_advice
 
 VENDOR = "0x10de"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeVar
 
-from accelmetrics.backends.kit.sysroot import read_text
+from accelmetrics.backends.kit.system import read_text
 from accelmetrics.backends.nvidia.calls import ALL_ONES
 from accelmetrics.backends.nvidia.errors import FUNCTION_NOT_FOUND, GONE, NOT_SUPPORTED, source_error
 from accelmetrics.backends.nvidia.library import Library

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 
-from accelmetrics.backends.kit.sysroot import read_text, system_path
+from accelmetrics.backends.kit.system import read_text, system_path
 
 CONTROL = "/dev/nvidiactl"
 WSL = "/dev/dxg"

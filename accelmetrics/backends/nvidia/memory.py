@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Block
-from accelmetrics.backends.kit.sysroot import read_text
+from accelmetrics.backends.kit.system import read_text
 from accelmetrics.backends.nvidia.errors import NOT_SUPPORTED
 from accelmetrics.backends.nvidia.layouts import MEMORY_NAMES
 from accelmetrics.backends.nvidia.library import Library

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:
-    from accelmetrics.backends.contract import Detection, Driver
+    from accelmetrics.backends.contract import Coverage, Detection, Driver
     from accelmetrics.schemas.identity import DeviceKind
     from accelmetrics.schemas.metric import Metric
 
@@ -42,6 +42,11 @@ class TpuBackend:
         from accelmetrics.backends.tpu.driver import TpuDriver
 
         return TpuDriver(self._clock)
+
+    def coverage(self) -> Coverage:
+        from accelmetrics.backends.contract import catalogued
+
+        return catalogued(self.name)
 
     def own_metrics(self) -> Iterable[Metric]:
         return ()

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 from accelmetrics.backends.contract import Detection
-from accelmetrics.backends.kit.sysroot import list_directory, pci_devices, read_text, system_path
+from accelmetrics.backends.kit.system import list_directory, pci_devices, read_text, system_path
 from accelmetrics.schemas.errors import MissingDependencyError
 
 BACKEND = "tpu"

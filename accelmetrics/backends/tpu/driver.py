@@ -97,18 +97,18 @@ class TpuDriver:
         self._sdk.close()
         self._runtimes.close()
 
-    def read(self, unit: int, had: int, steps: list[Any]) -> tuple[int, Reading]:
+    def read(self, unit: int, had: int, progress: list[Any]) -> tuple[int, Reading]:
         """The number of a round and one unit's part of it: the latest round if that is fresh, else a new one.
 
         Args:
             unit: The unit.
             had: Number of the round that the caller was given last for this unit.
-            steps: Where progress is reported.
+            progress: Where progress is reported.
 
         Raises:
             DriverGoneError: A runtime names devices that are not listed.
         """
-        latest = self._rounds.get(had, partial(self._make, steps))
+        latest = self._rounds.get(had, partial(self._make, progress))
         return latest.number, latest.readings[unit]
 
     def _connect(self) -> Runtimes:
@@ -125,15 +125,15 @@ class TpuDriver:
             raise SourceError(Reason.DRIVER_UNAVAILABLE, f"no TPU on the PCI bus, and no runtime on {asked}")
         return found
 
-    def _make(self, steps: list[Any], number: int) -> Served:
-        return self._served(self._ask(number, steps))
+    def _make(self, progress: list[Any], number: int) -> Served:
+        return self._served(self._ask(number, progress))
 
-    def _ask(self, number: int, steps: list[Any], wait: float = 0.0) -> Round:
+    def _ask(self, number: int, progress: list[Any], wait: float = 0.0) -> Round:
         now = self._clock.monotonic()
         if now - self._looked_at >= HOLDERS_INTERVAL:
             self._holders, self._looked_at = find_holders(self._nodes), now
-            steps.append(number)
-        answers = self._runtimes.ask(GRPC_NAMES, steps)
+            progress.append(number)
+        answers = self._runtimes.ask(GRPC_NAMES, progress)
         gauges = gauges_of(answers, self._per_chip, self._clock.time_ns() / 1e9)
         self._claimed = sorted({device for one in gauges for device in one.ids})
         # The SDK is loaded on a machine that has chips, and while a program uses them: never anywhere else.
@@ -161,7 +161,7 @@ class TpuReader:
         self._driver = driver
         self._had: dict[int, int] = {}
 
-    def read(self, unit: int, steps: list[Any]) -> Reading:
+    def read(self, unit: int, progress: list[Any]) -> Reading:
         """One unit's part of the latest round."""
-        self._had[unit], reading = self._driver.read(unit, self._had.get(unit, 0), steps)
+        self._had[unit], reading = self._driver.read(unit, self._had.get(unit, 0), progress)
         return reading

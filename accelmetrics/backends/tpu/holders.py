@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from accelmetrics.backends.kit.sysroot import list_directory, system_path
+from accelmetrics.backends.kit.system import list_directory, system_path
 
 
 class Holders(NamedTuple):

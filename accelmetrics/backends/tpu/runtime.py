@@ -87,7 +87,7 @@ class Runtimes:
         self._clock = clock
         self._endpoints = [_Endpoint(port, grpc) for port in numbers]
 
-    def ask(self, names: Sequence[str], steps: list[Any]) -> list[PortAnswers]:
+    def ask(self, names: Sequence[str], progress: list[Any]) -> list[PortAnswers]:
         """Ask every port for so many metrics, all at once."""
         now = self._clock.monotonic()
         failures = {endpoint.port: endpoint.reach() for endpoint in self._endpoints}
@@ -95,10 +95,10 @@ class Runtimes:
         lists = [(endpoint, endpoint.ask_for_list()) for endpoint in reached if endpoint.list_is_due(now)]
         for endpoint, call in lists:
             failures[endpoint.port] = endpoint.take_list(call, now)
-            steps.append(endpoint.port)
+            progress.append(endpoint.port)
         reached = [endpoint for endpoint in reached if failures[endpoint.port] is None]
         calls = {endpoint.port: endpoint.ask(names) for endpoint in reached}
-        taken = {endpoint.port: endpoint.take(calls[endpoint.port], steps) for endpoint in reached}
+        taken = {endpoint.port: endpoint.take(calls[endpoint.port], progress) for endpoint in reached}
         return [taken.get(endpoint.port) or PortAnswers(endpoint.port, failures[endpoint.port], {}) for endpoint in self._endpoints]
 
     def close(self) -> None:
@@ -172,12 +172,12 @@ class _Endpoint:
         call = self._channel.unary_unary(GET_METRIC)
         return {name: call.future(metric_request(name), timeout=CALL_TIMEOUT) for name in served}
 
-    def take(self, calls: Mapping[str, Any], steps: list[Any]) -> PortAnswers:
+    def take(self, calls: Mapping[str, Any], progress: list[Any]) -> PortAnswers:
         """Wait for the answers, which end at their deadlines."""
         answers: dict[str, Answer] = {}
         for name, call in calls.items():
             answers[name] = self._answer(self._result(call))
-            steps.append(name)
+            progress.append(name)
         reasons = {answer.reason if isinstance(answer, Unavailable) else "" for answer in answers.values()}
         told = next((answer for answer in answers.values() if isinstance(answer, Unavailable)), None)
         if told is not None and reasons == {Reason.DRIVER_UNAVAILABLE}:

@@ -90,10 +90,10 @@ def test_beside_the_files_it_gives_what_they_lack_and_nothing_else(rocm: Rocm, c
 
 
 def test_only_calls_whose_metrics_are_missing_are_made(rocm: Rocm, card: Device) -> None:
-    steps: list[object] = []
-    backend.open().reader(OPTIONS).read(0, steps)
-    assert "ecc" in steps
-    assert not {"activity", "power", "vram", "edge", "junction"} & set(steps)
+    progress: list[object] = []
+    backend.open().reader(OPTIONS).read(0, progress)
+    assert "ecc" in progress
+    assert not {"activity", "power", "vram", "edge", "junction"} & set(progress)
 
 
 def test_a_call_that_is_not_supported_is_not_made_again(rocm: Rocm, card: Device) -> None:

@@ -148,12 +148,12 @@ def test_a_call_that_throws_costs_its_own_metrics_alone(card: Device, monkeypatc
     install(monkeypatch, Module(card.address, error, amdsmi_get_gpu_total_ecc_count=lambda handle: ecc))
     reader = backend.pinned("amdsmi").open().reader(OPTIONS)
     for _ in range(2):
-        steps: list[Any] = []
-        reading = reader.read(0, steps)
+        progress: list[Any] = []
+        reading = reader.read(0, progress)
         assert values(reading) == {"correctedMemoryErrors": 17, "uncorrectedMemoryErrors": 2, "unCorrectedMemoryErrors": 2}
         assert reading.unavailable["powerWatts"].reason == Reason.DRIVER_ERROR
         assert reading.unavailable["powerWatts"].detail.startswith(f"amdsmi, power: {type(error).__name__}")
-        assert {"power", "ecc"} <= set(steps)
+        assert {"power", "ecc"} <= set(progress)
 
 
 @pytest.mark.parametrize("answer", [None, [1, 2], 7, {"correctable_count": object()}])
@@ -221,9 +221,9 @@ def test_a_module_that_was_refused_is_not_looked_for_again(card: Device, monkeyp
     reader = InProcessDriver(clock).reader(OPTIONS)
     install(monkeypatch, Module(card.address, TypeError("no")))
     clock.now += RELIST
-    steps: list[Any] = []
-    reader.read(0, steps)
-    assert "ecc" not in steps
+    progress: list[Any] = []
+    reader.read(0, progress)
+    assert "ecc" not in progress
 
 
 # Calls that hang

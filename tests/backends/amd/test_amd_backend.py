@@ -65,9 +65,9 @@ def test_open_lists_the_devices_and_reading_gives_every_metric(stand_in: RocmSmi
     assert opened.source == "rocm-smi"
     assert [device.uuid for device in opened.devices] == ["0x7d4e1f2a90b3c611", "0x7d4e1f2a90b3c612"]
     for unit in range(2):
-        steps: list[object] = []
-        reading = opened.reader(OPTIONS).read(unit, steps)
-        assert len(steps) == 1
+        progress: list[object] = []
+        reading = opened.reader(OPTIONS).read(unit, progress)
+        assert len(progress) == 1
         assert sorted([*values(reading), *reading.unavailable]) == sorted(expected_names("amd"))
         assert reading.read_at is not None
         assert reading.read_at <= time.monotonic()

@@ -157,13 +157,13 @@ def test_the_table_is_read_once_for_all_partitions_of_a_tick(tree: Tree) -> None
     opened = InProcessDriver(clock)
     reader, other = opened.reader(OPTIONS), opened.reader(OPTIONS)
     for units in (range(9), range(1, 9)):
-        steps: list[object] = []
+        progress: list[object] = []
         for unit in units:
-            reader.read(unit, steps)
+            reader.read(unit, progress)
             if unit:
                 other.read(unit, [])
             clock.now += 0.001
-        assert steps.count("gpu_metrics") == 1
+        assert progress.count("gpu_metrics") == 1
         clock.now += 0.1
     assert values(reader.read(1, []))["gpu"] == 70
     card.write({"gpu_metrics": table(1, 7, busy=[[40, 20], [10]])})

@@ -48,12 +48,12 @@ class Watcher:
         self.now = 100.0
         ticks = count()
         self.table = ProcessTable(unified, Holders(lambda: next(ticks) * each))
-        self.steps: list[Any] = []
+        self.progress: list[Any] = []
 
     def look(self, address: str = CARD, later: float = 1.0) -> tuple[DeviceProcess, ...] | None:
         self.now += later
-        self.steps = []
-        return self.table.on(address, self.now, self.steps)
+        self.progress = []
+        return self.table.on(address, self.now, self.progress)
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_an_answer_is_kept_for_a_second(tree: Tree) -> None:
     first = watcher.look()
     tree.process(41, {7: (RENDER, client(CARD, 1, 2))})
     assert watcher.look(later=0.5) is first
-    assert watcher.steps == []
+    assert watcher.progress == []
     assert watcher.look(later=0.5) != first
 
 
@@ -206,7 +206,7 @@ def test_a_later_pass_over_newcomers_is_shorter(tree: Tree) -> None:
     for pid in range(1000, 1050):
         tree.process(pid, {})
     watcher.look()
-    newcomers = [pid for pid in watcher.steps if pid >= 1000]
+    newcomers = [pid for pid in watcher.progress if pid >= 1000]
     assert newcomers[0] == 1049  # the youngest first
     assert len(newcomers) == 5
 
@@ -219,7 +219,7 @@ def test_those_seen_before_are_looked_through_again_in_turn_at_a_bounded_cost(tr
     tree.process(1003, {7: (RENDER, client(CARD, 1, 100))})
     looks = 1
     while not watcher.look():
-        assert len(watcher.steps) <= 5
+        assert len(watcher.progress) <= 5
         looks += 1
         assert looks <= 7
     assert [process.pid for process in found(watcher)] == [1003]
@@ -238,7 +238,7 @@ def test_while_one_lane_looks_another_gets_the_last_answer(tree: Tree) -> None:
     first = watcher.look()
     with watcher.table._looking:
         assert watcher.look(later=5.0) is first
-        assert watcher.steps == []
+        assert watcher.progress == []
 
 
 # Who uses what, as a whole

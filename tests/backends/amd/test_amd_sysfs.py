@@ -201,9 +201,9 @@ def test_a_card_that_is_one_partition_is_one_device(tree: Tree) -> None:
 def test_a_card_that_sleeps_is_not_touched_and_every_metric_says_so(tree: Tree) -> None:
     card, _ = machines.laptop(tree)
     opened = backend.open()
-    steps: list[Any] = []
-    reading = opened.reader(OPTIONS).read(0, steps)
-    assert steps == ["power/runtime_status"]
+    progress: list[Any] = []
+    reading = opened.reader(OPTIONS).read(0, progress)
+    assert progress == ["power/runtime_status"]
     assert values(reading) == {}
     assert sorted(reading.unavailable) == sorted(expected_names("amd"))
     assert {why.reason for why in reading.unavailable.values()} == {Reason.SUSPENDED}
@@ -285,7 +285,7 @@ def test_a_file_that_cannot_be_read_costs_its_own_metrics_alone(
             raise OSError(number, os.strerror(number))
         return read_whole(descriptor, size, offset)
 
-    monkeypatch.setattr("accelmetrics.backends.kit.files.os.pread", refuse)
+    monkeypatch.setattr("accelmetrics.backends.kit.system.os.pread", refuse)
     reading = read()
     missing = {name: why for name, why in reading.unavailable.items() if words in why.detail}
     expected = {"powerWatts", "powerPercent", "gpu"}
@@ -411,9 +411,9 @@ def test_pcie_bandwidth_is_never_read(tree: Tree) -> None:
     """The kernel counts packets for a whole second before it answers."""
     card = machines.rx_7900(tree)
     os.mkfifo(card.path / "pcie_bw")
-    steps: list[Any] = []
-    backend.open().reader(OPTIONS).read(0, steps)
-    assert "pcie_bw" not in steps
+    progress: list[Any] = []
+    backend.open().reader(OPTIONS).read(0, progress)
+    assert "pcie_bw" not in progress
 
 
 def test_the_same_names_and_reasons_are_the_same_objects(tree: Tree) -> None:

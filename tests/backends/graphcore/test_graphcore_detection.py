@@ -6,8 +6,11 @@ from types import ModuleType
 
 import pytest
 
-from accelmetrics.backends.graphcore import backend
+from accelmetrics.backends import registry
+from accelmetrics.schemas.errors import SourceError
 from tests.simulators.graphcore import GcipuinfoStandIn
+
+backend = registry.load("graphcore")
 
 
 def add_card(root: Path, address: str, vendor: str = "0x1d95") -> None:
@@ -35,15 +38,17 @@ def test_a_card_without_the_module_is_there_and_says_how_to_get_it(system: Path)
     found = backend.detect()
     assert (found.present, found.devices) == (True, 1)
     assert found.evidence == "1 IPU on the PCI bus (0000:35:00.0), /dev/ipu0, no Python module gcipuinfo"
-    assert "pip install" in found.advice
-    assert "Poplar SDK" in found.advice
+    with pytest.raises(SourceError, match="No module named 'gcipuinfo'") as refused:
+        backend.open()
+    assert "pip install" in refused.value.advice
+    assert "Poplar SDK" in refused.value.advice
 
 
 def test_the_module_alone_is_worth_a_try(stand_in: GcipuinfoStandIn) -> None:
     """IPU-Machines are reached over the network."""
     found = backend.detect()
     assert (found.present, found.devices, found.advice) == (True, 0, "")
-    assert found.evidence == "Python module gcipuinfo, none on this PCI bus (IPU-Machines are reached over the network)"
+    assert found.evidence == "Python module gcipuinfo, none on this PCI bus (they may be reached over the network)"
     assert stand_in.calls == []
     assert "gcipuinfo" not in sys.modules
 
@@ -59,10 +64,12 @@ def test_a_card_whose_nodes_were_not_passed_in_says_so(stand_in: GcipuinfoStandI
 
 
 def test_a_card_with_neither_nodes_nor_the_module_misses_both(system: Path) -> None:
-    """How to start the container comes first."""
+    """How to start the container is told by detection, the module by opening: ``doctor`` puts them together in this order."""
     add_card(system, "0000:35:00.0")
-    advice = backend.detect().advice
-    assert advice.startswith("in a container, start it with gc-docker, which passes the IPUs in; gcipuinfo comes with")
+    assert backend.detect().advice == "in a container, start it with gc-docker, which passes the IPUs in"
+    with pytest.raises(SourceError) as refused:
+        backend.open()
+    assert refused.value.advice.startswith("gcipuinfo comes with")
 
 
 def test_nodes_alone_are_evidence(system: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.kit.sysroot import VARIABLE
+from accelmetrics.backends.kit.system import VARIABLE
 from tests.backends.host.tree import HostTree
 
 

@@ -148,15 +148,15 @@ def test_names_and_reasons_are_the_same_objects_while_nothing_changes(tree: Host
 
 def test_progress_is_reported_part_by_part(tree: HostTree) -> None:
     watch = tree.reader()
-    steps: list[Any] = []
-    watch.reader.read(0, steps)
-    assert len(steps) >= 8
-    alone = len(steps)
+    progress: list[Any] = []
+    watch.reader.read(0, progress)
+    assert len(progress) >= 8
+    alone = len(progress)
     tree.process(PID, children=tuple(range(6000, 6050)))
     for pid in range(6000, 6050):
         tree.process(pid, parent=PID)
-    watch.driver.reader(ReadOptions(PID, children=True)).read(0, steps)
-    assert len(steps) >= 2 * alone + 50
+    watch.driver.reader(ReadOptions(PID, children=True)).read(0, progress)
+    assert len(progress) >= 2 * alone + 50
 
 
 def test_a_closed_driver_holds_no_descriptor_and_reads_again_when_asked(tree: HostTree) -> None:

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from accelmetrics.backends.kit.files import Files, KeptFile, read_once, reason_of
+from accelmetrics.backends.kit.system import Files, KeptFile, read_once, reason_of
 from tests.backends.host.tree import HostTree
 
 

@@ -18,7 +18,7 @@ from accelmetrics.backends.host.numbers import Counter, SumCounter, count
 from accelmetrics.backends.host.process import Process, parse_allowed, parse_process
 from accelmetrics.backends.host.sensors import energy_used, parse_millidegrees
 from accelmetrics.backends.host.usage import FamilyUsage
-from accelmetrics.backends.kit.sysroot import VARIABLE
+from accelmetrics.backends.kit.system import VARIABLE
 from accelmetrics.schemas.reasons import Reason
 from tests.backends.host.test_contract import FIXED, assert_sound
 from tests.backends.host.test_sensors import zone

@@ -249,9 +249,9 @@ def test_a_driver_without_cores(tree: SysfsTree, clock: Clock) -> None:
 
 
 def test_progress_is_reported_for_every_file(reader: SysfsReader) -> None:
-    steps: list[Any] = []
-    reader.read(0, steps)
-    assert len(steps) == 7
+    progress: list[Any] = []
+    reader.read(0, progress)
+    assert len(progress) == 7
 
 
 def test_nothing_is_ever_opened_for_writing(tree: SysfsTree, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,9 +316,9 @@ def test_what_the_runtime_noted_long_ago_is_stale_and_what_does_not_change_is_no
 
 
 def test_progress_is_reported_answer_by_answer(v5e: TpuRuntime) -> None:
-    steps: list[object] = []
-    Consumer().driver.reader(ReadOptions(1)).read(0, steps)
-    assert len(steps) >= len(v5e.answers)
+    progress: list[object] = []
+    Consumer().driver.reader(ReadOptions(1)).read(0, progress)
+    assert len(progress) >= len(v5e.answers)
 
 
 # Rounds

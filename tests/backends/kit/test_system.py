@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.kit import sysroot
-from accelmetrics.backends.kit.sysroot import PciBus, pci_devices
+from accelmetrics.backends.kit.system import PciBus, find_hardware, find_nodes, find_pci, pci_devices, read_text
 from tests.sampling.conftest import until
 
 AMD, NVIDIA = "0x1002", "0x10de"
@@ -16,7 +15,7 @@ AMD, NVIDIA = "0x1002", "0x10de"
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without devices, at which nobody has looked."""
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
-    monkeypatch.setattr("accelmetrics.backends.kit.sysroot._BUS", PciBus())
+    monkeypatch.setattr("accelmetrics.backends.kit.system._BUS", PciBus())
     return tmp_path
 
 
@@ -24,13 +23,13 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The vendor files that were read."""
     read: list[str] = []
-    really = sysroot._vendor
 
-    def noted(path: str) -> str:
-        read.append(path)
-        return really(path)
+    def noted(path: str) -> str | None:
+        if path.endswith("/vendor"):
+            read.append(path)
+        return read_text(path)
 
-    monkeypatch.setattr("accelmetrics.backends.kit.sysroot._vendor", noted)
+    monkeypatch.setattr("accelmetrics.backends.kit.system.read_text", noted)
     return read
 
 
@@ -121,3 +120,52 @@ def test_threads_that_look_together_see_the_same(system: Path, monkeypatch: pyte
     for thread in threads:
         thread.join()
     assert found == [4] * 400
+
+
+def add(root: Path, address: str, vendor: str, device: str, kind: str = "0x120000") -> Path:
+    function = plug(root, address, f"0x{vendor}", kind)
+    (function / "device").write_text(f"0x{device}\n")
+    return function
+
+
+def test_pci_ids_name_a_vendors_device_or_class(system: Path) -> None:
+    add(system, "0000:02:00.0", "1ded", "6001")
+    add(system, "0000:01:00.0", "1ded", "107f", "0x020000")
+    add(system, "0000:03:00.0", "1eff", "1250")
+    assert find_pci(["1ded:*"]) == ["0000:01:00.0", "0000:02:00.0"]
+    assert find_pci(["1ded:6001"]) == find_pci(["1ded:*:12"]) == find_pci(["1ded:60*"]) == ["0000:02:00.0"]
+    assert find_pci(["1eff:*", "1ded:*:02"]) == ["0000:01:00.0", "0000:03:00.0"]
+    assert find_pci(["1eff:1020"]) == []
+
+
+def test_a_virtual_function_beside_its_physical_one_is_no_device_of_its_own(system: Path) -> None:
+    physical = add(system, "0000:03:00.0", "1eff", "1250")
+    virtual = add(system, "0000:03:00.1", "1eff", "1251")
+    (virtual / "physfn").symlink_to(physical)
+    assert find_pci(["1eff:*"]) == ["0000:03:00.0"]
+
+
+def test_a_star_in_a_device_node_is_a_number(system: Path) -> None:
+    (system / "dev/accel").mkdir(parents=True)
+    for name in ("rbln0", "rbln12", "rbln0_mem", "rblnX", "accel/accel3"):
+        (system / "dev" / name).touch()
+    assert find_nodes(["/dev/rbln*", "/dev/accel/accel*", "/dev/other*"]) == ["/dev/rbln0", "/dev/rbln12", "/dev/accel/accel3"]
+
+
+def test_hardware_is_told_in_words(system: Path) -> None:
+    ids, nodes = ("1eff:*",), ("/dev/rbln*",)
+    assert find_hardware("rebellions", "npu", ids, nodes) == (
+        False,
+        "no device of Rebellions (0x1eff) on the PCI bus, no /dev/rbln*",
+        0,
+        "",
+    )
+    add(system, "0000:03:00.0", "1eff", "1250")
+    found = find_hardware("rebellions", "npu", ids, nodes)
+    assert found[:3] == (True, "1 NPU on the PCI bus (0000:03:00.0), no /dev/rbln*", 1)
+    assert found.advice == "load the kernel driver; in a container, start it with --device=/dev/rbln0"
+    (system / "dev").mkdir()
+    (system / "dev/rbln0").touch()
+    (system / "dev/rbln1").touch()
+    assert find_hardware("rebellions", "npu", ids, nodes) == (True, "1 NPU on the PCI bus (0000:03:00.0), /dev/rbln0, /dev/rbln1", 2, "")
+    assert find_hardware("rebellions", "npu", (), nodes) == (True, "/dev/rbln0, /dev/rbln1", 2, "")

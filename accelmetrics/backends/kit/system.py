@@ -1,0 +1,274 @@
+"""Files below ``/sys``, ``/proc`` and ``/dev``, and what they say about the hardware of this machine.
+
+``ACCELMETRICS_SYSROOT`` puts another directory in front of all of them: a mounted host root in a monitoring container
+(``/host``), or a tree of fixtures in a test. It is looked up at every call, which is rare: hot paths keep descriptors.
+
+A descriptor that stays open and ``pread`` cost a third of open, read and close. A descriptor of ``/proc/<pid>/…`` also stays
+with its process: once that has ended it answers an error, even where the number has been given to another process.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+import weakref
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from importlib.util import find_spec
+from pathlib import Path
+
+from accelmetrics.backends.contract import Detection
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+VARIABLE = "ACCELMETRICS_SYSROOT"
+PCI = "/sys/bus/pci/devices"
+_FIRST_SIZE = 4096
+
+
+def sysroot() -> str:
+    """The directory in front of ``/sys``, ``/proc`` and ``/dev``: empty for the machine's own."""
+    return os.environ.get(VARIABLE, "").rstrip("/")
+
+
+def system_path(path: str) -> Path:
+    """Where an absolute system path really is."""
+    return Path(sysroot() + path)
+
+
+def list_directory(path: str) -> list[str]:
+    """Names in a system directory, sorted; empty when it is not there."""
+    try:
+        return sorted(os.listdir(sysroot() + path))  # noqa: PTH208 - names alone are wanted
+    except OSError:
+        return []
+
+
+def read_text(path: str) -> str | None:
+    """The text of a system file without the white space around it; None when it is not there or may not be read."""
+    try:
+        return read_once(path).decode("utf-8", "replace").strip()
+    except OSError:
+        return None
+
+
+def read_once(path: str) -> bytes:
+    """The content of a file that is not worth a descriptor.
+
+    Raises:
+        OSError: It is not there, or cannot be read.
+    """
+    fd = os.open(sysroot() + path, os.O_RDONLY)
+    try:
+        parts = [os.read(fd, _FIRST_SIZE)]
+        while parts[-1]:
+            parts.append(os.read(fd, _FIRST_SIZE))
+    finally:
+        os.close(fd)
+    return b"".join(parts)
+
+
+def reason_of(error: OSError | ValueError, what: str) -> Unavailable:
+    """Why a value is missing, from what reading or parsing its file threw.
+
+    Args:
+        error: What was thrown.
+        what: The file, or what was asked for, in words.
+    """
+    if isinstance(error, PermissionError):
+        return Unavailable(Reason.NO_PERMISSION, f"{what} may not be read by this user")
+    if isinstance(error, OSError):
+        if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.EOPNOTSUPP):
+            return Unavailable(Reason.NOT_SUPPORTED, f"{what} is not there")
+        return Unavailable(Reason.DRIVER_ERROR, f"{what}: {error.strerror or error}")
+    return Unavailable(Reason.PARSE_ERROR, f"{what}: {error}")
+
+
+class KeptFile:
+    """A file that is read again and again through one descriptor.
+
+    Args:
+        path: The absolute system path, without the root in front of it.
+        pieces: Whether the kernel hands the file out a page at a time (lists of devices), so that only an empty read is
+            its end. Most files of ``/proc`` and ``/sys`` come whole, and the second call is saved.
+    """
+
+    __slots__ = ("__weakref__", "_close", "_fd", "_pieces", "_size", "path")
+
+    def __init__(self, path: str, pieces: bool = False) -> None:
+        self.path = path
+        self._pieces = pieces
+        self._size = _FIRST_SIZE
+        self._fd = -1
+        self._close: weakref.finalize[[int], KeptFile] | None = None
+
+    def read(self) -> bytes:
+        """The file's content now.
+
+        Raises:
+            OSError: It is not there, or cannot be read. The descriptor is given back, so that the next call opens anew.
+        """
+        if self._fd < 0:
+            self._open()
+        try:
+            return self._content()
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give the descriptor back. A later ``read`` opens the file again."""
+        self._fd = -1
+        if self._close is not None:
+            self._close()
+            self._close = None
+
+    def _open(self) -> None:
+        fd = os.open(sysroot() + self.path, os.O_RDONLY)
+        self._fd = fd
+        # Readers have no end of life of their own: the descriptor goes when the last of them does.
+        self._close = weakref.finalize(self, os.close, fd)
+
+    def _content(self) -> bytes:
+        data = os.pread(self._fd, self._size, 0)
+        if len(data) < self._size and not self._pieces:
+            return data
+        parts = [data]
+        length = len(data)
+        while parts[-1]:
+            parts.append(os.pread(self._fd, self._size, length))
+            length += len(parts[-1])
+        self._size = max(self._size, 2 * length)
+        return b"".join(parts)
+
+
+class Files:
+    """The open files of one driver: shared by its readers, closed with it."""
+
+    __slots__ = ("_files",)
+
+    def __init__(self) -> None:
+        self._files: weakref.WeakValueDictionary[str, KeptFile] = weakref.WeakValueDictionary()
+
+    def keep(self, path: str, pieces: bool = False) -> KeptFile:
+        """The file of this path: the same object for all its users."""
+        file = self._files.get(path)
+        if file is None:
+            file = self._files[path] = KeptFile(path, pieces)
+        return file
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        for file in list(self._files.values()):
+            file.close()
+
+
+class PciBus:
+    """Functions on the PCI bus by vendor: a look that lasts a second, so that one serves every backend that detects.
+
+    There are hundreds of functions in a server, and each vendor's id is a file of its own. A function that came or went is seen
+    at once, one that took another's address after that second. There is no lock, which a fork could copy in its locked state:
+    what is remembered is replaced whole, and at worst two threads look at the same time.
+    """
+
+    LASTS = 1.0
+
+    def __init__(self) -> None:
+        self._latest: tuple[object, float, dict[str, list[str]]] = (None, 0.0, {})
+
+    def vendors(self) -> dict[str, list[str]]:
+        """By vendor id, the addresses of its functions, in order. Not to be changed."""
+        addresses = list_directory(PCI)
+        root = sysroot()
+        mark, now = (os.getpid(), root, addresses), time.monotonic()
+        known, until, found = self._latest
+        if known != mark or now >= until:
+            found = {}
+            for address in addresses:
+                found.setdefault(read_text(f"{PCI}/{address}/vendor") or "", []).append(address)
+            self._latest = (mark, now + self.LASTS, found)
+        return found
+
+
+_BUS = PciBus()
+
+
+def pci_devices(vendor: str, classes: tuple[str, ...] = ()) -> list[str]:
+    """PCI addresses of one vendor's devices, in address order.
+
+    Args:
+        vendor: The vendor id as sysfs writes it: ``0x10de``.
+        classes: Prefixes of class codes to accept, such as ``("0x03", "0x12")``; all when empty.
+    """
+    found = _BUS.vendors().get(vendor, [])
+    return [address for address in found if not classes or (read_text(f"{PCI}/{address}/class") or "").startswith(classes)]
+
+
+def find_pci(ids: Sequence[str]) -> list[str]:
+    """PCI addresses of the devices with one of these ids, in address order, without virtual functions beside their physical one.
+
+    Args:
+        ids: ``vendor:device`` or ``vendor:device:class`` in hexadecimal; ``*`` for any device, the beginning of a class is enough:
+            ``1eff:*``, ``1ded:6001``, ``1d94:*:0302``.
+    """
+    found: set[str] = set()
+    for vendor, device, *beginning in (id_.split(":") for id_ in ids):
+        for address in pci_devices(f"0x{vendor}", tuple(f"0x{each}" for each in beginning)):
+            if fnmatchcase(read_text(f"{PCI}/{address}/device") or "0x", f"0x{device}"):
+                found.add(address)
+    return sorted(address for address in found if not system_path(f"{PCI}/{address}/physfn").exists())
+
+
+def find_nodes(patterns: Sequence[str]) -> list[str]:
+    """Device nodes of these names, of which ``*`` stands for a number: ``/dev/ipu*`` is ``/dev/ipu0``, not ``/dev/ipu0_mem``."""
+    found = []
+    for pattern in patterns:
+        directory, _, name = pattern.rpartition("/")
+        form = re.compile(re.escape(name).replace(r"\*", "[0-9]+"))
+        found += [f"{directory}/{entry}" for entry in list_directory(directory) if form.fullmatch(entry)]
+    return found
+
+
+def find_hardware(
+    vendor: str, kind: str, pci: Sequence[str] = (), nodes: Sequence[str] = (), python_module: str = "", pass_nodes: str = ""
+) -> Detection:
+    """Look for a vendor's devices by hard facts: PCI ids, device nodes, a Python module that could be imported.
+
+    Args:
+        vendor: The vendor, for people.
+        kind: What its devices are: ``npu``.
+        pci: Ids as :func:`find_pci` takes them.
+        nodes: Device nodes as :func:`find_nodes` takes them. They are evidence by themselves: none that several vendors share.
+        python_module: A module of the vendor that is evidence by itself. It is looked for, not imported.
+        pass_nodes: How to start a container that is to have the device nodes, where ``--device`` does not say it.
+    """
+    cards, there = find_pci(pci), find_nodes(nodes)
+    missing = f"no {', no '.join(nodes)}" if nodes and not there else ""
+    words = [f"{_count(len(cards), kind)} on the PCI bus ({', '.join(cards)})"] if cards else []
+    words += there or ([missing] if cards and missing else [])
+    advice = ""
+    if cards and missing:
+        how = pass_nodes or f"--device={nodes[0].replace('*', '0')}"
+        advice = f"{'' if pass_nodes else 'load the kernel driver; '}in a container, start it with {how}"
+    importable = bool(python_module) and _importable(python_module)
+    if not cards and not there:
+        names = ", ".join(dict.fromkeys(f"0x{each.partition(':')[0]}" for each in pci))
+        words = [f"no device of {vendor.title()} ({names}) on the PCI bus"] if pci else []
+        words += [missing] if missing else []
+        if importable:
+            words = ["none on this PCI bus (they may be reached over the network)"]
+    if python_module:
+        words = [f"Python module {python_module}", *words] if importable else [*words, f"no Python module {python_module}"]
+    return Detection(bool(cards or there or importable), ", ".join(words), max(len(cards), len(there)), advice)
+
+
+def _count(number: int, kind: str) -> str:
+    return f"{number} {kind.upper()}{'' if number == 1 else 's'}"
+
+
+def _importable(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ValueError:  # something of that name was put among the loaded modules by hand
+        return False
