@@ -11,7 +11,7 @@ import re
 import statistics
 from collections.abc import Iterator, Sequence
 
-from accelmetrics.backends.host.part import SLOW_PACE
+from accelmetrics.backends.host.collector import SLOW_PACE
 from tests.differential.streams import Record, Streams
 
 AROUND = 0.4

@@ -1,7 +1,7 @@
 """The host: CPU, memory, disks, network and the watched process, with the cgroup's limits.
 
-A folder of small files, one per group of keys: ``linux`` puts the parts together, ``part`` says what a part is, ``files``
-keeps descriptors open, ``numbers`` holds the counters from which each reader takes its own differences.
+``linux`` and ``portable`` put the collectors together, ``collector`` says what each group of keys is and runs them; the other
+files hold one subject each.
 """
 
 from __future__ import annotations
@@ -10,19 +10,12 @@ import os
 import sys
 from collections.abc import Iterable
 
-from accelmetrics.backends.contract import Coverage, Detection, Driver, catalogued
+from accelmetrics.backends.contract import Coverage, Detection, Driver
 from accelmetrics.schemas.identity import DeviceKind
 from accelmetrics.schemas.metric import Metric
 
 # Asked at run time and kept in a name: both branches are type-checked on every platform.
 _ON_LINUX: bool = sys.platform.startswith("linux")
-
-
-def _system_words() -> str:
-    if not hasattr(os, "uname"):
-        return sys.platform
-    system = os.uname()
-    return f"{system.sysname} {system.release}"
 
 
 class HostBackend:
@@ -33,24 +26,32 @@ class HostBackend:
     interval = 0.0
 
     def detect(self) -> Detection:
-        words = [_system_words(), f"{os.cpu_count()} CPUs"]
+        system = f"{os.uname().sysname} {os.uname().release}" if hasattr(os, "uname") else sys.platform
+        words = [system, f"{os.cpu_count()} CPUs"]
         if _ON_LINUX:
-            from accelmetrics.backends.host.evidence import cgroup_words
+            from accelmetrics.backends.host.memory import limits_in_words
 
-            words.append(cgroup_words(os.getpid()))
+            words.append(limits_in_words(os.getpid()))
         return Detection(present=True, evidence=", ".join(words))
 
     def open(self) -> Driver:
         if _ON_LINUX:
-            from accelmetrics.backends.host.linux import LinuxDriver
+            from accelmetrics.backends.host.linux import linux_driver
 
-            return LinuxDriver()
-        from accelmetrics.backends.host.portable import PortableDriver
+            return linux_driver()
+        from accelmetrics.backends.host.portable import portable_driver
 
-        return PortableDriver()
+        return portable_driver()
 
     def coverage(self) -> Coverage:
-        return catalogued(self.name)
+        from accelmetrics.backends.host.collector import GROUPS
+
+        owed, instances = {}, {}
+        for pace, keys, templates in GROUPS.values():
+            when = f", every {pace:g} s" if pace else ""
+            owed.update({key: f"{words}{when}" for key, words in keys.items()})
+            instances.update({key: f"{words}{when}" for key, words in templates.items()})
+        return Coverage(machine=owed, optional=instances)
 
     def own_metrics(self) -> Iterable[Metric]:
         return ()

@@ -6,72 +6,67 @@ What the system has belongs to the driver (open files, sensors found), what diff
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
 from accelmetrics.backends.contract import ReadOptions
-from accelmetrics.backends.host.block_devices import choose
-from accelmetrics.backends.host.cgroup_part import CgroupPart
-from accelmetrics.backends.host.cpus import PACE as CPU_PACE
-from accelmetrics.backends.host.cpus import CpuPart, parse_stat
-from accelmetrics.backends.host.disk_io import DiskIoPart, parse_diskstats
-from accelmetrics.backends.host.disk_usage import DiskUsagePart
-from accelmetrics.backends.host.family import LinuxFamily, usable_clock
-from accelmetrics.backends.host.memory import MemoryPart, parse_meminfo
-from accelmetrics.backends.host.network import NetworkPart, TcpPart, counts_elsewhere, parse_net_dev, parse_retransmits
-from accelmetrics.backends.host.part import SLOW_PACE, Clock, Part, Sheet, Source
-from accelmetrics.backends.host.process_part import ProcessPart
-from accelmetrics.backends.host.reader import PartsReader
-from accelmetrics.backends.host.sensors import PowerPart, TemperaturePart, find_sensors
+from accelmetrics.backends.host.collector import CachedCollector, Clock, Counter, HostDriver
+from accelmetrics.backends.host.disks_network import (
+    DiskCollector,
+    NetworkCollector,
+    choose_disks,
+    collect_filesystems,
+    collect_retransmits,
+    counts_elsewhere,
+    file_system_usage,
+    parse_diskstats,
+    parse_net_dev,
+    parse_retransmits,
+)
+from accelmetrics.backends.host.memory import CgroupCollector, collect_memory, parse_meminfo
+from accelmetrics.backends.host.process import LinuxProcesses, ProcessCollector, numbers_are_ours
+from accelmetrics.backends.host.processor import (
+    CpuCollector,
+    PowerCollector,
+    collect_temperature,
+    find_rapl_zones,
+    find_temperatures,
+    parse_stat,
+)
 from accelmetrics.backends.kit.system import Files
-from accelmetrics.schemas.identity import DeviceIdentity
 
 T = TypeVar("T")
 
 
-class LinuxDriver:
-    """The open files of the host, shared by its readers.
+def linux_driver(clock: Clock = time.monotonic) -> HostDriver:
+    """Open the host's files. The clock is monotonic seconds; tests replace it."""
+    files = Files()
+    temperatures, zones, own_numbers = find_temperatures(), find_rapl_zones(), numbers_are_ours()
 
-    Args:
-        clock: Monotonic seconds; tests replace it.
-    """
+    def parsed(path: str, parse: Callable[[bytes], T], pieces: bool = False) -> Callable[[], T]:
+        file = files.keep(path, pieces)
+        return lambda: parse(file.read())
 
-    source = "proc"
-    machine_wide = True
-    devices: Sequence[DeviceIdentity] = ()
-
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        self._clock = clock
-        self._files = Files()
-        self._sensors = find_sensors()
-        self._cpu_clock = usable_clock()
-
-    def reader(self, options: ReadOptions) -> PartsReader:
-        files = self._files
-        cgroup = CgroupPart(files, options.pid)
-        family = LinuxFamily(files, options.pid, self._cpu_clock)
+    def collectors(options: ReadOptions) -> list[CachedCollector]:
+        processes = LinuxProcesses(files, options.pid, own_numbers)
+        sensors = [files.keep(path) for path in temperatures]
+        packages = [(files.keep(path), largest) for path, largest in zones]
+        disks = parsed("/proc/diskstats", parse_diskstats, pieces=True)
+        interfaces = parsed("/proc/net/dev", parse_net_dev, pieces=True)
+        segments = parsed("/proc/net/snmp", parse_retransmits)
         # The order matters: CPUs, limits and memory are what the process is measured against.
-        sheets = [
-            Sheet(CpuPart(self._parsed("/proc/stat", parse_stat)), CPU_PACE),
-            Sheet(cgroup, SLOW_PACE),
-            Sheet(MemoryPart(self._parsed("/proc/meminfo", parse_meminfo), cgroup.memory_levels)),
-            Sheet(ProcessPart(family, options.pid, options.children)),
+        return [
+            CachedCollector("cpus", "/proc/stat", CpuCollector(parsed("/proc/stat", parse_stat))),
+            CachedCollector("cgroup", f"the cgroup of process {options.pid}", CgroupCollector(files)),
+            CachedCollector("memory", "/proc/meminfo", partial(collect_memory, parsed("/proc/meminfo", parse_meminfo))),
+            CachedCollector("process", f"process {options.pid}", ProcessCollector(processes, options.children)),
+            CachedCollector("filesystems", "the file systems", partial(collect_filesystems, file_system_usage, options.disk_paths)),
+            CachedCollector("disks", "/proc/diskstats", DiskCollector(disks, partial(choose_disks, options.disk_paths))),
+            CachedCollector("network", "/proc/net/dev", NetworkCollector(interfaces, counts_elsewhere)),
+            CachedCollector("tcp", "/proc/net/snmp", partial(collect_retransmits, segments, Counter())),
+            CachedCollector("temperature", "the sensors", partial(collect_temperature, sensors)),
+            CachedCollector("power", "/sys/class/powercap/intel-rapl:*/energy_uj", PowerCollector(packages)),
         ]
-        slow: list[Part] = [
-            DiskUsagePart(options.disk_paths),
-            DiskIoPart(self._parsed("/proc/diskstats", parse_diskstats, pieces=True), partial(choose, paths=options.disk_paths)),
-            NetworkPart(self._parsed("/proc/net/dev", parse_net_dev, pieces=True), counts_elsewhere),
-            TcpPart(self._parsed("/proc/net/snmp", parse_retransmits)),
-            TemperaturePart(files, self._sensors),
-            PowerPart(files, self._sensors),
-        ]
-        return PartsReader([*sheets, *(Sheet(part, SLOW_PACE) for part in slow)], self._clock)
 
-    def close(self) -> None:
-        self._files.close()
-
-    def _parsed(self, path: str, parse: Callable[[bytes], T], pieces: bool = False) -> Source[T]:
-        """A file and its parser."""
-        file = self._files.keep(path, pieces)
-        return Source(path, lambda: parse(file.read()))
+    return HostDriver("proc", collectors, files.close, clock)

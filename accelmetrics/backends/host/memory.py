@@ -1,34 +1,45 @@
-"""Memory and swap: the host's, on Linux from ``/proc/meminfo``, against the cgroup's limit where one is tighter.
+"""Memory, swap, and the watched process's cgroup: its limits, time throttled, kills for lack of memory.
 
 ``memory_percent`` is what stands against the tightest limit, caches included, as the kernel counts it there.
 ``proc.memory.availableMB`` is what can still be had: the least that any level with a limit, or the host, has left.
+``proc.cpu.throttledPercent`` is the share of the quota's periods in which the quota ran out before the work did, at the level
+whose quota is the tightest. ``proc.memory.oomKills`` counts ``oom_kill`` of the process's own cgroup, with what lies below it.
+
+Version 2 cgroups alone are read. The path comes from the line ``0::`` of ``/proc/<pid>/cgroup``, the mount from our own mount
+table, since it is through our own mounts that the files are opened. In a container the mount shows a part of the tree only (a
+bind mount, or a namespace): its root is stripped from the path. Limits hold for whole subtrees, so every level from the leaf
+up to the mount counts and the tightest one binds. What lies above a container's own mount cannot be seen from within.
 """
 
 from __future__ import annotations
 
+import math
+import os
+import posixpath
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from operator import itemgetter
+from typing import NamedTuple, TypeVar
 
-from accelmetrics.backends.host.numbers import MIB, count
-from accelmetrics.backends.host.part import Moment, Source
-from accelmetrics.backends.kit.system import reason_of
+from accelmetrics.backends.contract import Number
+from accelmetrics.backends.host.collector import FIRST, GIB, MIB, RESET, Counter, ReadContext, count
+from accelmetrics.backends.kit.system import Files, KeptFile, read_once, reason_of, sysroot, system_path
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
+T = TypeVar("T")
+
 _FIELD = re.compile(rb"^(MemTotal|MemFree|MemAvailable|Cached|SReclaimable|SwapTotal|SwapFree):[ \t]*(\d+) kB", re.MULTILINE)
-_KEYS = ("memory_percent", "proc.memory.availableMB")
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+_USUAL_MOUNT = "/sys/fs/cgroup"
 _NO_SWAP = Unavailable(Reason.NOT_SUPPORTED, "no swap is configured")
-
-
-class MemoryLevel(NamedTuple):
-    """One level of cgroups that limits memory: its limit in bytes, and where its use in bytes is read."""
-
-    limit: int
-    current: Source[int]
+_NO_CGROUP = Unavailable(Reason.NOT_SUPPORTED, "the process is in no cgroup of version 2 that can be seen from here")
+_NO_QUOTA = Unavailable(Reason.NOT_SUPPORTED, "no CPU quota is set for the process's cgroup")
+_NO_OOM_KILL = Unavailable(Reason.NOT_SUPPORTED, "the kernel's memory.events has no oom_kill")
+_NO_PERIOD = Unavailable(Reason.NEEDS_INTERVAL, "no period of the CPU quota has ended since the last reading")
 
 
 class Memory(NamedTuple):
-    """The host's memory in bytes. Swap is None where the kernel says nothing of it."""
+    """The host's memory in bytes. Swap is None where the system says nothing of it."""
 
     total: int
     available: int
@@ -37,76 +48,267 @@ class Memory(NamedTuple):
 
 
 def parse_meminfo(data: bytes) -> Memory:
-    """Read ``/proc/meminfo``.
+    """Parse ``/proc/meminfo``.
 
     Raises:
         ValueError: Total or free memory is missing or impossible.
     """
     fields = {name: count(value) * 1024 for name, value in _FIELD.findall(data)}
     total = fields.get(b"MemTotal", 0)
-    if not total:
-        raise ValueError("MemTotal is missing")
     available = fields.get(b"MemAvailable")
-    if available is None:
+    if available is None and b"MemFree" in fields:
         # Kernels before 3.14 leave the estimate to the reader.
-        if b"MemFree" not in fields:
-            raise ValueError("neither MemAvailable nor MemFree is given")
         available = fields[b"MemFree"] + fields.get(b"Cached", 0) + fields.get(b"SReclaimable", 0)
+    if not total or available is None:
+        raise ValueError("MemTotal, or both MemAvailable and MemFree, is missing")
     return Memory(total, min(available, total), fields.get(b"SwapTotal"), fields.get(b"SwapFree"))
 
 
-class MemoryPart:
-    """Memory in use and memory left, for the host or within the cgroup's limit, and swap.
+def collect_memory(read: Callable[[], Memory], context: ReadContext) -> None:
+    """Put memory in use and memory left, of the host or within the cgroup's limit, and swap."""
+    context.memory_limit = context.memory_total = None
+    try:
+        memory = read()
+    except (OSError, ValueError):
+        _put_limited(context, context.memory_levels, math.inf)  # enough where the host's memory is unknown
+        raise
+    context.memory_total = memory.total
+    if memory.swap_total and memory.swap_free is not None:
+        context.put("swap.used_percent", 100.0 * max(memory.swap_total - memory.swap_free, 0) / memory.swap_total)
+    else:
+        context.put("swap.used_percent", _NO_SWAP)
+    # A limit above what the host has limits nothing.
+    levels = [level for level in context.memory_levels if level[0] < memory.total]
+    if levels:
+        _put_limited(context, levels, memory.available)
+    else:
+        context.put("memory_percent", 100.0 * (memory.total - memory.available) / memory.total)
+        context.put("proc.memory.availableMB", memory.available / MIB)
 
-    Args:
-        source: The host's memory.
-        levels: The levels of cgroups that limit memory.
+
+def _put_limited(context: ReadContext, levels: Sequence[tuple[int, KeptFile]], available: float) -> None:
+    """Put memory as the cgroup's levels limit it, if any does; ``available`` is what the host has left, in bytes."""
+    if not levels:
+        return
+    context.memory_limit = min(limit for limit, _ in levels)
+    uses = []
+    for limit, file in levels:
+        try:
+            uses.append((limit, count(file.read().strip())))
+        except (OSError, ValueError) as error:
+            for key in ("memory_percent", "proc.memory.availableMB"):
+                context.put(key, reason_of(error, file.path))
+            return
+    limit, current = min(uses, key=itemgetter(0))
+    context.put("memory_percent", 100.0 * current / limit)
+    context.put("proc.memory.availableMB", min(available, *(max(limit - current, 0) for limit, current in uses)) / MIB)
+
+
+class Mount(NamedTuple):
+    """One mount of the version 2 hierarchy: the part of it that is mounted, and where."""
+
+    root: str
+    point: str
+
+
+class Limits(NamedTuple):
+    """What limits a process.
+
+    Attributes:
+        leaf: The directory of its own cgroup.
+        memory: Limit in bytes and directory of each level that has one, the leaf first.
+        quota: The tightest CPU quota, in CPUs; None without one.
+        quota_directory: The level that sets it, empty without one.
     """
 
-    def __init__(self, source: Source[Memory], levels: Callable[[], Sequence[MemoryLevel]]) -> None:
-        self._source = source
-        self._levels = levels
+    leaf: str
+    memory: tuple[tuple[int, str], ...]
+    quota: float | None
+    quota_directory: str
 
-    def read(self, moment: Moment) -> None:
-        memory = why = None
-        moment.memory_total = moment.memory_limit = None
+
+def parse_path(data: bytes) -> str | None:
+    """Parse the version 2 path in ``/proc/<pid>/cgroup``; None on a host with version 1 alone."""
+    for line in os.fsdecode(data).split("\n"):
+        if line.startswith("0::/"):
+            return line[3:].removesuffix(" (deleted)")
+    return None
+
+
+def parse_mounts(data: bytes) -> list[Mount]:
+    """Parse the version 2 mounts in a ``mountinfo`` file, in its order."""
+    found = []
+    for line in os.fsdecode(data).split("\n"):
+        head, _, tail = line.partition(" - ")
+        fields = head.split(" ")
+        if tail.startswith("cgroup2 ") and len(fields) >= 6:
+            # The kernel writes spaces, tabs and backslashes in octal.
+            found.append(Mount(*(_ESCAPE.sub(lambda match: chr(int(match[1], 8)), field) for field in fields[3:5])))
+    return found
+
+
+def directory_of(mount: Mount, path: str) -> str | None:
+    """Where a cgroup lies below a mount; None when the mount does not show it."""
+    if ".." in (path + mount.root).split("/"):
+        # The process sits outside of our cgroup namespace.
+        return None
+    root = mount.root.rstrip("/")
+    if path == root or path.startswith(f"{root}/"):
+        path = path[len(root) :]
+    return posixpath.join(mount.point, path.strip("/")).rstrip("/") or None
+
+
+def levels_of(mount: Mount, directory: str) -> list[str]:
+    """The directories from a cgroup up to its mount, the leaf first."""
+    point = mount.point.rstrip("/")
+    levels = [directory]
+    while levels[-1] != point and len(levels[-1]) > len(point):
+        levels.append(posixpath.dirname(levels[-1]))
+    return levels
+
+
+def parse_quota(data: bytes) -> float | None:
+    """Parse ``cpu.max`` in CPUs; None for ``max``.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    quota, _, period = data.strip().partition(b" ")
+    if quota == b"max":
+        return None
+    length = count(period)
+    if not length:
+        raise ValueError("a period of 0")
+    return count(quota) / length
+
+
+def parse_limit(data: bytes) -> int | None:
+    """Parse ``memory.max`` in bytes; None for ``max`` and for 0, under which nothing could run.
+
+    Raises:
+        ValueError: It is neither a number nor ``max``.
+    """
+    word = data.strip()
+    return None if word == b"max" else count(word) or None
+
+
+def parse_flat(data: bytes) -> dict[bytes, int]:
+    """Parse a file of ``key value`` lines, such as ``cpu.stat``. Lines of another form are left out."""
+    pairs = (line.partition(b" ") for line in data.split(b"\n"))
+    return {key: int(value) for key, _, value in pairs if value.isdigit() and len(value) <= 20}
+
+
+def find_limits(pid: int) -> Limits | None:
+    """Look up what limits a process, None when it is in no version 2 cgroup that can be seen.
+
+    Raises:
+        OSError: The process has ended, or its files may not be read.
+        ValueError: A limit is not a number.
+    """
+    path = parse_path(read_once(f"/proc/{pid}/cgroup"))
+    for mount in _mounts(pid) if path is not None else ():
+        directory = directory_of(mount, path or "")
+        if directory is not None and system_path(directory).is_dir():
+            return _read_limits(levels_of(mount, directory))
+    return None
+
+
+def _mounts(pid: int) -> list[Mount]:
+    """Our own mounts; below another root (a host seen from a container) those of that root's first process."""
+    for owner in (1, pid, "self") if sysroot() else (os.getpid(),):
         try:
-            memory = self._source.read()
+            return parse_mounts(read_once(f"/proc/{owner}/mountinfo"))
+        except OSError:
+            continue
+    return [Mount("/", _USUAL_MOUNT)]
+
+
+def _read_limits(levels: Sequence[str]) -> Limits:
+    memory = [(limit, level) for level in levels if (limit := _optional(f"{level}/memory.max", parse_limit)) is not None]
+    quotas = [(quota, level) for level in levels if (quota := _optional(f"{level}/cpu.max", parse_quota)) is not None]
+    return Limits(levels[0], tuple(memory), *min(quotas, default=(None, "")))
+
+
+def _optional(path: str, parse: Callable[[bytes], T]) -> T | None:
+    """A file that a level may lack: the root, and a level whose controller is off."""
+    try:
+        return parse(read_once(path))
+    except FileNotFoundError:
+        return None
+
+
+def limits_in_words(pid: int) -> str:
+    """The cgroup limits of a process, for ``doctor``."""
+    if not system_path("/proc/stat").exists():
+        return "/proc is not mounted"
+    try:
+        limits = find_limits(pid)
+    except (OSError, ValueError) as error:
+        return f"cgroup unreadable: {error}"
+    if limits is None:
+        return "no cgroup v2"
+    words = [f"{min(limits.memory)[0] / GIB:.4g} GiB"] if limits.memory else []
+    words += [] if limits.quota is None else [f"{limits.quota:.4g} CPUs"]
+    return f"cgroup v2 limit {' and '.join(words)}" if words else "cgroup v2 without limits"
+
+
+class CgroupCollector:
+    """Throttling and kills in the watched process's cgroup; tells later collectors its limits."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._begin(Limits("", (), None, ""))
+
+    def __call__(self, context: ReadContext) -> None:
+        context.cpu_quota, context.memory_levels = None, ()
+        try:
+            limits = find_limits(context.pid)
+        except (FileNotFoundError, ProcessLookupError):
+            if system_path(f"/proc/{context.pid}").exists():
+                raise
+            context.fail(context.gone())
+            return
+        context.process_seen = True
+        if limits is None:
+            context.fail(_NO_CGROUP)
+            return
+        if (limits.leaf, limits.quota_directory) != self._counted:
+            self._begin(limits)
+        context.cpu_quota = limits.quota
+        context.memory_levels = [(limit, self._files.keep(f"{level}/memory.current")) for limit, level in limits.memory]
+        if limits.quota is None:
+            context.put("proc.cpu.throttledPercent", _NO_QUOTA)
+        else:
+            self._put(context, "proc.cpu.throttledPercent", self._stat, self._throttled_percent)
+        self._put(context, "proc.memory.oomKills", self._events, self._oom_kills)
+
+    def _begin(self, limits: Limits) -> None:
+        """Count anew: at first, and when the process or its tightest quota has moved to another cgroup."""
+        self._counted = limits.leaf, limits.quota_directory
+        self._stat = self._files.keep(f"{limits.quota_directory}/cpu.stat")
+        self._events = self._files.keep(f"{limits.leaf}/memory.events")
+        self._periods, self._throttled, self._kills = Counter(), Counter(), Counter()
+
+    @staticmethod
+    def _put(context: ReadContext, key: str, file: KeptFile, value: Callable[[dict[bytes, int]], Number | Unavailable]) -> None:
+        try:
+            context.put(key, value(parse_flat(file.read())))
         except (OSError, ValueError) as error:
-            why = reason_of(error, self._source.what)
-            moment.reasons["swap.used_percent"] = why
-        else:
-            moment.memory_total = memory.total
-            self._swap(moment, memory)
-        # A limit above what the host has limits nothing.
-        levels = [level for level in self._levels() if memory is None or level.limit < memory.total]
-        if levels:
-            self._limited(moment, levels, memory)
-        elif memory is not None:
-            moment.values["memory_percent"] = 100.0 * (memory.total - memory.available) / memory.total
-            moment.values["proc.memory.availableMB"] = memory.available / MIB
-        elif why is not None:
-            moment.miss(_KEYS, why)
+            context.put(key, reason_of(error, file.path))
 
-    @staticmethod
-    def _limited(moment: Moment, levels: list[MemoryLevel], memory: Memory | None) -> None:
-        tightest = min(levels, key=lambda level: level.limit)
-        moment.memory_limit = tightest.limit
-        currents = []
-        for level in levels:
-            try:
-                currents.append(level.current.read())
-            except (OSError, ValueError) as error:
-                moment.miss(_KEYS, reason_of(error, level.current.what))
-                return
-        left = min(max(level.limit - current, 0) for level, current in zip(levels, currents, strict=True))
-        moment.values["memory_percent"] = 100.0 * currents[levels.index(tightest)] / tightest.limit
-        moment.values["proc.memory.availableMB"] = (left if memory is None else min(left, memory.available)) / MIB
+    def _throttled_percent(self, stat: dict[bytes, int]) -> float | Unavailable:
+        if not stat.keys() >= {b"nr_periods", b"nr_throttled"}:
+            raise ValueError("nr_periods or nr_throttled is missing")
+        self._periods.feed({"": stat[b"nr_periods"]})
+        self._throttled.feed({"": stat[b"nr_throttled"]})
+        periods, throttled = self._periods.gain, self._throttled.gain
+        if periods is None or throttled is None:
+            return FIRST if self._periods.seen == 1 else RESET
+        # At ten readings a second a period of 100 ms ends in most intervals, not in all.
+        return min(100.0 * throttled / periods, 100.0) if periods else _NO_PERIOD
 
-    @staticmethod
-    def _swap(moment: Moment, memory: Memory) -> None:
-        total, free = memory.swap_total, memory.swap_free
-        if not total or free is None:
-            moment.reasons["swap.used_percent"] = _NO_SWAP
-        else:
-            moment.values["swap.used_percent"] = 100.0 * max(total - free, 0) / total
+    def _oom_kills(self, events: dict[bytes, int]) -> int | Unavailable:
+        if b"oom_kill" not in events:
+            return _NO_OOM_KILL
+        self._kills.feed({"": events[b"oom_kill"]})
+        return FIRST if self._kills.seen == 1 else self._kills.total

@@ -1,104 +1,76 @@
 """The host where there is no ``/proc``: what psutil gives on macOS, Windows and the BSDs.
 
-The same parts with the same meaning. What only Linux counts is ``not_supported`` with words.
+The same groups with the same meaning. What only Linux counts is ``not_supported``.
 """
 
 from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from accelmetrics.backends.contract import ReadOptions
-from accelmetrics.backends.host.cpus import PACE as CPU_PACE
-from accelmetrics.backends.host.cpus import CpuPart, CpuTime
-from accelmetrics.backends.host.disk_io import Chosen, DiskIo, DiskIoPart
-from accelmetrics.backends.host.disk_usage import DiskUsagePart
-from accelmetrics.backends.host.memory import Memory, MemoryLevel, MemoryPart
-from accelmetrics.backends.host.network import NetworkPart, Traffic
-from accelmetrics.backends.host.part import SLOW_PACE, Clock, Moment, Part, Sheet, Source
-from accelmetrics.backends.host.portable_family import PortableFamily
-from accelmetrics.backends.host.process_part import ProcessPart
-from accelmetrics.backends.host.reader import PartsReader
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.backends.host.collector import CachedCollector, Clock, HostDriver, ReadContext
+from accelmetrics.backends.host.disks_network import DiskCollector, DiskIo, NetworkCollector, collect_filesystems
+from accelmetrics.backends.host.memory import Memory, collect_memory
+from accelmetrics.backends.host.process import Process, ProcessCollector
+from accelmetrics.backends.host.processor import CpuCollector, CpuTime
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 T = TypeVar("T")
 
 _LINUX_ONLY = Unavailable(Reason.NOT_SUPPORTED, "read on Linux only")
-_NO_CGROUP = Unavailable(Reason.NOT_SUPPORTED, "cgroups exist on Linux only")
-_ABSENT = {
-    "proc.cpu.throttledPercent": _NO_CGROUP,
-    "proc.memory.oomKills": _NO_CGROUP,
-    "network.tcpRetransmits": _LINUX_ONLY,
-    "cpu.avg_temp": _LINUX_ONLY,
-    "cpu.powerWatts": _LINUX_ONLY,
-}
-_FINE = 1_000_000
+_MICROSECONDS = 1_000_000
 
 
-class AbsentPart:
-    """The keys that exist on Linux only."""
-
-    def read(self, moment: Moment) -> None:
-        moment.reasons.update(_ABSENT)
-
-
-class PortableDriver:
-    """psutil, imported when the source is opened and not before.
+def portable_driver(clock: Clock = time.monotonic, psutil: Any = None) -> HostDriver:
+    """Open the host through psutil, which is imported here and not before.
 
     Args:
         clock: Monotonic seconds; tests replace it.
+        psutil: The module; tests replace it.
     """
-
-    source = "psutil"
-    machine_wide = True
-    devices: Sequence[DeviceIdentity] = ()
-
-    def __init__(self, clock: Clock = time.monotonic) -> None:
+    if psutil is None:
         import psutil
 
-        self._psutil: Any = psutil
-        self._clock = clock
-
-    def reader(self, options: ReadOptions) -> PartsReader:
-        psutil = self._psutil
-        sheets = [
-            Sheet(CpuPart(_source("psutil.cpu_times", lambda: cpu_times(psutil))), CPU_PACE),
-            Sheet(MemoryPart(_source("psutil.virtual_memory", lambda: memory(psutil)), no_levels)),
-            Sheet(ProcessPart(PortableFamily(psutil, options.pid), options.pid, options.children)),
+    def collectors(options: ReadOptions) -> list[CachedCollector]:
+        processes = PsutilProcesses(psutil, options.pid)
+        disks = DiskCollector(_reading(disk_io, psutil), every_disk)
+        network = NetworkCollector(_reading(traffic, psutil), is_loopback)
+        usage = partial(file_system_usage, psutil)
+        linux_only = ("cgroup", "tcp", "temperature", "power")
+        return [
+            CachedCollector("cpus", "psutil.cpu_times", CpuCollector(_reading(cpu_times, psutil))),
+            CachedCollector("memory", "psutil.virtual_memory", partial(collect_memory, _reading(memory, psutil))),
+            CachedCollector("process", f"process {options.pid}", ProcessCollector(processes, options.children)),
+            CachedCollector("filesystems", "the file systems", partial(collect_filesystems, usage, options.disk_paths)),
+            CachedCollector("disks", "psutil.disk_io_counters", disks),
+            CachedCollector("network", "psutil.net_io_counters", network),
+            *(CachedCollector(group, group, absent) for group in linux_only),
         ]
-        slow: list[Part] = [
-            DiskUsagePart(options.disk_paths),
-            DiskIoPart(_source("psutil.disk_io_counters", lambda: disk_io(psutil)), every_disk),
-            NetworkPart(_source("psutil.net_io_counters", lambda: traffic(psutil)), is_loopback),
-            AbsentPart(),
-        ]
-        return PartsReader([*sheets, *(Sheet(part, SLOW_PACE) for part in slow)], self._clock)
 
-    def close(self) -> None:
-        """Nothing is held open."""
+    return HostDriver("psutil", collectors, lambda: None, clock)
 
 
-def _source(what: str, read: Callable[[], T]) -> Source[T]:
-    def guarded() -> T:
-        with as_os_errors():
-            return read()
-
-    return Source(what, guarded)
+def absent(context: ReadContext) -> None:
+    """Put no value: the group is read on Linux only."""
+    context.fail(_LINUX_ONLY)
 
 
-@contextmanager
-def as_os_errors() -> Iterator[None]:
-    """Turn what psutil throws beside the system's own errors into those."""
-    try:
-        yield
-    except (NotImplementedError, AttributeError) as error:
-        raise OSError(errno.EOPNOTSUPP, str(error)) from error
-    except RuntimeError as error:
-        raise OSError(errno.EIO, str(error)) from error
+def _reading(read: Callable[[Any], T], psutil: Any) -> Callable[[], T]:
+    """A call whose errors are the system's own, whatever psutil throws beside them."""
+
+    def call() -> T:
+        try:
+            return read(psutil)
+        except (NotImplementedError, AttributeError) as error:
+            raise OSError(errno.EOPNOTSUPP, str(error)) from error
+        except RuntimeError as error:
+            raise OSError(errno.EIO, str(error)) from error
+
+    return call
 
 
 def cpu_times(psutil: Any) -> dict[int, CpuTime]:
@@ -107,7 +79,7 @@ def cpu_times(psutil: Any) -> dict[int, CpuTime]:
     for number, times in enumerate(psutil.cpu_times(percpu=True)):
         named = times._asdict()
         total = sum(value for name, value in named.items() if not name.startswith("guest"))
-        found[number] = CpuTime(round(total * _FINE), round((named["idle"] + named.get("iowait", 0.0)) * _FINE))
+        found[number] = CpuTime(round(total * _MICROSECONDS), round((named["idle"] + named.get("iowait", 0.0)) * _MICROSECONDS))
     return found
 
 
@@ -121,28 +93,96 @@ def memory(psutil: Any) -> Memory:
     return Memory(main.total, main.available, swap.total, swap.total - swap.used)
 
 
-def no_levels() -> Sequence[MemoryLevel]:
-    """There are no cgroups here."""
-    return ()
+def file_system_usage(psutil: Any, path: str) -> tuple[int, int]:
+    """Bytes used, and bytes left to ordinary users, of the file system below a path. Raises ``OSError`` and ``ValueError``."""
+    usage = psutil.disk_usage(path)
+    return usage.used, usage.free
 
 
 def disk_io(psutil: Any) -> dict[str, DiskIo]:
     """Bytes by disk. Whole disks alone are listed here; device numbers mean nothing to psutil."""
     counters = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
-    return {name: DiskIo(io.read_bytes, io.write_bytes, (0, 0)) for name, io in counters.items()}
+    return {name: DiskIo((io.read_bytes, io.write_bytes), (0, 0)) for name, io in counters.items()}
 
 
-def every_disk(stats: dict[str, DiskIo]) -> Chosen:
-    """All that psutil lists."""
-    return Chosen(tuple(stats), tuple(stats))
+def every_disk(stats: dict[str, DiskIo]) -> tuple[Iterable[str], Iterable[str]]:
+    """All that psutil lists, with keys of their own and in the sum."""
+    return tuple(stats), tuple(stats)
 
 
-def traffic(psutil: Any) -> dict[str, Traffic]:
-    """Bytes by interface."""
+def traffic(psutil: Any) -> dict[str, tuple[int, int]]:
+    """Bytes received and sent by interface."""
     counters = psutil.net_io_counters(pernic=True, nowrap=False)
-    return {name: Traffic(io.bytes_sent, io.bytes_recv) for name, io in counters.items()}
+    return {name: (io.bytes_recv, io.bytes_sent) for name, io in counters.items()}
 
 
 def is_loopback(name: str) -> bool:
     """Whether an interface is loopback, by the names that macOS, the BSDs and Windows give it."""
     return name in ("lo", "lo0") or name.startswith("Loopback")
+
+
+class PsutilProcesses:
+    """The watched process and its descendants, in the same terms as ``/proc`` gives them."""
+
+    def __init__(self, psutil: Any, pid: int) -> None:
+        self._psutil = psutil
+        self._pid = pid
+        self._process: Any = None
+
+    def root(self) -> Process:
+        """Read the watched process. Raises ``OSError``."""
+        psutil = self._psutil
+        try:
+            if self._process is None:
+                self._process = psutil.Process(self._pid)
+            return self._read(self._process)
+        except psutil.NoSuchProcess as error:
+            raise ProcessLookupError(self._pid) from error
+        except psutil.AccessDenied as error:
+            raise PermissionError(self._pid) from error
+
+    def look(self, pid: int) -> Process | None:
+        """Read a process, None when it has ended or may not be read."""
+        try:
+            return self._read(self._psutil.Process(pid))
+        except self._psutil.Error:
+            return None
+
+    def descendants(self, root: Process, progress: list[Any]) -> list[Process]:
+        """Read everything below the process; those that end or may not be read cost themselves only."""
+        found = []
+        try:
+            children = self._process.children(recursive=True)
+        except self._psutil.Error:
+            children = []
+        for child in children:
+            progress.append(None)
+            process = self.look(child.pid)
+            if process is not None:
+                found.append(process)
+        return found
+
+    def allowed(self) -> list[tuple[int, int]]:
+        """The CPUs it may run on, where the system has an affinity (Windows, FreeBSD). Raises ``OSError``."""
+        affinity = getattr(self._process, "cpu_affinity", None)
+        if affinity is None:
+            return []
+        try:
+            return [(cpu, cpu) for cpu in affinity()]
+        except self._psutil.Error as error:
+            raise OSError(str(error)) from error
+
+    def _read(self, process: Any) -> Process:
+        with process.oneshot():
+            times = process.cpu_times()
+            ended = process.status() == self._psutil.STATUS_ZOMBIE
+            return Process(
+                pid=process.pid,
+                start=round(process.create_time() * 1e6),
+                parent=process.ppid(),
+                own=round((times.user + times.system) * 1e9),
+                waited=round((getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)) * 1e9),
+                threads=process.num_threads(),
+                rss=process.memory_info().rss,
+                ended=ended,
+            )

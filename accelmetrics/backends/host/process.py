@@ -1,10 +1,34 @@
-"""One process: CPU time, threads and resident memory, in one read of ``/proc/<pid>/stat``."""
+"""The watched process, with its descendants where they are asked for: CPU share, threads, resident memory.
+
+``cpu`` is CPU time over the interval ÷ the CPUs that the process may use (the cgroup's quota, where it is below the CPUs of
+its affinity). A process that has ended takes these keys with it, as ``not_in_use``: nothing is broken, there is just nothing
+left to measure. A later process of the same number is told apart by its start and is not mistaken for it.
+
+The kernel lists the children of every thread in ``/proc/<pid>/task/<tid>/children`` where it was built with
+``CONFIG_PROC_CHILDREN``, as distributions do: the cost follows the number of descendants and not the host's. Elsewhere the
+parents of all processes are read in one pass.
+
+CPU time in ``/proc`` is cut to clock ticks of 10 ms, a tenth of an interval at ten readings a second; the process's CPU clock
+has nanoseconds. It is asked by number, so only where ``/proc`` numbers processes as we do.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from accelmetrics.backends.host.numbers import count
+from accelmetrics.backends.host.collector import FIRST, MIB, SLOW_PACE, TOO_SOON, ReadContext, count
+from accelmetrics.backends.kit.system import Files, list_directory, read_once, system_path
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+if TYPE_CHECKING:
+    from accelmetrics.backends.host.portable import PsutilProcesses
+
+_NO_TOTAL = Unavailable(Reason.NOT_SUPPORTED, "the host's memory is unknown, and no cgroup limits it")
+# User and system time may each be off by a clock tick of 10 ms at either end of the interval.
+_NOISE = 40_000_000
 
 
 class Process(NamedTuple):
@@ -17,7 +41,7 @@ class Process(NamedTuple):
         own: CPU time in nanoseconds.
         waited: CPU time of children that have ended and were waited for, with theirs, in nanoseconds.
         threads: Number of threads.
-        rss: Resident memory in pages.
+        rss: Resident memory in bytes.
         ended: Whether nothing but its entry is left (a zombie).
     """
 
@@ -36,12 +60,13 @@ class Process(NamedTuple):
         return self.pid, self.start
 
 
-def parse_process(data: bytes, tick: int, own: int | None = None) -> Process:
-    """Read a ``stat`` file. The name in brackets may hold spaces and brackets itself.
+def parse_process(data: bytes, tick: int, page: int, own: int | None = None) -> Process:
+    """Parse a ``stat`` file. The name in brackets may hold spaces and brackets itself.
 
     Args:
         data: The file.
         tick: The kernel's clock tick in nanoseconds.
+        page: The kernel's page of memory in bytes.
         own: The CPU time in nanoseconds from a finer clock than the file's, where there is one.
 
     Raises:
@@ -57,21 +82,260 @@ def parse_process(data: bytes, tick: int, own: int | None = None) -> Process:
     if own is None:
         own = (count(fields[11]) + count(fields[12])) * tick
     waited = (count(fields[13]) + count(fields[14])) * tick
-    return Process(count(pid), count(fields[19]), count(fields[1]), own, waited, threads, count(fields[21]), ended)
+    return Process(count(pid), count(fields[19]), count(fields[1]), own, waited, threads, count(fields[21]) * page, ended)
 
 
 def parse_allowed(data: bytes) -> list[tuple[int, int]]:
-    """The CPUs of ``Cpus_allowed_list`` in a ``status`` file, as first and last of each range.
+    """Parse the CPUs of ``Cpus_allowed_list`` in a ``status`` file, as first and last of each range.
 
     Raises:
         ValueError: There is no such line, or it is not a list of ranges.
     """
     for line in data.split(b"\n"):
         if line.startswith(b"Cpus_allowed_list:"):
-            return [_range(word.strip()) for word in line[18:].split(b",")]
+            ranges = [word.strip().partition(b"-") for word in line[18:].split(b",")]
+            return [(count(first), count(last if dash else first)) for first, dash, last in ranges]
     raise ValueError("Cpus_allowed_list is missing")
 
 
-def _range(word: bytes) -> tuple[int, int]:
-    first, dash, last = word.partition(b"-")
-    return count(first), count(last if dash else first)
+def numbers_are_ours() -> bool:
+    """Whether the ``/proc`` that is read numbers processes as this process's own PID namespace does."""
+    try:
+        return os.readlink(system_path("/proc/self")) == str(os.getpid())  # noqa: PTH115  the link's text is wanted
+    except OSError:
+        return False
+
+
+def cpu_clock(pid: int) -> int | None:
+    """CPU time of a process in nanoseconds; None where the kernel does not say."""
+    try:
+        # The kernel's number for "CPU time of the process with this number", as clock_getcpuclockid(3) makes it.
+        return time.clock_gettime_ns((~pid << 3) | 2)
+    except (OSError, OverflowError):
+        return None
+
+
+class LinuxProcesses:
+    """The watched process in ``/proc``, and its descendants.
+
+    Args:
+        files: The driver's open files.
+        pid: The watched process.
+        clock: Whether CPU clocks may be asked by the numbers of this ``/proc``.
+    """
+
+    def __init__(self, files: Files, pid: int, clock: bool) -> None:
+        self._file = files.keep(f"/proc/{pid}/stat")
+        self._pid = pid
+        self._clock = clock
+        self._tick = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        self._page = os.sysconf("SC_PAGE_SIZE")
+
+    def root(self) -> Process:
+        """Read the watched process.
+
+        Raises:
+            OSError: It has ended, or may not be read.
+            ValueError: Its entry makes no sense.
+        """
+        return self._parse(self._file.read(), self._pid)
+
+    def look(self, pid: int) -> Process | None:
+        """Read a process that may end at any moment; None once it has, or when its entry makes no sense."""
+        try:
+            process = self._parse(read_once(f"/proc/{pid}/stat"), pid)
+        except (OSError, ValueError):
+            return None
+        return process if process.pid == pid else None
+
+    def _parse(self, data: bytes, pid: int) -> Process:
+        return parse_process(data, self._tick, self._page, cpu_clock(pid) if self._clock else None)
+
+    def allowed(self) -> list[tuple[int, int]]:
+        """First and last of each range of CPUs that the process may run on. Raises as ``root`` does."""
+        return parse_allowed(read_once(f"/proc/{self._pid}/status"))
+
+    def descendants(self, root: Process, progress: list[Any]) -> list[Process]:
+        """Read everything below the process. What has ended but is not waited for is still listed.
+
+        Args:
+            root: The process.
+            progress: Grows with each process that is read.
+        """
+        has_lists = _thread_children(root.pid, root.pid) is not None
+        children = _children_by_thread if has_lists else self._children_by_pass(progress)
+        seen = {root.pid}
+        found: list[Process] = []
+        waiting = [root]
+        while waiting:
+            for child in children(waiting.pop()):
+                progress.append(None)
+                process = None if child in seen else self.look(child)
+                seen.add(child)
+                if process is not None:
+                    found.append(process)
+                    waiting.append(process)
+        return found
+
+    def _children_by_pass(self, progress: list[Any]) -> Callable[[Process], list[int]]:
+        by_parent: dict[int, list[int]] = {}
+        for name in list_directory("/proc"):
+            progress.append(None)
+            process = self.look(int(name)) if _is_number(name) else None
+            if process is not None:
+                by_parent.setdefault(process.parent, []).append(process.pid)
+        return lambda process: by_parent.get(process.pid, [])
+
+
+def _is_number(name: str | bytes) -> bool:
+    return name.isdigit() and len(name) < 10
+
+
+def _children_by_thread(process: Process) -> list[int]:
+    if process.threads == 1:
+        return _thread_children(process.pid, process.pid) or []
+    found: list[int] = []
+    for thread in list_directory(f"/proc/{process.pid}/task"):
+        if _is_number(thread):
+            found += _thread_children(process.pid, int(thread)) or []
+    return found
+
+
+def _thread_children(pid: int, thread: int) -> list[int] | None:
+    """Numbers of the processes that one thread started; None when the kernel has no such list, or the thread ended."""
+    try:
+        words = read_once(f"/proc/{pid}/task/{thread}/children").split()
+    except OSError:
+        return None
+    return [int(word) for word in words if _is_number(word)]
+
+
+class TreeCpuTime:
+    """CPU time that a tree of processes used between two readings, though members come and go.
+
+    A process that ends hands its time, with what its own children had handed to it, to the parent that waits for it. So what an
+    ended member used after the last reading is what its parent's waited-for time rose by, less what had been counted already.
+    Time of a member that no other member waited for is lost with it, and the sum never falls below 0 for that.
+
+    Args:
+        look: Reads one process by number; asked about members that are no longer listed.
+        children: Whether descendants are watched, so that time handed up by ended ones counts.
+    """
+
+    def __init__(self, look: Callable[[int], Process | None], children: bool) -> None:
+        self._look = look
+        self._children = children
+        self._last: dict[tuple[int, int], Process] = {}
+
+    def advance(self, members: Iterable[Process], possible: float) -> tuple[int, list[Process]]:
+        """Take a new reading.
+
+        Args:
+            members: The watched process first, then its descendants.
+            possible: Nanoseconds that all CPUs together had in the interval. A member that is new to us with more than
+                that has not used it here: it was adopted, and counts from now on.
+
+        Returns:
+            The nanoseconds used since the last call, and the members, with those that the listing had missed.
+        """
+        now = {process.key: process for process in members}
+        last, self._last = self._last, now
+        handed = self._settle_missing(last, now) if self._children else {}
+        used = 0
+        for key, process in now.items():
+            before = last.get(key)
+            if before is not None:
+                used += max(process.own - before.own, 0)
+                if self._children:
+                    used += max(process.waited - before.waited - handed.get(key, 0), 0)
+            elif last and process.own + process.waited <= possible:
+                used += process.own + process.waited
+        return used, list(now.values())
+
+    def _settle_missing(self, last: dict[tuple[int, int], Process], now: dict[tuple[int, int], Process]) -> dict[tuple[int, int], int]:
+        """By surviving member: the time handed to it by ended ones that had been counted already."""
+        by_pid = {process.pid: process for process in last.values()}
+        handed: dict[tuple[int, int], int] = {}
+        for key in last.keys() - now.keys():
+            process = self._look(key[0])
+            if process is not None and process.key == key:
+                # Still there: either the listing raced with an exit and missed it, or it left for another parent.
+                if any(member.pid == process.parent for member in now.values()):
+                    now[key] = process
+                continue
+            heir = _heir(last[key], by_pid, now)
+            if heir is not None:
+                handed[heir] = handed.get(heir, 0) + last[key].own + last[key].waited
+        return handed
+
+
+def _heir(ended: Process, by_pid: dict[int, Process], now: dict[tuple[int, int], Process]) -> tuple[int, int] | None:
+    """The nearest ancestor that is still here."""
+    seen: set[int] = set()
+    while ended.pid not in seen:
+        seen.add(ended.pid)
+        parent = by_pid.get(ended.parent)
+        if parent is None or parent.key in now:
+            return parent.key if parent else None
+        ended = parent
+    return None
+
+
+class ProcessCollector:
+    """CPU time, threads and memory of one process, or of it and its descendants."""
+
+    def __init__(self, processes: LinuxProcesses | PsutilProcesses, children: bool) -> None:
+        self._processes = processes
+        self._children = children
+        self._start: int | None = None
+        self._then = 0.0
+        self._affinity_due = 0.0
+        self._allowed: Sequence[tuple[int, int]] = ()
+        self._time = TreeCpuTime(processes.look, children)
+
+    def __call__(self, context: ReadContext) -> None:
+        try:
+            root = self._processes.root()
+        except (FileNotFoundError, ProcessLookupError):
+            context.fail(context.gone())
+            return
+        context.process_seen = True
+        if root.ended or self._start not in (None, root.start):
+            context.fail(context.gone())
+            return
+        now = context.clock()
+        elapsed = now - self._then if self._start is not None else 0.0
+        members = [root, *self._processes.descendants(root, context.progress)] if self._children else [root]
+        possible = elapsed * 1e9 * (len(context.online) or os.cpu_count() or 1) + _NOISE * len(members)
+        used, members = self._time.advance(members, possible)
+        context.put("cpu", FIRST if self._start is None else self._share(context, used, elapsed, possible))
+        context.put("proc.cpu.threads", sum(member.threads for member in members if not member.ended))
+        rss = sum(member.rss for member in members)
+        total = context.memory_limit or context.memory_total
+        context.put("proc.memory.rssMB", rss / MIB)
+        context.put("proc.memory.percent", 100.0 * rss / total if total else _NO_TOTAL)
+        self._start, self._then = root.start, now
+
+    def _share(self, context: ReadContext, used: int, elapsed: float, possible: float) -> float | Unavailable:
+        """CPU time in percent of what the process could have used."""
+        capacity = self._capacity(context)
+        if elapsed <= 0:
+            return TOO_SOON
+        if used > possible:
+            return Unavailable(Reason.INVALID_VALUE, f"{used / 1e9:.3f} s of CPU time in {elapsed:.3f} s")
+        # The two clocks are read one after the other, and a quota may be used twice at the border of two periods.
+        return min(100.0 * used / 1e9 / elapsed / capacity, 100.0)
+
+    def _capacity(self, context: ReadContext) -> float:
+        """The CPUs that the process may use."""
+        if context.now >= self._affinity_due:
+            self._affinity_due = context.now + SLOW_PACE
+            try:
+                self._allowed = self._processes.allowed()
+            except (OSError, ValueError):
+                # Without the list nothing is known to hold the process to fewer CPUs than the host has.
+                self._allowed = ()
+        online: Sequence[int] = context.online or range(os.cpu_count() or 1)
+        allowed = sum(any(first <= cpu <= last for first, last in self._allowed) for cpu in online)
+        cpus = float(allowed or len(online))
+        return min(cpus, context.cpu_quota) if context.cpu_quota else cpus

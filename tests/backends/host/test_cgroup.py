@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from accelmetrics.backends.host import backend
-from accelmetrics.backends.host.cgroup import Mount, directory_of, levels_of, parse_limit, parse_mounts, parse_path, parse_quota
+from accelmetrics.backends.host.memory import Mount, directory_of, levels_of, parse_limit, parse_mounts, parse_path, parse_quota
 from tests.backends.host.tree import GIB, PID, TICK, HostTree
 
 V1 = """12:pids:/user.slice

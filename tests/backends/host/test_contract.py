@@ -10,6 +10,7 @@ import pytest
 
 from accelmetrics.backends.contract import Backend, Driver, Reading, ReadOptions
 from accelmetrics.backends.host import backend
+from accelmetrics.schemas.catalogue import CATALOGUE
 from tests.backends.host.tree import PID, HostTree, values_of
 
 FIXED = {
@@ -63,6 +64,20 @@ def test_the_backend_is_what_the_contract_asks() -> None:
     found: Backend = backend
     assert (found.name, found.kind, found.interval) == ("host", None, 0)
     assert list(found.own_metrics()) == []
+
+
+def test_what_it_owes_and_may_give_is_what_it_declares() -> None:
+    coverage = backend.coverage()
+    assert coverage.machine.keys() == FIXED
+    assert coverage.optional.keys() == {
+        "cpu.{i}.cpu_percent",
+        *(f"disk.{{path}}.{stem}" for stem in ("usagePercent", "usageGB")),
+        *(f"disk.{{device}}.{stem}" for stem in ("in", "out", "readBps", "writeBps")),
+    }
+    assert coverage.devices == coverage.processes == coverage.partitions == {}
+    described = {row.key for row in CATALOGUE}
+    assert described >= coverage.machine.keys() | coverage.optional.keys()
+    assert all({**coverage.machine, **coverage.optional}.values()), "each says where it is read"
 
 
 def test_detection_finds_the_machine_and_reserves_no_device() -> None:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from accelmetrics.backends.host.cpus import CpuTime, busy_percent, parse_stat
+from accelmetrics.backends.host.processor import CpuTime, busy_percent, parse_stat
 from accelmetrics.schemas.reasons import Unavailable
 from tests.backends.host.tree import GIB, PID, HostTree
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.host.disk_io import parse_diskstats
+from accelmetrics.backends.host.disks_network import parse_diskstats
 from tests.backends.host.tree import HostTree
 
 SECTORS_PER_MIB = 2048
@@ -26,8 +26,8 @@ def names(tree: HostTree) -> set[str]:
 
 def test_lines_of_every_age_and_counters_beyond_32_bits_are_read() -> None:
     stats = parse_diskstats(REAL)
-    assert stats["nvme0n1"].read == 23680580000000 * 512
-    assert stats["sda"].written == 9223372036854775807 * 512
+    assert stats["nvme0n1"].moved[0] == 23680580000000 * 512
+    assert stats["sda"].moved[1] == 9223372036854775807 * 512
     assert stats["nvme0n1p1"].number == (259, 1)
 
 

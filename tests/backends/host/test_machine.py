@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from accelmetrics.backends.contract import Driver, ReadOptions
-from accelmetrics.backends.host.linux import LinuxDriver
+from accelmetrics.backends.host.linux import linux_driver
 from tests.backends.host.tree import values_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
@@ -23,7 +23,7 @@ BURN_IN_A_CHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c',
 
 @pytest.fixture
 def driver() -> Iterator[Driver]:
-    found = LinuxDriver()
+    found = linux_driver()
     yield found
     found.close()
 

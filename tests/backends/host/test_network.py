@@ -2,7 +2,7 @@
 
 import pytest
 
-from accelmetrics.backends.host.network import Traffic, parse_net_dev, parse_retransmits
+from accelmetrics.backends.host.disks_network import parse_net_dev, parse_retransmits
 from tests.backends.host.tree import NET_HEAD, SNMP, HostTree
 
 KEYS = ("network.sent", "network.recv", "network.sentBps", "network.recvBps")
@@ -10,7 +10,7 @@ KEYS = ("network.sent", "network.recv", "network.sentBps", "network.recvBps")
 
 def test_names_touch_their_numbers_and_may_hold_colons() -> None:
     text = NET_HEAD + "  eth0:1:366068781123    9647 0 0 0 0 0 0 18446744073709551615 6115 0 0 0 0 0 0\n"
-    assert parse_net_dev(text.encode()) == {"eth0:1": Traffic(18446744073709551615, 366068781123)}
+    assert parse_net_dev(text.encode()) == {"eth0:1": (366068781123, 18446744073709551615)}
 
 
 def test_bytes_count_from_the_first_reading_without_loopback(tree: HostTree) -> None:

@@ -12,8 +12,8 @@ from pytest_mock import MockerFixture
 
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.host import HostBackend
-from accelmetrics.backends.host.numbers import FIRST
-from accelmetrics.backends.host.portable import PortableDriver
+from accelmetrics.backends.host.collector import FIRST, HostDriver
+from accelmetrics.backends.host.portable import portable_driver
 from tests.backends.host.test_contract import assert_sound
 from tests.backends.host.tree import Clock, values_of
 
@@ -22,13 +22,13 @@ LINUX_ONLY = ("proc.cpu.throttledPercent", "proc.memory.oomKills", "network.tcpR
 
 
 @pytest.fixture
-def driver() -> Iterator[PortableDriver]:
-    found = PortableDriver()
+def driver() -> Iterator[HostDriver]:
+    found = portable_driver()
     yield found
     found.close()
 
 
-def test_readings_are_sound_and_agree_with_psutil(driver: PortableDriver) -> None:
+def test_readings_are_sound_and_agree_with_psutil(driver: HostDriver) -> None:
     reader = driver.reader(ME)
     first = reader.read(0, [])
     assert_sound(first)
@@ -46,7 +46,7 @@ def test_readings_are_sound_and_agree_with_psutil(driver: PortableDriver) -> Non
     assert f"cpu.{(os.cpu_count() or 1) - 1}.cpu_percent" in values
 
 
-def test_what_linux_alone_has_says_so(driver: PortableDriver) -> None:
+def test_what_linux_alone_has_says_so(driver: HostDriver) -> None:
     reading = driver.reader(ME).read(0, [])
     for key in LINUX_ONLY:
         assert reading.unavailable[key].reason == "not_supported"
@@ -60,7 +60,7 @@ def test_another_system_gets_this_driver(mocker: MockerFixture) -> None:
     assert "cgroup" not in found.detect().evidence
 
 
-def test_a_process_that_is_not_there_costs_its_own_keys(driver: PortableDriver) -> None:
+def test_a_process_that_is_not_there_costs_its_own_keys(driver: HostDriver) -> None:
     reading = driver.reader(ReadOptions(2**22 + 5)).read(0, [])
     assert reading.unavailable["cpu"].reason == "not_in_use"
     assert "memory_percent" in values_of(reading)
@@ -85,16 +85,15 @@ def broken(error: Exception) -> Any:
         (OSError(5, "I/O error"), "driver_error"),
     ],
 )
-def test_what_psutil_throws_becomes_reasons(driver: PortableDriver, mocker: MockerFixture, error: Exception, reason: str) -> None:
-    mocker.patch.object(driver, "_psutil", broken(error))
-    reading = driver.reader(ME).read(0, [])
+def test_what_psutil_throws_becomes_reasons(error: Exception, reason: str) -> None:
+    reading = portable_driver(psutil=broken(error)).reader(ME).read(0, [])
     assert_sound(reading)
     for key in ("memory_percent", "swap.used_percent", "disk.in", "network.sent"):
         assert reading.unavailable[key].reason == reason
 
 
 @pytest.mark.parametrize(("error", "reason"), [(psutil.AccessDenied(1), "no_permission"), (psutil.NoSuchProcess(1), "not_in_use")])
-def test_a_process_that_may_not_be_read(driver: PortableDriver, mocker: MockerFixture, error: Exception, reason: str) -> None:
+def test_a_process_that_may_not_be_read(driver: HostDriver, mocker: MockerFixture, error: Exception, reason: str) -> None:
     mocker.patch.object(psutil.Process, "cpu_times", side_effect=error)
     reading = driver.reader(ME).read(0, [])
     assert {str(reading.unavailable[key].reason) for key in ("cpu", "proc.memory.rssMB", "proc.cpu.threads")} == {reason}
@@ -104,7 +103,7 @@ def test_counters_run_by_the_readers_own_clock(mocker: MockerFixture) -> None:
     clock = Clock()
     counters = mocker.patch.object(psutil, "net_io_counters")
     counters.return_value = {"lo0": SimpleNamespace(bytes_sent=9, bytes_recv=9), "en0": SimpleNamespace(bytes_sent=10, bytes_recv=20)}
-    reader = PortableDriver(clock).reader(ME)
+    reader = portable_driver(clock).reader(ME)
     reader.read(0, [])
     counters.return_value = {"lo0": SimpleNamespace(bytes_sent=99, bytes_recv=99), "en0": SimpleNamespace(bytes_sent=30, bytes_recv=30)}
     clock.now += 2.0

@@ -11,23 +11,23 @@ KEYS = ("cpu", "proc.cpu.threads", "proc.memory.rssMB", "proc.memory.percent")
 
 @pytest.mark.parametrize("name", [b"python", b"a b", b"((", b") S 1 (x", b"tmux: server", b"\xff\xfe", b"line\nbreak"])
 def test_names_may_hold_anything(name: bytes) -> None:
-    process = parse_process(STAT % (name, 10, 5), 10_000_000)
-    assert (process.pid, process.parent, process.start, process.threads, process.rss) == (77, 1, 8812345, 12, 2048)
+    process = parse_process(STAT % (name, 10, 5), 10_000_000, 4096)
+    assert (process.pid, process.parent, process.start, process.threads, process.rss) == (77, 1, 8812345, 12, 2048 * 4096)
     assert (process.own, process.waited) == (150_000_000, 340_000_000)
 
 
 def test_counters_beyond_32_bits_are_read() -> None:
-    assert parse_process(STAT % (b"x", 2**40, 0), 1).own == 2**40
+    assert parse_process(STAT % (b"x", 2**40, 0), 1, 1).own == 2**40
 
 
 def test_a_finer_clock_takes_the_place_of_ticks() -> None:
-    assert parse_process(STAT % (b"x", 10, 5), 10_000_000, own=123).own == 123
+    assert parse_process(STAT % (b"x", 10, 5), 10_000_000, 4096, own=123).own == 123
 
 
 @pytest.mark.parametrize("text", [b"", b"77 (x)", b"77 (x) S 1 2 3", STAT.replace(b"%d", b"-1") % b"x"])
 def test_what_is_no_entry_is_an_error(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"fields|number"):
-        parse_process(text, 1)
+        parse_process(text, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accelmetrics.backends.host.cgroup import directory_of, parse_flat, parse_limit, parse_mounts, parse_path, parse_quota
-from accelmetrics.backends.host.cpus import CpuTime, busy_percent, parse_stat
-from accelmetrics.backends.host.disk_io import parse_diskstats
-from accelmetrics.backends.host.memory import parse_meminfo
-from accelmetrics.backends.host.network import parse_net_dev, parse_retransmits
-from accelmetrics.backends.host.numbers import Counter, SumCounter, count
-from accelmetrics.backends.host.process import Process, parse_allowed, parse_process
-from accelmetrics.backends.host.sensors import energy_used, parse_millidegrees
-from accelmetrics.backends.host.usage import FamilyUsage
+from accelmetrics.backends.host.collector import Counter, count
+from accelmetrics.backends.host.disks_network import parse_diskstats, parse_net_dev, parse_retransmits
+from accelmetrics.backends.host.memory import (
+    directory_of,
+    parse_flat,
+    parse_limit,
+    parse_meminfo,
+    parse_mounts,
+    parse_path,
+    parse_quota,
+)
+from accelmetrics.backends.host.process import Process, TreeCpuTime, parse_allowed, parse_process
+from accelmetrics.backends.host.processor import CpuTime, busy_percent, energy_used, parse_millidegrees, parse_stat
 from accelmetrics.backends.kit.system import VARIABLE
 from accelmetrics.schemas.reasons import Reason
 from tests.backends.host.test_contract import FIXED, assert_sound
@@ -37,7 +41,7 @@ PARSERS: list[Callable[[bytes], object]] = [
     parse_limit,
     parse_flat,
     parse_millidegrees,
-    lambda data: parse_process(data, 10_000_000),
+    lambda data: parse_process(data, 10_000_000, 4096),
 ]
 WORDS = st.sampled_from(
     b"cpu0|MemTotal:|MemAvailable:|kB|Tcp:|RetransSegs|Cpus_allowed_list:|0::/|-|cgroup2|max|7 (x) S|eth0:|0-3,5|\n| |1|-1|oom_kill|\xff"
@@ -100,7 +104,7 @@ def test_a_counter_never_falls_and_never_exceeds_what_the_system_counted(values:
     counter = Counter()
     totals = []
     for value in values:
-        counter.feed(value)
+        counter.feed({"": value})
         totals.append(counter.total)
     assert totals == sorted(totals)
     assert totals[-1] == sum(max(after - before, 0) for before, after in pairwise(values))
@@ -108,7 +112,7 @@ def test_a_counter_never_falls_and_never_exceeds_what_the_system_counted(values:
 
 @given(readings=st.lists(st.dictionaries(st.sampled_from("abc"), NUMBERS)))
 def test_a_sum_never_falls_whatever_comes_and_goes(readings: list[dict[str, int]]) -> None:
-    counter = SumCounter()
+    counter = Counter()
     before = 0
     for reading in readings:
         counter.feed(reading)
@@ -142,10 +146,10 @@ PROCESSES = st.builds(
 
 
 @given(readings=st.lists(st.lists(PROCESSES, min_size=1)))
-def test_a_family_never_uses_less_than_nothing(readings: list[list[Process]]) -> None:
-    usage = FamilyUsage(lambda pid: None)
+def test_a_tree_of_processes_never_uses_less_than_nothing(readings: list[list[Process]]) -> None:
+    usage = TreeCpuTime(lambda pid: None, children=True)
     for number, members in enumerate(readings):
-        used, _ = usage.advance(members, 10**6, True)
+        used, _ = usage.advance(members, 10**6)
         assert used >= 0
         assert number or used == 0
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from accelmetrics.backends.host.sensors import energy_used, parse_millidegrees
+from accelmetrics.backends.host.processor import energy_used, parse_millidegrees
 from tests.backends.host.tree import HostTree
 
 

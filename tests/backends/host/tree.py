@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from accelmetrics.backends.contract import Number, Reading, ReadOptions
-from accelmetrics.backends.host.linux import LinuxDriver
-from accelmetrics.backends.host.reader import PartsReader
+from accelmetrics.backends.host.collector import HostDriver, HostReader
+from accelmetrics.backends.host.linux import linux_driver
 
 PID = 4242
 TICK = os.sysconf("SC_CLK_TCK")
@@ -136,14 +136,14 @@ class HostTree:
 
     def reader(self, pid: int = PID, children: bool = False, disk_paths: tuple[str, ...] = ()) -> "Watch":
         """A reader of this tree."""
-        driver = LinuxDriver(self.clock)
+        driver = linux_driver(self.clock)
         return Watch(self, driver, driver.reader(ReadOptions(pid, children, disk_paths)))
 
 
 class Watch:
     """A reader with its driver, and readings as plain dicts."""
 
-    def __init__(self, tree: HostTree, driver: LinuxDriver, reader: PartsReader) -> None:
+    def __init__(self, tree: HostTree, driver: HostDriver, reader: HostReader) -> None:
         self.tree = tree
         self.driver = driver
         self.reader = reader

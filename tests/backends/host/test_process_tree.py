@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from pytest_mock import MockerFixture
 
-from accelmetrics.backends.host import family
-from accelmetrics.backends.host.process import Process
-from accelmetrics.backends.host.usage import FamilyUsage
+from accelmetrics.backends.host import process
+from accelmetrics.backends.host.process import Process, TreeCpuTime
 from tests.backends.host.tree import PAGE, PID, TICK, HostTree, Watch
 
 CHILD, GRANDCHILD = 5001, 5002
@@ -150,7 +149,7 @@ def test_without_lists_of_children_the_parents_are_read_in_one_pass(tree: HostTr
 
 def opened(watch: Watch, mocker: MockerFixture) -> int:
     """How many files one reading of the family opens."""
-    spy = mocker.spy(family, "read_once")
+    spy = mocker.spy(process, "read_once")
     watch.read(0.1)
     calls = spy.call_count
     mocker.stopall()
@@ -180,23 +179,23 @@ def test_a_family_twice_as_large_costs_twice_as_much(tree: HostTree, mocker: Moc
 
 
 @pytest.fixture
-def usage() -> FamilyUsage:
-    return FamilyUsage(lambda pid: None)
+def usage() -> TreeCpuTime:
+    return TreeCpuTime(lambda pid: None, children=True)
 
 
-def test_time_handed_up_is_settled_parent_by_parent(usage: FamilyUsage) -> None:
+def test_time_handed_up_is_settled_parent_by_parent(usage: TreeCpuTime) -> None:
     root = Process(1, 0, 0, 0, 0, 1, 0, False)
     left = Process(2, 0, 1, 0, 0, 1, 0, False)
     lost = Process(3, 0, 1, 1000, 0, 1, 0, False)
     ended = Process(4, 0, 2, 50, 0, 1, 0, False)
-    usage.advance([root, left, lost, ended], 1e9, True)
+    usage.advance([root, left, lost, ended], 1e9)
     # The root never waited for its child; the other branch did, and its ended member had used 5 more.
-    used, _ = usage.advance([root, left._replace(waited=55)], 1e9, True)
+    used, _ = usage.advance([root, left._replace(waited=55)], 1e9)
     assert used == 5
 
 
 def cpu_clock_of_this_process() -> int:
-    clock: Callable[[int], int | None] = family.cpu_clock
+    clock: Callable[[int], int | None] = process.cpu_clock
     value = clock(os.getpid())
     assert value is not None
     return value
@@ -212,14 +211,14 @@ def test_the_cpu_clock_is_finer_than_ticks_and_agrees_with_them() -> None:
 
 
 def test_a_process_that_is_not_there_has_no_clock() -> None:
-    assert family.cpu_clock(2**22 + 5) is None
-    assert family.cpu_clock(2**40) is None
+    assert process.cpu_clock(2**22 + 5) is None
+    assert process.cpu_clock(2**40) is None
 
 
 def test_the_clock_is_left_alone_where_proc_numbers_processes_otherwise(tree: HostTree) -> None:
-    assert family.usable_clock() is family.no_clock
+    assert not process.numbers_are_ours()
     (tree.root / "proc/self").symlink_to("31")
-    assert family.usable_clock() is family.no_clock
+    assert not process.numbers_are_ours()
     (tree.root / "proc/self").unlink()
     (tree.root / "proc/self").symlink_to(str(os.getpid()))
-    assert family.usable_clock() is family.cpu_clock
+    assert process.numbers_are_ours()

@@ -1,0 +1,314 @@
+"""What every part of the host is collected with: one table of groups, a cache with a pace, counters, the reader and the driver.
+
+A group is what comes from one place and is read together. Its collector puts each of the group's keys into the
+:class:`ReadContext`, or raises, which gives the reason to the keys that it had not put yet. The reader runs the collectors in
+order, since later ones are measured against what earlier ones found (the CPUs that are on, the cgroup's limits).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading, ReadOptions
+from accelmetrics.backends.kit.system import KeptFile, reason_of
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+Clock = Callable[[], float]
+"""Monotonic seconds."""
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+
+CPU_PACE = 0.45
+"""Seconds between two readings of the CPUs: the kernel counts in ticks of 10 ms, a tenth of a second would have ten steps."""
+SLOW_PACE = 0.95
+"""Seconds between two readings of what moves slowly. A little less than one: a reading every second always finds it due."""
+
+FIRST = Unavailable(Reason.NEEDS_INTERVAL, "first reading: there is nothing yet to take a difference from")
+RESET = Unavailable(Reason.NEEDS_INTERVAL, "the counter began anew since the last reading")
+TOO_SOON = Unavailable(Reason.NEEDS_INTERVAL, "no time has passed since the last reading")
+
+
+class Group(NamedTuple):
+    """Keys that are read together.
+
+    Attributes:
+        pace: Seconds for which values are kept, 0 to read them at every reading. Rates are over the intervals really taken.
+        keys: Keys owed at every reading, with the words that say where each is read.
+        instances: Templates of keys that exist while a CPU, disk or path does, with the same.
+    """
+
+    pace: float
+    keys: Mapping[str, str]
+    instances: Mapping[str, str] = {}
+
+
+_STATVFS = "statvfs, used / (used + available)"
+_DISKSTATS = "/proc/diskstats sectors × 512; elsewhere psutil.disk_io_counters"
+_NET_DEV = "/proc/net/dev without loopback; elsewhere psutil.net_io_counters"
+
+GROUPS = {
+    "cpus": Group(CPU_PACE, {}, {"cpu.{i}.cpu_percent": "/proc/stat cpu{i}; elsewhere psutil.cpu_times(percpu=True)"}),
+    "cgroup": Group(
+        SLOW_PACE,
+        {
+            "proc.cpu.throttledPercent": "cgroup cpu.stat nr_throttled / nr_periods",
+            "proc.memory.oomKills": "cgroup memory.events oom_kill",
+        },
+    ),
+    "memory": Group(
+        0.0,
+        {
+            "memory_percent": "cgroup memory.current / memory.max, or /proc/meminfo; elsewhere psutil.virtual_memory",
+            "proc.memory.availableMB": "cgroup memory.max - memory.current, or /proc/meminfo MemAvailable; elsewhere psutil",
+            "swap.used_percent": "/proc/meminfo SwapTotal, SwapFree; elsewhere psutil.swap_memory",
+        },
+    ),
+    "process": Group(
+        0.0,
+        {
+            "cpu": "/proc/{pid}/stat utime + stime, against cgroup cpu.max or the affinity mask; elsewhere psutil",
+            "proc.cpu.threads": "/proc/{pid}/stat num_threads; elsewhere psutil",
+            "proc.memory.rssMB": "/proc/{pid}/stat rss; elsewhere psutil",
+            "proc.memory.percent": "proc.memory.rssMB / cgroup memory.max or /proc/meminfo MemTotal; elsewhere psutil",
+        },
+    ),
+    "filesystems": Group(SLOW_PACE, {}, {"disk.{path}.usagePercent": _STATVFS, "disk.{path}.usageGB": _STATVFS}),
+    "disks": Group(
+        SLOW_PACE,
+        {"disk.in": _DISKSTATS, "disk.out": _DISKSTATS},
+        {
+            "disk.{device}.in": _DISKSTATS,
+            "disk.{device}.out": _DISKSTATS,
+            "disk.{device}.readBps": "the difference of two readings of disk.{device}.in",
+            "disk.{device}.writeBps": "the difference of two readings of disk.{device}.out",
+        },
+    ),
+    "network": Group(
+        SLOW_PACE,
+        {
+            "network.sent": _NET_DEV,
+            "network.recv": _NET_DEV,
+            "network.sentBps": "the difference of two readings of network.sent",
+            "network.recvBps": "the difference of two readings of network.recv",
+        },
+    ),
+    "tcp": Group(SLOW_PACE, {"network.tcpRetransmits": "/proc/net/snmp Tcp RetransSegs"}),
+    "temperature": Group(
+        SLOW_PACE,
+        {"cpu.avg_temp": "/sys/class/hwmon (coretemp, k10temp, zenpower, cpu_thermal), else /sys/class/thermal"},
+    ),
+    "power": Group(SLOW_PACE, {"cpu.powerWatts": "/sys/class/powercap/intel-rapl:*/energy_uj"}),
+}
+"""All groups of the host: what is owed, where it is read, at which pace."""
+
+
+def count(word: bytes) -> int:
+    """Parse a kernel's unsigned number of at most 64 bits.
+
+    Raises:
+        ValueError: It is anything else; the message quotes it.
+    """
+    if not word.isdigit() or len(word) > 20 or (value := int(word)) >= 1 << 64:
+        raise ValueError(f"not a number of 64 bits: {word[:32]!r}")
+    return value
+
+
+class Counter:
+    """Rising numbers of the system, counted from this reader's first sight of them and added up over their instances.
+
+    An instance that comes later counts from when it is first seen, one that goes leaves what it gained. A number smaller than
+    the last one means a reset or a wrap: the total never falls and never jumps.
+
+    Attributes:
+        total: What all instances gained since the first reading.
+        gain: What they gained since the last reading; None at the first, and when one of them began anew.
+        seen: How many times they were read.
+    """
+
+    __slots__ = ("_elapsed", "_last", "_then", "gain", "seen", "total")
+
+    def __init__(self) -> None:
+        self._last: Mapping[str, int] = {}
+        self._then = self._elapsed = 0.0
+        self.total = 0
+        self.gain: int | None = None
+        self.seen = 0
+
+    def feed(self, values: Mapping[str, int], now: float = 0.0) -> None:
+        """Take the system's numbers by instance, and when they were read, in monotonic seconds, where a rate is wanted."""
+        gains = [value - self._last.get(name, value) for name, value in values.items()]
+        gain = sum(max(one, 0) for one in gains)
+        self.gain = gain if self.seen and min(gains, default=0) >= 0 else None
+        self.total += gain
+        self._elapsed, self._then = now - self._then, now
+        self._last = values
+        self.seen += 1
+
+    def per_second(self) -> float | Unavailable:
+        """The gain as a rate over the seconds since the last reading."""
+        if self.gain is None:
+            return RESET
+        return self.gain / self._elapsed if self._elapsed > 0 else TOO_SOON
+
+
+class ReadContext:
+    """The reading in progress, and what this reader knows of the host: a group that is not due leaves what it found last.
+
+    Attributes:
+        clock: The clock, for collectors that take differences: they stamp them where they read, as reads may wait.
+        now: When the reading began, by that clock.
+        progress: Where progress is reported, after each group and within those that may read many files.
+        pid: The watched process.
+        process_seen: Whether it was ever there.
+        online: Numbers of the CPUs that are on, empty when unknown.
+        cpu_quota: The tightest cgroup quota in CPUs, None without one.
+        memory_levels: Limit in bytes and file of current use of each cgroup level that limits memory, the leaf first.
+        memory_limit: The tightest of them that is below the host's memory, None without one.
+        memory_total: The host's memory in bytes, None when unknown.
+        owed: Keys that the group being read owes.
+        values: Its values by key.
+        reasons: Its missing keys.
+    """
+
+    def __init__(self, pid: int, clock: Clock) -> None:
+        self.clock = clock
+        self.now = 0.0
+        self.progress: list[Any] = []
+        self.pid = pid
+        self.process_seen = False
+        self.online: tuple[int, ...] = ()
+        self.cpu_quota: float | None = None
+        self.memory_levels: Sequence[tuple[int, KeptFile]] = ()
+        self.memory_limit: int | None = None
+        self.memory_total: int | None = None
+        self.owed: Iterable[str] = ()
+        self.values: dict[str, Number] = {}
+        self.reasons: dict[str, Unavailable] = {}
+
+    def put(self, key: str, value: Number | Unavailable) -> None:
+        """Note a key's value, or why it has none."""
+        if isinstance(value, Unavailable):
+            self.reasons[key] = value
+        else:
+            self.values[key] = value
+
+    def put_counter(self, counter: Counter, total: str, rate: str = "", unit: int = 1) -> None:
+        """Note what a counter gained since the first reading in ``unit``, and per second since the last under ``rate``."""
+        first = counter.seen == 1
+        self.put(total, FIRST if first else counter.total if unit == 1 else counter.total / unit)
+        if rate:
+            self.put(rate, FIRST if first else counter.per_second())
+
+    def fail(self, why: Unavailable) -> None:
+        """Give a reason to the owed keys of the group that have neither value nor reason yet."""
+        for key in self.owed:
+            if key not in self.values:
+                self.reasons.setdefault(key, why)
+
+    def gone(self) -> Unavailable:
+        """Why keys of the watched process are missing when it does not exist."""
+        words = f"process {self.pid} has ended" if self.process_seen else f"there is no process {self.pid}"
+        return Unavailable(Reason.NOT_IN_USE, words)
+
+
+class CachedCollector:
+    """Reads one group of keys at its pace, into a block whose names and reasons stay the same objects while they are equal.
+
+    The first two readings are taken whenever they are asked for, so that rates are there as soon as there is an interval.
+
+    Args:
+        group: The group's name in :data:`GROUPS`.
+        source: What is read, in words for the reasons.
+        collect: Puts the group's keys into the context. May raise ``OSError`` and ``ValueError``.
+    """
+
+    def __init__(self, group: str, source: str, collect: Callable[[ReadContext], None]) -> None:
+        self._pace, self._owed, _ = GROUPS[group]
+        self._source = source
+        self._collect = collect
+        self._due = 0.0
+        self._readings = 0
+        self._block = Block((), ())
+        self.reasons: Mapping[str, Unavailable] = NO_REASONS
+
+    def read(self, context: ReadContext) -> Block:
+        """Read the group if it is due. Its missing keys are in ``reasons`` afterwards."""
+        if self._readings >= 2 and context.now < self._due:
+            return self._block
+        self._readings += 1
+        self._due = context.now + self._pace
+        context.owed, context.values, context.reasons = self._owed, {}, {}
+        try:
+            self._collect(context)
+        except (OSError, ValueError) as error:
+            context.fail(reason_of(error, self._source))
+            if not self._owed:
+                self._due = context.now  # no key carries the reason: the next reading tries again
+        names = tuple(context.values)
+        known = self._block.names
+        self._block = Block(known if names == known else names, tuple(context.values.values()))
+        if context.reasons != self.reasons:
+            self.reasons = context.reasons
+        return self._block
+
+
+class HostReader:
+    """One consumer's view. Differences are taken here, so that no other consumer shortens this one's intervals.
+
+    Args:
+        collectors: The collectors, in the order in which they are read.
+        context: What they share.
+    """
+
+    def __init__(self, collectors: Sequence[CachedCollector], context: ReadContext) -> None:
+        self._collectors = collectors
+        self._context = context
+        self._kept: list[Mapping[str, Unavailable]] = [NO_REASONS] * len(collectors)
+        self._unavailable: Mapping[str, Unavailable] = NO_REASONS
+
+    def read(self, unit: int, progress: list[Any]) -> Reading:
+        context = self._context
+        context.now = context.clock()
+        context.progress = progress
+        blocks = []
+        for collector in self._collectors:
+            blocks.append(collector.read(context))
+            progress.append(None)
+        reasons = [collector.reasons for collector in self._collectors]
+        if any(new is not old for new, old in zip(reasons, self._kept, strict=True)):
+            self._kept = reasons
+            self._unavailable = {key: why for one in reasons for key, why in one.items()}
+        return Reading(blocks, self._unavailable)
+
+
+class HostDriver:
+    """The host as one machine-wide unit without devices.
+
+    Args:
+        source: What is read, in one word.
+        collectors: Makes the collectors of one reader, in the order in which they are read.
+        close: Gives back what is held open.
+        clock: Monotonic seconds; tests replace it.
+    """
+
+    machine_wide = True
+    devices: Sequence[DeviceIdentity] = ()
+
+    def __init__(
+        self,
+        source: str,
+        collectors: Callable[[ReadOptions], Sequence[CachedCollector]],
+        close: Callable[[], None],
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.source = source
+        self.close = close
+        self._collectors = collectors
+        self._clock = clock
+
+    def reader(self, options: ReadOptions) -> HostReader:
+        return HostReader(self._collectors(options), ReadContext(options.pid, self._clock))

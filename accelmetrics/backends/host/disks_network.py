@@ -1,0 +1,237 @@
+"""What moves to and from disks and over the network, and how full the file systems of the watched paths are.
+
+Totals count from this reader's first reading, rates are over its last interval.
+
+Disks that get keys of their own are whole devices and, though it is a partition, the device that a watched path lies on: W&B
+names that one. ``disk.in`` (read) and ``disk.out`` (written) add up whole devices that rest on no other: the partitions of a
+disk, and what ``dm-`` and ``md`` put on top of it, move the same bytes again. Loop devices and memory (``ram``, ``zram``) are
+no disks.
+
+The network's bytes are those of all interfaces but loopback, and but the ports of a bond or bridge, whose bytes stand in its
+own numbers already.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from accelmetrics.backends.host.collector import GIB, MIB, Counter, ReadContext, count
+from accelmetrics.backends.kit.system import list_directory, read_text, reason_of, system_path
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+# The kernel counts in sectors of 512 bytes whatever the device's own are.
+_SECTOR = 512
+_NO_DISK = re.compile(r"^(?:loop|ram|zram)\d*$")
+# How partitions are named, for a tree without /sys/block: a disk whose name ends in a digit puts a p before the number.
+_PARTITION = re.compile(r"^(?:(?:[shv]|xv)d[a-z]+\d+|(?:nvme\d+n\d+|mmcblk\d+|nbd\d+|md\d+)p\d+|mmcblk\d+(?:boot\d+|rpmb))$")
+_STACKED = re.compile(r"^(?:dm-|md)\d+")
+_NO_DEVICE = Unavailable(Reason.NOT_SUPPORTED, "the system lists no disk")
+_LOOPBACK_FLAG = 0x8
+
+
+def file_system_usage(path: str) -> tuple[int, int]:
+    """Bytes used, and bytes left to ordinary users, of the file system below a path. Raises ``OSError`` and ``ValueError``."""
+    stat = os.statvfs(path)
+    return (stat.f_blocks - stat.f_bfree) * stat.f_frsize, stat.f_bavail * stat.f_frsize
+
+
+def collect_filesystems(usage: Callable[[str], tuple[int, int]], paths: Iterable[str], context: ReadContext) -> None:
+    """Put how full the file system below each path is, as ``df`` counts: the administrators' reserve is not free space.
+
+    A path names the user's own view, so no other root is put in front of it.
+    """
+    for path in dict.fromkeys(paths):
+        context.progress.append(None)
+        percent: float | Unavailable = Unavailable(Reason.NOT_SUPPORTED, f"{path} lies on a file system without a size")
+        gib = percent
+        try:
+            used, left = usage(path)
+            if used + left > 0:
+                percent, gib = 100.0 * used / (used + left), used / GIB
+        except (OSError, ValueError) as error:
+            percent = gib = reason_of(error, path)
+        context.put(f"disk.{path}.usagePercent", percent)
+        context.put(f"disk.{path}.usageGB", gib)
+
+
+class DiskIo(NamedTuple):
+    """Bytes that one device moved since boot, read and written, and its major and minor number."""
+
+    moved: tuple[int, int]
+    number: tuple[int, int]
+
+
+def parse_diskstats(data: bytes) -> dict[str, DiskIo]:
+    """Parse every device by name from ``/proc/diskstats``, partitions and idle ones too.
+
+    Raises:
+        ValueError: A line has too few fields, or one is not a number.
+    """
+    return dict([_parse_device(line) for line in data.split(b"\n") if line])
+
+
+@lru_cache(maxsize=256)
+def _parse_device(line: bytes) -> tuple[str, DiskIo]:
+    """One device. Most are idle between two readings, and their lines the same."""
+    fields = line.split(None, 10)
+    if len(fields) < 10:
+        raise ValueError(f"{len(fields)} fields in a line, 10 are needed")
+    moved = count(fields[5]) * _SECTOR, count(fields[9]) * _SECTOR
+    return os.fsdecode(fields[2]), DiskIo(moved, (count(fields[0]), count(fields[1])))
+
+
+def choose_disks(paths: Iterable[str], stats: dict[str, DiskIo]) -> tuple[list[str], list[str]]:
+    """Choose among the listed devices those that get keys of their own, and those that are added up.
+
+    Args:
+        paths: The watched paths.
+        stats: What ``/proc/diskstats`` lists.
+    """
+    below = _numbers_below(paths)
+    listed = frozenset(list_directory("/sys/block"))
+    disks = [name for name in stats if not _NO_DISK.match(name)]
+    whole = [name for name in disks if _is_whole(name, listed)]
+    reported = [name for name in disks if name in whole or stats[name].number in below]
+    return reported, [name for name in whole if not _is_stacked(name, listed)]
+
+
+def _is_whole(name: str, listed: frozenset[str]) -> bool:
+    if not listed:
+        return not _PARTITION.match(name)
+    # A path of an NVMe device with several is hidden behind the device itself.
+    return (entry := _entry(name)) in listed and read_text(f"/sys/block/{entry}/hidden") != "1"
+
+
+def _is_stacked(name: str, listed: frozenset[str]) -> bool:
+    return bool(list_directory(f"/sys/block/{_entry(name)}/slaves") if listed else _STACKED.match(name))
+
+
+def _entry(name: str) -> str:
+    """A device's name in sysfs, where a slash cannot stand: ``cciss!c0d0``."""
+    return name.replace("/", "!")
+
+
+def _numbers_below(paths: Iterable[str]) -> frozenset[tuple[int, int]]:
+    """Major and minor numbers of the devices that paths lie on."""
+    found = set()
+    for path in paths:
+        try:
+            device = os.stat(path).st_dev  # noqa: PTH116  the user's own path, as it is
+        except (OSError, ValueError):
+            continue
+        found.add((os.major(device), os.minor(device)))
+    return frozenset(found)
+
+
+class DiskCollector:
+    """What moved to and from the block devices, in MiB and in bytes per second.
+
+    Args:
+        read: The devices' counters by name.
+        choose: Names of those that get keys of their own, and of those that are added up.
+    """
+
+    def __init__(
+        self, read: Callable[[], dict[str, DiskIo]], choose: Callable[[dict[str, DiskIo]], tuple[Iterable[str], Iterable[str]]]
+    ) -> None:
+        self._read = read
+        self._choose = choose
+        self._names: tuple[str, ...] = ()
+        self._summed: Iterable[str] = ()
+        self._totals = (Counter(), Counter())
+        self._devices: dict[str, tuple[Counter, Counter]] = {}
+
+    def __call__(self, context: ReadContext) -> None:
+        stats = self._read()
+        now = context.clock()
+        if tuple(stats) != self._names:
+            self._names = tuple(stats)
+            reported, self._summed = self._choose(stats)
+            # A device that was away is counted anew when it is back.
+            self._devices = {name: self._devices.get(name) or (Counter(), Counter()) for name in reported}
+        for side, (moved, per_second) in enumerate((("in", "readBps"), ("out", "writeBps"))):
+            summed = {name: stats[name].moved[side] for name in self._summed}
+            if summed:
+                self._totals[side].feed(summed)
+                context.put_counter(self._totals[side], f"disk.{moved}", unit=MIB)
+            for name, counters in self._devices.items():
+                counters[side].feed({name: stats[name].moved[side]}, now)
+                context.put_counter(counters[side], f"disk.{name}.{moved}", f"disk.{name}.{per_second}", MIB)
+        context.fail(_NO_DEVICE)
+
+
+def parse_net_dev(data: bytes) -> dict[str, tuple[int, int]]:
+    """Parse bytes received and sent since it came up of every interface, loopback too, from ``/proc/net/dev``.
+
+    Raises:
+        ValueError: A line has too few fields, or one is not a number.
+    """
+    found = {}
+    for line in data.split(b"\n"):
+        # Large numbers touch the colon, and an alias has one in its name.
+        name, colon, rest = line.rpartition(b":")
+        fields = rest.split()
+        if colon and len(fields) < 9:
+            raise ValueError(f"{len(fields)} numbers in a line, 9 are needed")
+        if colon:
+            found[os.fsdecode(name.strip())] = count(fields[0]), count(fields[8])
+    return found
+
+
+def counts_elsewhere(name: str) -> bool:
+    """Whether an interface is loopback, or the port of another one."""
+    if name == "lo" or system_path(f"/sys/class/net/{name}/master").exists():
+        return True
+    flags = read_text(f"/sys/class/net/{name}/flags") or ""
+    try:
+        return bool(int(flags, 16) & _LOOPBACK_FLAG)
+    except ValueError:
+        return False
+
+
+class NetworkCollector:
+    """Bytes over the network.
+
+    Args:
+        read: Bytes received and sent by interface.
+        left_out: Whether an interface of that name does not count.
+    """
+
+    def __init__(self, read: Callable[[], dict[str, tuple[int, int]]], left_out: Callable[[str], bool]) -> None:
+        self._read = read
+        self._left_out = left_out
+        self._received, self._sent = Counter(), Counter()
+
+    def __call__(self, context: ReadContext) -> None:
+        traffic = self._read()
+        now = context.clock()
+        counted = [name for name in traffic if not self._left_out(name)]
+        self._received.feed({name: traffic[name][0] for name in counted}, now)
+        self._sent.feed({name: traffic[name][1] for name in counted}, now)
+        context.put_counter(self._received, "network.recv", "network.recvBps")
+        context.put_counter(self._sent, "network.sent", "network.sentBps")
+
+
+def parse_retransmits(data: bytes) -> int:
+    """Parse ``RetransSegs`` of the pair of lines in ``/proc/net/snmp`` that begin with ``Tcp:``.
+
+    Raises:
+        ValueError: There is none.
+    """
+    lines = [line.split() for line in data.split(b"\n") if line.startswith(b"Tcp:")]
+    if len(lines) != 2 or b"RetransSegs" not in lines[0]:
+        raise ValueError("Tcp: RetransSegs is missing")
+    column = lines[0].index(b"RetransSegs")
+    if column >= len(lines[1]):
+        raise ValueError("Tcp: has fewer numbers than names")
+    return count(lines[1][column])
+
+
+def collect_retransmits(read: Callable[[], int], counter: Counter, context: ReadContext) -> None:
+    """Put the TCP segments that were sent again."""
+    counter.feed({"": read()})
+    context.put_counter(counter, "network.tcpRetransmits")
