@@ -1,9 +1,8 @@
 """Google TPUs.
 
-The chips are known from the PCI bus; what they do is known to the runtime inside the program that holds them, and to nobody
-while none does. ``chips`` and ``holders`` look at the machine, ``runtime`` asks over gRPC, with ``wire`` and ``messages`` to
-read the answers, ``sdk`` asks libtpu in a process of its own, ``places`` says which device is which, ``gauges`` and ``machine``
-turn answers into metrics, and ``rounds`` puts them together.
+The chips are known from the PCI bus; what they do is known to the runtime inside the program that holds them, and to no other
+while none does. ``devices`` looks at the machine, ``runtime`` asks over gRPC and ``messages`` reads the answers, ``values``
+turns them into metrics, ``sdk`` asks libtpu in a process of its own, and ``driver`` puts them together.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class TpuBackend:
         self._clock = clock
 
     def detect(self) -> Detection:
-        from accelmetrics.backends.tpu.chips import detect
+        from accelmetrics.backends.tpu.devices import detect
 
         return detect()
 
@@ -44,9 +43,9 @@ class TpuBackend:
         return TpuDriver(self._clock)
 
     def coverage(self) -> Coverage:
-        from accelmetrics.backends.contract import catalogued
+        from accelmetrics.backends.tpu.values import COVERAGE
 
-        return catalogued(self.name)
+        return COVERAGE
 
     def own_metrics(self) -> Iterable[Metric]:
         return ()

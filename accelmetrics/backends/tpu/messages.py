@@ -1,226 +1,188 @@
 """The messages of ``tpu.monitoring.runtime.RuntimeMetricService``, as far as they are read.
 
-::
-
-    MetricRequest        1 metric_name
-    MetricResponse       1 TPUMetric{ 1 name, 2 description, 3 repeated Metric }
-    Metric               1 Attribute, 2 timestamp{ 1 seconds }, and one of
-                         3 Gauge, 4 Counter, 5 Distribution, 6 Summary
-    Attribute            1 key, 2 AttrValue, which is one of
-                         1 string, 2 bool, 3 int, 4 double, 6 KeyValueList{ 1 repeated Attribute }
-    Gauge, Counter       one of 1 double, 2 int, 3 string, 4 bool
-    Distribution         1 count, 2 mean, 4 max, 6 BucketOptions, 7 repeated bucket_counts
-    BucketOptions        one of 2 exponential{ 1 finite, 2 growth, 3 scale }, 4 linear{ 1 finite, 2 width, 3 offset },
-                         3 explicit{ 1 repeated bounds }
-    Summary              1 sample_count, 2 sample_sum, 3 repeated Quantile{ 1 quantile, 2 value }
-    ListSupportedMetricsResponse    1 repeated SupportedMetric{ 1 metric_name }
-
-Fields that are not set have the value that the format gives them then: 0, or an empty string.
+Their fields stand in a table, by which the protobuf package reads them: no generated code, which would be bound to one
+release of that package. Fields are optional and strings are bytes here, so that what was sent can be told from what was not,
+and one string that is no UTF-8 costs nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import accumulate, repeat
+from operator import add, mul
+from typing import Any, NamedTuple
 
-from accelmetrics.backends.tpu import wire
-from accelmetrics.backends.tpu.wire import Field, WireError
+MAX_ELEMENTS = 20_000
+"""Entries of an answer, and buckets of a distribution: more than any honest answer holds."""
 
-SERVICE = "/tpu.monitoring.runtime.RuntimeMetricService"
-GET_METRIC = f"{SERVICE}/GetRuntimeMetric"
-LIST_METRICS = f"{SERVICE}/ListSupportedMetrics"
-
-DEPTH = 4
-"""How deep attributes may be nested; one level is in use."""
+PACKAGE = "accelmetrics.tpu"
+SCHEMA = {
+    "MetricRequest": "bytes metric_name = 1",
+    "MetricResponse": "TpuMetric metric = 1",
+    "TpuMetric": "repeated Metric metrics = 3",
+    "Metric": (
+        "Attribute attribute = 1; Timestamp timestamp = 2;"
+        "Scalar gauge = 3; Scalar counter = 4; Distribution distribution = 5; Summary summary = 6"
+    ),
+    "Attribute": "bytes key = 1; AttributeValue value = 2",
+    "AttributeValue": "bytes text = 1; bool flag = 2; int64 whole = 3; double number = 4; AttributeList list = 6",
+    "AttributeList": "repeated Attribute attributes = 1",
+    "Timestamp": "int64 seconds = 1",
+    "Scalar": "double number = 1; int64 whole = 2; bytes text = 3; bool flag = 4",
+    "Distribution": "int64 count = 1; double mean = 2; double max = 4; Buckets buckets = 6; repeated int64 counts = 7",
+    "Buckets": "RegularBuckets exponential = 2; ExplicitBuckets explicit = 3; RegularBuckets linear = 4",
+    "RegularBuckets": "int32 finite = 1; double step = 2; double first = 3",
+    "ExplicitBuckets": "repeated double bounds = 1",
+    "Summary": "int64 count = 1; double sum = 2; repeated Quantile quantiles = 3",
+    "Quantile": "double share = 1; double value = 2",
+    "SupportedMetrics": "repeated SupportedMetric metrics = 1",
+    "SupportedMetric": "bytes name = 1",
+}
+"""By message, its fields. Numbers and types are the service's; names, which are not sent, are ours."""
 
 Scalar = bool | int | float | str
 
 
-class Attribute(NamedTuple):
-    """What an entry is about: a device, a size of buffers, a core. ``parts`` holds a list of attributes, with their keys."""
-
-    key: str
-    value: Scalar | None = None
-    parts: tuple[Attribute, ...] = ()
-
-
-class Buckets(NamedTuple):
-    """The bounds of a distribution's buckets.
+class Distribution(NamedTuple):
+    """A histogram or a summary.
 
     Attributes:
-        kind: ``exponential``, ``linear`` or ``explicit``.
-        numbers: Growth and scale, width and offset, or the bounds themselves.
-        finite: How many buckets there are between the first and the last bound; 0 when not told.
+        samples: How many values.
+        mean: Their mean.
+        maximum: The largest of them; 0 when not told.
+        bounds: Upper bounds of the buckets, of which one more may follow without a bound; empty when not told.
+        counts: Values in each bucket.
+        quantiles: Values by their share, where the runtime tells those and no buckets.
     """
-
-    kind: str
-    numbers: tuple[float, ...]
-    finite: int = 0
-
-
-class Distribution(NamedTuple):
-    """A histogram, with what is known beside it. A ``maximum`` of 0 is one that was not told."""
 
     samples: int
     mean: float
-    maximum: float
-    buckets: Buckets | None
-    counts: tuple[int, ...]
-
-
-class Summary(NamedTuple):
-    """A count, a sum, and quantiles by their share."""
-
-    samples: int
-    total: float
-    quantiles: tuple[tuple[float, float], ...]
-
-
-Measure = Scalar | Distribution | Summary
+    maximum: float = 0.0
+    bounds: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+    quantiles: tuple[tuple[float, float], ...] = ()
 
 
 class Entry(NamedTuple):
-    """One ``Metric``: what it is about, when it was taken (seconds since 1970, 0 when not told), and what it says."""
+    """One ``Metric``.
 
-    attribute: Attribute | None
+    Attributes:
+        about: By key, what it is about: a device, a size of buffers, the type and number of a core.
+        seconds: When it was taken, since 1970; 0 when not told.
+        measure: What it says.
+    """
+
+    about: Mapping[str, Scalar | None]
     seconds: int
-    measure: Measure | None
+    measure: Scalar | Distribution | None
+
+
+@lru_cache(maxsize=1)
+def message_classes() -> dict[str, Any]:
+    """The protobuf package's classes for the messages of :data:`SCHEMA`.
+
+    Raises:
+        ImportError: The package is not installed.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name=PACKAGE, package=PACKAGE)
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for message, fields in SCHEMA.items():
+        described = file.message_type.add(name=message)
+        for words in fields.split(";"):
+            *repeated, kind, name, _, number = words.split()
+            label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
+            field = described.field.add(name=name, number=int(number), label=label)
+            if kind in SCHEMA:
+                field.type, field.type_name = kinds.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
+            else:
+                field.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in SCHEMA}
 
 
 def metric_request(name: str) -> bytes:
-    """A ``MetricRequest``."""
-    return wire.string_field(1, name)
+    """Write a ``MetricRequest``."""
+    return bytes(message_classes()["MetricRequest"](metric_name=name.encode()).SerializeToString())
 
 
 def metric_response(data: bytes) -> list[Entry]:
-    """The entries of a ``MetricResponse``.
+    """Read the entries of a ``MetricResponse``.
 
     Raises:
-        WireError: It is none.
+        ValueError: It is none.
     """
-    metrics = [wire.message(field) for field in wire.parse(data) if field.number == 1]
-    if not metrics:
-        raise WireError("an answer without a metric")
-    return [_entry(wire.message(field)) for field in metrics[-1] if field.number == 3]
+    response = _parsed("MetricResponse", data)
+    if not response.HasField("metric"):
+        raise ValueError("an answer without a metric")
+    _bound(len(response.metric.metrics))
+    return [Entry(_about(metric), metric.timestamp.seconds, _measure(metric)) for metric in response.metric.metrics]
 
 
 def supported_metrics(data: bytes) -> frozenset[str]:
-    """The names in a ``ListSupportedMetricsResponse``.
+    """Read the names in a ``ListSupportedMetricsResponse``.
 
     Raises:
-        WireError: It is none.
+        ValueError: It is none.
     """
-    supported = [wire.message(field) for field in wire.parse(data) if field.number == 1]
-    return frozenset(wire.text(field) for fields in supported for field in fields if field.number == 1)
+    return frozenset(_text(metric.name) for metric in _parsed("SupportedMetrics", data).metrics)
 
 
-def _entry(fields: Sequence[Field]) -> Entry:
-    attribute, seconds, measure = None, 0, None
-    for field in fields:
-        if field.number == 1:
-            attribute = _attribute(wire.message(field), DEPTH)
-        elif field.number == 2:
-            seconds = next((wire.signed(part) for part in wire.message(field) if part.number == 1), 0)
-        elif field.number in (3, 4, 5, 6):
-            measure = _measure(field)
-    return Entry(attribute, seconds, measure)
+def _parsed(name: str, data: bytes) -> Any:
+    from google.protobuf.message import DecodeError
+
+    try:
+        return message_classes()[name].FromString(data)
+    except DecodeError as error:
+        raise ValueError(str(error)) from error
 
 
-def _measure(field: Field) -> Measure | None:
-    fields = wire.message(field)
-    if field.number == 5:
-        return _distribution(fields)
-    if field.number == 6:
-        return _summary(fields)
-    return _one_of(fields, GAUGE if field.number == 3 else COUNTER)
+def _bound(number: int) -> int:
+    if not 0 <= number <= MAX_ELEMENTS:
+        raise ValueError(f"{number} elements, at most {MAX_ELEMENTS} are read")
+    return number
 
 
-def _attribute(fields: Sequence[Field], depth: int) -> Attribute:
-    if depth == 0:
-        raise WireError(f"attributes more than {DEPTH} deep")
-    key, value = "", None
-    parts: tuple[Attribute, ...] = ()
-    for field in fields:
-        if field.number == 1:
-            key = wire.text(field)
-        elif field.number == 2:
-            inner = wire.message(field)
-            value = _one_of(inner, ATTRIBUTE)
-            parts = tuple(_attribute(wire.message(part), depth - 1) for part in _listed(inner, 6))
-    return Attribute(key, value, parts)
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
 
 
-def _listed(fields: Sequence[Field], number: int) -> list[Field]:
-    """The elements of an embedded list, whose own field number is 1."""
-    return [part for field in fields if field.number == number for part in wire.message(field) if part.number == 1]
+def _about(metric: Any) -> dict[str, Scalar | None]:
+    attribute = metric.attribute
+    attributes = attribute.value.list.attributes or ([attribute] if metric.HasField("attribute") else [])
+    return {_text(each.key): _scalar(each.value) for each in attributes[:MAX_ELEMENTS]}
 
 
-def _boolean(field: Field) -> bool:
-    return wire.unsigned(field) != 0
+def _scalar(message: Any) -> Scalar | None:
+    """The field that is set; the last where several are, of which only one should be there."""
+    found: Scalar | bytes | None = None
+    for _, value in message.ListFields():
+        found = value if isinstance(value, (bool, int, float, bytes)) else None
+    return _text(found) if isinstance(found, bytes) else found
 
 
-Choices = Mapping[int, Callable[[Field], Scalar]]
-
-GAUGE: Choices = {1: wire.double, 2: wire.signed, 3: wire.text, 4: _boolean}
-COUNTER: Choices = {1: wire.double, 2: wire.unsigned}
-ATTRIBUTE: Choices = {1: wire.text, 2: _boolean, 3: wire.signed, 4: wire.double}
-
-
-def _one_of(fields: Sequence[Field], choices: Choices) -> Scalar | None:
-    """The last of the fields that is one of these: that is what counts where only one should be there."""
-    found = [choices[field.number](field) for field in fields if field.number in choices]
-    return found[-1] if found else None
+def _measure(metric: Any) -> Scalar | Distribution | None:
+    if metric.HasField("distribution"):
+        return _distribution(metric.distribution)
+    if metric.HasField("summary"):
+        summary = metric.summary
+        mean = summary.sum / summary.count if summary.count > 0 else 0.0
+        return Distribution(summary.count, mean, quantiles=tuple((each.share, each.value) for each in summary.quantiles))
+    return _scalar(metric.gauge if metric.HasField("gauge") else metric.counter)
 
 
-def _distribution(fields: Sequence[Field]) -> Distribution:
-    count, mean, maximum, buckets = 0, 0.0, 0.0, None
-    counts: list[int] = []
-    for field in fields:
-        if field.number == 1:
-            count = wire.signed(field)
-        elif field.number == 2:
-            mean = wire.double(field)
-        elif field.number == 4:
-            maximum = wire.double(field)
-        elif field.number == 6:
-            buckets = _buckets(wire.message(field))
-        elif field.number == 7:
-            counts += wire.integers(field)
-    if count < 0 or any(bucket < 0 for bucket in counts):
-        raise WireError("a distribution with a negative count")
-    return Distribution(count, mean, maximum, buckets, tuple(counts))
-
-
-def _buckets(fields: Sequence[Field]) -> Buckets | None:
-    found = None
-    for field in fields:
-        if field.number == 3:
-            found = Buckets("explicit", tuple(x for part in wire.message(field) if part.number == 1 for x in wire.doubles(part)))
-        elif field.number in (2, 4):
-            found = _regular("exponential" if field.number == 2 else "linear", wire.message(field))
-    return found
-
-
-def _regular(kind: str, fields: Sequence[Field]) -> Buckets:
-    finite, first, second = 0, 0.0, 0.0
-    for field in fields:
-        if field.number == 1:
-            finite = wire.signed(field)
-        elif field.number == 2:
-            first = wire.double(field)
-        elif field.number == 3:
-            second = wire.double(field)
-    return Buckets(kind, (first, second), finite)
-
-
-def _summary(fields: Sequence[Field]) -> Summary:
-    count, total, quantiles = 0, 0.0, []
-    for field in fields:
-        if field.number == 1:
-            count = wire.unsigned(field)
-        elif field.number == 2:
-            total = wire.double(field)
-        elif field.number == 3:
-            numbers = {part.number: wire.double(part) for part in wire.message(field) if part.number in (1, 2)}
-            quantiles.append((numbers.get(1, 0.0), numbers.get(2, 0.0)))
-    return Summary(count, total, tuple(quantiles))
+def _distribution(message: Any) -> Distribution:
+    counts = tuple(message.counts[: _bound(len(message.counts))])
+    if message.count < 0 or min(counts, default=0) < 0:
+        raise ValueError("a distribution with a negative count")
+    buckets = message.buckets
+    bounds: tuple[float, ...] = tuple(buckets.explicit.bounds[:MAX_ELEMENTS])
+    for regular, step in ((buckets.exponential, mul), (buckets.linear, add)):
+        if regular.HasField("step") or regular.HasField("first"):
+            # As many finite buckets as there are counts where their number is not told.
+            steps = repeat(regular.step, _bound(regular.finite) or len(counts))
+            bounds = tuple(accumulate(steps, step, initial=regular.first))
+    return Distribution(message.count, message.mean, message.max, bounds, counts)

@@ -1,13 +1,19 @@
-"""libtpu's SDK, asked in a process of its own and at a pace of its own.
+"""libtpu's SDK, asked in a process of its own and at a pace of its own, and its strings as numbers.
 
 It is the only source for some metrics, and the second one for others. Loading it takes seconds and may crash, so it is
 loaded only where a TPU is in use, only in a child, and only every ten seconds, beside the readings and never within one:
 they take what it said last. Where it fails it is asked ever more rarely; where it is not installed, not again.
+
+It tells of devices by position, and the runtime's numbers stand for the positions in their order. Links are told by the
+place of their chip (``tray1.chip3.ici0.int: 0``): a chip is as sound as its worst link, and the places in their order are
+the chips in theirs.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,7 +21,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.clock import Clock
+from accelmetrics.backends.contract import Number
 from accelmetrics.backends.kit import commands
+from accelmetrics.backends.tpu.values import LINK_HEALTH, DeviceField, Value, checked, sanitized
+from accelmetrics.schemas.catalogue.tpu import Family
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
@@ -24,8 +33,6 @@ INTERVAL = 10.0
 LONGEST_INTERVAL = 600.0
 TIMEOUT = 8.0
 MAX_OUTPUT = 1024 * 1024
-INTEREST = 60.0
-"""It is not asked any more so many seconds after somebody last wanted to know."""
 FIRST_WAIT = 3.0
 """For so many seconds the first answer may hold up the opening of the source."""
 
@@ -40,96 +47,81 @@ class Series(NamedTuple):
     data: tuple[str, ...]
 
 
-class SdkReading:
+class SdkReading(NamedTuple):
     """What one run came to.
 
-    Args:
+    Attributes:
         taken: When, on the monotonic clock.
         metrics: By the SDK's name, what it said, or why not.
         otherwise: Why there is nothing under other names.
         missing: Whether there is no SDK at all.
     """
 
-    def __init__(self, taken: float, metrics: Mapping[str, Series | Unavailable], otherwise: Unavailable, missing: bool = False) -> None:
-        self.taken = taken
-        self.missing = missing
-        self._metrics = metrics
-        self._otherwise = otherwise
+    taken: float
+    metrics: Mapping[str, Series | Unavailable]
+    otherwise: Unavailable
+    missing: bool = False
 
     @property
     def failed(self) -> bool:
         """Whether it came to nothing."""
-        return not any(isinstance(found, Series) for found in self._metrics.values())
+        return not any(isinstance(found, Series) for found in self.metrics.values())
 
     def first(self, names: Sequence[str]) -> Series | Unavailable:
         """The first of these names that holds values: some releases know a name and give nothing under it."""
-        found = [self._metrics.get(name, self._otherwise) for name in names]
-        full = [one for one in found if isinstance(one, Series) and one.data]
-        if full:
-            return full[0]
+        found = [self.metrics.get(name, self.otherwise) for name in names]
+        for one in found:
+            if isinstance(one, Series) and one.data:
+                return one
         if any(isinstance(one, Series) for one in found):
             return Unavailable(Reason.NOT_SUPPORTED, "libtpu's SDK has no values of it")
-        return next((one for one in found if isinstance(one, Unavailable)), self._otherwise)
+        return next((one for one in found if isinstance(one, Unavailable)), self.otherwise)
 
 
 class Sdk:
-    """Asks it now and then, on a thread of its own.
+    """The SDK, asked beside the readings at most every so many seconds, and only while readings are taken.
 
     Args:
         names: What to ask for.
         clock: What ages are measured on.
-        interval: Seconds between two runs.
-        timeout: Seconds that one run may take.
     """
 
-    def __init__(self, names: Sequence[str], clock: Clock, interval: float = INTERVAL, timeout: float = TIMEOUT) -> None:
+    def __init__(self, names: Sequence[str], clock: Clock) -> None:
         self._names = tuple(names)
         self._clock = clock
-        self._interval = interval
-        self._timeout = timeout
-        self._wanted = 0.0
-        self._thread: threading.Thread | None = None
-        self._closing = threading.Event()
+        self._due = self._pause = 0.0
         self._answered = threading.Event()
         self._last = SdkReading(clock.monotonic(), {}, NOT_YET)
 
     def want(self, wait: float = 0.0) -> None:
-        """Say that somebody wants to know, and wait for the first answer if need be."""
-        self._wanted = self._clock.monotonic()
-        if self._thread is None and not self._closing.is_set():
-            self._thread = threading.Thread(target=self._run, name="accelmetrics-tpu-sdk", daemon=True)
-            self._thread.start()
+        """Ask it if that is due, on a thread of its own; wait so many seconds for the first answer there ever was."""
+        if self._clock.monotonic() >= self._due:
+            self._due = math.inf  # until this run has ended
+            threading.Thread(target=self._ask, name="accelmetrics-tpu-sdk", daemon=True).start()
         self._answered.wait(wait)
 
     def latest(self) -> SdkReading:
         """What it said last, unless that is too old."""
         last = self._last
         age = self._clock.monotonic() - last.taken
-        if last.missing or last.failed or age <= 2 * self._interval + self._timeout:
+        if last.missing or last.failed or age <= 2 * INTERVAL + TIMEOUT:
             return last
-        return SdkReading(last.taken, {}, Unavailable(Reason.STALE, f"libtpu's SDK last answered {age:.0f} s ago"))
+        return last._replace(metrics={}, otherwise=Unavailable(Reason.STALE, f"libtpu's SDK last answered {age:.0f} s ago"))
 
-    def close(self) -> None:
-        """Ask no more. A run in progress ends by itself, at its timeout if not before."""
-        self._closing.set()
-
-    def _run(self) -> None:
-        pause = self._interval
-        while not self._closing.is_set() and not self._last.missing:
-            if self._clock.monotonic() - self._wanted < INTEREST:
-                self._last = ask(self._names, self._clock, self._timeout)
-                self._answered.set()
-                pause = min(2 * pause, LONGEST_INTERVAL) if self._last.failed else self._interval
-            if not self._last.missing:
-                self._closing.wait(pause)
+    def _ask(self) -> None:
+        self._last = last = ask(self._names, self._clock)
+        self._answered.set()
+        self._pause = min(2 * max(self._pause, INTERVAL), LONGEST_INTERVAL) if last.failed else INTERVAL
+        if not last.missing:
+            self._due = last.taken + self._pause
 
 
-def ask(names: Sequence[str], clock: Clock, timeout: float = TIMEOUT) -> SdkReading:
+def ask(names: Sequence[str], clock: Clock) -> SdkReading:
     """Ask it once, in a child."""
     if not sys.executable:
         return SdkReading(clock.monotonic(), {}, Unavailable(Reason.NOT_SUPPORTED, "there is no Python to run libtpu's SDK with"), True)
     try:
-        completed = commands.run((sys.executable, str(SCRIPT), *names), timeout=timeout, max_output=MAX_OUTPUT)
+        completed = commands.run((sys.executable, str(SCRIPT), *names), timeout=TIMEOUT, max_output=MAX_OUTPUT)
     except SourceError as error:
         return SdkReading(clock.monotonic(), {}, Unavailable(error.reason, f"libtpu's SDK: {error.message}"))
     return understood(completed.stdout, completed.returncode, clock.monotonic())
@@ -138,7 +130,8 @@ def ask(names: Sequence[str], clock: Clock, timeout: float = TIMEOUT) -> SdkRead
 def understood(printed: str, status: int, taken: float) -> SdkReading:
     """What the child printed, between whatever libtpu may have printed itself."""
     metrics: dict[str, Series | Unavailable] = {}
-    otherwise = Unavailable(Reason.DRIVER_ERROR, f"libtpu's SDK ended its process ({_ending(status)})")
+    ending = f"signal {-status}" if status < 0 else f"exit status {status}"
+    otherwise = Unavailable(Reason.DRIVER_ERROR, f"libtpu's SDK ended its process ({ending})")
     for line in filter(None, map(_line, printed.splitlines())):
         if "missing" in line:
             return SdkReading(taken, {}, Unavailable(Reason.NOT_SUPPORTED, f"{NOT_THERE} ({line['missing']})"), missing=True)
@@ -166,5 +159,115 @@ def _line(text: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _ending(status: int) -> str:
-    return f"signal {-status}" if status < 0 else f"exit status {status}"
+_LINK = re.compile(r"(?P<chip>.*?)\.?\bici\d+[^:]*:\s*(?P<score>\S+)", re.IGNORECASE | re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?(e[+-]?\d+)?|nan|inf(inity)?)", re.IGNORECASE | re.ASCII)
+_DIGITS = re.compile(r"(\d+)", re.ASCII)
+LONGEST = 60
+
+
+def number(text: str) -> Number | None:
+    """A number, whole ones as int; None when it is none."""
+    text = text.strip()
+    if len(text) > LONGEST or not _NUMBER.fullmatch(text):
+        return None
+    return int(text) if text.lstrip("+-").isdecimal() else float(text)
+
+
+def sdk_devices(
+    field: DeviceField, series: Series | Unavailable, chips: Sequence[Sequence[int]], per_chip: int
+) -> Mapping[int, Value] | Unavailable:
+    """One metric of every device, by the runtime's number.
+
+    Args:
+        field: The metric.
+        series: What the SDK said.
+        chips: By chip, in order, the numbers of its devices.
+        per_chip: How many devices share a duty cycle.
+    """
+    if isinstance(series, Unavailable):
+        return series
+    links = field.name == LINK_HEALTH and any(map(_LINK.fullmatch, series.data))
+    values = _worst_links(field, series.data) if links else [_checked(field, text) for text in series.data]
+    if isinstance(values, Unavailable):
+        return values
+    devices = [device for chip in chips for device in chip]
+    if len(values) == len(devices) and not links:
+        return dict(zip(devices, values, strict=True))
+    if len(values) == len(chips) and (field.name == LINK_HEALTH or (field.duty_cycle and per_chip > 1)):
+        return {device: value for chip, value in zip(chips, values, strict=True) for device in chip}
+    what = f"the links of {len(values)} chips, and {len(chips)}" if links else f"{len(values)} devices, and {len(devices)}"
+    return Unavailable(Reason.PARSE_ERROR, f"libtpu's SDK tells of {what} are in use")
+
+
+def _checked(field: DeviceField, text: str) -> Value:
+    value = number(text)
+    return checked(field, text if value is None else value)
+
+
+def _worst_links(field: DeviceField, data: Sequence[str]) -> list[Value] | Unavailable:
+    """The score of each chip's worst link, the chips in the order of their places."""
+    by_place: dict[str, list[Value]] = {}
+    for text in data:
+        link = _LINK.fullmatch(text.strip())
+        if link is None:
+            return Unavailable(Reason.PARSE_ERROR, f"no link and its score: {text[:LONGEST]!r}")
+        by_place.setdefault(link["chip"], []).append(_checked(field, link["score"]))
+    return [_worst(by_place[place]) for place in sorted(by_place, key=_in_order)]
+
+
+def _worst(scores: Sequence[Value]) -> Value:
+    """The highest score; where one is not understood, it might have been that."""
+    broken = [score for score in scores if isinstance(score, Unavailable)]
+    return broken[0] if broken else max(score for score in scores if not isinstance(score, Unavailable))
+
+
+def _in_order(place: str) -> list[tuple[int, str]]:
+    """``tray1.chip10`` comes after ``tray1.chip9``."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in _DIGITS.split(place)]
+
+
+def statistic_names(description: str, count: int) -> tuple[str, ...]:
+    """What so many numbers in a row are, as W&B reads them: the SDK says it in words, if at all."""
+    words = description.lower()
+    if count == 5:
+        return ("mean", "p50", "p90", "p99" if "p99" in words.replace("p999", "") and "p95" not in words else "p95", "p999")
+    if count == 4:
+        return ("p50", "p90", "p95", "p999")
+    return tuple(f"stat{position}" for position in range(count))
+
+
+def sdk_distributions(family: Family, series: Series | Unavailable) -> dict[str, dict[str, Number]]:
+    """One family's statistics by name, by label, which is empty where there is none.
+
+    The SDK writes ``label, mean, p50, …``, one string each; without labels ``mean, p50, …``, in one string or in several.
+    """
+    if isinstance(series, Unavailable):
+        return {}
+    if not family.labelled:
+        words = _split(series.data[0]) if len(series.data) == 1 else [text.strip() for text in series.data]
+        numbers = _named(series.description, words)
+        return {"": numbers} if numbers else {}
+    rows = [_split(text)[:64] for text in series.data]
+    return {sanitized(row[0]): _named(series.description, row[1:]) for row in rows if len(row) > 1}
+
+
+def sdk_counts(series: Series | Unavailable) -> dict[str, Number]:
+    """Of ``label: count``, one string each: the counts by label, those of one label added up."""
+    found: dict[str, Number] = {}
+    for position, text in enumerate(() if isinstance(series, Unavailable) else series.data):
+        label, separator, value = text.rpartition(":")
+        known = number(value)
+        if known is not None:
+            key = sanitized(label) if separator else f"item_{position}"
+            found[key] = found.get(key, 0) + known
+    return found
+
+
+def _named(description: str, numbers: Sequence[str]) -> dict[str, Number]:
+    pairs = zip(statistic_names(description, len(numbers)), map(number, numbers), strict=True)
+    return {name: value for name, value in pairs if value is not None}
+
+
+def _split(text: str) -> list[str]:
+    parts = (part.strip().strip("\"'") for part in text.strip().strip("[]").split(","))
+    return [part for part in parts if part]

@@ -16,29 +16,27 @@ pytest.importorskip("grpc")
 
 from tests.backends.tpu.reading import Consumer
 from tests.simulators.tpu import LibtpuStandIn, TpuMachine, TpuRuntime
+from tests.support.waiting import HANG
 
 NO_SDK = Unavailable(Reason.NOT_SUPPORTED, "no SDK in this test")
 
 
-def free_port() -> int:
-    """A port on which nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("localhost", 0))
-        return int(taken.getsockname()[1])
-
-
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TpuMachine:
-    """A machine without chips; looked over for holders at every reading."""
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TpuMachine]:
+    """A machine without chips; looked over for holders at every reading. Deadlines are far away unless a test is about them."""
     root = tmp_path / "root"
     (root / "proc").mkdir(parents=True)
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(root))
-    monkeypatch.setattr(runtime, "DEFAULT_PORT", free_port())
     monkeypatch.delenv("TPU_RUNTIME_METRICS_PORTS", raising=False)
     monkeypatch.setattr(driver, "HOLDERS_INTERVAL", 0.0)
     monkeypatch.setattr(driver, "FRESH", -1.0)  # every reading asks anew; what is shared has tests of its own
-    monkeypatch.setattr(sdk, "ask", lambda names, clock, timeout: SdkReading(clock.monotonic(), {}, NO_SDK, missing=True))
-    return TpuMachine(root)
+    for deadline in ("CONNECT_TIMEOUT", "LIST_TIMEOUT", "CALL_TIMEOUT"):
+        monkeypatch.setattr(runtime, deadline, HANG)
+    monkeypatch.setattr(sdk, "ask", lambda names, clock: SdkReading(clock.monotonic(), {}, NO_SDK, missing=True))
+    with socket.socket() as taken:  # bound and not listening: nothing else can be there, and every connection is refused
+        taken.bind(("localhost", 0))
+        monkeypatch.setattr(runtime, "DEFAULT_PORT", taken.getsockname()[1])
+        yield TpuMachine(root)
 
 
 @pytest.fixture
@@ -73,6 +71,8 @@ def libtpu(tmp_path: Path, machine: TpuMachine, monkeypatch: pytest.MonkeyPatch)
     del machine
     stand_in = LibtpuStandIn(tmp_path)
     monkeypatch.setattr(sdk, "ask", ASK)
+    monkeypatch.setattr(sdk, "TIMEOUT", HANG)
+    monkeypatch.setattr(driver, "FIRST_WAIT", HANG)
     monkeypatch.setattr("sys.executable", str(stand_in.python))
     return stand_in
 
@@ -82,7 +82,7 @@ ASK = sdk.ask
 
 @pytest.fixture(autouse=True)
 def close_drivers() -> Iterator[None]:
-    """Close what a test opened: connections, and the thread that asks the SDK."""
+    """Close what a test opened."""
     yield
     while Consumer.opened:
         Consumer.opened.pop().close()

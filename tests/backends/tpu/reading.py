@@ -6,8 +6,8 @@ import os
 from typing import ClassVar, NamedTuple
 
 from accelmetrics.backends.contract import Number, Reading, ReadOptions
+from accelmetrics.backends.tpu import backend
 from accelmetrics.backends.tpu.driver import TpuDriver
-from accelmetrics.schemas.catalogue import expected_keys, expected_names
 from accelmetrics.schemas.reasons import Unavailable
 
 
@@ -44,11 +44,11 @@ class Consumer:
     def device(self, number: int) -> Seen:
         """Read one device, by the runtime's number."""
         numbers = [device.vendor_index for device in self.driver.devices]
-        return self._read(numbers.index(number), frozenset(expected_names("tpu")))
+        return self._read(numbers.index(number), frozenset(backend.coverage().devices))
 
     def machine(self) -> Seen:
         """Read what belongs to all devices together."""
-        return self._read(len(self.driver.devices), frozenset(expected_keys("tpu")))
+        return self._read(len(self.driver.devices), frozenset(backend.coverage().machine))
 
     def _read(self, unit: int, owed: frozenset[str]) -> Seen:
         reading = self.reader.read(unit, [])

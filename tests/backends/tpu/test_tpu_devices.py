@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.backends.tpu import backend, runtime
+from accelmetrics.backends.tpu.messages import message_classes
 from accelmetrics.backends.tpu.runtime import ports
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from tests.backends.tpu.reading import Consumer
@@ -101,17 +102,20 @@ def test_chips_are_in_the_order_of_their_nodes(machine: TpuMachine) -> None:
     assert [device.pci_bus_id for device in Consumer().driver.devices] == ["0000:00:05.0", "0000:00:04.0"]
 
 
-def test_a_missing_grpcio_is_said_by_detection_and_on_opening(machine: TpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("module", "package"), [("grpc", "grpcio"), ("google.protobuf", "protobuf")])
+def test_a_missing_package_is_said_by_detection_and_on_opening(
+    machine: TpuMachine, monkeypatch: pytest.MonkeyPatch, module: str, package: str
+) -> None:
     machine.chips("v5e", 1)
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    monkeypatch.setattr("accelmetrics.backends.tpu.chips.find_spec", lambda name: None)
+    message_classes.cache_clear()
+    monkeypatch.setitem(sys.modules, module, None)
     assert backend.detect().advice == "pip install 'accelmetrics[tpu]'"
-    assert "grpcio" in backend.detect().evidence
+    assert f"{package}, which reads their runtime, is not installed" in backend.detect().evidence
     with pytest.raises(SourceError) as raised:
         backend.open()
     assert raised.value.reason == "driver_unavailable"
     assert raised.value.advice == "pip install 'accelmetrics[tpu]'"
-    assert "'grpcio' is not installed: pip install 'accelmetrics[tpu]'" in raised.value.message
+    assert f"'{package}' is not installed: pip install 'accelmetrics[tpu]'" in raised.value.message
 
 
 def test_neither_a_chip_nor_a_runtime_is_said_on_opening(machine: TpuMachine) -> None:

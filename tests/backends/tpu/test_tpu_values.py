@@ -137,6 +137,26 @@ def test_a_percentile_beyond_the_last_bound_needs_the_largest_value(v5e: TpuRunt
     assert found.machine().values["tpu.grpcTcpMinRtt.p90Us"] == pytest.approx(4 + 10 * 4 / 5)
 
 
+def test_no_percentile_lies_above_the_largest_value(v5e: TpuRuntime) -> None:
+    """In a wide bucket the interpolation runs on to the bucket's bound."""
+    v5e.labelled(
+        "hlo.execution.timing.distribution.microseconds", {"main": Histogram(100, 3.0, Linear(2, 100.0, 0.0), [0, 100], maximum=42.0)}
+    )
+    values = Consumer().machine().values
+    assert values["tpu.hloExecTiming.main.p50Us"] == pytest.approx(42.0)
+    assert values["tpu.hloExecTiming.main.p999Us"] == pytest.approx(42.0)
+
+
+def test_the_largest_value_is_only_known_where_every_program_tells_it(v5e: TpuRuntime, start: Start) -> None:
+    other = start()
+    other.devices(4)
+    name = "hlo.execution.timing.distribution.microseconds"
+    buckets = Linear(1, 10.0, 0.0)
+    v5e.labelled(name, {"main": Histogram(10, 15.0, buckets, [0, 0, 10], maximum=20.0)})
+    other.labelled(name, {"main": Histogram(10, 15.0, buckets, [0, 0, 10])})
+    assert Consumer().machine().values == {"tpu.hloExecTiming.main.meanUs": 15.0}
+
+
 def test_a_summary_gives_the_quantiles_it_has(v5e: TpuRuntime) -> None:
     v5e.labelled("hlo.execution.timing.distribution.microseconds", {"main": Quantiles(4, 10.0, {0.5: 2.0, 0.99: 9.0, 0.75: 3.0})})
     assert Consumer().machine().values == {

@@ -1,0 +1,279 @@
+"""Which TPU devices are in this machine, which programs hold them, and which of the runtime's numbers is which.
+
+Chips are known by their PCI ids. Nothing of Google's is loaded, on no machine. The vendor id alone says little: Google's
+network cards and disks have it too.
+
+The runtime numbers devices, the PCI bus has addresses, and nothing that may be asked without loading libtpu says which is
+which: on one machine of many the ids may begin at 8 and leave gaps. So, ids and chips each in their order:
+
+1. where as many devices are held by programs as the runtimes name, they are those;
+2. else, where they name as many as there are, they are all;
+3. else, where every id is below the number of devices, it is the position;
+4. else an id is a device of which only the number is known.
+
+Devices that no runtime names have the lowest numbers that are left, their own position where that is free.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from accelmetrics.backends.contract import Detection
+from accelmetrics.backends.kit.system import PCI, list_directory, pci_devices, read_text, system_path
+from accelmetrics.schemas.errors import MissingDependencyError
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
+
+BACKEND = EXTRA = "tpu"
+VENDOR = "0x1ae0"
+GIB = 1024**3
+REQUIRED = {"grpc": "grpcio", "google.protobuf": "protobuf"}
+"""Modules that reading the runtime takes, by the package that brings each."""
+
+_DIGITS = re.compile(r"(\d+)$", re.ASCII)
+
+
+class Generation(NamedTuple):
+    """What is fixed about one generation of chips.
+
+    Attributes:
+        name: ``v5e``; empty for one that this release does not know.
+        memory_gib: Memory of one device.
+        devices: Devices, in the runtime's sense, on one chip.
+        cores: TensorCores of one device.
+        duty_cycle_of_chip: Whether the runtime tells the duty cycle of chips, not of devices.
+    """
+
+    name: str
+    memory_gib: int | None
+    devices: int = 1
+    cores: int | None = 1
+    duty_cycle_of_chip: bool = False
+
+    @property
+    def title(self) -> str:
+        """As Google writes it: ``TPU v5e``, ``TPU7x``."""
+        return f"TPU{self.name}" if self.name[:1].isdigit() else f"TPU {self.name}".rstrip()
+
+
+GENERATIONS = {
+    "0x0027:0x004e": Generation("v2", 8, devices=2, duty_cycle_of_chip=True),
+    "0x0027:0x004f": Generation("v3", 16, devices=2, duty_cycle_of_chip=True),
+    "0x005e": Generation("v4", 32, cores=2),
+    "0x0062": Generation("v5p", 95, cores=2),
+    "0x0063": Generation("v5e", 16),
+    "0x006f": Generation("v6e", 32),
+    "0x0076": Generation("7x", 96, devices=2),
+}
+"""By PCI device id, and by subsystem too where two generations share it."""
+UNKNOWN = Generation("", None, cores=None)
+
+
+class Chip(NamedTuple):
+    """One PCI function that is a TPU.
+
+    Attributes:
+        address: Its PCI address.
+        generation: What it is.
+        devices: How many devices it is.
+        node: The device node through which programs hold it.
+        numa_node: NUMA node of its slot, if known.
+    """
+
+    address: str
+    generation: Generation
+    devices: int
+    node: str
+    numa_node: int | None
+
+
+def find_chips() -> list[Chip]:
+    """The chips of this machine, in the order of their device nodes."""
+    found = {address: known for address in pci_devices(VENDOR) if (known := _generation(address)) is not None}
+    functions = Counter(address.rpartition(".")[0] for address in found)
+    listed = []
+    for position, (address, generation) in enumerate(found.items()):
+        # Where each core of a chip is a PCI function of its own, the function is one device.
+        devices = generation.devices if functions[address.rpartition(".")[0]] == 1 else 1
+        numa_node = read_text(f"{PCI}/{address}/numa_node") or ""  # -1 where the machine has none
+        node = _node(address) or f"/dev/accel{position}"
+        listed.append(Chip(address, generation, devices, node, int(numa_node) if numa_node.isdecimal() else None))
+    return sorted(listed, key=lambda chip: (int(number[1]) if (number := _DIGITS.search(chip.node)) else 0, chip.address))
+
+
+def _generation(address: str) -> Generation | None:
+    device, subsystem = (read_text(f"{PCI}/{address}/{name}") or "" for name in ("device", "subsystem_device"))
+    accelerator = (read_text(f"{PCI}/{address}/class") or "").startswith("0x12") and device != "0x0027"
+    return GENERATIONS.get(device) or GENERATIONS.get(f"{device}:{subsystem}") or (UNKNOWN if accelerator else None)
+
+
+def _node(address: str) -> str:
+    """``/dev/vfio/<group>`` where the function is handed to programs through VFIO, ``/dev/accel<n>`` with Google's own driver."""
+    accelerators = [name for name in list_directory(f"{PCI}/{address}/accel") if _DIGITS.search(name)]
+    if accelerators:
+        return f"/dev/{accelerators[0]}"
+    group, driver = (_link(f"{PCI}/{address}/{name}") for name in ("iommu_group", "driver"))
+    shown = driver.startswith("vfio") or system_path(f"/dev/vfio/{group}").exists()
+    return f"/dev/vfio/{group}" if group.isdecimal() and shown else ""
+
+
+def _link(path: str) -> str:
+    """The last name of what a link leads to; empty where there is none."""
+    try:
+        return system_path(path).readlink().name
+    except OSError:
+        return ""
+
+
+def detect() -> Detection:
+    """Look at the PCI bus, and whether what reads the runtime is installed."""
+    found = find_chips()
+    if not found:
+        return Detection(False, f"no TPU of Google ({VENDOR}) on the PCI bus")
+    kinds = Counter(chip.generation.title for chip in found)
+    words = ", ".join(f"{count} {title} chip{'' if count == 1 else 's'}" for title, count in kinds.items())
+    evidence = f"{words} on the PCI bus ({', '.join(chip.address for chip in found)})"
+    advice = []
+    nodes = list(dict.fromkeys(chip.node for chip in found))
+    # A container that was given some of the nodes has what it asked for.
+    if not any(system_path(node).exists() for node in nodes):
+        evidence += f", no {', no '.join(nodes)}"
+        # The nodes of VFIO go together with the directory's control node.
+        flags = dict.fromkeys("--device=/dev/vfio" if node.startswith("/dev/vfio/") else f"--device={node}" for node in nodes)
+        advice.append(f"in a container, start it with {' '.join(flags)} (google.com/tpu in Kubernetes)")
+    for module, package in REQUIRED.items():
+        if not _installed(module):
+            evidence += f"; {package}, which reads their runtime, is not installed"
+            advice.append(MissingDependencyError(package, EXTRA).advice)
+    return Detection(True, evidence, sum(chip.devices for chip in found), "; ".join(dict.fromkeys(advice)))
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ImportError:  # the package around it is missing
+        return False
+
+
+class Holders(NamedTuple):
+    """Processes that have the chips' device nodes open.
+
+    Attributes:
+        pids: By device node, the processes, in order.
+        complete: Whether there can be no other. Without root, other users' processes cannot be looked into; where the device nodes
+            are not there (a container that was not given them), the processes that hold them are not either.
+    """
+
+    pids: dict[str, tuple[int, ...]]
+    complete: bool
+
+
+def find_holders(nodes: Iterable[str]) -> Holders:
+    """Look through the links below ``/proc/<pid>/fd`` for these device nodes."""
+    wanted = frozenset(nodes)
+    found: dict[str, list[int]] = {}
+    complete = all(system_path(node).exists() for node in wanted)
+    for pid in sorted(int(name) for name in list_directory("/proc") if name.isdecimal()):
+        links = _open_files(pid)
+        complete = complete and links is not None
+        for node in wanted & (links or set()):
+            found.setdefault(node, []).append(pid)
+    return Holders({node: tuple(pids) for node, pids in found.items()}, complete)
+
+
+def _open_files(pid: int) -> set[str] | None:
+    """What a process has open; nothing when it has just ended, None when this user may not know."""
+    directory = system_path(f"/proc/{pid}/fd")
+    found = set()
+    try:
+        names = os.listdir(directory)  # noqa: PTH208  names alone are wanted, and there are thousands
+    except PermissionError:
+        return None
+    except OSError:
+        return set()
+    for name in names:
+        try:
+            found.add(os.readlink(f"{directory}/{name}"))  # noqa: PTH115  as above
+        except OSError:  # closed since
+            continue
+    return found
+
+
+class TpuDevice(NamedTuple):
+    """One device.
+
+    Attributes:
+        number: The runtime's id for it, or a free number where no runtime names it.
+        chip: Its chip; None where only the runtime knows the device.
+    """
+
+    number: int
+    chip: Chip | None
+
+    def identity(self) -> DeviceIdentity:
+        """Its identity as the contract has it."""
+        if self.chip is None:
+            return DeviceIdentity("tpu", "google", self.number, name="TPU")
+        generation = self.chip.generation
+        return DeviceIdentity(
+            "tpu",
+            "google",
+            self.number,
+            name=generation.title,
+            pci_bus_id=self.chip.address,
+            architecture=generation.name,
+            cores=generation.cores,
+            memory_total_bytes=None if generation.memory_gib is None else generation.memory_gib * GIB,
+            numa_node=self.chip.numa_node,
+        )
+
+    def pids(self, holders: Holders) -> tuple[int, ...]:
+        """The processes that are seen to hold it."""
+        return holders.pids.get(self.chip.node, ()) if self.chip is not None else ()
+
+    def processes(self, holders: Holders) -> tuple[DeviceProcess, ...] | None:
+        """The processes that hold it; None where that cannot be told."""
+        pids = self.pids(holders)
+        if pids or (holders.complete and self.chip is not None):
+            return tuple(DeviceProcess(pid) for pid in pids)
+        return None
+
+
+def list_devices(chips: Sequence[Chip], ids: Sequence[int], holders: Holders) -> tuple[TpuDevice, ...]:
+    """Every device, by number.
+
+    Args:
+        chips: The chips on the PCI bus.
+        ids: What the runtimes name, in order.
+        holders: The processes that hold the chips.
+    """
+    devices = [chip for chip in chips for _ in range(chip.devices)]
+    positions = _positions(ids, devices, holders)
+    named = [TpuDevice(number, None if position is None else devices[position]) for number, position in zip(ids, positions, strict=True)]
+    taken, free = set(ids), set(range(len(devices))) - set(positions)
+    for position in sorted(free, key=lambda position: (position in taken, position)):
+        number = position if position not in taken else next(number for number in range(len(taken) + 1) if number not in taken)
+        taken.add(number)
+        named.append(TpuDevice(number, devices[position]))
+    return tuple(sorted(named, key=lambda device: device.number))
+
+
+def _positions(ids: Sequence[int], devices: Sequence[Chip], holders: Holders) -> Sequence[int | None]:
+    held = [position for position, chip in enumerate(devices) if chip.node in holders.pids]
+    if len(held) == len(ids):
+        return held
+    if len(devices) == len(ids):
+        return range(len(devices))
+    return ids if all(number < len(devices) for number in ids) else [None] * len(ids)
+
+
+def chip_groups(devices: Sequence[TpuDevice], per_chip: int) -> list[list[int]]:
+    """The numbers of the devices of each chip, in order."""
+    groups: dict[object, list[int]] = {}
+    for device in devices:
+        groups.setdefault(device.chip.address if device.chip else device.number // per_chip, []).append(device.number)
+    return sorted(groups.values())
