@@ -14,7 +14,7 @@ from accelmetrics.backends.apple.sheet import Sheet
 from accelmetrics.backends.apple.tools import find
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.kit import commands
-from accelmetrics.backends.kit.line_process import Stream
+from accelmetrics.backends.kit.line_process import LineProcess
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
@@ -52,7 +52,7 @@ class MacmonPipe:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._stream: Stream | None = None
+        self._stream: LineProcess | None = None
         self._why = MISSING
         self._rejected = False
         self._try_at = self._tried_at = clock.monotonic()
@@ -94,9 +94,9 @@ class MacmonPipe:
             self._rejected, self._why = True, Unavailable(Reason.DRIVER_UNAVAILABLE, stranger)
             return
         argv = [path, "pipe", "-s", "0", "-i", str(round(INTERVAL * 1000))]
-        self._stream = Stream(argv, silence=SILENCE, clock=self._clock)
+        self._stream = LineProcess(argv, silence=SILENCE, clock=self._clock)
 
-    def _latest(self, stream: Stream) -> Sheet:
+    def _latest(self, stream: LineProcess) -> Sheet:
         record = stream.latest()
         values = parse(record.line) if record is not None else None
         if not self.trusted and values is None:
@@ -108,7 +108,7 @@ class MacmonPipe:
             return Sheet.missing(self.name, NAMES, stream.failure or STALE)
         return Sheet(self.name, NAMES, values, read_at=record.arrived)
 
-    def _on_trial(self, stream: Stream, spoke: bool) -> Sheet:
+    def _on_trial(self, stream: LineProcess, spoke: bool) -> Sheet:
         """It has not shown yet that it is macmon."""
         late = self._clock.monotonic() - self._tried_at >= TRIAL
         self._why = stream.failure or Unavailable(Reason.TIMED_OUT, "macmon has printed nothing yet")

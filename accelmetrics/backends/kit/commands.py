@@ -1,19 +1,25 @@
-"""The one runner for vendor commands.
+"""Commands: found, run to their end within bounds, and never left behind.
 
-What it promises, whatever the command does:
+::
+
+    COMMAND = Command(("rbln-smi", "rbln-stat"), ("--json",), install="install the driver package")
+    COMMAND.run().stdout                           # or SourceError: not installed, may not be run, late
+    connect = COMMAND.poll(parse)                  # what PolledBackend connects with: parse(text) gives the devices
+
+What a run promises, whatever the command does:
 
 - an absolute path and an argument list, never a shell; closed standard input; ``LC_ALL=C`` and an environment reduced to
   what such tools need; a temporary working directory that is removed afterwards;
 - it ends: at the deadline, when the output grows beyond its bound, or a short grace after the command itself has ended,
   even if a child that it left behind keeps the output open;
-- when it ends early, the command and all its children are killed, those too that left its process group or were handed to
-  ``init`` (each run marks its environment, which children inherit), and the command is reaped;
-- no threads and no signal handlers. At interpreter exit nothing is waited for: what is still running is killed.
+- when it ends early, or when our process ends in whatever way, the command and all its children are killed, those too that left
+  its process group or were handed to ``init`` (each run marks its environment, which children inherit);
+- no threads and no signal handlers. Interpreter exit waits for nothing.
 
 What is deliberately not done: a command that ended by itself in time, and closed its output, may leave a daemon behind.
 
-A long-lived child that prints a line per reading is built on :class:`Child` too, which owns the process, its family and its
-directory (:mod:`~accelmetrics.backends.kit.line_process`); :func:`run` only adds the reading of two bounded streams.
+:class:`Child` is the one place where processes are started: :func:`run` reads its two streams to their end, and
+:mod:`~accelmetrics.backends.kit.line_process` reads records for as long as it lives.
 """
 
 from __future__ import annotations
@@ -28,8 +34,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, NamedTuple
@@ -39,22 +45,20 @@ from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason
 
 if TYPE_CHECKING:
-    import psutil
+    from accelmetrics.backends.kit.polled import Connect, DeviceSample, PollOnce
 
 MAX_OUTPUT = 4 * 1024 * 1024
 """Bytes of standard output and standard error together."""
 GRACE = 0.2
 """Seconds for which output is still read after the command itself has ended."""
-GLANCE = 0.02
-"""Seconds between two looks at whether the command has ended."""
-REAP = 0.5
+REAP = 2.0
 """Seconds for a killed command to be gone; one that the kernel holds on to is reaped by a later run."""
-SWEEPS = 5
-"""How often the family is looked for while it is being killed: a member may fork in between."""
 CHUNK = 65536
+SHOWN = 300
+"""Characters of a command's own words that are told."""
 
-KEEPER = str(Path(__file__).with_name("parent_watchdog.py"))
-NO_FILES: Mapping[str, str] = MappingProxyType({})
+WATCHDOG = str(Path(__file__).with_name("parent_watchdog.py"))
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 MARK = "ACCELMETRICS_COMMAND"
 """The environment variable by which the descendants of one run are recognised."""
@@ -72,6 +76,7 @@ class Completed(NamedTuple):
         returncode: Its exit status, negative for the signal that ended it.
         seconds: How long it took.
         truncated: Whether it was killed since it printed more than the bound.
+        files: By name, the text of the files that were asked for and that it wrote in its working directory.
     """
 
     stdout: str
@@ -79,6 +84,114 @@ class Completed(NamedTuple):
     returncode: int
     seconds: float
     truncated: bool
+    files: Mapping[str, str] = NOTHING
+
+    @property
+    def words(self) -> str:
+        """The last line of its complaints, else of its output, at most 300 characters."""
+        lines = (self.stderr.strip() or self.stdout.strip()).splitlines()
+        return lines[-1].strip()[-SHOWN:] if lines else ""
+
+
+class Command:
+    """A vendor's tool.
+
+    Args:
+        names: What it is called, by preference: the first name that is found is used.
+        arguments: What it is run with.
+        directories: Where the vendor installs it, searched after ``PATH``; ``*`` stands for part of a name.
+        environment: Variables besides the reduced environment. ``{directory}`` stands for the working directory, ``{bin}`` for
+            the directory of the command.
+        output: A file that it writes in its working directory and that is read instead of what it prints.
+        install: What to do where it is not installed.
+        timeout: Seconds after which a run is killed.
+    """
+
+    def __init__(
+        self,
+        names: str | Sequence[str],
+        arguments: Sequence[str] = (),
+        *,
+        directories: Sequence[str] = (),
+        environment: Mapping[str, str] = NOTHING,
+        output: str = "",
+        install: str = "",
+        timeout: float = 5.0,
+    ) -> None:
+        self.names = (names,) if isinstance(names, str) else tuple(names)
+        self.arguments = tuple(arguments)
+        self.directories = tuple(directories)
+        self.environment = environment
+        self.output = output
+        self.install = install
+        self.timeout = timeout
+
+    def find(self) -> str:
+        """The absolute path.
+
+        Raises:
+            SourceError: It is not installed (``driver_unavailable``).
+        """
+        found = [path for name in self.names if (path := find(name, self.directories))]
+        if not found:
+            places = ", ".join(("PATH", *self.directories))
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, f"{' or '.join(self.names)} was not found in {places}", advice=self.install)
+        return next((path for path in found if os.access(path, os.X_OK)), found[0])
+
+    def argv(self, *more: str) -> list[str]:
+        """The absolute path, the arguments and more of them. Raises as :meth:`find`."""
+        return [self.find(), *self.arguments, *more]
+
+    def run(self, *more: str) -> Completed:
+        """Run it once, with more arguments after its own.
+
+        Raises:
+            SourceError: It is not installed, could not be started, or was late.
+        """
+        files = (self.output,) if self.output else ()
+        return run(self.argv(*more), timeout=self.timeout, environment=self.environment, read=files)
+
+    def poll(self, parse: Callable[[str], Iterable[DeviceSample]]) -> Connect:
+        """Connect a polled backend to this command: each poll runs it and parses what it printed.
+
+        The status is not looked at where devices come out. Where none do, the failure quotes the command.
+
+        Args:
+            parse: From the text to the devices.
+        """
+
+        def poll() -> Iterable[DeviceSample]:
+            completed = self.run()
+            text = completed.files.get(self.output, "") if self.output else completed.stdout
+            failed = completed.returncode or completed.truncated or not text.strip()
+            found = False
+            try:
+                for sample in parse(text):
+                    found = True
+                    yield sample
+            except SourceError as error:
+                if found or not failed:
+                    raise
+                raise self.failure(completed) from error
+            if failed and not found:
+                raise self.failure(completed)
+
+        def connect() -> PollOnce:
+            self.find()
+            return poll
+
+        return connect
+
+    def failure(self, completed: Completed) -> SourceError:
+        """What a run without devices means: ``no_permission`` where its words say so, else ``driver_error`` or ``parse_error``."""
+        name, words = self.names[0], completed.words
+        if completed.truncated:
+            return SourceError(Reason.PARSE_ERROR, f"{name} printed more than {MAX_OUTPUT} bytes and was killed")
+        if not words:
+            return SourceError(Reason.PARSE_ERROR, f"{name} printed nothing (exit status {completed.returncode})")
+        denied = "permi" in words.lower() or "privilege" in words.lower()
+        reason = Reason.NO_PERMISSION if denied else Reason.DRIVER_ERROR
+        return SourceError(reason, f"{name} listed no device (exit status {completed.returncode}): {words}")
 
 
 def find(name: str, extra_directories: Iterable[str] = ()) -> str | None:
@@ -88,61 +201,106 @@ def find(name: str, extra_directories: Iterable[str] = ()) -> str | None:
 
     Args:
         name: The bare name of the command.
-        extra_directories: Where the vendor installs it, searched after ``PATH``. Relative directories are passed over.
+        extra_directories: Where the vendor installs it, searched after ``PATH``; ``*`` stands for part of a name. Relative directories
+            are passed over.
     """
-    directories = [*_path(), *(directory for directory in extra_directories if directory.startswith("/"))]
-    present = [path for path in (f"{directory.rstrip('/')}/{name}" for directory in directories) if Path(path).is_file()]
+    absolute = [directory for directory in extra_directories if directory.startswith("/")]
+    vendor = [path for each in absolute for path in (map(str, sorted(Path("/").glob(each[1:]))) if "*" in each else (each,))]
+    present = [path for path in (f"{directory.rstrip('/')}/{name}" for directory in (*_path(), *vendor)) if Path(path).is_file()]
     return next((path for path in present if os.access(path, os.X_OK)), present[0] if present else None)
 
 
-def run(argv: Sequence[str], *, timeout: float, max_output: int = MAX_OUTPUT) -> Completed:
+def run(
+    argv: Sequence[str],
+    *,
+    timeout: float,
+    max_output: int = MAX_OUTPUT,
+    environment: Mapping[str, str] = NOTHING,
+    read: Sequence[str] = (),
+) -> Completed:
     """Run a command to its end.
 
     Args:
         argv: Absolute path and arguments.
         timeout: Seconds after which it is killed.
         max_output: Bytes of output after which it is killed.
+        environment: Variables besides the reduced environment, as :class:`Command` takes them.
+        read: Names of files in its working directory to read when it has ended.
 
     Raises:
         SourceError: It could not be started (``driver_unavailable``, ``no_permission``) or was late (``timed_out``).
     """
     started = time.monotonic()
-    with Child(argv) as child:
-        streams = _Streams(child, max_output)
-        ended = streams.read(started + timeout)
-        if not ended or streams.full:
+    with Child(argv, environment=environment) as child:
+        outputs: tuple[list[bytes], list[bytes]] = ([], [])
+        deadline, left, full = started + timeout, max_output, False
+        with child.selector() as selector:
+            while selector.get_map() and not full:
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                if not ready:
+                    break
+                for key, _ in ready:
+                    chunk = os.read(key.fd, CHUNK)
+                    if not chunk or key.data is None:
+                        selector.unregister(key.fileobj)
+                    if key.data is None:
+                        child.note_end(chunk)
+                        deadline = min(deadline, time.monotonic() + GRACE)
+                    else:
+                        full = full or len(chunk) > left
+                        outputs[key.data].append(chunk[:left])
+                        left -= len(chunk[:left])
+            idle = not selector.get_map()
+        ended = child.ended
+        if not (ended and idle):
             child.kill()
-        returncode = child.reap(REAP)
-    seconds = time.monotonic() - started
-    if not ended:
+        files = {name: text for name in read if (text := child.read_file(name)) is not None}
+        returncode = child.reap()
+    if not (ended or full):
         raise SourceError(Reason.TIMED_OUT, f"{argv[0]} gave no answer in {timeout:g} s and was killed")
-    return Completed(streams.text(0), streams.text(1), returncode, seconds, streams.full)
+    stdout, stderr = (b"".join(parts).decode("utf-8", "replace") for parts in outputs)
+    return Completed(stdout, stderr, returncode, time.monotonic() - started, full, files)
 
 
 class Child:
     """A process in a session of its own, and everything that goes with it. A context manager: leaving it leaves nothing.
 
+    It is started by ``parent_watchdog.py``, which ends it when our process ends; directly only where a program embeds Python without
+    an interpreter.
+
     Args:
         argv: Absolute path and arguments.
-        files: Names and texts of files that are put into its working directory, which nobody else may enter.
-        kept: Whether it is started by a keeper (``parent_watchdog.py``), which ends it when our process ends in any way at all.
+        environment: Variables besides the reduced environment, as :class:`Command` takes them.
+        files: Names and texts of files that are put into its working directory, which no other user may enter.
+
+    Attributes:
+        directory: Its working directory; empty where no file system may be written to.
+        ended: Whether the command itself has ended, as far as :meth:`note_end` was told.
 
     Raises:
         ValueError: The path is not absolute.
         SourceError: The command is not there, may not be executed, or cannot be started.
     """
 
-    def __init__(self, argv: Sequence[str], *, files: Mapping[str, str] = NO_FILES, kept: bool = False) -> None:
+    def __init__(self, argv: Sequence[str], *, environment: Mapping[str, str] = NOTHING, files: Mapping[str, str] = NOTHING) -> None:
         if not argv or not argv[0].startswith("/"):
             raise ValueError(f"a command needs an absolute path: {list(argv)!r}")
-        self.mark = uuid4().hex
         _RUNNING.prepare()
+        self.ended = False
+        self._path = argv[0]
+        self._returncode: int | None = None
+        self._mark = uuid4().hex
         self.directory = _make_directory()
-        with ExitStack() as undo:
-            undo.callback(_remove, self.directory)
+        self._status, status = os.pipe()
+        try:
             self._write(files)
-            self.process = self._start(argv, self._keeper() if kept else [])
-            undo.pop_all()
+            self.process = self._start(argv, environment, status)
+        except BaseException:
+            os.close(self._status)
+            _remove(self.directory)
+            raise
+        finally:
+            os.close(status)
         _RUNNING.add(self)
 
     def _write(self, files: Mapping[str, str]) -> None:
@@ -154,24 +312,23 @@ class Child:
             except OSError as error:
                 raise SourceError(Reason.DRIVER_UNAVAILABLE, f"{name} cannot be written: {error.strerror}") from error
 
-    def _keeper(self) -> list[str]:
-        """Nothing where a program embeds Python without an interpreter: then the command must notice by itself that nobody reads."""
-        return [sys.executable, "-I", "-S", KEEPER, self.directory, self.mark] if sys.executable else []
-
-    def _start(self, argv: Sequence[str], keeper: Sequence[str]) -> subprocess.Popen[bytes]:
-        environment = _environment() | {MARK: self.mark}
+    def _start(self, argv: Sequence[str], environment: Mapping[str, str], status: int) -> subprocess.Popen[bytes]:
+        watchdog = [sys.executable, "-I", "-S", WATCHDOG, self._mark, self.directory, str(status)] if sys.executable else []
+        words = {"directory": self.directory or "/", "bin": argv[0].rpartition("/")[0]}
+        own = {name: value.format(**words) for name, value in environment.items()}
         try:
             return subprocess.Popen(
-                [*keeper, *argv],
-                stdin=subprocess.PIPE if keeper else subprocess.DEVNULL,
+                [*watchdog, *argv],
+                stdin=subprocess.PIPE if watchdog else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=self.directory or "/",
-                env=environment,
+                env=_environment() | own | {MARK: self._mark},
+                pass_fds=(status,),
                 start_new_session=True,
             )
         except OSError as error:
-            raise _not_started(argv[0], error) from error
+            raise _not_started(self._path, error) from error
 
     @property
     def outputs(self) -> tuple[IO[bytes], IO[bytes]]:
@@ -179,68 +336,75 @@ class Child:
         assert self.process.stdout is not None and self.process.stderr is not None
         return self.process.stdout, self.process.stderr
 
-    def ended(self) -> bool:
-        """Whether the command itself has ended. It is left unreaped where possible, so that its group's number stays taken."""
-        if self.process.returncode is not None:
-            return True
-        if not hasattr(os, "waitid"):
-            return self.process.poll() is not None
+    def selector(self) -> selectors.BaseSelector:
+        """Both outputs, with 0 and 1 for data, and what tells that the command has ended, with None."""
+        selector = selectors.DefaultSelector()
+        for number, output in enumerate(self.outputs):
+            selector.register(output, selectors.EVENT_READ, number)
+        selector.register(self._status, selectors.EVENT_READ, None)
+        return selector
+
+    def note_end(self, said: bytes) -> None:
+        """Take what :meth:`selector`'s third descriptor said: that the command has ended.
+
+        Raises:
+            SourceError: It could not even be started.
+        """
+        self.ended = True
+        if said.startswith(b"!"):
+            error = OSError(int(said[1:]), os.strerror(int(said[1:])))
+            raise _not_started(self._path, error)
+        self._returncode = int(said) if said else None
+
+    def read_file(self, name: str) -> str | None:
+        """The text of a file in its working directory; None when it is not there or too long."""
+        path = Path(self.directory or "/nonexistent", name)
         try:
-            return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:
-            return self.process.poll() is not None
+            return path.read_bytes().decode("utf-8", "replace") if path.stat().st_size <= MAX_OUTPUT else None
+        except OSError:
+            return None
 
     def kill(self) -> None:
         """Kill the command, its group, and every descendant that left the group."""
-        family = self._descendants()
-        self.kill_group()
-        for _ in range(SWEEPS):
-            for member in family:
-                _kill(member)
-            family = self._marked()
-            if not family:
-                return
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(REAP)
+        self._kill_group()
 
-    def kill_group(self) -> None:
-        """Kill the command and its process group, in one call."""
+    def _kill_group(self) -> None:
         if self.process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
-    def _descendants(self) -> list[psutil.Process]:
-        import psutil  # needed on this rare path alone
-
-        if self.process.returncode is not None:
-            return []
-        try:
-            return psutil.Process(self.process.pid).children(recursive=True)
-        except psutil.Error:
-            return []
-
-    def _marked(self) -> list[psutil.Process]:
-        import psutil  # needed on this rare path alone
-
-        return [process for process in psutil.process_iter() if process.pid != self.process.pid and _has_mark(process, self.mark)]
-
-    def reap(self, seconds: float) -> int:
+    def reap(self) -> int:
         """Wait for the command, which has ended or was killed; the signal that was sent stands for a status that does not come."""
+        if self._returncode is None:
+            self._kill_group()  # its watchdog is gone, or there is none
+        elif self.process.stdin is not None and not self.process.stdin.closed:
+            with suppress(BrokenPipeError):
+                os.write(self.process.stdin.fileno(), b".")  # what it left behind may live
         try:
-            return self.process.wait(seconds)
+            status = self.process.wait(REAP)
         except subprocess.TimeoutExpired:
-            return -signal.SIGKILL
+            status = -signal.SIGKILL
+        return status if self._returncode is None else self._returncode
 
     def __enter__(self) -> Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close_pipes()
-        if not self.ended():
+        if not self.ended:
             self.kill()
-        self.reap(REAP)
+        self.reap()
+        self._close_pipes()
         _remove(self.directory)
         _RUNNING.discard(self)
 
     def _close_pipes(self) -> None:
+        if self._status >= 0:
+            os.close(self._status)
+            self._status = -1
         for pipe in (self.process.stdin, *self.outputs):
             if pipe is not None:
                 pipe.close()
@@ -251,63 +415,12 @@ class Child:
         self.process.returncode = 0
 
     def abandon(self) -> None:
-        """The interpreter exits: kill and tidy up without waiting."""
+        """The interpreter exits: end it without waiting."""
         if self.process.stdin is not None:
-            self.process.stdin.close()  # its keeper finds those too that left the group, and has the time for it
-            return
-        self.kill_group()
-        _remove(self.directory)
-
-
-class _Streams:
-    """The two outputs of a command, read side by side into bounded memory."""
-
-    def __init__(self, child: Child, limit: int) -> None:
-        self._child = child
-        self._limit = limit
-        self._parts: tuple[list[bytes], list[bytes]] = ([], [])
-        self._size = 0
-        self.full = False
-
-    def read(self, deadline: float) -> bool:
-        """Read until the command has ended, or the bound is reached; False when the deadline passes first."""
-        with _selector(self._child.outputs) as selector:
-            while not self.full:
-                if self._child.ended():
-                    self._finish(selector)
-                    return True
-                if time.monotonic() >= deadline:
-                    return False
-                self._take(selector, GLANCE)
-        return True
-
-    def _finish(self, selector: selectors.BaseSelector) -> None:
-        last_call = time.monotonic() + GRACE
-        while selector.get_map() and not self.full:
-            if time.monotonic() >= last_call:
-                self._child.kill()  # the command itself is done: only what it left behind holds the output open
-                return
-            self._take(selector, GLANCE)
-
-    def _take(self, selector: selectors.BaseSelector, seconds: float) -> None:
-        if not selector.get_map():
-            time.sleep(seconds)
-            return
-        for key, _ in selector.select(seconds):
-            chunk = os.read(key.fd, CHUNK)
-            if not chunk:
-                selector.unregister(key.fileobj)
-            self._keep(key.data, chunk)
-
-    def _keep(self, stream: int, chunk: bytes) -> None:
-        room = self._limit - self._size
-        self.full = self.full or len(chunk) > room
-        self._parts[stream].append(chunk[:room])
-        self._size += len(chunk[:room])
-
-    def text(self, stream: int) -> str:
-        """What came on standard output (0) or standard error (1)."""
-        return b"".join(self._parts[stream]).decode("utf-8", "replace")
+            self.process.stdin.close()  # the watchdog does the rest
+        else:
+            self._kill_group()
+            _remove(self.directory)
 
 
 class _Running:
@@ -343,29 +456,22 @@ class _Running:
                 self._unreaped.append(child.process)
 
     def abandon_all(self) -> None:
-        """Kill what runs, and start no more."""
+        """End what runs, and start no more."""
         self._exiting = True
         for child in list(self._children):
             child.abandon()
 
     def after_fork(self) -> None:
-        """A fork inherits the list but not the commands: it begins with nothing, and with a lock that nobody holds."""
+        """A fork inherits the list but not the commands: it begins with nothing, and with a lock that is free."""
         self._lock = threading.Lock()
-        self._children = set()
-        self._unreaped = []
+        children, self._children, self._unreaped = self._children, set(), []
+        for child in children:
+            child.disown()
 
 
 _RUNNING = _Running()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_RUNNING.after_fork)
-
-
-@contextmanager
-def _selector(outputs: tuple[IO[bytes], IO[bytes]]) -> Iterator[selectors.BaseSelector]:
-    with selectors.DefaultSelector() as selector:
-        for number, stream in enumerate(outputs):
-            selector.register(stream, selectors.EVENT_READ, number)
-        yield selector
 
 
 def _path() -> list[str]:
@@ -388,22 +494,6 @@ def _make_directory() -> str:
 def _remove(directory: str) -> None:
     if directory:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def _has_mark(process: psutil.Process, mark: str) -> bool:
-    import psutil  # loaded already by the caller
-
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == mark
-    except (psutil.Error, OSError):
-        return False
-
-
-def _kill(process: psutil.Process) -> None:
-    import psutil  # loaded already by the caller
-
-    with suppress(psutil.Error):
-        process.kill()
 
 
 def _not_started(path: str, error: OSError) -> SourceError:

@@ -1,39 +1,39 @@
-"""A supervised child that prints one record per line for as long as it lives: ``neuron-monitor``, ``macmon pipe``.
+"""A supervised child that prints records for as long as it lives: ``neuron-monitor``, ``macmon pipe``, ``xpu-smi dump``.
 
 ::
 
-    stream = Stream(["/usr/bin/macmon", "pipe"], silence=5.0)      # starts at once, on a thread of its own
-    stream.wait(2.0)                                               # for the first record, if somebody wants to wait
-    record = stream.latest()                                       # Record(line, arrived, age, number), or None
-    stream.failure                                                 # why there is nothing newer, in words; None when all is well
-    stream.close()
+    process = LineProcess(["/usr/bin/macmon", "pipe"], silence=5.0)    # starts at once, on a thread of its own
+    process.wait(2.0)                                                  # for the first record, where that is worth waiting for
+    record = process.latest()                                          # Record(line, arrived, age, number), or None
+    process.failure                                                    # why there is nothing newer; None when all is well
+    process.close()
 
 What it promises, whatever the command does:
 
-- it is started like every command (:mod:`~accelmetrics.backends.kit.commands`: absolute path, argument list, no shell, closed
-  standard input, ``LC_ALL=C``, a working directory of its own), in which the files that it needs are put;
-- lines may be of any length up to a bound; a longer one is dropped and said. The latest whole record is kept, with the time
-  at which its end arrived. Standard error is drained, and its last words are kept;
+- it is started like every command (:mod:`~accelmetrics.backends.kit.commands`), and ends with us, by whatever death;
+- a record is a line, or a block of lines that a pattern begins; the latest whole one is kept, with the time at which its end arrived.
+  Lines may be of any length up to a bound; a longer one is dropped and said. Standard error is drained, and its last words are kept;
 - when it dies, or gives no record for too long, what is left of it is killed, all its children too, it is reaped, and started
   again after a pause that doubles from ``FIRST_PAUSE`` to ``LAST_PAUSE`` until it runs steadily; nothing here ever spins;
-- it ends with us, by whatever death (``parent_watchdog.py``); interpreter exit waits for nothing;
-- after a fork the new process neither reads nor kills it: there the stream is closed, and says so.
+- interpreter exit waits for nothing; after a fork the new process neither reads nor kills it: there it is closed, and says so.
 """
 
 from __future__ import annotations
 
 import os
-import selectors
+import re
 import threading
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.kit.commands import CHUNK, NO_FILES, REAP, Child
-from accelmetrics.backends.kit.parent_watchdog import BY_SIGNAL, NOT_EXECUTABLE, NOT_FOUND
+from accelmetrics.backends.kit.commands import CHUNK, NOTHING, SHOWN, Child, Command
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
+
+if TYPE_CHECKING:
+    from accelmetrics.backends.kit.polled import Connect, DeviceSample
 
 FIRST_PAUSE, LAST_PAUSE = 1.0, 60.0
 """Seconds between the end of a child and the start of the next: doubled from the first to the last."""
@@ -42,12 +42,12 @@ STEADY = 60.0
 START_UP = 10.0
 """Seconds that a child may take to its first record, if that is longer than the silence allowed to it later."""
 GLANCE = 0.25
-"""Seconds between two looks at a child that prints nothing."""
+"""Seconds between two looks at a child that prints nothing; a block that was followed by nothing for so long is whole."""
+ENDING = 5.0
+"""Seconds that closing waits for the thread."""
 MAX_LINE = 16 * 1024 * 1024
 MAX_WORDS = 2048
 """Bytes of standard error that are kept."""
-SHOWN = 300
-"""Characters of them that are told."""
 
 NO_NEWS = Unavailable(Reason.TIMED_OUT, "it was started and has printed nothing yet")
 CLOSED = Unavailable(Reason.DRIVER_UNAVAILABLE, "it is closed")
@@ -85,14 +85,50 @@ class Lines:
             self._pieces.append(piece)
 
 
+class Blocks:
+    """Puts blocks of lines together. A block is whole when the next begins, or when nothing follows it for a while.
+
+    Args:
+        begins: What the first line of a block matches.
+
+    Attributes:
+        heading: The lines before the first block, which are put in front of each.
+    """
+
+    def __init__(self, begins: re.Pattern[bytes]) -> None:
+        self._begins = begins
+        self.heading: list[bytes] = []
+        self._lines: list[bytes] = []
+        self._usual = 0
+
+    def feed(self, lines: Iterable[bytes]) -> list[bytes]:
+        """The blocks that end before one of these lines."""
+        complete = []
+        for line in lines:
+            begins = self._begins.match(line) is not None
+            if begins and self._lines:
+                complete.append(self._take())
+            (self._lines if begins or self._lines or self._usual else self.heading).append(line)
+        return complete
+
+    def quiet(self) -> list[bytes]:
+        """The block after which nothing came, if it has as many lines as the one before."""
+        return [self._take()] if self._lines and self._usual and len(self._lines) >= self._usual else []
+
+    def _take(self) -> bytes:
+        lines, self._lines = self._lines, []
+        self._usual = len(lines)
+        return b"\n".join((*self.heading, *lines))
+
+
 class Record(NamedTuple):
-    """The latest whole line.
+    """The latest whole record.
 
     Attributes:
         line: Its bytes, without the line's end.
-        arrived: When its end arrived, on the stream's clock.
+        arrived: When its end arrived, on the process's clock.
         age: Seconds since then.
-        number: Counted from 1, over all children of this stream.
+        number: Counted from 1, over all children of this process.
     """
 
     line: bytes
@@ -101,14 +137,16 @@ class Record(NamedTuple):
     number: int
 
 
-class Stream:
+class LineProcess:
     """One command, kept running. Every method may be called from any thread.
 
     Args:
         argv: Absolute path and arguments.
         silence: Seconds without a record after which the child is replaced.
+        environment: Variables besides the reduced environment.
         files: Names and texts of files in its working directory, which only this user may enter.
-        opening: How a record begins; lines that begin otherwise are no records (banners, warnings) but words.
+        opening: How a record begins: the first bytes of its line, others being no records (banners, warnings) but words; or a
+            pattern that the first line of a block matches, where a record is a block of lines.
         max_line: Bytes above which a line is dropped.
         clock: Where the age of a record and the silence are taken from.
         first_pause: Seconds before a child is replaced for the first time.
@@ -126,8 +164,9 @@ class Stream:
         argv: Sequence[str],
         *,
         silence: float,
-        files: Mapping[str, str] = NO_FILES,
-        opening: bytes = b"{",
+        environment: Mapping[str, str] = NOTHING,
+        files: Mapping[str, str] = NOTHING,
+        opening: bytes | re.Pattern[bytes] = b"{",
         max_line: int = MAX_LINE,
         clock: Clock = SYSTEM_CLOCK,
         first_pause: float = FIRST_PAUSE,
@@ -135,6 +174,8 @@ class Stream:
         if not argv or not argv[0].startswith("/"):
             raise ValueError(f"a command needs an absolute path: {list(argv)!r}")
         self._argv = tuple(argv)
+        self._name = argv[0].rpartition("/")[2]
+        self._environment = environment
         self._files = dict(files)
         self._silence = silence
         self._opening = opening
@@ -150,7 +191,7 @@ class Stream:
         self._due = 0.0
         self.starts = 0
         self.ends = 0
-        _STREAMS.add(self)
+        _PROCESSES.add(self)
         self._thread = threading.Thread(target=self._supervise, name=f"accelmetrics {self._name}", daemon=True)
         self._thread.start()
 
@@ -181,22 +222,16 @@ class Stream:
             self._closed, self._failure = True, CLOSED
             self._news.notify_all()
             if self._child is not None:
-                self._child.kill_group()
+                self._child.abandon()
         if threading.current_thread() is not self._thread:
-            self._thread.join(REAP * 4)
+            self._thread.join(ENDING)
 
     def forget(self) -> None:
-        """After a fork, in the new process: the child is not this process's, nor are the thread and who holds the lock."""
+        """After a fork, in the new process: the child is not this process's, nor are the thread and the owner of the lock."""
         self._news = threading.Condition()
-        self._closed, self._failure, self._record = True, FORKED, None
-        if self._child is not None:
-            self._child.disown()
+        self._closed, self._failure, self._record, self._child = True, FORKED, None, None
 
-    @property
-    def _name(self) -> str:
-        return self._argv[0].rpartition("/")[2]
-
-    # From here on: what the stream's own thread does.
+    # From here on: what the process's own thread does.
 
     def _supervise(self) -> None:
         while not self._closed:
@@ -207,85 +242,89 @@ class Stream:
                 failure = error.unavailable
             if self._clock.monotonic() - started >= STEADY:
                 self._pause = self._first_pause
-            self._rest(failure)
-
-    def _rest(self, failure: Unavailable) -> None:
-        self._fail(failure)
-        with self._news:
-            self.ends += 1
-            self._news.notify_all()
-            self._news.wait_for(lambda: self._closed, self._pause)
-        self._pause = min(LAST_PAUSE, self._pause * 2)
+            self._fail(failure)
+            with self._news:
+                self._child = None
+                self.ends += 1
+                self._news.notify_all()
+                self._news.wait_for(lambda: self._closed, self._pause)
+            self._pause = min(LAST_PAUSE, self._pause * 2)
 
     def _run(self) -> Unavailable:
         """One child, from its start to its end: why it has ended."""
-        with Child(self._argv, files=self._files, kept=True) as child:
-            self.starts += 1
-            if not self._adopt(child):
-                return CLOSED
-            silent = self._listen(child)
+        with Child(self._argv, environment=self._environment, files=self._files) as child:
             with self._news:
-                self._child = None  # before its number may become another's
-            status = None if silent else child.reap(REAP)
-            ended = child.process.returncode is not None
+                self._words, self._noisy = b"", False
+                self._due = self._clock.monotonic() + max(self._silence, START_UP)
+                self._child = child
+                if self._closed:
+                    return CLOSED
+            self.starts += 1
+            silent = self._listen(child)
+            ended = child.ended
             child.kill()  # all of it, or what it left behind
-        if status is None:
+            status = child.reap()
+        if silent:
             reason = Reason.PARSE_ERROR if self._noisy else Reason.TIMED_OUT
             return self._told(reason, f"gave no record for {self._silence:g} s and was killed")
         if not ended:
             return self._told(Reason.DRIVER_ERROR, "closed its output and was killed")
-        return self._told(_REASONS.get(status, Reason.DRIVER_ERROR), _ending(status))
-
-    def _adopt(self, child: Child) -> bool:
-        with self._news:
-            self._words, self._noisy = b"", False
-            self._due = self._clock.monotonic() + max(self._silence, START_UP)
-            self._child = None if self._closed else child
-            return self._child is not None
+        return self._told(Reason.DRIVER_ERROR, f"ended with status {status}" if status >= 0 else f"was ended by signal {-status}")
 
     def _listen(self, child: Child) -> bool:
         """Read until the child has ended, or closed its outputs (False), or was silent for too long (True)."""
-        lines = Lines(self._max_line)
-        stdout, stderr = child.outputs
-        with selectors.DefaultSelector() as selector:
-            selector.register(stdout, selectors.EVENT_READ, lambda chunk: self._take(lines, chunk))
-            selector.register(stderr, selectors.EVENT_READ, self._note)
-            while selector.get_map():
+        take = self._taker()
+        with child.selector() as selector:
+            while any(key.data is not None for key in selector.get_map().values()):
                 ready = selector.select(GLANCE)
                 for key, _ in ready:
                     chunk = os.read(key.fd, CHUNK)
-                    if chunk:
-                        key.data(chunk)
-                    else:
+                    if key.data is None:
+                        child.note_end(chunk)
+                    elif chunk:
+                        self._note(chunk) if key.data else take(chunk)
+                    if not chunk or key.data is None:
                         selector.unregister(key.fileobj)
+                if not ready:
+                    take(b"")
                 if self._clock.monotonic() >= self._due:
                     return True
-                if not ready and child.ended():  # what it left behind holds its outputs open
+                if not ready and child.ended:  # what it left behind holds its outputs open
                     return False
+            # It has closed its outputs: its end is told soon, unless it goes on without them.
+            for key, _ in selector.select(GLANCE) if selector.get_map() else ():
+                child.note_end(os.read(key.fd, CHUNK))
         return False
 
-    def _take(self, lines: Lines, chunk: bytes) -> None:
-        """Part of standard output."""
-        dropped = lines.dropped
-        complete = lines.feed(chunk)
-        records = [line for line in complete if line.startswith(self._opening)]
-        for line in complete:
-            if not line.startswith(self._opening):
+    def _taker(self) -> Callable[[bytes], None]:
+        """What takes the pieces of standard output; an empty piece says that nothing came for a while."""
+        lines, opening = Lines(self._max_line), self._opening
+        blocks = None if isinstance(opening, bytes) else Blocks(opening)
+
+        def take(chunk: bytes) -> None:
+            dropped = lines.dropped
+            complete = lines.feed(chunk) if chunk else []
+            if blocks is not None:
+                self._publish(blocks.feed(complete) if chunk else blocks.quiet())
+            elif isinstance(opening, bytes):
+                self._publish([line for line in complete if line.startswith(opening)])
+                strange = [line for line in complete if not line.startswith(opening)]
+                if strange:
+                    self._noisy = True
+                    self._note(b"\n".join(strange) + b"\n")
+                if len(strange) == len(complete) > 0 and self._failure is not None:
+                    self._fail(self._told(Reason.PARSE_ERROR, "has printed no record"))
+            if lines.dropped > dropped and not complete:
                 self._noisy = True
-                self._note(line + b"\n")
-        if records:
-            self._publish(records)
-        elif lines.dropped > dropped:
-            self._noisy = True
-            self._fail(Unavailable(Reason.PARSE_ERROR, f"{self._name} printed a line of more than {self._max_line} bytes: dropped"))
-        elif complete and self._failure is not None:
-            self._fail(self._told(Reason.PARSE_ERROR, "has printed no record"))
+                self._fail(Unavailable(Reason.PARSE_ERROR, f"{self._name} printed a line of more than {self._max_line} bytes: dropped"))
+
+        return take
 
     def _publish(self, records: list[bytes]) -> None:
         now = self._clock.monotonic()
-        self._due = now + self._silence
         with self._news:
-            if not self._closed:
+            if records and not self._closed:
+                self._due = now + self._silence
                 number = self._record[2] if self._record else 0
                 self._record = records[-1], now, number + len(records)
                 self._failure = None
@@ -305,22 +344,79 @@ class Stream:
         return Unavailable(reason, f"{self._name} {what}" + (f"; its last words: {words}" if words else ""))
 
 
-_REASONS = {NOT_FOUND: Reason.DRIVER_UNAVAILABLE, NOT_EXECUTABLE: Reason.NO_PERMISSION}
-
-
-def _ending(status: int) -> str:
-    """An exit status in words: ``ended with status 1``, ``was ended by signal 9``."""
-    number = -status if status < 0 else status - BY_SIGNAL
-    return f"was ended by signal {number}" if number > 0 else f"ended with status {status}"
-
-
-_STREAMS: WeakSet[Stream] = WeakSet()
+_PROCESSES: WeakSet[LineProcess] = WeakSet()
 
 
 def _forget_all() -> None:
-    for stream in list(_STREAMS):
-        stream.forget()
+    for process in list(_PROCESSES):
+        process.forget()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all)
+
+
+class LinePoll:
+    """The latest record of a command as a poll; see :func:`stream`."""
+
+    def __init__(self, process: LineProcess, parse: Callable[[str], Iterable[DeviceSample]], stale: float) -> None:
+        self._process = process
+        self._parse = parse
+        self._stale = stale
+        self._number = 0
+        self._samples: tuple[DeviceSample, ...] = ()
+
+    def __call__(self) -> Iterable[DeviceSample]:
+        """The devices of the latest record; parsed once.
+
+        Raises:
+            SourceError: There is none, or it is too old.
+        """
+        record = self._process.latest()
+        if record is None or record.age > self._stale:
+            why = self._process.failure or Unavailable(Reason.STALE, "its last record is too old")
+            raise SourceError(why.reason, why.detail)
+        if record.number != self._number:
+            samples = self._parse(record.line.decode("utf-8", "replace"))
+            self._samples = tuple(sample._replace(read_at=record.arrived) for sample in samples)
+            self._number = record.number
+        return self._samples
+
+    def close(self) -> None:
+        """End the command."""
+        self._process.close()
+
+
+def stream(
+    command: Command,
+    parse: Callable[[str], Iterable[DeviceSample]],
+    *,
+    interval: float = 1.0,
+    begins: str = "",
+    opening: str = "{",
+    files: Mapping[str, str] = NOTHING,
+    first: float = 5.0,
+) -> Connect:
+    """Connect a polled backend to a command that prints a record per interval for as long as it lives.
+
+    Args:
+        command: The command.
+        parse: From a record's text to the devices.
+        interval: Seconds between two records; one that is older than three is stale, and after ten the command is started anew.
+        begins: A regular expression for the first line of a record of several lines. The lines before the first record (a heading)
+            are put in front of each.
+        opening: How a record of one line begins.
+        files: Names and texts of files in the command's working directory.
+        first: Seconds to wait for the first record.
+    """
+
+    def connect() -> LinePoll:
+        pattern = re.compile(begins.encode()) if begins else opening.encode()
+        process = LineProcess(command.argv(), silence=10 * interval, environment=command.environment, files=files, opening=pattern)
+        if process.wait(first) is None:
+            why = process.failure or NO_NEWS
+            process.close()
+            raise SourceError(why.reason, why.detail)
+        return LinePoll(process, parse, 3 * interval)
+
+    return connect

@@ -1,14 +1,14 @@
-"""A small process between us and a long-lived command, run as a script: it ends the command when we are gone.
+"""A small process between us and a command, run as a script: it ends the command when we ask for it, or are gone.
 
-Its standard input is a pipe that nobody writes to and that the kernel closes when our process ends, in whatever way. The
-keeper then kills the command, what that has started, and itself. It shares the command's process group, so one signal to
-the group ends them all; the command's outputs are ours directly. This holds on every POSIX system, needs no code between
-fork and exec, and does not depend on which thread started the command, as the kernel's parent-death signal does.
+Its standard input is a pipe that the kernel closes when our process ends, in whatever way. It then kills the command, what that
+has started and itself. This holds on every POSIX system, needs no code between fork and exec, and does not depend on which thread
+started the command, as the kernel's parent-death signal does.
+
+Usage: ``parent_watchdog.py MARK DIRECTORY STATUS COMMAND [ARGUMENT…]``. The command's outputs are ours directly; its exit status
+(negative by a signal, ``!errno`` when it cannot be started) is written to the descriptor STATUS. Then a byte on standard input says
+that what the command left behind may live; the end of standard input says that it must not.
 
 Only modules that an interpreter without ``site`` starts quickly with are imported.
-
-Usage: ``parent_watchdog.py <directory to remove> <mark> <absolute path> [arguments]``. Its exit status is the command's, 128 and the
-signal's number if one ended it, 126 if it may not be executed and 127 if it is not there, as other launchers have it.
 """
 
 import os
@@ -16,45 +16,33 @@ import signal
 import sys
 import threading
 
-NOT_EXECUTABLE = 126
-NOT_FOUND = 127
-BY_SIGNAL = 128
-
-ENDING = threading.Lock()
-"""Held by whoever ends this process, so that it does not end in the middle of tidying up."""
+SWEEPS = 5
+"""How often descendants are looked for: one that is being killed may start another."""
 
 
-def main(directory: str, mark: str, argv: list[str]) -> int:
-    """Start the command and wait for its end, or for ours."""
+def main(mark: str, directory: str, status: int, argv: list[str]) -> None:
+    """Start the command, report its end, and wait for the word or for the end of the process that started us."""
+    os.set_inheritable(status, False)
     try:
         pid = os.posix_spawn(argv[0], argv, os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)])
     except OSError as error:
-        sys.stderr.write(f"{argv[0]}: {error.strerror}\n")
-        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-    close_outputs()
-    threading.Thread(target=watch, args=(directory, mark), daemon=True).start()
-    status = os.waitpid(pid, 0)[1]
-    ENDING.acquire()
-    return BY_SIGNAL + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-
-
-def close_outputs() -> None:
-    """Only the command writes from here on: when it closes its outputs, they are closed."""
+        os.write(status, b"!%d" % (error.errno or 0))
+        return
     nothing = os.open(os.devnull, os.O_WRONLY)
-    for output in (1, 2):
+    for output in (1, 2):  # only the command writes from here on: when it closes its outputs, they are closed
         os.dup2(nothing, output)
-
-
-def watch(directory: str, mark: str) -> None:
-    """Wait for the end of the process that started us, then leave nothing behind."""
-    while os.read(0, 4096):
-        pass
-    ENDING.acquire()
-    for pid in marked(mark):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except OSError:  # it has just ended
-            continue
+    threading.Thread(target=report, args=(pid, status), daemon=True).start()
+    if os.read(0, 1):
+        return
+    for _ in range(SWEEPS):
+        family = descendants(mark)
+        for member in family:
+            try:
+                os.kill(member, signal.SIGKILL)
+            except OSError:  # it has just ended
+                continue
+        if not family:
+            break
     if directory:
         import shutil  # only now
 
@@ -62,19 +50,54 @@ def watch(directory: str, mark: str) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def marked(mark: str) -> list[int]:
-    """What the command started and what left its group, where there is a ``/proc`` to find them by their environment."""
+def report(pid: int, status: int) -> None:
+    """Write how the command ended."""
+    code = os.waitpid(pid, 0)[1]
+    os.write(status, b"%d" % (-os.WTERMSIG(code) if os.WIFSIGNALED(code) else os.WEXITSTATUS(code)))
+    os.close(status)
+
+
+def descendants(mark: str) -> list[int]:
+    """List living processes below this one, and those that carry its mark in their environment where there is a ``/proc``."""
+    parents = dict(_proc() if os.path.isdir("/proc/self") else _ps())  # noqa: PTH112  pathlib is slow to import
+    found, newest = set(), {os.getpid(), *(pid for pid in parents if _is_marked(pid, mark))}
+    while newest:
+        found |= newest
+        newest = {pid for pid, parent in parents.items() if parent in newest} - found
+    return sorted(found - {os.getpid()})
+
+
+def _proc() -> list[tuple[int, int]]:
+    """Every process and its parent."""
     found = []
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():  # noqa: PTH112, PTH208  pathlib is slow to import
-        if name.isdigit() and int(name) != os.getpid():
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdigit():
             try:
-                with open(f"/proc/{name}/environ", "rb") as file:  # noqa: PTH123  pathlib is slow to import
-                    if mark.encode() in file.read():
-                        found.append(int(name))
-            except OSError:  # it ended, or is another user's
+                with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+            except OSError:  # it has just ended
                 continue
+            if state != b"Z":
+                found.append((int(name), int(parent)))
     return found
 
 
+def _ps() -> list[tuple[int, int]]:
+    """The same where there is no ``/proc``."""
+    import subprocess
+
+    listed = subprocess.run(["/bin/ps", "-axo", "pid=,ppid=,stat="], capture_output=True, text=True, timeout=5, check=False).stdout
+    rows = [line.split() for line in listed.splitlines()]
+    return [(int(row[0]), int(row[1])) for row in rows if len(row) > 2 and not row[2].startswith("Z")]
+
+
+def _is_marked(pid: int, mark: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+            return mark.encode() in file.read()
+    except OSError:  # it ended, or is another user's
+        return False
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:])

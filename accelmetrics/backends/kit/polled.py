@@ -8,10 +8,34 @@ it stays the latest.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from accelmetrics.backends.clock import Clock
+from accelmetrics.schemas.identity import DeviceProcess
+
+Record = Mapping[str, Any]
+"""What a source says of one device, as it is printed."""
+
+
+class DeviceSample(NamedTuple):
+    """One device as a poll found it.
+
+    Attributes:
+        record: What the source says of it; or a function that reads it, called when the device is read.
+        processes: The processes that use it; None where the source cannot say.
+        read_at: When the source took the numbers, on the monotonic clock; None for when the poll ended.
+    """
+
+    record: Record | Callable[[], Record]
+    processes: tuple[DeviceProcess, ...] | None = None
+    read_at: float | None = None
+
+
+PollOnce = Callable[[], Iterable[DeviceSample]]
+"""Asks the source once for all of its devices. May have a method ``close``."""
+Connect = Callable[[], PollOnce]
+"""Opens the source, or raises ``SourceError``."""
 
 
 class Poll(Protocol):

@@ -16,7 +16,7 @@ from typing import Any
 
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.kit.line_process import Record, Stream
+from accelmetrics.backends.kit.line_process import LineProcess, Record
 from accelmetrics.backends.neuron.report import COUNTERS, EXECUTION, MEMORY, Report, parse
 from accelmetrics.backends.neuron.scope import choose, picked_core
 from accelmetrics.backends.neuron.sysfs import chips
@@ -66,7 +66,7 @@ class MonitorDriver:
         self._latest: tuple[int, Report, float] | None = None
         self._bad: tuple[int, SourceError] | None = None
         self._clock = clock
-        self.stream = Stream(
+        self.stream = LineProcess(
             [path, "-c", CONFIGURATION],
             silence=max(float(SILENCE), SILENCE * period),
             files={CONFIGURATION: configuration(period)},

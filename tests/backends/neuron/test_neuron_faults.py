@@ -76,7 +76,7 @@ def test_a_tool_whose_interpreter_is_missing(tool: NeuronMonitorStandIn) -> None
     tool.command.write_text("#!/nonexistent/interpreter\n")
     failure = opening_failure()
     assert failure.reason == Reason.DRIVER_UNAVAILABLE
-    assert "No such file" in failure.message
+    assert "the interpreter that it names is not" in failure.message
 
 
 def test_the_tool_without_the_driver_says_so(tool: NeuronMonitorStandIn) -> None:
