@@ -35,7 +35,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, NamedTuple
@@ -292,15 +292,15 @@ class Child:
         self._mark = uuid4().hex
         self.directory = _make_directory()
         self._status, status = os.pipe()
-        try:
-            self._write(files)
-            self.process = self._start(argv, environment, status)
-        except BaseException:
-            os.close(self._status)
-            _remove(self.directory)
-            raise
-        finally:
-            os.close(status)
+        with ExitStack() as undo:
+            undo.callback(_remove, self.directory)
+            undo.callback(os.close, self._status)
+            try:
+                self._write(files)
+                self.process = self._start(argv, environment, status)
+            finally:
+                os.close(status)
+            undo.pop_all()
         _RUNNING.add(self)
 
     def _write(self, files: Mapping[str, str]) -> None:
