@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_mock import MockerFixture
 
 from accelmetrics.backends.contract import Backend, Driver, Reading, ReadOptions
 from accelmetrics.backends.host import backend
@@ -172,6 +173,19 @@ def test_progress_is_reported_part_by_part(tree: HostTree) -> None:
         tree.process(pid, parent=PID)
     watch.driver.reader(ReadOptions(PID, children=True)).read(0, progress)
     assert len(progress) >= 2 * alone + 50
+
+
+def test_a_reading_between_the_slow_ones_reads_two_files_and_opens_none(tree: HostTree, mocker: MockerFixture) -> None:
+    """Memory and the process: what is paced is not looked at, what is read is held open."""
+    watch = tree.reader(disk_paths=("/",))
+    for _ in range(3):
+        watch.read(1.0)
+    calls = {name: mocker.spy(os, name) for name in ("open", "pread", "listdir", "stat", "statvfs", "readlink")}
+    values = watch.read(0.1)
+    assert {name: spy.call_count for name, spy in calls.items() if spy.call_count} == {"pread": 2}
+    assert {"memory_percent", "proc.memory.rssMB", "disk.in", "network.sent", "disk./.usageGB"} <= values.keys(), "others are kept"
+    watch.read(0.4)
+    assert calls["pread"].call_count == 2 + 3, "the CPUs too, twice a second"
 
 
 def test_a_closed_driver_holds_no_descriptor_and_reads_again_when_asked(tree: HostTree) -> None:

@@ -1,9 +1,22 @@
-"""Host memory, swap, and the limits of version 2 cgroups."""
+"""Host memory and swap; where a cgroup lies, what limits it, throttling and kills."""
+
+import os
+import shutil
 
 import pytest
 
-from accelmetrics.backends.host.memory import parse_meminfo
-from tests.backends.host.tree import GIB, MEMINFO, PAGE, PID, HostTree
+from accelmetrics.backends.host import backend
+from accelmetrics.backends.host.memory import (
+    Mount,
+    directory_of,
+    levels_of,
+    parse_limit,
+    parse_meminfo,
+    parse_mounts,
+    parse_path,
+    parse_quota,
+)
+from tests.backends.host.tree import GIB, MEMINFO, PAGE, PID, TICK, HostTree
 
 
 def test_without_a_cgroup_the_hosts_memory_is_the_measure(tree: HostTree) -> None:
@@ -108,3 +121,219 @@ def test_without_any_memory_each_key_has_a_reason(tree: HostTree) -> None:
     assert "proc.memory.rssMB" in watch.read()
     assert {watch.reason(key) for key in ("memory_percent", "proc.memory.availableMB", "swap.used_percent")} == {"parse_error"}
     assert watch.reason("proc.memory.percent") == "not_supported"
+
+
+V1 = """12:pids:/user.slice
+4:memory:/process_api/cd63d17d
+1:name=systemd:/
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        (b"0::/\n", "/"),
+        (b"0::/system.slice/docker-ab.scope\n", "/system.slice/docker-ab.scope"),
+        (V1.encode() + b"0::/init.scope\n", "/init.scope"),
+        (b"0::/gone (deleted)\n", "/gone"),
+        (V1.encode(), None),
+        (b"", None),
+    ],
+)
+def test_the_path_is_that_of_version_2(text: bytes, path: str | None) -> None:
+    assert parse_path(text) == path
+
+
+def test_mounts_are_found_among_others_with_and_without_optional_fields() -> None:
+    text = (
+        b"31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n"
+        b"35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+        b"41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 master:3 - cgroup2 cgroup2 rw\n"
+        b"42 31 0:38 /a\\040b /mnt/c\\040d rw - cgroup2 cgroup2 rw\n"
+        b"43 31 0:39 / /mnt/cgroup2 rw - ext4 /dev/sda1 rw\n"
+    )
+    assert parse_mounts(text) == [Mount("/", "/sys/fs/cgroup/unified"), Mount("/a b", "/mnt/c d")]
+
+
+@pytest.mark.parametrize(
+    ("mount", "path", "directory"),
+    [
+        (Mount("/", "/sys/fs/cgroup"), "/", "/sys/fs/cgroup"),
+        (Mount("/", "/sys/fs/cgroup"), "/a/b", "/sys/fs/cgroup/a/b"),
+        (Mount("/docker/ab", "/sys/fs/cgroup"), "/docker/ab", "/sys/fs/cgroup"),
+        (Mount("/docker/ab", "/sys/fs/cgroup"), "/docker/ab/child", "/sys/fs/cgroup/child"),
+        (Mount("/docker/ab", "/sys/fs/cgroup"), "/docker/abc", "/sys/fs/cgroup/docker/abc"),
+        (Mount("/", "/sys/fs/cgroup"), "/../sibling", None),
+        (Mount("/..", "/sys/fs/cgroup"), "/", None),
+    ],
+)
+def test_a_bind_mounts_root_is_stripped_from_the_path(mount: Mount, path: str, directory: str | None) -> None:
+    assert directory_of(mount, path) == directory
+
+
+def test_the_levels_end_at_the_mount() -> None:
+    mount = Mount("/docker/ab", "/sys/fs/cgroup")
+    assert levels_of(mount, "/sys/fs/cgroup/x/y") == ["/sys/fs/cgroup/x/y", "/sys/fs/cgroup/x", "/sys/fs/cgroup"]
+    assert levels_of(mount, "/sys/fs/cgroup") == ["/sys/fs/cgroup"]
+
+
+@pytest.mark.parametrize(("text", "cpus"), [(b"max 100000\n", None), (b"150000 100000\n", 1.5), (b"5000 10000\n", 0.5)])
+def test_quotas(text: bytes, cpus: float | None) -> None:
+    assert parse_quota(text) == cpus
+
+
+@pytest.mark.parametrize("text", [b"", b"100000", b"100000 0", b"-1 100000", b"a b"])
+def test_a_quota_that_is_none_is_an_error(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        parse_quota(text)
+
+
+def test_limits_beyond_32_bits_are_read() -> None:
+    assert parse_limit(b"9223372036854771712\n") == 9223372036854771712
+    assert parse_limit(b"max\n") is None
+
+
+def test_a_container_sees_its_limits_at_the_root_of_its_mount(tree: HostTree) -> None:
+    tree.cgroup("/system.slice/docker-ab.scope", mount_root="/system.slice/docker-ab.scope")
+    tree.level("", memory_max=str(4 * GIB), memory_current=str(2 * GIB))
+    assert tree.reader().read()["memory_percent"] == pytest.approx(50.0)
+
+
+def test_a_container_with_its_own_namespace_sees_them_there_too(tree: HostTree) -> None:
+    tree.cgroup("/")
+    tree.level("", memory_max=str(4 * GIB), memory_current=str(GIB))
+    assert tree.reader().read()["memory_percent"] == pytest.approx(25.0)
+
+
+def test_the_hybrid_hierarchy_is_read_where_it_is_mounted(tree: HostTree) -> None:
+    tree.cgroup("/job", mount_point="/sys/fs/cgroup/unified")
+    tree.write("/sys/fs/cgroup/unified/job/memory.max", f"{4 * GIB}\n")
+    tree.write("/sys/fs/cgroup/unified/job/memory.current", f"{GIB}\n")
+    assert tree.reader().read()["memory_percent"] == pytest.approx(25.0)
+
+
+def test_version_1_alone_is_not_read_and_says_so(tree: HostTree) -> None:
+    tree.write(f"/proc/{PID}/cgroup", V1)
+    tree.write("/sys/fs/cgroup/memory/process_api/cd63d17d/memory.limit_in_bytes", str(GIB))
+    watch = tree.reader()
+    assert watch.read()["memory_percent"] == pytest.approx(50.0)
+    assert watch.reason("proc.cpu.throttledPercent") == watch.reason("proc.memory.oomKills") == "not_supported"
+    assert "version 2" in watch.detail("proc.memory.oomKills")
+
+
+def test_without_a_mount_table_the_usual_place_is_tried(tree: HostTree) -> None:
+    tree.write(f"/proc/{PID}/cgroup", "0::/job\n")
+    tree.level("/job", memory_max=str(4 * GIB), memory_current=str(GIB))
+    assert tree.reader().read()["memory_percent"] == pytest.approx(25.0)
+
+
+def test_throttling_is_the_share_of_periods_at_the_tightest_quota(tree: HostTree) -> None:
+    tree.cgroup("/pod/box")
+    tree.level("/pod", cpu_max="50000 100000", cpu_stat="usage_usec 5\nnr_periods 100\nnr_throttled 10\nthrottled_usec 99")
+    tree.level("/pod/box", cpu_max="200000 100000", cpu_stat="nr_periods 100\nnr_throttled 0")
+    watch = tree.reader()
+    assert "proc.cpu.throttledPercent" not in watch.read()
+    assert watch.reason("proc.cpu.throttledPercent") == "needs_interval"
+    tree.level("/pod", cpu_stat="usage_usec 6\nnr_periods 110\nnr_throttled 14\nthrottled_usec 100")
+    assert watch.read(1.0)["proc.cpu.throttledPercent"] == pytest.approx(40.0)
+
+
+def test_an_interval_without_a_period_has_no_share_of_periods(tree: HostTree) -> None:
+    tree.cgroup("/job")
+    tree.level("/job", cpu_max="50000 100000", cpu_stat="nr_periods 100\nnr_throttled 10")
+    watch = tree.reader()
+    watch.read()
+    assert "proc.cpu.throttledPercent" not in watch.read(0.05)
+    assert watch.reason("proc.cpu.throttledPercent") == "needs_interval"
+    assert "period" in watch.detail("proc.cpu.throttledPercent")
+
+
+def test_throttling_without_a_quota_is_not_supported(tree: HostTree) -> None:
+    tree.cgroup("/job")
+    tree.level("/job", cpu_max="max 100000", cpu_stat="nr_periods 0\nnr_throttled 0")
+    watch = tree.reader()
+    watch.read()
+    assert watch.reason("proc.cpu.throttledPercent") == "not_supported"
+    assert "quota" in watch.detail("proc.cpu.throttledPercent")
+
+
+def test_kills_count_from_the_first_reading(tree: HostTree) -> None:
+    tree.cgroup("/job")
+    tree.level("/job", memory_events="low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0")
+    watch = tree.reader()
+    assert "proc.memory.oomKills" not in watch.read()
+    assert watch.reason("proc.memory.oomKills") == "needs_interval"
+    assert watch.read(1.0)["proc.memory.oomKills"] == 0
+    tree.level("/job", memory_events="oom 4\noom_kill 5")
+    assert watch.read(1.0)["proc.memory.oomKills"] == 3
+
+
+def test_a_process_moved_to_another_cgroup_is_counted_anew_there(tree: HostTree) -> None:
+    tree.cgroup("/one")
+    tree.level("/one", memory_events="oom_kill 2")
+    tree.level("/two", memory_events="oom_kill 900")
+    watch = tree.reader()
+    watch.read()
+    assert watch.read(1.0)["proc.memory.oomKills"] == 0
+    tree.cgroup("/two")
+    assert "proc.memory.oomKills" not in watch.read(1.0)
+    assert watch.read(1.0)["proc.memory.oomKills"] == 0
+
+
+def test_the_quota_divides_cpu_where_it_is_below_the_affinity(tree: HostTree) -> None:
+    tree.cgroup("/job")
+    tree.level("/job", cpu_max="50000 100000")
+    watch = tree.reader()
+    watch.read()
+    tree.process(PID, ticks=TICK // 4)
+    assert watch.read(1.0)["cpu"] == pytest.approx(50.0)
+
+
+def test_a_quota_above_the_affinity_does_not(tree: HostTree) -> None:
+    tree.cgroup("/job")
+    tree.level("/job", cpu_max="1600000 100000")
+    watch = tree.reader()
+    watch.read()
+    tree.process(PID, ticks=TICK)
+    assert watch.read(1.0)["cpu"] == pytest.approx(50.0)
+
+
+def test_a_broken_limit_is_a_parse_error_and_costs_its_own_keys(tree: HostTree) -> None:
+    tree.cgroup("/job")
+    tree.level("/job", cpu_max="rubbish", memory_events="oom_kill 1")
+    watch = tree.reader()
+    assert "memory_percent" in watch.read()
+    assert watch.reason("proc.cpu.throttledPercent") == "parse_error"
+
+
+def test_a_process_that_ended_is_not_in_use_here_too(tree: HostTree) -> None:
+    """Its cgroup's keys say what its other keys say."""
+    tree.cgroup("/job")
+    tree.level("/job", cpu_max="100000 100000", cpu_stat="nr_periods 1\nnr_throttled 0", memory_events="oom_kill 1")
+    watch = tree.reader()
+    watch.read()
+    shutil.rmtree(tree.root / "proc" / str(PID))
+    watch.driver.close()  # a kept descriptor of a file that was removed reads on, one of a real /proc does not
+    watch.read(1.0)
+    for key in ("cpu", "proc.cpu.throttledPercent", "proc.memory.oomKills"):
+        assert (watch.reason(key), watch.detail(key)) == ("not_in_use", f"process {PID} has ended")
+
+
+def test_a_process_that_never_was_is_not_in_use_here_too(tree: HostTree) -> None:
+    watch = tree.reader(pid=99)
+    watch.read()
+    for key in ("cpu", "proc.cpu.throttledPercent", "proc.memory.oomKills"):
+        assert (watch.reason(key), watch.detail(key)) == ("not_in_use", "there is no process 99")
+
+
+def test_detection_names_the_limits(tree: HostTree) -> None:
+    tree.cgroup("/job", pid=os.getpid())
+    tree.level("/job", memory_max=str(4 * GIB), cpu_max="150000 100000")
+    found = backend.detect()
+    assert found.present
+    assert "cgroup v2 limit 4 GiB and 1.5 CPUs" in found.evidence
+
+
+def test_detection_says_where_there_is_no_version_2(tree: HostTree) -> None:
+    tree.write(f"/proc/{os.getpid()}/cgroup", V1)
+    assert "no cgroup v2" in backend.detect().evidence

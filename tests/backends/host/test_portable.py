@@ -39,7 +39,7 @@ def test_readings_are_sound_and_agree_with_psutil(driver: HostDriver) -> None:
     second = reader.read(0, [])
     assert_sound(second)
     values = values_of(second)
-    assert values["cpu"] > 5
+    assert values["cpu"] > 0
     assert values["proc.memory.rssMB"] == pytest.approx(psutil.Process().memory_info().rss / 2**20, rel=0.05)
     assert values["memory_percent"] == pytest.approx(psutil.virtual_memory().percent, abs=5)
     assert values["network.sent"] >= 0

@@ -25,7 +25,7 @@ from accelmetrics.backends.host.processor import CpuTime, busy_percent, energy_u
 from accelmetrics.backends.kit.system import VARIABLE
 from accelmetrics.schemas.reasons import Reason
 from tests.backends.host.test_contract import FIXED, assert_sound
-from tests.backends.host.test_sensors import zone
+from tests.backends.host.test_processor import zone
 from tests.backends.host.tree import GIB, PID, HostTree
 
 PARSERS: list[Callable[[bytes], object]] = [

@@ -1,11 +1,122 @@
-"""CPU temperature and power."""
+"""CPU shares, CPU temperature and power."""
 
 import os
 
 import pytest
 
-from accelmetrics.backends.host.processor import energy_used, parse_millidegrees
-from tests.backends.host.tree import HostTree
+from accelmetrics.backends.host.processor import CpuTime, busy_percent, energy_used, parse_millidegrees, parse_stat
+from accelmetrics.schemas.reasons import Unavailable
+from tests.backends.host.tree import GIB, PID, HostTree
+
+
+def test_the_busy_share_is_taken_over_the_readers_interval(tree: HostTree) -> None:
+    watch = tree.reader()
+    assert not any(key.endswith("cpu_percent") for key in watch.read())
+    assert watch.reason("cpu.0.cpu_percent") == "needs_interval"
+    tree.stat({0: (125, 975), 1: (200, 900)})
+    values = watch.read(1.0)
+    assert values["cpu.0.cpu_percent"] == pytest.approx(25.0)
+    assert values["cpu.1.cpu_percent"] == 0.0
+
+
+def test_guest_time_stands_in_user_time_and_is_not_counted_twice() -> None:
+    before = parse_stat(b"cpu0 100 0 0 100 0 0 0 0 100 0\n")[0]
+    after = parse_stat(b"cpu0 150 0 0 150 0 0 0 0 150 0\n")[0]
+    assert busy_percent(before, after) == pytest.approx(50.0)
+
+
+def test_waiting_for_a_disk_is_idle_and_stolen_time_is_busy() -> None:
+    before = parse_stat(b"cpu0 0 0 0 0 0 0 0 0\n")[0]
+    after = parse_stat(b"cpu0 0 0 0 25 50 0 0 25\n")[0]
+    assert busy_percent(before, after) == pytest.approx(25.0)
+
+
+def test_the_short_lines_of_old_kernels_are_read() -> None:
+    assert parse_stat(b"cpu  1 2 3 4\ncpu0 1 2 3 4\n") == {0: CpuTime(10, 4)}
+
+
+def test_the_sum_over_all_cpus_is_not_a_cpu() -> None:
+    assert list(parse_stat(b"cpu  1 2 3 4\ncpu3 1 2 3 4\ncpu17 5 5 5 5\ncpufreq 1\n")) == [3, 17]
+
+
+def test_iowait_that_the_kernel_corrects_downwards_does_not_pass_100() -> None:
+    assert busy_percent(CpuTime(1000, 900), CpuTime(1010, 890)) == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(("after", "words"), [(CpuTime(1000, 900), "no time"), (CpuTime(10, 9), "anew")])
+def test_without_time_between_two_readings_there_is_no_share(after: CpuTime, words: str) -> None:
+    share = busy_percent(CpuTime(1000, 900), after)
+    assert isinstance(share, Unavailable)
+    assert share.reason == "needs_interval"
+    assert words in share.detail
+
+
+def test_a_cpu_switched_off_takes_its_key_along_and_comes_back_with_needs_interval(tree: HostTree) -> None:
+    watch = tree.reader()
+    watch.read()
+    tree.stat({0: (150, 950)})
+    assert "cpu.1.cpu_percent" not in watch.read(1.0)
+    assert "cpu.1.cpu_percent" not in watch.reading.unavailable
+    tree.stat({0: (150, 1050), 1: (9, 9)})
+    watch.read(1.0)
+    assert watch.reason("cpu.1.cpu_percent") == "needs_interval"
+
+
+def test_from_the_third_reading_on_cpus_are_looked_at_twice_a_second(tree: HostTree) -> None:
+    """The kernel counts in ticks of 10 ms: a tenth of a second would have ten steps."""
+    watch = tree.reader()
+    watch.read()
+    tree.stat({0: (110, 990), 1: (200, 900)})
+    assert watch.read(0.1)["cpu.0.cpu_percent"] == pytest.approx(10.0), "the second reading has an interval, however short"
+    tree.stat({0: (120, 1080), 1: (200, 1000)})
+    assert watch.read(0.1)["cpu.0.cpu_percent"] == pytest.approx(10.0)
+    tree.stat({0: (130, 1020), 1: (200, 1000)})
+    assert watch.read(0.4)["cpu.0.cpu_percent"] == pytest.approx(100 * 20 / 50), "over the interval that was really taken"
+
+
+def test_a_file_that_cannot_be_read_once_is_read_again_at_the_next_reading(tree: HostTree) -> None:
+    """And the difference spans the gap."""
+    watch = tree.reader()
+    watch.read()
+    watch.read(0.1)
+    tree.write("/proc/stat", "rubbish")
+    assert "cpu.0.cpu_percent" not in watch.read(0.5)
+    tree.stat({0: (130, 970), 1: (200, 900)})
+    assert watch.read(0.1)["cpu.0.cpu_percent"] == pytest.approx(30.0)
+
+
+def test_between_two_looks_at_cpus_and_cgroup_the_process_is_measured_against_the_same(tree: HostTree) -> None:
+    """What those parts know stands until they look again; what they could not read is known no more."""
+    tree.cgroup("/job")
+    tree.level("/job", cpu_max="50000 100000", memory_max=str(GIB), memory_current=str(GIB // 2))
+    watch = tree.reader()
+    for number in range(6):
+        tree.process(PID, ticks=5 * number, pages=GIB // 4 // 4096)
+        values = watch.read(0.1)
+        assert values["proc.memory.percent"] == pytest.approx(25.0)
+        assert number == 0 or values["cpu"] == pytest.approx(100.0)
+    tree.level("/job", cpu_max="max 100000", memory_max="max")
+    tree.process(PID, ticks=125)
+    assert watch.read(1.0)["cpu"] == pytest.approx(50.0), "of the two CPUs that are on"
+    tree.remove("/proc/stat")
+    tree.process(PID, ticks=225)
+    assert watch.read(1.0)["cpu"] == pytest.approx(100.0 / min(8, os.cpu_count() or 1))
+
+
+def test_a_kernel_log_of_thousands_of_interrupts_is_read_whole(tree: HostTree) -> None:
+    lines = [f"cpu{number} 1 0 0 1 0 0 0 0 0 0" for number in range(300)]
+    tree.write("/proc/stat", "\n".join(["cpu 1 1 1 1", *lines, "intr " + "0 " * 60_000]))
+    watch = tree.reader()
+    watch.read()
+    watch.read(1.0)
+    assert sum(key.endswith(".cpu_percent") for key in watch.reading.unavailable) == 300
+
+
+def test_an_unreadable_file_costs_no_other_part(tree: HostTree) -> None:
+    tree.remove("/proc/stat")
+    values = tree.reader().read()
+    assert not any(key.startswith("cpu.0") for key in values)
+    assert "memory_percent" in values
 
 
 def chip(tree: HostTree, number: int, name: str, sensors: dict[str, tuple[str, int]]) -> None:

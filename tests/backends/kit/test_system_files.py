@@ -2,54 +2,66 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.kit.system import Files, KeptFile, read_once, reason_of
-from tests.backends.host.tree import HostTree
+from accelmetrics.backends.kit.system import VARIABLE, Files, KeptFile, read_once, reason_of
 
 
-def test_content_that_changes_is_read_anew(tree: HostTree) -> None:
-    tree.write("/proc/x", "1")
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What stands in front of all system files."""
+    (tmp_path / "proc").mkdir()
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def test_content_that_changes_is_read_anew(root: Path) -> None:
+    write(root / "proc/x", "1")
     file = KeptFile("/proc/x")
     assert file.read() == b"1"
-    tree.write("/proc/x", "22")
+    write(root / "proc/x", "22")
     assert file.read() == b"22"
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 70_000])
 @pytest.mark.parametrize("pieces", [True, False])
-def test_every_size_is_read_whole_at_once_and_again(tree: HostTree, size: int, pieces: bool) -> None:
-    tree.write("/proc/x", "a" * size)
+def test_every_size_is_read_whole_at_once_and_again(root: Path, size: int, pieces: bool) -> None:
+    write(root / "proc/x", "a" * size)
     file = KeptFile("/proc/x", pieces)
     assert len(file.read()) == len(file.read()) == len(read_once("/proc/x")) == size
 
 
-def test_a_file_handed_out_a_page_at_a_time_is_read_to_its_end(tree: HostTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree.write("/proc/x", "b" * 1000)
+def test_a_file_handed_out_a_page_at_a_time_is_read_to_its_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(root / "proc/x", "b" * 1000)
     real = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, size, offset: real(fd, min(size, 300), offset))
     assert len(KeptFile("/proc/x", pieces=True).read()) == 1000
 
 
-def test_a_file_that_comes_later_is_found(tree: HostTree) -> None:
+def test_a_file_that_comes_later_is_found(root: Path) -> None:
     file = KeptFile("/proc/later")
     with pytest.raises(FileNotFoundError):
         file.read()
-    tree.write("/proc/later", "here")
+    write(root / "proc/later", "here")
     assert file.read() == b"here"
 
 
-def test_a_descriptor_that_fails_is_opened_anew(tree: HostTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree.write("/proc/x", "1")
+def test_a_descriptor_that_fails_is_opened_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(root / "proc/x", "1")
     file = KeptFile("/proc/x")
     file.read()
     with monkeypatch.context() as patch:
         patch.setattr(os, "pread", lambda *_: (_ for _ in ()).throw(ProcessLookupError(errno.ESRCH, "gone")))
         with pytest.raises(ProcessLookupError):
             file.read()
-    tree.remove("/proc/x")
-    tree.write("/proc/x", "another")
+    (root / "proc/x").unlink()
+    write(root / "proc/x", "another")
     assert file.read() == b"another"
 
 
