@@ -1,5 +1,6 @@
-"""Writes what is derived from the metric catalogue: ``python -m scripts.generate [--check]``.
+"""Writes what is derived from tables of metrics: ``python -m scripts.generate [--check]``.
 
+- ``accelmetrics/backends/nvidia/conversion.py``: the conversion of what NVIDIA's GPUs are read for at every reading;
 - ``accelmetrics/schemas/metrics_models.py``: the typed views;
 - ``docs/schema.json``: the JSON Schema of the ``dump --json`` document;
 - ``docs/metrics.md``: the reference for readers.
@@ -17,9 +18,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+CONVERSION = Path("accelmetrics/backends/nvidia/conversion.py")
 MODELS = Path("accelmetrics/schemas/metrics_models.py")
 SCHEMA = Path("docs/schema.json")
 REFERENCE = Path("docs/metrics.md")
+
+
+def conversion() -> str:
+    """The text of the conversion of NVIDIA's fast metrics."""
+    from scripts.generate_conversion import render
+
+    return render()
 
 
 def models() -> str:
@@ -44,7 +53,7 @@ def reference() -> str:
 
 
 # The models come first: the schema is rendered with them importable and current.
-OUTPUTS: dict[Path, Callable[[], str]] = {MODELS: models, SCHEMA: schema, REFERENCE: reference}
+OUTPUTS: dict[Path, Callable[[], str]] = {CONVERSION: conversion, MODELS: models, SCHEMA: schema, REFERENCE: reference}
 
 
 def stale(root: Path = ROOT) -> list[Path]:
@@ -63,7 +72,7 @@ def write(root: Path = ROOT) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.generate", description="Write the files derived from the metric catalogue.")
+    parser = argparse.ArgumentParser(prog="python -m scripts.generate", description="Write the files derived from tables of metrics.")
     parser.add_argument("--check", action="store_true", help="write nothing, fail when a file is not current")
     if not parser.parse_args(arguments).check:
         write()

@@ -1,8 +1,7 @@
 """NVIDIA GPUs, through NVML (``libnvidia-ml.so.1``), the library behind nvidia-smi.
 
-How it reads: ``pynvml`` (nvidia-ml-py) loads and initialises the library and says once what each device is. A reading
-calls the library through ``ctypes`` partials bound once per device, whose answers land in one preallocated buffer that
-is decoded at once.
+How it reads: ``pynvml`` (nvidia-ml-py) loads and initialises the library. A reading calls the library through ``ctypes``
+partials bound once per device, whose answers land in one preallocated buffer that is decoded at once.
 
 How often: utilisation, memory, temperature, power, clocks and counters at every reading; processes, encoder, decoder and
 fan every second; limits, error counters, links, fabric and BAR1 every ten seconds; what never changes once. An answer of "not
@@ -18,14 +17,57 @@ destroyed is lost and keeps its place.
 Deliberately not done: no call that measures inside the driver (PCIe throughput takes 20 ms a direction), no sleeping
 between two GPM samples (they are those of two consecutive readings), no question about the fabric on drivers that it crashes.
 
-Which file: ``detection`` and ``machine`` look without the driver; ``library``, ``opening`` and ``enumeration`` open it;
-``places``, ``mig``, ``instance`` and ``roster`` know who is listed; ``calls`` lists what is called; ``fast``, ``paced``,
-``gpm``, ``links``, ``fabric``, ``xid``, ``processes`` and ``memory`` read; ``device``, ``view``, ``driver`` and ``reader``
-put it together; ``errors`` says what NVML's return codes mean.
+Which file: ``detection`` looks without the driver, ``nvml`` is the library and its return codes, ``metrics`` the table of what
+there is. ``driver`` opens the devices, ``gpu`` and ``mig`` say which there are and what they are; ``device`` reads one of them
+for one consumer, out of what ``fast``, ``groups``, ``links``, ``gpm``, ``xid`` and ``processes`` read.
 """
 
-from accelmetrics.backends.nvidia.backend import NvidiaBackend
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
+
+if TYPE_CHECKING:
+    from accelmetrics.backends.contract import Coverage, Detection, Driver
+    from accelmetrics.schemas.identity import DeviceKind
+    from accelmetrics.schemas.metric import Metric
 
 __all__ = ["NvidiaBackend", "backend"]
+
+
+class NvidiaBackend:
+    """NVIDIA GPUs through NVML; nothing of it is loaded before it is needed.
+
+    Args:
+        clock: What the paces of slow values and the intervals of rates are measured on.
+    """
+
+    name = "nvidia"
+    kind: DeviceKind | None = "gpu"
+    interval = 0.0
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+
+    def detect(self) -> Detection:
+        from accelmetrics.backends.nvidia.detection import detect
+
+        return detect()
+
+    def open(self) -> Driver:
+        from accelmetrics.backends.nvidia.driver import open_driver
+
+        return open_driver(self._clock)
+
+    def coverage(self) -> Coverage:
+        from accelmetrics.backends.nvidia.metrics import coverage
+
+        return coverage()
+
+    def own_metrics(self) -> Iterable[Metric]:
+        return ()
+
 
 backend = NvidiaBackend()

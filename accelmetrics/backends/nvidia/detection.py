@@ -1,27 +1,36 @@
-"""Is there NVIDIA hardware here? Answered from the loader and the PCI bus; no driver is initialised."""
+"""Is there NVIDIA hardware here? Answered from the loader, the PCI bus and the device nodes; no driver is initialised."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 from pathlib import Path
 
 from accelmetrics.backends.contract import Detection
-from accelmetrics.backends.kit.system import pci_devices
-from accelmetrics.backends.nvidia.machine import missing_devices_advice, missing_library_advice
+from accelmetrics.backends.kit.system import pci_devices, read_text, system_path
 
 VENDOR = "0x10de"
 GPU_CLASSES = ("0x0300", "0x0302")
 """VGA and 3D controllers. Audio and USB functions on the same board have other classes."""
+CONTROL = "/dev/nvidiactl"
+WSL = "/dev/dxg"
+_VERSION = re.compile(r"(?:Kernel Module(?: for \S+)?)\s+(\d[\d.]*)")
+_START = (
+    "start the container with its GPUs: `docker run --gpus all`, `podman run --device nvidia.com/gpu=all`, nvidia.com/gpu in Kubernetes"
+)
 
 
 def detect() -> Detection:
     """Look for the library and for GPUs on the PCI bus."""
-    library = library_loads()
+    name = library_name()
+    library = any(map(_loads, _candidates(name)))
     gpus = len(pci_devices(VENDOR, GPU_CLASSES))
-    evidence = f"{_library_words(library)}; {_pci_words(gpus)}"
-    return Detection(library or gpus > 0, evidence, gpus, _advice(library, gpus))
+    on_the_bus = f"{gpus} NVIDIA GPU{'s' if gpus > 1 else ''}" if gpus else "no NVIDIA GPU"
+    evidence = f"{name} {'loads' if library else 'is not installed'}; {on_the_bus} on the PCI bus"
+    advice = missing_library_advice() if gpus and not library else missing_devices_advice() if library else ""
+    return Detection(library or gpus > 0, evidence, gpus, advice)
 
 
 def library_name() -> str:
@@ -29,21 +38,17 @@ def library_name() -> str:
     return "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 
 
-def library_loads() -> bool:
-    """Whether the loader finds NVML. Loading it runs no driver code: that begins with ``nvmlInit``."""
-    return any(_loads(candidate) for candidate in _candidates())
-
-
-def _candidates() -> list[str]:
+def _candidates(name: str) -> list[str]:
     """What pynvml tries: a name for the loader, and on Windows the two places where drivers put it."""
     if sys.platform == "win32":
-        system = Path(os.environ.get("WINDIR", "C:/Windows"), "System32", "nvml.dll")
-        programs = Path(os.environ.get("PROGRAMFILES", "C:/Program Files"), "NVIDIA Corporation", "NVSMI", "nvml.dll")
+        system = Path(os.environ.get("WINDIR", "C:/Windows"), "System32", name)
+        programs = Path(os.environ.get("PROGRAMFILES", "C:/Program Files"), "NVIDIA Corporation", "NVSMI", name)
         return [str(system), str(programs)]
-    return [library_name()]
+    return [name]
 
 
 def _loads(path: str) -> bool:
+    """Whether the loader finds a library. Loading NVML runs no driver code: that begins with ``nvmlInit``."""
     try:
         ctypes.CDLL(path)
     except OSError:
@@ -51,17 +56,43 @@ def _loads(path: str) -> bool:
     return True
 
 
-def _library_words(library: bool) -> str:
-    return f"{library_name()} loads" if library else f"{library_name()} is not installed"
+def kernel_module_version() -> str:
+    """The version of the loaded kernel module (``535.161.07``), empty while none is."""
+    found = _VERSION.search(read_text("/proc/driver/nvidia/version") or "")
+    return found.group(1) if found else ""
 
 
-def _pci_words(gpus: int) -> str:
-    if not gpus:
-        return "no NVIDIA GPU on the PCI bus"
-    return f"{gpus} NVIDIA GPU{'s' if gpus > 1 else ''} on the PCI bus"
+def missing_library_advice() -> str:
+    """What to do where the hardware is there and the library is not."""
+    if advice := _hidden_by_runtime():
+        return advice
+    if _in_container():
+        return f"{_START} (the NVIDIA container toolkit then brings the library in)"
+    return "install the NVIDIA driver for this system; it brings libnvidia-ml.so.1"
 
 
-def _advice(library: bool, gpus: int) -> str:
-    if gpus and not library:
-        return missing_library_advice()
-    return missing_devices_advice() if library else ""
+def missing_devices_advice() -> str:
+    """What to do where the library is there and its device nodes are not; empty when they are there."""
+    if sys.platform != "linux" or system_path(CONTROL).exists() or system_path(WSL).exists():
+        return ""
+    if advice := _hidden_by_runtime():
+        return advice
+    if _in_container():
+        return f"{CONTROL} is missing: {_START}"
+    if kernel_module_version():
+        return f"the kernel module is loaded and {CONTROL} is missing: run `nvidia-modprobe -c 0 -u` or nvidia-smi once as root"
+    return "load the driver's kernel module (`modprobe nvidia`), or install the driver that fits the running kernel"
+
+
+def _in_container() -> bool:
+    """Whether this process runs in a container, as far as the usual marks tell."""
+    marks = ("/.dockerenv", "/run/.containerenv")
+    return any(system_path(mark).exists() for mark in marks) or bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+
+
+def _hidden_by_runtime() -> str:
+    """What to do where the container was started without GPUs on purpose; empty where it was not."""
+    asked = os.environ.get("NVIDIA_VISIBLE_DEVICES")
+    if asked not in ("", "void", "none"):
+        return ""
+    return f"NVIDIA_VISIBLE_DEVICES is {asked!r}: the container asks for no GPU; set it to `all`"

@@ -1,92 +1,225 @@
-"""One open device: everything about it that its consumers share."""
+"""What an open driver lists, what the consumers of one device share, and what one consumer reads of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+import threading
+from collections.abc import Mapping
 from typing import Any
 
-from accelmetrics.backends.contract import Block
-from accelmetrics.backends.nvidia.calls import EVERY_SECOND, EVERY_TEN_SECONDS, GPM_SUPPORT, MEMORY, ONCE
-from accelmetrics.backends.nvidia.fabric import Fabric
-from accelmetrics.backends.nvidia.fast import Fast, PowerLimit
-from accelmetrics.backends.nvidia.gpm import Gpm
-from accelmetrics.backends.nvidia.library import Library
-from accelmetrics.backends.nvidia.links import Links
-from accelmetrics.backends.nvidia.memory import DeviceMemory
-from accelmetrics.backends.nvidia.paced import Group
-from accelmetrics.backends.nvidia.processes import ProcessTable
-from accelmetrics.backends.nvidia.xid import Listener, Xids
+from accelmetrics.backends.clock import Clock
+from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
+from accelmetrics.backends.kit.processes import ProcessTree
+from accelmetrics.backends.kit.system import read_text
+from accelmetrics.backends.nvidia.fast import MEMORY_NAMES, FastValues
+from accelmetrics.backends.nvidia.gpm import Gpm, GpmReader, SamplePool
+from accelmetrics.backends.nvidia.nvml import Handle, Library
+from accelmetrics.backends.nvidia.processes import ProcessShare, ProcessTable
+from accelmetrics.backends.nvidia.xid import XidListener
+from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Unavailable
+from accelmetrics.schemas.reasons import Reason, Unavailable
 
-_LIMIT = "enforcedPowerLimitWatts"
+Reasons = Mapping[str, Unavailable]
+_HOST_MEMORY = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", re.MULTILINE)
+_NO_HOST_MEMORY = dict.fromkeys(
+    MEMORY_NAMES, Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and /proc/meminfo cannot be read")
+)
+_OF_INSTANCES = ("gpu", "memory", "encoderUtilization", "decoderUtilization")
+_PARTITIONED = Unavailable(Reason.NOT_SUPPORTED, "the GPU is in MIG mode: it has no utilisation as a whole, see smActive of its instances")
 
 
 class Device:
-    """A device's bound calls and the values of the slow paces. Only ever read by one lane at a time.
+    """The bound calls of one device and what its consumers share. Only ever read by one worker at a time.
+
+    As it is here, it is a MIG instance's; a GPU has more.
 
     Attributes:
-        memory: What the device's memory is.
-        partitioned: Whether it is in MIG mode.
+        handle: NVML's handle of the device.
         fast: What is read at every reading.
-        table: The processes on it.
         gpm: Its GPM calls.
-        support: Whether it has GPM, as its group's only value.
-        blocks: The values of the slow paces.
+        table: The processes on it.
         due: When ``refresh`` is wanted next.
-        limit: The enforced power limit in watts, if it is known.
+        blocks: The values of slower paces.
         unavailable: Why others of them are missing; the same object while nothing changed.
+        limit: The enforced power limit in watts, if it is known.
+        whole: Whether it is a GPU, of which the watched process has a share.
+        memory_total: Its memory in bytes, if known.
+        unified: Whether that is the host's.
+        partitioned: Whether it is in MIG mode.
     """
 
-    def __init__(
-        self,
-        library: Library,
-        handle: Any,
-        memory: DeviceMemory,
-        listener: Listener,
-        partitioned: bool,
-        identity: DeviceIdentity,
-        announce: Callable[[str], None],
-    ) -> None:
-        self.memory = memory
-        self.partitioned = partitioned
-        self.fast = Fast(library, handle, skip=(MEMORY,) if memory.unified else ())
-        self.table = ProcessTable(library, handle)
-        self.gpm = Gpm(library, handle)
-        self.blocks: tuple[Block, ...] = ()
-        self.unavailable: Mapping[str, Unavailable] = {}
-        self._second = Group(library, handle, EVERY_SECOND, 1.0)
-        self._ten = Group(library, handle, EVERY_TEN_SECONDS, 10.0)
-        self._once = Group(library, handle, ONCE, math.inf)
-        self.support = Group(library, handle, (GPM_SUPPORT,), math.inf)
-        self._xids = Xids(listener, handle)
-        self._links = Links(library, handle)
-        self._fabric = Fabric(library, handle, identity.driver_version, announce)
+    whole = False
+    unified = False
+    partitioned = False
+    memory_total: int | None = None
+    limit: Number | None = None
+
+    def __init__(self, handle: Handle, fast: FastValues, gpm: Gpm, table: ProcessTable) -> None:
+        self.handle = handle
+        self.fast = fast
+        self.gpm = gpm
+        self.table = table
         self.due = -math.inf
-        self._changed = False
-        self.limit: float | None = None
+        self.blocks: tuple[Block, ...] = ()
+        self.unavailable: Reasons = NO_REASONS
 
-    def refresh(self, now: float, steps: list[Any]) -> None:
-        """Read the slow values that are due: to be called from ``due`` on."""
-        groups = (self._once, self._ten, self._links, self._fabric, self._second, self._xids)
-        for group in groups:
-            # Remembered across a reading that fails half-way.
-            self._changed |= group.read(now, steps)
-        self.table.read(now, steps)
-        self.due = min(self.table.due, *(group.due for group in groups))
-        if self._changed:
-            self._put_together()
-            self._changed = False
+    def refresh(self, now: float, progress: list[Any]) -> None:
+        """Read what is due of the slower values."""
+        self.table.read(now, progress)
+        self.due = self.table.due
 
-    def _put_together(self) -> None:
-        groups = (self._second, self._ten, self._once, self._links, self._fabric, self._xids)
-        self.blocks = tuple(group.block for group in groups if group.block.names)
-        merged = {name: reason for group in groups for name, reason in group.unavailable.items()}
-        if merged != self.unavailable:
-            self.unavailable = merged
-        limit = self._ten.get(_LIMIT)
-        missing = limit if isinstance(limit, Unavailable) else None
-        self.limit = None if isinstance(limit, Unavailable) else limit
-        self.fast.set_limit(PowerLimit(self.limit or 1.0, missing))
-        self.fast.leave_out(self._links.totals)
+
+class Listed:
+    """An entry of the list: a GPU, or a MIG instance of one.
+
+    Attributes:
+        identity: What it is, as far as is known.
+        opened: Whether the calls that find that out for the first time have returned.
+        device: What is read; None while it cannot be.
+        due: When ``refresh`` is wanted next.
+    """
+
+    def __init__(self, identity: DeviceIdentity, failure: SourceError) -> None:
+        self.identity = identity
+        self.opened = False
+        self.device: Device | None = None
+        self.due = -math.inf
+        self._failure = failure
+
+    def refresh(self, now: float, progress: list[Any]) -> None:
+        """Do what is due: find the device if it was lost, read slower values.
+
+        Raises:
+            SourceError: It cannot be read.
+        """
+        raise NotImplementedError
+
+    def failed(self) -> SourceError:
+        """Why it cannot be read, as an error of its own: one that is raised again and again would grow."""
+        failure = self._failure
+        return SourceError(failure.reason, failure.message, backend=failure.backend, advice=failure.advice)
+
+
+class DeviceList:
+    """What an open driver lists: GPUs in NVML's order, then MIG instances in the order in which they were found.
+
+    A unit is a place in this list and stays what it is: an instance that is gone keeps its place and says so, one that turns up
+    is added at the end. Workers of several units change the list, hence the lock.
+
+    Args:
+        library: The open library.
+        listener: Counts Xid errors.
+        clock: What paces and intervals are measured on.
+
+    Attributes:
+        driver_version: The driver's version, empty when unknown.
+        runtime_version: The newest CUDA version that it supports, empty when unknown.
+        entries: What is listed.
+        identities: Their identities; the same object while none of them changed.
+    """
+
+    def __init__(self, library: Library, listener: XidListener, clock: Clock) -> None:
+        self.library = library
+        self.listener = listener
+        self.clock = clock
+        self.driver_version = ""
+        self.runtime_version = ""
+        self.entries: list[Listed] = []
+        self.identities: tuple[DeviceIdentity, ...] = ()
+        self._lock = threading.Lock()
+
+    def identify(self, number: int, **facts: Any) -> DeviceIdentity:
+        """Make the identity of a device, by NVML's number, from what is known of the driver and of it."""
+        driver, runtime = self.driver_version, self.runtime_version
+        return DeviceIdentity("gpu", "nvidia", number, driver_version=driver, runtime_version=runtime, **facts)
+
+    def add(self, entry: Listed) -> None:
+        """List a device that turned up."""
+        with self._lock:
+            self.entries.append(entry)
+        self.update()
+
+    def update(self) -> None:
+        """Rebuild ``identities`` after one may have changed; keep the object if equal."""
+        with self._lock:
+            identities = tuple([entry.identity for entry in self.entries])
+            if identities != self.identities:
+                self.identities = identities
+
+
+class DeviceReader:
+    """One consumer's readings of one device.
+
+    Args:
+        listed: The device's place in the list.
+        samples: Lends GPM sample buffers.
+        tree: The watched process and its descendants.
+    """
+
+    def __init__(self, listed: Listed, samples: SamplePool, tree: ProcessTree) -> None:
+        self._listed = listed
+        self._samples = samples
+        self._tree = tree
+        self._device: Device | None = None
+        self._parts: tuple[Reasons, ...] = ()
+        self._merged: dict[str, Unavailable] = {}
+
+    def read(self, now: float, progress: list[Any]) -> Reading:
+        """Read everything about the device, now."""
+        listed = self._listed
+        if now >= listed.due:
+            listed.refresh(now, progress)
+        device = listed.device
+        if device is None:
+            raise listed.failed()
+        if device is not self._device:
+            self._turn_to(device)
+        fast, gpm = device.fast, self._gpm
+        values, flags = fast.read(progress)
+        if now >= gpm.due:
+            gpm.read(now, progress)
+        before, slow_before, gpm_before = self._parts
+        if fast.unavailable is not before or device.unavailable is not slow_before or gpm.unavailable is not gpm_before:
+            self._merge(device)
+        blocks = [values, flags, gpm.block, *device.blocks]
+        processes = device.table.processes
+        if processes and device.whole and self._share.is_used(processes, device.memory_total, now):
+            blocks.append(self._share.block(values, device.limit))
+        if not device.unified:
+            return Reading(blocks, self._merged, processes)
+        memory, missing = _read_host_memory()
+        return Reading([*blocks, memory], {**self._merged, **missing} if missing else self._merged, processes)
+
+    def _turn_to(self, device: Device) -> None:
+        """Begin anew: the device's calls were bound again."""
+        self._device = device
+        self._gpm = GpmReader(device.gpm, self._samples)
+        self._share = ProcessShare(self._tree)
+        self._parts = (NO_REASONS,) * 3
+
+    def _merge(self, device: Device) -> None:
+        """Put all reasons into one mapping, which stays while its parts are the same objects."""
+        self._parts = (device.fast.unavailable, device.unavailable, self._gpm.unavailable)
+        self._merged = {name: reason for part in self._parts for name, reason in part.items()}
+        if device.partitioned:
+            missing = [name for name in _OF_INSTANCES if name in self._merged and self._merged[name].reason == Reason.NOT_SUPPORTED]
+            self._merged.update(dict.fromkeys(missing, _PARTITIONED))
+
+
+def host_memory() -> tuple[int, int] | None:
+    """Read the host's total and available memory in bytes, without swap; None where ``/proc/meminfo`` does not say."""
+    found = dict(_HOST_MEMORY.findall(read_text("/proc/meminfo") or ""))
+    if "MemTotal" not in found or "MemAvailable" not in found or not int(found["MemTotal"]):
+        return None
+    return int(found["MemTotal"]) * 1024, int(found["MemAvailable"]) * 1024
+
+
+def _read_host_memory() -> tuple[Block, Reasons]:
+    """The memory metrics of a device that shares the host's: total, and total less what is still available."""
+    memory = host_memory()
+    if memory is None:
+        return Block((), ()), _NO_HOST_MEMORY
+    total, available = memory
+    return Block(MEMORY_NAMES, (total, available, total - available, (total - available) / total * 100)), NO_REASONS

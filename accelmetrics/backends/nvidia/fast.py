@@ -1,195 +1,188 @@
 """What is read at every reading, as cheaply as Python can.
 
-The loop calls, one ``unpack_from`` decodes, one expression computes and one tests. Everything that follows from *which*
-calls failed is looked up in the :class:`~accelmetrics.backends.nvidia.layouts.Layout` of that pattern.
+The loop calls, one ``unpack_from`` decodes, one generated expression checks and converts. That way is taken while the calls answer
+as they did when the rows were last decoded one by one, and nothing that they answer is impossible. A test holds both ways equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
 
 from accelmetrics.backends.contract import Block, Number
-from accelmetrics.backends.nvidia import fields, layouts
-from accelmetrics.backends.nvidia.calls import COLDEST, FAST, FAST_FIELDS, HOTTEST, LARGEST, LARGEST_32, THROTTLE, Call
-from accelmetrics.backends.nvidia.errors import FUNCTION_NOT_FOUND, INVALID_ARGUMENT, NOT_SUPPORTED, UNINITIALIZED, check_device, fail
-from accelmetrics.backends.nvidia.layouts import Layout
-from accelmetrics.backends.nvidia.library import Library
-from accelmetrics.backends.nvidia.slots import Invoke, Slots
-from accelmetrics.schemas.reasons import Unavailable
+from accelmetrics.backends.nvidia.groups import NOTHING, Answer, CallBuffer, Values, largest_value
+from accelmetrics.backends.nvidia.metrics import MEMORY, MEMORY_ROWS, POWER_LIMIT, SHARES, Field, Row, fast_names
+from accelmetrics.backends.nvidia.nvml import FUNCTION_NOT_FOUND, NOT_SUPPORTED, Library, check_device, impossible
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.reasons import Reason, Unavailable
 
-_SIGNATURES = slice(12, None, fields.NUMBERS)
-"""Where types and return codes of the fields stand among the unpacked numbers."""
-_MASK = 10
-"""Where the clocks-event reasons stand."""
-_FIELDS_CALL = FAST.index(FAST_FIELDS)
-_KEPT = 64
-_NO_THROTTLE = Block((), ())
+Convert = Callable[[Sequence[Any], float], tuple[Number, ...] | None]
+MEMORY_NAMES = fast_names(MEMORY_ROWS)
+_KEPT_MASKS = 64
 
 
-class PowerLimit(NamedTuple):
-    """What ``powerPercent`` is a share of: the limit in watts, or why it is not known."""
-
-    watts: float = 1.0
-    missing: Unavailable | None = None
-
-
-FastReading = tuple[Layout, tuple[Number, ...], Block]
-"""One reading: the layout, the values of its names, the block of the clocks-event reasons."""
-
-
-class Fast:
-    """The fast values of one device.
+class FastValues(Values):
+    """The values of one device that are read at every reading. Consumers share them: they never read at the same time.
 
     Args:
         library: The open library.
         handle: The device's handle.
-        skip: Calls that are not made, since something else gives their values.
+        rows: What to read.
+        convert: The generated conversion of these rows.
+        stale: Return codes that say, when every call answers with one of them, that the handle is no longer the device's.
+        stale_error: Makes the error for that.
+        unified: Whether memory is read elsewhere, since the device has none of its own.
     """
 
-    def __init__(self, library: Library, handle: Any, skip: Iterable[Call] = ()) -> None:
-        self._slots = Slots(library, handle, FAST)
-        skipped = [FAST.index(call) for call in skip]
-        self._skipped = frozenset(name for index in skipped for name in layouts.names_of(index))
-        self._elsewhere = self._skipped
-        self._fixed: dict[int, int] = {i: FUNCTION_NOT_FOUND for i, bound in enumerate(self._slots.bound) if bound is None}
-        self._fixed.update(dict.fromkeys(skipped, NOT_SUPPORTED))
-        self._limit = PowerLimit()
-        self._layouts: dict[object, Layout] = {}
-        self._throttles: dict[int, Block] = {}
-        self._unpack = self._slots.decoder()
-        self._select()
+    def __init__(
+        self,
+        library: Library,
+        handle: Any,
+        rows: tuple[Row, ...],
+        convert: Convert,
+        stale: frozenset[int],
+        stale_error: Callable[[], SourceError],
+        unified: bool = False,
+    ) -> None:
+        super().__init__()
+        self._rows = rows
+        self._convert = convert
+        self._stale = stale
+        self._stale_error = stale_error
+        self._names = fast_names(rows)
+        self._without = frozenset(MEMORY_NAMES if unified else ())
+        self._left_out = self._without
+        self._limit: Answer = 1.0
+        self._watts: Number = 1.0
+        self._buffer = CallBuffer(library, handle, rows)
+        places = self._buffer.layout.places
+        self._flags, self._mask = next(((row.flags, place) for row, _, place in places if row.flags), ((), 0))
+        self._masks: dict[int, Block] = {}
+        # How the calls answered when the rows were last decoded one by one; None when the next reading has to do that again.
+        self._usual: list[int] | None = None
+        self._pick: Callable[[Sequence[Number]], tuple[Number, ...]] = tuple
+        self._flagged = False
+        bound = self._buffer.bound
+        self._statuses = [FUNCTION_NOT_FOUND if call is None else 0 for call in bound]
+        self._live = list(range(len(bound)))
+        self._calls: tuple[Callable[[], int], ...] = ()
+        missing = {index for index, call in enumerate(bound) if call is None}
+        self._drop(missing | {index for row, index, _ in places if unified and row.source is MEMORY})
 
-    def set_limit(self, limit: PowerLimit) -> None:
-        """Say what ``powerPercent`` is a share of from now on."""
-        if limit.missing != self._limit.missing:
-            self._forget()
-        self._limit = limit
+    def depend_on(self, limit: Answer, left_out: frozenset[str]) -> None:
+        """Take over what was read at other paces.
 
-    def leave_out(self, names: frozenset[str]) -> None:
-        """Say which metrics something else gives, besides those of skipped calls."""
-        elsewhere = self._skipped | names
-        if elsewhere != self._elsewhere:
-            self._elsewhere = elsewhere
-            self._forget()
+        Args:
+            limit: The enforced power limit in watts, or why it is not known.
+            left_out: Metrics that something else gives.
+        """
+        missing, missed = (answer if isinstance(answer, Unavailable) else None for answer in (limit, self._limit))
+        left_out |= self._without
+        if missing != missed or left_out != self._left_out:
+            self._usual = None
+        self._limit, self._left_out = limit, left_out
+        self._watts = 1.0 if isinstance(limit, Unavailable) else limit
 
-    def read(self, steps: list[Any]) -> FastReading:
-        """Read now: the layout, the values of its names, and the block of the clocks-event reasons."""
-        start = len(steps)
-        append = steps.append
+    def read(self, progress: list[Any]) -> tuple[Block, Block]:
+        """Read now. Returns: the values, and those of the flags."""
+        start = len(progress)
+        append = progress.append
         for call in self._calls:
             append(call())
-        raw = self._unpack()
-        statuses = steps[start:]
-        if statuses != self._statuses or raw[_SIGNATURES] != self._signatures:
-            self._turn(statuses, raw[_SIGNATURES])
-            raw = self._unpack()
-        layout = self._layout
-        computed = self._compute(raw)
-        if computed is None or layout.narrow:
-            layout, raw = self._without_impossible(layout, raw)
-            computed = self._compute(raw)
-            assert computed is not None  # nothing impossible is left
-        throttle = self._throttles.get(raw[_MASK]) or self._flags(raw[_MASK]) if layout.throttle else _NO_THROTTLE
-        return layout, layout.pick(computed), throttle
+        buffer = self._buffer
+        raw = buffer.unpack()
+        if progress[start:] == self._usual and raw[buffer.layout.signatures] == buffer.signatures:
+            values = self._convert(raw, self._watts)
+            if values is not None:
+                flags = self._masks.get(raw[self._mask]) or self._decode_flags(raw[self._mask]) if self._flagged else NOTHING
+                return Block(self.block.names, self._pick(values)), flags
+        return self._read_rows(progress[start:])
 
-    def _compute(self, raw: tuple[Any, ...]) -> tuple[Number, ...] | None:
-        """Every metric in the order of ``layouts.NAMES``, None if something that it comes from cannot be."""
-        gpu, memory, total, free, used, temp, power, sm, mem, graphics, mask, state, _, hbm, _, energy, _, tx, _, rx, _, ntx, _, nrx = raw
-        if not (
-            (gpu <= 100 and memory <= 100 and used <= total and free <= total and 0 < total <= LARGEST and temp <= HOTTEST)
-            and (power <= LARGEST_32 and sm <= LARGEST_32 and mem <= LARGEST_32 and graphics <= LARGEST_32 and mask <= LARGEST)
-            and (state <= 15 and COLDEST <= hbm <= HOTTEST and 0 <= energy <= LARGEST and 0 <= tx <= LARGEST)
-            and (0 <= rx <= LARGEST and 0 <= ntx <= LARGEST and 0 <= nrx <= LARGEST)
-        ):
-            return None
-        watts = power / 1000
-        return (
-            gpu,
-            memory,
-            used / total * 100,
-            used,
-            total,
-            free,
-            temp,
-            watts,
-            watts / self._limit.watts * 100,
-            sm,
-            mem,
-            graphics,
-            state,
-            hbm,
-            energy / 1000,
-            tx,
-            rx,
-            ntx * 1024,
-            nrx * 1024,
-        )
+    def _read_rows(self, statuses: list[int]) -> tuple[Block, Block]:
+        """Decode row by row what was just read, and settle whether the next reading may go the fast way."""
+        buffer = self._buffer
+        for index, status in zip(self._live, statuses, strict=True):
+            check_device(status, buffer.layout.calls[index].function)
+            self._statuses[index] = status
+        if statuses and self._stale.issuperset(statuses):
+            raise self._stale_error()
+        raw = buffer.numbers()
+        answers = buffer.decode(raw, self._statuses)
+        self._relate(answers)
+        names = [name for name in self._names if name not in self._left_out]
+        missing = [name for name in self._flags if isinstance(answers[name], Unavailable)]
+        self.keep({name: answers[name] for name in (*names, *missing)})
+        self._flagged = bool(self._flags) and not missing
+        self._pick = _picker([self._names.index(name) for name in self.block.names], len(self._names))
+        self._drop_unsupported(raw)
+        self._usual = None if self._is_doubtful(answers, raw) else [self._statuses[index] for index in self._live]
+        return self.block, self._decode_flags(raw[self._mask]) if self._flagged else NOTHING
 
-    def _flags(self, mask: int) -> Block:
-        """The bits of the clocks-event reasons as 0 and 1: one block per mask, so that it stays the same object."""
-        if len(self._throttles) >= _KEPT:
-            self._throttles.clear()
-        return self._throttles.setdefault(mask, Block(THROTTLE, tuple(mask >> bit & 1 for bit in range(len(THROTTLE)))))
+    def _relate(self, answers: dict[str, Answer]) -> None:
+        """Work out the shares, and take away what cannot be beside another value."""
+        functions = {row.name: row.source.function for row in self._rows}
+        for share in (share for share in SHARES if share.name in self._names):
+            part, whole = answers[share.part], self._limit if share.whole == POWER_LIMIT else answers[share.whole]
+            if share.bounded and (_is_impossible(part) or _is_impossible(whole) or _exceeds(part, whole)):
+                part = whole = answers[share.part] = answers[share.whole] = impossible(functions[share.part])
+            if isinstance(part, Unavailable) or isinstance(whole, Unavailable):
+                answers[share.name] = part if isinstance(part, Unavailable) else whole
+            else:
+                answers[share.name] = part / whole * 100
+        for row in (row for row in self._rows if row.within):
+            if _is_impossible(answers[row.within]) or _exceeds(answers[row.name], answers[row.within]):
+                answers[row.name] = impossible(functions[row.name])
 
-    def _select(self) -> None:
-        """Settle which calls are made."""
-        live = [(i, bound) for i, bound in enumerate(self._slots.bound) if bound is not None and i not in self._fixed]
-        self._indices = [i for i, _ in live]
-        self._calls: tuple[Invoke, ...] = tuple(bound for _, bound in live)
-        for index in self._fixed:
-            self._slots.fill(index)
-        self._forget()
+    def _is_doubtful(self, answers: dict[str, Answer], raw: Sequence[Any]) -> bool:
+        """Whether something was impossible, or is of a type whose all-ones the generated conversion does not know."""
+        for row, index, place in self._buffer.layout.places:
+            if any(_is_impossible(answers[name]) for name in row.names):
+                return True
+            if isinstance(row.source, Field) and not self._statuses[index] and largest_value(raw[place - 1]) < row.maximum:
+                return True
+        return False
 
-    def _forget(self) -> None:
-        """Take nothing for granted at the next reading."""
-        self._layouts.clear()
-        self._statuses: list[int] | None = None
-        self._signatures: tuple[int, ...] = ()
+    def _drop_unsupported(self, raw: Sequence[Any]) -> None:
+        """Make no call again that the driver does not support, nor the batch of fields when it supports none of them."""
+        layout = self._buffer.layout
+        unsupported = {index for index in self._live if self._statuses[index] == NOT_SUPPORTED}
+        signatures = raw[layout.signatures]
+        batch = len(layout.calls) - 1
+        if signatures and not self._statuses[batch] and all(signature >> 32 == NOT_SUPPORTED for signature in signatures):
+            self._statuses[batch] = NOT_SUPPORTED
+            unsupported.add(batch)
+        # One call is kept: a device that is lost shows in what it answers.
+        if unsupported and len(unsupported) < len(self._live):
+            self._drop(unsupported)
 
-    def _turn(self, statuses: list[int], signatures: tuple[int, ...]) -> None:
-        """Turn to another pattern of answers, and remember what will not change."""
-        by_call = dict(zip(self._indices, statuses, strict=True))
-        for index, status in by_call.items():
-            check_device(status, FAST[index].function)
-        if set(statuses) == {INVALID_ARGUMENT}:
-            # No single call can be at fault: the handle is from before a reload that somebody else in this process noticed.
-            fail(UNINITIALIZED, "the device's handle is no longer valid")
-        self._statuses, self._signatures = statuses, signatures
-        self._layout = self._look_up(by_call, frozenset())
-        self._unpack = self._layout.unpack
-        refused = _refused(by_call, signatures)
-        if refused:
-            self._fixed.update(dict.fromkeys(refused, NOT_SUPPORTED))
-            self._select()
+    def _drop(self, indices: set[int]) -> None:
+        """Make some calls no more; their numbers become harmless to convert."""
+        for index in indices:
+            self._buffer.fill(index)
+            self._statuses[index] = self._statuses[index] or NOT_SUPPORTED
+        self._live = [index for index in self._live if index not in indices]
+        self._calls = tuple(call for index, call in enumerate(self._buffer.bound) if index in self._live and call is not None)
 
-    def _look_up(self, by_call: Mapping[int, int], wrong: frozenset[str]) -> Layout:
-        """The layout of the present pattern, without the metrics whose values cannot be."""
-        key = (*by_call.values(), *self._signatures, wrong)
-        found = self._layouts.get(key)
-        if found is None:
-            if len(self._layouts) >= _KEPT:
-                self._layouts.clear()
-            found = self._layouts[key] = self._build({**by_call, **self._fixed}, wrong)
-        return found
-
-    def _build(self, statuses: Mapping[int, int], wrong: frozenset[str]) -> Layout:
-        reasons = layouts.reasons_of(statuses, self._signatures, self._limit.missing)
-        reasons = layouts.impossible_reasons(wrong) | reasons
-        return layouts.build(self._slots.decoder(self._signatures), reasons, self._elsewhere, self._signatures)
-
-    def _without_impossible(self, layout: Layout, raw: tuple[Any, ...]) -> tuple[Layout, tuple[Any, ...]]:
-        """The layout without the metrics that cannot be, and numbers that can be computed with."""
-        raw, wrong = layouts.without_impossible(raw)
-        wrong = wrong.intersection((*layout.names, *(THROTTLE if layout.throttle else ())))
-        if wrong:
-            layout = self._look_up(dict(zip(self._indices, self._statuses or (), strict=False)), wrong)
-        return layout, raw
+    def _decode_flags(self, mask: int) -> Block:
+        """The bits of a mask as 0 and 1: one block per mask, so that it stays the same object."""
+        if len(self._masks) >= _KEPT_MASKS:
+            self._masks.clear()
+        return self._masks.setdefault(mask, Block(self._flags, tuple(mask >> bit & 1 for bit in range(len(self._flags)))))
 
 
-def _refused(statuses: Mapping[int, int], signatures: Sequence[int]) -> list[int]:
-    """The calls that need not be made again: the driver says that it does not support what they ask."""
-    refused = [index for index, status in statuses.items() if status == NOT_SUPPORTED]
-    if statuses.get(_FIELDS_CALL) == 0 and all(fields.status_of(signature) == NOT_SUPPORTED for signature in signatures):
-        refused.append(_FIELDS_CALL)
-    return refused
+def _is_impossible(answer: Answer) -> bool:
+    return isinstance(answer, Unavailable) and answer.reason == Reason.INVALID_VALUE
+
+
+def _exceeds(part: Answer, whole: Answer) -> bool:
+    return not isinstance(part, Unavailable) and not isinstance(whole, Unavailable) and part > whole
+
+
+def _picker(indices: Sequence[int], width: int) -> Callable[[Sequence[Number]], tuple[Number, ...]]:
+    """Take the values at some places, always as a tuple; all of them at no cost."""
+    if list(indices) == list(range(width)):
+        return tuple
+    if len(indices) > 1:
+        return itemgetter(*indices)
+    return lambda values: tuple(values[index] for index in indices)

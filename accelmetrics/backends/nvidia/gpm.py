@@ -9,71 +9,35 @@ holds one refresh now and none or two the next time. A reading in between serves
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
-from collections.abc import Mapping, Sequence
-from functools import cache, partial
+import threading
+import weakref
+from functools import partial
 from operator import le, mul
-from typing import Any, NamedTuple
+from typing import Any
 
-from accelmetrics.backends.contract import NO_REASONS, Block, Number
-from accelmetrics.backends.nvidia.errors import FUNCTION_NOT_FOUND, check_device, impossible, unavailable
-from accelmetrics.backends.nvidia.library import Library
-from accelmetrics.backends.nvidia.paced import Group
-from accelmetrics.backends.nvidia.samples import SamplePool
+from accelmetrics.backends.contract import NO_REASONS, Block
+from accelmetrics.backends.nvidia.groups import Answer, Group, Values
+from accelmetrics.backends.nvidia.metrics import GPM_METRICS, GPM_OF_INSTANCES, GPM_PACE, GPM_SUPPORT, ONCE, GpmMetric
+from accelmetrics.backends.nvidia.nvml import FUNCTION_NOT_FOUND, Handle, Library, check_device, impossible, unavailable
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 MINIMUM_INTERVAL = 0.1
 """Seconds between two samples, below which NVML's metrics mean nothing."""
-PACE = 0.19
-"""Seconds between later samples: every second reading at 10 a second, the one that comes a little early included."""
-_MIB = 2.0**20
 _ROUNDING = 101.0
 """Percent. Up to here a share above 100 is taken for rounding."""
 
-
-class Metric(NamedTuple):
-    """One GPM metric: its number in the header, and what its answer is multiplied by."""
-
-    name: str
-    identifier: int
-    factor: float = 1.0
-    maximum: float = 2.0**63
-
-
-METRICS = (
-    Metric("smActive", 2, maximum=100.0),
-    Metric("smOccupancy", 3, maximum=100.0),
-    Metric("dramActive", 10, maximum=100.0),
-    Metric("pipeTensorActive", 5, maximum=100.0),
-    Metric("pipeTensorHmmaActive", 7, maximum=100.0),
-    Metric("pipeFp64Active", 11, maximum=100.0),
-    Metric("pipeFp32Active", 12, maximum=100.0),
-    Metric("pipeFp16Active", 13, maximum=100.0),
-    Metric("pcieTxBytes", 20, _MIB),
-    Metric("pcieRxBytes", 21, _MIB),
-    Metric("nvlinkTxBytes", 61, _MIB),
-    Metric("nvlinkRxBytes", 60, _MIB),
-)
-"""Percent, and bytes per second: NVML answers MiB per second."""
-SHARES = METRICS[:8]
-"""What a MIG instance has: its share of PCIe and NVLink is not measured, and the board's stays with the board."""
-
-# Of nvmlGpmMetric_t: identifier (skipped), return code, value, three pointers (skipped).
 METRIC_LAYOUT = "4xid24x"
+"""Of ``nvmlGpmMetric_t``: identifier (skipped), return code, value, three pointers (skipped)."""
 METRICS_OFFSET = 24
 """Of ``nvmlGpmMetricsGet_t``: version, count, two sample pointers, then the metrics."""
-_SAMPLES_OFFSET = 8
+SAMPLES_OFFSET = 8
 
-Result = tuple[Block, Mapping[str, Unavailable]]
-_NOTHING = Block((), ())
 NEEDS_INTERVAL = Unavailable(Reason.NEEDS_INTERVAL, "GPM metrics are taken between two readings")
 NO_GPM = Unavailable(Reason.NOT_SUPPORTED, "the GPU has no GPM (Hopper and later have)")
-
-
-@cache
-def none_of(reason: Unavailable, metrics: tuple[Metric, ...] = METRICS) -> Result:
-    """No metric at all, all for one reason; the same objects for the same reason."""
-    return _NOTHING, dict.fromkeys([metric.name for metric in metrics], reason)
+Sample = ctypes.c_void_p
+Samples = tuple[Sample, Sample]
 
 
 class Gpm:
@@ -82,135 +46,174 @@ class Gpm:
     Args:
         library: The open library.
         handle: The GPU's handle.
-        gpu_instance: The MIG instance's id on that GPU, if it is one; its compute instances share what is measured.
+        instance: The MIG instance's id on that GPU, if it is one; its compute instances share what is measured.
 
     Attributes:
         metrics: What is measured.
+        names: Their names.
+        support: Whether the device has GPM, as its group's only value.
     """
 
-    def __init__(self, library: Library, handle: Any, gpu_instance: int | None = None) -> None:
-        whole = gpu_instance is None
-        self.metrics = METRICS if whole else SHARES
+    def __init__(self, library: Library, handle: Handle, instance: int | None = None) -> None:
+        whole = instance is None
+        self.metrics: tuple[GpmMetric, ...] = GPM_METRICS if whole else GPM_OF_INSTANCES
+        self.names = tuple(metric.name for metric in self.metrics)
+        self.support = Group(library, handle, (GPM_SUPPORT,), ONCE)
         sample = library.function("nvmlGpmSampleGet" if whole else "nvmlGpmMigSampleGet")
-        self._sample = None if sample is None else partial(sample, handle, *(() if whole else (gpu_instance,)))
+        self._sample = None if sample is None else partial(sample, handle, *(() if whole else (instance,)))
         self._compute = library.function("nvmlGpmMetricsGet")
         self._get = library.nvml.c_nvmlGpmMetricsGet_t()
         self._get.version = 1
         self._get.numMetrics = len(self.metrics)
         for number, metric in enumerate(self.metrics):
             self._get.metrics[number].metricId = metric.identifier
-        self._names = tuple(metric.name for metric in self.metrics)
         self._factors = tuple(metric.factor for metric in self.metrics)
         self._limits = tuple(metric.maximum for metric in self.metrics)
-        self._pointers = (ctypes.c_void_p * 2).from_buffer(self._get, _SAMPLES_OFFSET)
+        self._pointers = (Sample * 2).from_buffer(self._get, SAMPLES_OFFSET)
         self._raw = partial(struct.Struct("=" + METRIC_LAYOUT * len(self.metrics)).unpack_from, self._get, METRICS_OFFSET)
 
-    def take(self, sample: ctypes.c_void_p) -> int:
-        """Take a sample into its buffer."""
+    def take(self, sample: Sample) -> int:
+        """Take a sample into its buffer. Returns: the return code."""
         return FUNCTION_NOT_FOUND if self._sample is None else self._sample(sample)
 
-    def between(self, first: ctypes.c_void_p, second: ctypes.c_void_p) -> int:
-        """Work out the metrics between two samples."""
+    def between(self, first: Sample, second: Sample) -> int:
+        """Work out the metrics between two samples. Returns: the return code."""
         self._pointers[0], self._pointers[1] = first.value, second.value
         return FUNCTION_NOT_FOUND if self._compute is None else self._compute(ctypes.byref(self._get))
 
-    def result(self) -> Result:
-        """The metrics that the last ``between`` worked out."""
+    def values(self) -> tuple[float, ...] | None:
+        """Return all metrics that the last ``between`` worked out; None where one of them failed or is impossible."""
         raw = self._raw()
         values = tuple(map(mul, raw[1::2], self._factors))
         # NaN compares with nothing, so it fails the first test.
-        if not any(raw[::2]) and all(map(le, values, self._limits)) and min(values) >= 0:
-            return Block(self._names, values), NO_REASONS
-        return _sort_out(self.metrics, raw[::2], values)
+        good = not any(raw[::2]) and all(map(le, values, self._limits)) and min(values) >= 0
+        return values if good else None
+
+    def answers(self) -> dict[str, Answer]:
+        """Return each metric that the last ``between`` worked out, or why it is missing."""
+        raw = self._raw()
+        return {
+            metric.name: unavailable(status) if status else _checked(metric, value * metric.factor)
+            for metric, status, value in zip(self.metrics, raw[::2], raw[1::2], strict=True)
+        }
 
 
-def _sort_out(wanted: Sequence[Metric], statuses: Sequence[int], values: Sequence[float]) -> Result:
-    metrics: dict[str, Number] = {}
-    reasons: dict[str, Unavailable] = {}
-    for metric, status, value in zip(wanted, statuses, values, strict=True):
-        if status:
-            reasons[metric.name] = unavailable(status)
-        elif 0 <= value <= metric.maximum:
-            metrics[metric.name] = value
-        elif metric.maximum == 100 and 100 < value <= _ROUNDING:
-            metrics[metric.name] = 100.0
-        else:
-            reasons[metric.name] = impossible("nvmlGpmMetricsGet")
-    return Block(tuple(metrics), tuple(metrics.values())), reasons
+def _checked(metric: GpmMetric, value: float) -> Answer:
+    if 0 <= value <= metric.maximum:
+        return value
+    return 100.0 if metric.maximum == 100 and 100 < value <= _ROUNDING else impossible("nvmlGpmMetricsGet")
 
 
-class Cursor:
-    """Where one consumer stands: its last sample of one device, and what came of it.
+class GpmReader(Values):
+    """One consumer's profiling metrics of one device: those since its own last sample.
 
     Args:
         gpm: The device's calls.
-        samples: Two sample buffers that are this consumer's alone.
-    """
-
-    def __init__(self, gpm: Gpm, samples: tuple[ctypes.c_void_p, ctypes.c_void_p]) -> None:
-        self._gpm = gpm
-        self._older, self._newer = samples
-        self._due_at: float | None = None
-        self._result = none_of(NEEDS_INTERVAL, gpm.metrics)
-
-    def read(self, now: float, steps: list[Any]) -> Result:
-        """Sample the device, unless that is too soon, and give the metrics since the sample before."""
-        if self._due_at is not None and now < self._due_at:
-            return self._result
-        status = self._gpm.take(self._older)
-        steps.append(status)
-        check_device(status, "nvmlGpmSampleGet")
-        if status:
-            # The sample before stays good: the next one is measured against it.
-            return none_of(unavailable(status), self._gpm.metrics)
-        self._older, self._newer = self._newer, self._older
-        first = self._due_at is None
-        self._due_at = now + (MINIMUM_INTERVAL if first else PACE)
-        self._result = none_of(NEEDS_INTERVAL, self._gpm.metrics) if first else self._between(steps)
-        return self._result
-
-    def _between(self, steps: list[Any]) -> Result:
-        status = self._gpm.between(self._older, self._newer)
-        steps.append(status)
-        check_device(status, "nvmlGpmMetricsGet")
-        return none_of(unavailable(status), self._gpm.metrics) if status else _alike(self._gpm.result(), self._result)
-
-
-def _alike(new: Result, old: Result) -> Result:
-    """The new result with the old one's names and reasons where they are equal: the same objects save work further up."""
-    (block, reasons), (before, before_reasons) = new, old
-    if block.names is not before.names and block.names == before.names:
-        block = Block(before.names, block.values)
-    return block, before_reasons if reasons == before_reasons else reasons
-
-
-class Profile:
-    """One consumer's GPM metrics of one device, from the question whether there are any to the sample last taken.
-
-    Args:
-        gpm: The device's calls.
-        support: The group that asks whether the device has GPM; read by somebody else, or here if nobody does.
         samples: Lends sample buffers.
 
     Attributes:
-        cursor: Where the consumer stands, once there is a sample.
+        due: When the next sample is wanted.
     """
 
-    def __init__(self, gpm: Gpm, support: Group, samples: SamplePool) -> None:
-        self.cursor: Cursor | None = None
+    def __init__(self, gpm: Gpm, samples: SamplePool) -> None:
+        super().__init__()
+        self.due = -math.inf
         self._gpm = gpm
-        self._support = support
-        self._samples = samples
+        self._pool = samples
+        self._samples: Samples | None = None
+        self._sampled = False
 
-    def begin(self, now: float, steps: list[Any]) -> Result:
-        """The metrics before there is a cursor: the one reason why there are none, or the first sample."""
-        self._support.read(now, steps)
-        support = self._support.get("gpm")
-        if support != 1:
-            return none_of(support if isinstance(support, Unavailable) else NO_GPM, self._gpm.metrics)
-        lent = self._samples.lend(self, steps)
+    def read(self, now: float, progress: list[Any]) -> None:
+        """Sample the device, and work out the metrics since the sample before."""
+        samples = self._samples or self._begin(now, progress)
+        if samples is None:
+            return
+        older, newer = samples
+        if self._failed("nvmlGpmSampleGet", self._gpm.take(older), progress):
+            return  # the sample before stays good: the next one is measured against it
+        self._samples = newer, older
+        first, self._sampled = not self._sampled, True
+        self.due = now + (MINIMUM_INTERVAL if first else GPM_PACE)
+        if first:
+            self._miss(NEEDS_INTERVAL)
+        elif not self._failed("nvmlGpmMetricsGet", self._gpm.between(newer, older), progress):
+            self._keep_metrics()
+
+    def _begin(self, now: float, progress: list[Any]) -> Samples | None:
+        """Have sample buffers, if the device has GPM."""
+        support = self._gpm.support
+        support.read(now, progress)
+        answer = support.answers()[GPM_SUPPORT.name]
+        if answer != 1:
+            self.due = support.due
+            self._miss(answer if isinstance(answer, Unavailable) else NO_GPM)
+            return None
+        lent = self._pool.lend(self, progress)
         if isinstance(lent, int):
             check_device(lent, "nvmlGpmSampleAlloc")
-            return none_of(unavailable(lent), self._gpm.metrics)
-        self.cursor = Cursor(self._gpm, lent)
-        return self.cursor.read(now, steps)
+            self._miss(unavailable(lent))
+            return None
+        self._samples = lent
+        return lent
+
+    def _failed(self, function: str, status: int, progress: list[Any]) -> bool:
+        """Note the return code of a call. Returns: whether it failed, and left the metrics without values."""
+        progress.append(status)
+        check_device(status, function)
+        if status:
+            self._miss(unavailable(status))
+        return status != 0
+
+    def _miss(self, reason: Unavailable) -> None:
+        self.keep(dict.fromkeys(self._gpm.names, reason))
+
+    def _keep_metrics(self) -> None:
+        values = self._gpm.values()
+        if values is None:
+            self.keep(self._gpm.answers())
+        else:
+            self.block, self.unavailable = Block(self._gpm.names, values), NO_REASONS
+
+
+class SamplePool:
+    """Lends pairs of sample buffers, which the driver allocates, to consumers. Shared by the workers of a driver, hence the lock.
+
+    A pair whose consumer is gone is lent again, so that consumers that come and go cost no memory; all are freed when the
+    driver is closed. A worker that is stuck in a call holds its consumer, so its buffers are never lent a second time.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._allocate = library.function("nvmlGpmSampleAlloc")
+        self._free = library.function("nvmlGpmSampleFree")
+        self._lock = threading.Lock()
+        self._lent: list[tuple[weakref.ref[Any], Samples]] = []
+
+    def lend(self, consumer: object, progress: list[Any]) -> Samples | int:
+        """Lend a pair to a consumer. Returns: the pair, or the return code that says why there is none."""
+        with self._lock:
+            for place, (owner, pair) in enumerate(self._lent):
+                if owner() is None:
+                    self._lent[place] = (weakref.ref(consumer), pair)
+                    return pair
+        new = (Sample(), Sample())
+        for sample in new:
+            status = FUNCTION_NOT_FOUND if self._allocate is None else self._allocate(ctypes.byref(sample))
+            progress.append(status)
+            if status:
+                self._give_back(new)
+                return status
+        with self._lock:
+            self._lent.append((weakref.ref(consumer), new))
+        return new
+
+    def _give_back(self, pair: Samples) -> None:
+        for sample in pair:
+            if sample.value is not None and self._free is not None:
+                self._free(sample)
+
+    def close(self) -> None:
+        """Free every buffer."""
+        with self._lock:
+            lent, self._lent = self._lent, []
+        for _, pair in lent:
+            self._give_back(pair)

@@ -1,169 +1,202 @@
-"""NVLink, link by link, every ten seconds: state, traffic, errors; and what all links come to where the driver does not say.
+"""NVLink, every ten seconds: state, traffic and errors link by link, what all links come to, and the fabric of NVLink switches.
 
-One batch of fields asks about everything. A link that is down has no traffic: a field that fails there costs nothing else. A
+One batch of fields asks about all links. A link that is down has no traffic: a field that fails there costs nothing else. A
 driver without the field for the state is asked link by link.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from accelmetrics.backends.contract import Block, Number
-from accelmetrics.backends.nvidia.calls import ALL_ONES, LARGEST, Call, Field, Value
-from accelmetrics.backends.nvidia.library import Library
-from accelmetrics.backends.nvidia.paced import Group
+from accelmetrics.backends.nvidia.groups import Answer, Group, Paced
+from accelmetrics.backends.nvidia.metrics import (
+    ALL_ONES,
+    KIB,
+    LARGEST,
+    LINK_ERRORS,
+    LINK_STATE,
+    LINK_TRAFFIC,
+    ONCE,
+    TEN_SECONDS,
+    Call,
+    Field,
+    Row,
+)
+from accelmetrics.backends.nvidia.nvml import FUNCTION_NOT_FOUND, Handle, Library, check_device, impossible, meaning, unavailable
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
-INTERVAL = 10.0
 MOST_LINKS = 36
-KIB = 1024
-COUNT = Field(91, Value(("links",), MOST_LINKS))
-STATE = "state"
-TRAFFIC = {"tx": (138, "nvlinkTxBytesTotal"), "rx": (139, "nvlinkRxBytesTotal")}
-"""KiB of payload: the field, which has a link or all links as its scope, and the metric of all links."""
-ERRORS = {"nvlinkCrcErrors": (163, 38), "nvlinkReplayErrors": (161, 52), "nvlinkRecoveryErrors": (162, 59)}
-"""The field of one link, and the one of all links that older GPUs have instead."""
-STATE_FIELD = 165
+COUNT = Row("links", Field(91, "NVLINK_LINK_COUNT"), every=ONCE, maximum=MOST_LINKS)
+TOTALS = {"tx": "nvlinkTxBytesTotal", "rx": "nvlinkRxBytesTotal"}
 NO_LINKS = Unavailable(Reason.NOT_SUPPORTED, "the GPU has no NVLink")
 
-Answer = Number | Unavailable
+FABRIC = "nvmlDeviceGetGpuFabricInfoV"
+FABRIC_VERSION = 0x02000024
+"""``nvmlGpuFabricInfo_v2``: the structure's size and its version."""
+FABRIC_INFO = struct.Struct("=4x16sIIB7x")
+"""Its cluster, the status of joining, the clique, and the state, which is one byte."""
+FABRIC_SAFE_FROM = 550
+"""The first driver whose function can be called: on older ones it crashes the process."""
+NO_FABRIC, COMPLETED = 0, 3
+FABRIC_STATES = {1: "NVLink fabric: not joined", 2: "NVLink fabric: joining", COMPLETED: "NVLink fabric: joined"}
+TOO_OLD = Unavailable(Reason.NOT_SUPPORTED, f"drivers before {FABRIC_SAFE_FROM} crash when they are asked for it")
+UNKNOWN_DRIVER = Unavailable(
+    Reason.NOT_SUPPORTED,
+    f"the driver does not say which version it is, and is not asked: those before {FABRIC_SAFE_FROM} crash when they are",
+)
+OUTSIDE = Unavailable(Reason.NOT_SUPPORTED, "the GPU belongs to no NVLink fabric")
 
 
-class Links:
-    """The links of one GPU.
+class Links(Paced):
+    """The links of one GPU: what is known of each, and over all of them the errors and the traffic that the driver does not add up.
 
     Attributes:
-        block: What is known of the links and, over all of them, of errors and of traffic that the driver does not add up.
-        unavailable: Why the rest is missing.
-        totals: Which of the metrics of all links' traffic are in ``block``.
+        totals: Which of the metrics of all links' traffic are among the values.
     """
 
-    def __init__(self, library: Library, handle: Any) -> None:
+    def __init__(self, library: Library, handle: Handle) -> None:
+        super().__init__(TEN_SECONDS)
+        self.totals: frozenset[str] = frozenset()
         self._library = library
         self._handle = handle
-        self._count = Group(library, handle, (_batch(COUNT),), math.inf)
+        self._links = 0
+        self._count = Group(library, handle, (COUNT,), ONCE)
         self._fields: Group | None = None
         self._states: Group | None = None
-        self._links = 0
-        self.block = Block((), ())
-        self.unavailable: Mapping[str, Unavailable] = {}
-        self.totals: frozenset[str] = frozenset()
 
-    @property
-    def due(self) -> float:
-        """When it wants to be read next."""
-        return min(group.due for group in (self._count, self._fields, self._states) if group is not None)
-
-    def read(self, now: float, steps: list[Any]) -> bool:
-        """Read what is due now; says whether anything is different from before."""
-        changed = self._count.read(now, steps)
+    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
+        changed = self._count.read(now, progress)
         if changed:
-            self._meet(self._count.get("links"))
+            links = self._count.answers()[COUNT.name]
+            self._links = 0 if isinstance(links, Unavailable) else int(links)
+            self._fields = Group(self._library, self._handle, _rows(self._links), TEN_SECONDS, patient=True) if self._links else None
         for group in (self._fields, self._states):
-            changed |= group is not None and group.read(now, steps)
-        if not changed:
-            return False
-        found = _found(self._fields)
-        if self._states is None and self._without_state(found):
-            self._states = Group(self._library, self._handle, [_state_call(link) for link in range(self._links)], INTERVAL)
-            self._states.read(now, steps)
-        self._put({**found, **_found(self._states)})
-        return True
+            changed |= group is not None and group.read(now, progress)
+        answers = self._found(now, progress) if changed else None
+        self.due = min(group.due for group in (self._count, self._fields, self._states) if group is not None)
+        return answers
 
-    def _meet(self, links: Answer) -> None:
-        """Settle which links there are."""
-        self._links = 0 if isinstance(links, Unavailable) else int(links)
-        calls = (_everything(self._links),)
-        self._fields = Group(self._library, self._handle, calls, INTERVAL, patient=True) if self._links else None
-
-    def _without_state(self, found: Mapping[str, Answer]) -> bool:
-        states = [found.get(f"{STATE}.{link}") for link in range(self._links)]
-        return bool(states) and all(isinstance(state, Unavailable) and state.reason == Reason.NOT_SUPPORTED for state in states)
-
-    def _put(self, found: Mapping[str, Answer]) -> None:
-        if self._links:
-            answers = {**self._of_each(found), **self._of_all(found)}
-        else:
-            missing = self._count.unavailable.get("links", NO_LINKS)
-            answers = dict.fromkeys(ERRORS, NO_LINKS if missing.reason == Reason.NOT_SUPPORTED else missing)
-        metrics = {name: answer for name, answer in answers.items() if not isinstance(answer, Unavailable)}
-        reasons = {name: answer for name, answer in answers.items() if isinstance(answer, Unavailable)}
-        names = tuple(metrics)
-        self.block = Block(self.block.names if names == self.block.names else names, tuple(metrics.values()))
-        self.unavailable = self.unavailable if reasons == self.unavailable else reasons
-        self.totals = frozenset(metrics).intersection(name for _, name in TRAFFIC.values())
+    def _found(self, now: float, progress: list[Any]) -> dict[str, Answer]:
+        """Everything about the links, from what the groups have."""
+        if self._fields is None:
+            missing = self._count.unavailable.get(COUNT.name, NO_LINKS)
+            return dict.fromkeys(LINK_ERRORS, NO_LINKS if missing.reason == Reason.NOT_SUPPORTED else missing)
+        found = self._fields.answers()
+        if self._states is None and all(_is_unsupported(found[f"state.{link}"]) for link in range(self._links)):
+            self._states = Group(self._library, self._handle, _state_rows(self._links), TEN_SECONDS)
+            self._states.read(now, progress)
+        if self._states is not None:
+            found |= self._states.answers()
+        answers = {**self._of_each(found), **self._of_all(found)}
+        self.totals = frozenset(name for name in TOTALS.values() if not isinstance(answers.get(name, NO_LINKS), Unavailable))
+        return answers
 
     def _of_each(self, found: Mapping[str, Answer]) -> dict[str, Answer]:
         """What is told of single links; what a link does not support is not there."""
         told: dict[str, Answer] = {}
         for link in range(self._links):
-            told[f"nvlink.{link}.state"] = found[f"{STATE}.{link}"]
-            for way in TRAFFIC:
-                told[f"nvlink.{link}.{way}BytesTotal"] = _bytes(found[f"{way}.{link}"])
-        return {name: answer for name, answer in told.items() if not _unsupported(answer)}
+            told[f"nvlink.{link}.state"] = found[f"state.{link}"]
+            told.update((f"nvlink.{link}.{way}BytesTotal", found[f"{way}.{link}"]) for way in LINK_TRAFFIC)
+        return {name: answer for name, answer in told.items() if not _is_unsupported(answer)}
 
     def _of_all(self, found: Mapping[str, Answer]) -> dict[str, Answer]:
         """Over all links: errors, and the traffic where the driver does not add it up itself."""
         told: dict[str, Answer] = {}
-        for name in ERRORS:
+        for name in LINK_ERRORS:
             summed = self._sum(name, found)
             told[name] = found[f"{name}.all"] if summed is None else summed
-        for way, (_, name) in TRAFFIC.items():
-            summed = self._sum(way, found) if _unsupported(found[f"{way}.all"]) else None
+        for way, name in TOTALS.items():
+            summed = self._sum(way, found) if _is_unsupported(found[f"{way}.all"]) else None
             if summed is not None:
-                told[name] = summed * KIB
+                told[name] = summed
         return told
 
-    def _sum(self, name: str, found: Mapping[str, Answer]) -> Number | None:
+    def _sum(self, name: str, found: Mapping[str, Answer]) -> Answer | None:
         """The sum over the links, None unless all that are not down have a value."""
-        total: Number | None = None
+        values = []
         for link in range(self._links):
             answer = found[f"{name}.{link}"]
             if not isinstance(answer, Unavailable):
-                total = (total or 0) + answer
-            elif found[f"{STATE}.{link}"] != 0:
+                values.append(answer)
+            elif found[f"state.{link}"] != 0:
                 return None
-        return total
-
-
-def _fields(links: int) -> Iterator[Field]:
-    for way, (field, _) in TRAFFIC.items():
-        yield Field(field, Value((f"{way}.all",), LARGEST), ALL_ONES)
-    for name, (_, field) in ERRORS.items():
-        yield Field(field, Value((f"{name}.all",), LARGEST))
-    for link in range(links):
-        yield Field(STATE_FIELD, Value((f"{STATE}.{link}",), 1), link)
-        for way, (field, _) in TRAFFIC.items():
-            yield Field(field, Value((f"{way}.{link}",), LARGEST), link)
-        for name, (field, _) in ERRORS.items():
-            yield Field(field, Value((f"{name}.{link}",), LARGEST), link)
+        return sum(values) if values else None
 
 
 @cache
-def _everything(links: int) -> Call:
-    """The batch for so many links: all GPUs of a machine have the same number of them."""
-    return _batch(*_fields(links))
+def _rows(links: int) -> tuple[Row, ...]:
+    """What is asked about so many links, and over all of them: all GPUs of a machine have the same number."""
+    rows = [Row(f"{way}.all", field._replace(scope=ALL_ONES), maximum=LARGEST, factor=KIB) for way, field in LINK_TRAFFIC.items()]
+    rows += [Row(f"{name}.all", of_all, maximum=LARGEST) for name, (_, of_all) in LINK_ERRORS.items()]
+    for link in range(links):
+        rows.append(Row(f"state.{link}", LINK_STATE._replace(scope=link), maximum=1))
+        for way, field in LINK_TRAFFIC.items():
+            rows.append(Row(f"{way}.{link}", field._replace(scope=link), maximum=LARGEST, factor=KIB))
+        for name, (of_link, _) in LINK_ERRORS.items():
+            rows.append(Row(f"{name}.{link}", of_link._replace(scope=link), maximum=LARGEST))
+    return tuple(rows)
 
 
-def _batch(*fields: Field) -> Call:
-    return Call(("nvmlDeviceGetFieldValues",), fields=fields)
+@cache
+def _state_rows(links: int) -> tuple[Row, ...]:
+    """The state of each link, on drivers without the field for it."""
+    calls = [Call(("nvmlDeviceGetNvLinkState",), arguments=(link,)) for link in range(links)]
+    return tuple(Row(f"state.{link}", call, maximum=1) for link, call in enumerate(calls))
 
 
-def _state_call(link: int) -> Call:
-    return Call(("nvmlDeviceGetNvLinkState",), "I", (Value((f"{STATE}.{link}",), 1),), (link,))
-
-
-def _found(group: Group | None) -> dict[str, Answer]:
-    """A group's answers by name."""
-    return {} if group is None else {**dict(zip(group.block.names, group.block.values, strict=True)), **group.unavailable}
-
-
-def _bytes(answer: Answer) -> Answer:
-    return answer if isinstance(answer, Unavailable) else answer * KIB
-
-
-def _unsupported(answer: Answer) -> bool:
+def _is_unsupported(answer: Answer) -> bool:
     return isinstance(answer, Unavailable) and answer.reason == Reason.NOT_SUPPORTED
+
+
+class Fabric(Paced):
+    """Whether one GPU has joined the fabric of NVLink switches.
+
+    Args:
+        library: The open library.
+        handle: The GPU's handle.
+        driver_version: Decides whether the question may be asked at all.
+        announce: Is told how the GPU stands in the fabric, in words.
+    """
+
+    def __init__(self, library: Library, handle: Handle, driver_version: str, announce: Callable[[str], None]) -> None:
+        super().__init__(TEN_SECONDS)
+        self._refused = _refused(driver_version)
+        self._function = None if self._refused else library.function(FABRIC)
+        self._handle = handle
+        self._announce = announce
+        self._info = (ctypes.c_uint * (FABRIC_INFO.size // 4))(FABRIC_VERSION)
+
+    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
+        if self._function is None:
+            self.due = math.inf
+            return {"fabricState": self._refused or unavailable(FUNCTION_NOT_FOUND)}
+        status = self._function(self._handle, self._info)
+        progress.append(status)
+        check_device(status, FABRIC)
+        self.wait(now, status)
+        return {"fabricState": unavailable(status) if status else self._state()}
+
+    def _state(self) -> Answer:
+        cluster, status, clique, state = FABRIC_INFO.unpack(self._info)
+        if state == NO_FABRIC:
+            self._announce("")
+            return OUTSIDE
+        if state not in FABRIC_STATES:
+            return impossible(FABRIC)
+        failed = state == COMPLETED and status
+        words = f"NVLink fabric: joining failed ({meaning(status).symbol})" if failed else FABRIC_STATES[state]
+        self._announce(f"{words}, clique {clique} of cluster {cluster.hex()}" if any(cluster) else words)
+        return int(state)
+
+
+def _refused(version: str) -> Unavailable | None:
+    """Why a driver of this version is not asked; None where it may be."""
+    branch = version.partition(".")[0]
+    if not (branch.isascii() and branch.isdecimal()):
+        return UNKNOWN_DRIVER
+    return TOO_OLD if int(branch) < FABRIC_SAFE_FROM else None

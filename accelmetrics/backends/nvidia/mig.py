@@ -1,41 +1,134 @@
 """The MIG instances of one GPU: found when the driver is opened, and looked for again every ten seconds.
 
+An instance is a device of its own with memory, processes and GPM metrics. Power, temperature, clocks and memory errors are the
+board's and stay with the GPU, so that sums over devices are right. It has no ``gpu.process`` keys: W&B's have room for one number,
+and the GPU's hold what is used of all its instances.
+
 An instance is known by its UUID, which the driver derives from the GPU's and the instance's ids: one that is made again is the
 same device. Its number below the GPU is NVML's index, which another instance may have after a reconfiguration.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
-from accelmetrics.backends.nvidia.errors import (
-    FUNCTION_NOT_FOUND,
+from accelmetrics.backends.nvidia.conversion import convert_memory
+from accelmetrics.backends.nvidia.device import Device, DeviceList, Listed
+from accelmetrics.backends.nvidia.fast import FastValues
+from accelmetrics.backends.nvidia.gpm import Gpm
+from accelmetrics.backends.nvidia.groups import EARLY
+from accelmetrics.backends.nvidia.metrics import MEMORY_ROWS
+from accelmetrics.backends.nvidia.nvml import (
+    BACKEND,
     GONE,
-    GPU_IS_LOST,
+    GPU_NOT_FOUND,
     INVALID_ARGUMENT,
+    LOST,
     NOT_FOUND,
     NOT_SUPPORTED,
-    source_error,
+    SUCCESS,
+    Handle,
+    Questions,
 )
-from accelmetrics.backends.nvidia.instance import InstancePlace, Parent
-from accelmetrics.backends.nvidia.library import Library
-from accelmetrics.backends.nvidia.paced import EARLY
-from accelmetrics.backends.nvidia.roster import Roster
+from accelmetrics.backends.nvidia.processes import ProcessTable
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.reasons import Reason
 
 INTERVAL = 10.0
+VERIFIED = 1.0
+"""Seconds for which a handle is taken to be of the same instance: the driver may give a destroyed one's handle to another."""
+FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
+"""Seconds between two looks for an instance that is gone: doubling from the first to the longest."""
+USUAL_INSTANCES, MOST_INSTANCES = 7, 64
+"""How many instances a GPU can have: the most so far, assumed where the driver does not say, and the most that is believed."""
+NO_INSTANCE = frozenset({INVALID_ARGUMENT, NOT_FOUND, GPU_NOT_FOUND})
+"""Answers to a call with the handle of an instance that was destroyed."""
 _ENABLED = 1
 
 
-class Seen(NamedTuple):
-    """One instance as the driver lists it."""
-
-    number: int
-    handle: Any
-    uuid: str
+def _gone() -> SourceError:
+    return SourceError(Reason.DEVICE_LOST, "the MIG instance no longer exists", backend=BACKEND, advice="see `nvidia-smi mig -lgi`")
 
 
-class Partitions:
+class Instance(Listed):
+    """One instance in the list: bound to a handle while it exists.
+
+    Bound and lost by the GPU's worker, read by its own: each step is one assignment.
+
+    Args:
+        devices: The list.
+        parent: The GPU's handle.
+        gpu_instance: The id that GPM knows it by, None where the driver does not say.
+        identity: Its UUID and its GPU.
+    """
+
+    def __init__(self, devices: DeviceList, parent: Handle, gpu_instance: int | None, identity: DeviceIdentity) -> None:
+        super().__init__(identity, _gone())
+        self.opened = True
+        self._devices = devices
+        self._parent = parent
+        self._gpu_instance = gpu_instance
+        self._verified = -math.inf
+        self._again = -math.inf
+        self._wait = FIRST_WAIT
+
+    def bind(self, handle: Handle) -> None:
+        """Read the instance by this handle from now on."""
+        if self.device is None or self.device.handle.value != handle.value:
+            library = self._devices.library
+            fast = FastValues(library, handle, MEMORY_ROWS, convert_memory, NO_INSTANCE, _gone)
+            self.device = Device(handle, fast, Gpm(library, self._parent, self._gpu_instance), ProcessTable(library, handle))
+            self.due = -math.inf
+            self._wait = FIRST_WAIT
+
+    def lose(self, now: float) -> None:
+        """Note that the instance is no longer listed."""
+        if self.device is not None:
+            self.device, self.due = None, -math.inf
+            self._again, self._wait = now + FIRST_WAIT, FIRST_WAIT
+
+    def refresh(self, now: float, progress: list[Any]) -> None:
+        if self.device is None and now >= self._again:
+            self._find(now, progress)
+        elif self.device is not None and now >= self._verified:
+            self._verify(self.device, now, progress)
+        device = self.device
+        if device is None:
+            raise self.failed()
+        if now >= device.due:
+            device.refresh(now, progress)
+        self.due = min(self._verified, device.due)
+
+    def _verify(self, device: Device, now: float, progress: list[Any]) -> None:
+        """See that the handle is still this instance's, and ask for what is not known of it yet."""
+        questions = Questions(self._devices.library, progress, LOST)
+        uuid = questions.text("nvmlDeviceGetUUID", device.handle)
+        if uuid == self.identity.uuid:
+            self._describe(questions, device.handle)
+            self._verified = now + VERIFIED * EARLY
+        elif questions.status in (SUCCESS, *NO_INSTANCE):
+            self.lose(now)
+            self._find(now, progress)
+
+    def _find(self, now: float, progress: list[Any]) -> None:
+        """Look for the instance by its UUID: it may have been made again, or moved to another handle."""
+        self._again, self._wait = now + self._wait, min(self._wait * 2, LONGEST_WAIT)
+        handle = Questions(self._devices.library, progress, GONE).handle("nvmlDeviceGetHandleByUUID", self.identity.uuid.encode())
+        if handle is not None:
+            self.bind(handle)
+
+    def _describe(self, questions: Questions, handle: Handle) -> None:
+        """Ask for what listing it did not need."""
+        if self.identity.memory_total_bytes is None:
+            total, architecture = questions.memory_total(handle) or None, questions.architecture(self._parent)
+            self.identity = self.identity._replace(memory_total_bytes=total, architecture=architecture)
+            self._devices.update()
+
+
+class Instances:
     """The instances of one GPU.
 
     Attributes:
@@ -43,89 +136,63 @@ class Partitions:
         due: When ``look`` is wanted next.
     """
 
-    def __init__(self, library: Library, roster: Roster) -> None:
+    def __init__(self, devices: DeviceList) -> None:
         self.enabled = False
         self.due = -math.inf
-        self._library = library
-        self._roster = roster
-        self._known: dict[str, InstancePlace] = {}
+        self._devices = devices
+        self._known: dict[str, Instance] = {}
 
-    def look(self, now: float, parent: Parent, steps: list[Any]) -> bool:
-        """Find the instances that there are now; says whether the mode is another than before."""
+    def look(self, now: float, gpu: Handle, anchor: str, progress: list[Any]) -> bool:
+        """Find the instances that there are now. Returns: whether the mode is another than before.
+
+        Args:
+            now: When, on the driver's clock.
+            gpu: The GPU's handle.
+            anchor: What the GPU is recognised by.
+            progress: Grows with every call.
+        """
         before = self.enabled
         self.due = now + INTERVAL * EARLY
-        mode = self._mode(parent.handle, steps)
-        if mode is None:
+        questions = Questions(self._devices.library, progress, LOST)
+        modes = (ctypes.c_uint * 2)()  # the present one, and the one after the next reset
+        if questions.call("nvmlDeviceGetMigMode", gpu, ctypes.byref(modes), ctypes.byref(modes, 4)):
+            self.enabled = modes[0] == _ENABLED
+        elif questions.complete:
+            self.enabled, self.due = False, math.inf
+        else:
             return False
-        self.enabled = mode
-        seen = self._seen(parent.handle, steps) if mode else []
-        for instance in seen or ():
-            self._meet(instance, parent, steps)
-        if seen is not None:
-            present = {instance.uuid for instance in seen}
-            for uuid, place in self._known.items():
-                if uuid not in present:
-                    place.lose(now)
+        listed = self._list(questions, gpu) if self.enabled else {}
+        if listed is not None:
+            self._compare(listed, now, gpu, anchor, questions)
         return self.enabled != before
 
-    def _mode(self, handle: Any, steps: list[Any]) -> bool | None:
-        """Whether MIG mode is on, None where the question failed."""
-        answer = self._ask("nvmlDeviceGetMigMode", steps, handle)
-        if answer in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
-            self.due = math.inf
-            return False
-        return None if isinstance(answer, int) else bool(answer[0] == _ENABLED)
-
-    def _seen(self, handle: Any, steps: list[Any]) -> list[Seen] | None:
-        """The instances, None where not all questions about them were answered: then nobody is said to be gone."""
-        most = self._most(handle, steps)
-        found: list[Seen] = []
-        for number in range(most):
-            instance = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", steps, handle, number)
-            if instance in (NOT_FOUND, INVALID_ARGUMENT, NOT_SUPPORTED):
+    def _list(self, questions: Questions, gpu: Handle) -> dict[str, tuple[int, Handle]] | None:
+        """Number and handle of each instance by UUID; None where not all questions were answered: then none is said to be gone."""
+        most = questions.number("nvmlDeviceGetMaxMigDeviceCount", gpu)
+        found: dict[str, tuple[int, Handle]] = {}
+        for number in range(USUAL_INSTANCES if most is None else min(most, MOST_INSTANCES)):
+            handle = questions.handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
+            if questions.status in (NOT_FOUND, INVALID_ARGUMENT, NOT_SUPPORTED):
                 continue
-            uuid = instance if isinstance(instance, int) else self._ask("nvmlDeviceGetUUID", steps, instance)
-            if isinstance(uuid, int):
+            uuid = questions.text("nvmlDeviceGetUUID", handle) if handle is not None else ""
+            if handle is None or not uuid:
                 return None
-            found.append(Seen(number, instance, str(uuid)))
+            found[uuid] = (number, handle)
         return found
 
-    def _most(self, handle: Any, steps: list[Any]) -> int:
-        """How many instances there can be; seven is the most that any GPU has had so far."""
-        most = self._ask_number("nvmlDeviceGetMaxMigDeviceCount", steps, handle)
-        return 7 if most is None else most
-
-    def _meet(self, seen: Seen, parent: Parent, steps: list[Any]) -> None:
-        known = self._known.get(seen.uuid)
-        if known is not None:
-            known.bind(seen.handle)
-            return
-        gpu_instance = self._ask_number("nvmlDeviceGetGpuInstanceId", steps, seen.handle)
-        name = self._ask("nvmlDeviceGetName", steps, seen.handle)
-        place = InstancePlace(self._library, parent, seen.number, seen.uuid, gpu_instance, self._roster.note)
-        place.bind(seen.handle, "" if isinstance(name, int) else str(name))
-        self._known[seen.uuid] = place
-        self._roster.add(place)
-
-    def _ask_number(self, name: str, steps: list[Any], handle: Any) -> int | None:
-        try:
-            return int(self._library.ask(name, handle))
-        except self._library.nvml.NVMLError as error:
-            self._note(error.value, name)
-            return None
-        finally:
-            steps.append(name)
-
-    def _ask(self, name: str, steps: list[Any], *arguments: Any) -> Any | int:
-        """An answer that is no number, or the return code of the call's failure."""
-        try:
-            return self._library.ask(name, *arguments)
-        except self._library.nvml.NVMLError as error:
-            self._note(error.value, name)
-            return int(error.value)
-        finally:
-            steps.append(name)
-
-    def _note(self, code: int, name: str) -> None:
-        if code in GONE or code == GPU_IS_LOST:
-            raise source_error(code, name)
+    def _compare(self, listed: dict[str, tuple[int, Handle]], now: float, gpu: Handle, anchor: str, questions: Questions) -> None:
+        """Bind those that are listed, add the new ones, lose those that are gone."""
+        for uuid, (number, handle) in listed.items():
+            known = self._known.get(uuid)
+            if known is None:
+                gpu_instance = questions.number("nvmlDeviceGetGpuInstanceId", handle)
+                name = questions.text("nvmlDeviceGetName", handle)
+                identity = self._devices.identify(number, name=name, uuid=uuid, parent=anchor)
+                known = self._known[uuid] = Instance(self._devices, gpu, gpu_instance, identity)
+                known.bind(handle)
+                self._devices.add(known)
+            else:
+                known.bind(handle)
+        for uuid, instance in self._known.items():
+            if uuid not in listed:
+                instance.lose(now)

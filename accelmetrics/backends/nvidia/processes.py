@@ -1,184 +1,235 @@
-"""The processes on one device: who they are, what they hold, how busy they keep it."""
+"""The processes on one device: pids, what they hold, how busy they keep it; and what the watched process uses of the device.
+
+The lists are arrays of structures, unpacked at once. As long as the driver answers with the same bytes as a second ago, nothing is
+decoded.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
 
-from accelmetrics.backends.nvidia.calls import ALL_ONES
-from accelmetrics.backends.nvidia.errors import INSUFFICIENT_SIZE, NOT_FOUND, NOT_SUPPORTED, check_device
-from accelmetrics.backends.nvidia.library import Library, NvmlFunction
-from accelmetrics.backends.nvidia.paced import EARLY
+from accelmetrics.backends.contract import Block, Number
+from accelmetrics.backends.kit.processes import PACE, ProcessTree
+from accelmetrics.backends.nvidia.groups import Answer, Paced
+from accelmetrics.backends.nvidia.metrics import BOARD_METRICS, POWER_LIMIT, SECOND
+from accelmetrics.backends.nvidia.nvml import INSUFFICIENT_SIZE, NOT_FOUND, NOT_SUPPORTED, Handle, Library, NvmlFunction, check_device
 from accelmetrics.schemas.identity import DeviceProcess
 
-INTERVAL = 1.0
-_ROOM = 64
-_SPARE = 16
-_MOST = 65536
+_ROOM, _SPARE, _MOST = 64, 16, 65536
 """Entries in a list: at first, to spare when it has grown, and the most that is believed."""
 _NO_MEMORY = 2**64 - 1
 
+PROCESS_V1 = struct.Struct("=I4xQ")
+PROCESS = struct.Struct("=I4xQ8x")
+"""``nvmlProcessInfo_t``: pid and bytes held; the second form has the ids of the MIG instance too."""
+SAMPLE = struct.Struct("=I4xQII8x")
+"""``nvmlProcessUtilizationSample_t``: pid, time, percent of the device's compute and of its memory controller's time."""
+UTILIZATION = "nvmlDeviceGetProcessUtilization"
 COMPUTE, GRAPHICS, MPS = "Compute", "Graphics", "MPSCompute"
-_UTILIZATION = "nvmlDeviceGetProcessUtilization"
 
 
-class Listed(NamedTuple):
-    """One process in one of NVML's lists: bytes held, None where NVML does not say."""
+class ProcessList:
+    """A call that fills an array of structures and says how many it filled; the array grows when it is too small.
 
-    pid: int
-    used: int | None
+    Args:
+        library: The open library.
+        handle: The device's handle.
+        forms: The function's names, the newest first, each with the layout of an entry.
 
+    Attributes:
+        supported: Whether the driver has it, as far as is known.
+        layout: That of an entry.
+        data: The entries that the last call gave, as bytes.
+    """
 
-class Sample(NamedTuple):
-    """The newest utilisation sample of one process, in percent; None where the driver answered something impossible."""
-
-    time: int
-    gpu: int | None
-    memory: int | None
-
-
-class OldProcess(ctypes.Structure):
-    """``nvmlProcessInfo_v1_t``, which ``pynvml`` no longer has."""
-
-    _fields_ = (("pid", ctypes.c_uint), ("usedGpuMemory", ctypes.c_ulonglong))
-
-
-class _List:
-    """A call that fills an array of structures and says how many it filled; its array grows when it is too small."""
-
-    def __init__(self, function: NvmlFunction | None, name: str, handle: Any, structure: type[ctypes.Structure]) -> None:
-        self.supported = function is not None
-        self._function = function
-        self._name = name
+    def __init__(self, library: Library, handle: Handle, forms: Mapping[str, struct.Struct]) -> None:
+        self._name = next(filter(library.function, forms), next(iter(forms)))
+        self._function: NvmlFunction | None = library.function(self._name)
+        self.supported = self._function is not None
+        self.layout = forms[self._name]
+        self.data = b""
         self._handle = handle
-        self._structure: Any = structure
-        self._entries = (self._structure * _ROOM)()
         self._count = ctypes.c_uint()
+        self._reserve(_ROOM)
 
-    def read(self, steps: list[Any], *, samples_since: int | None = None) -> tuple[int, list[Any]]:
-        """The return code and the entries; samples are asked for with the time since which they are wanted."""
-        status = self._call(steps, samples_since)
-        if status == INSUFFICIENT_SIZE and len(self._entries) < self._count.value <= _MOST:
-            self._entries = (self._structure * (self._count.value + _SPARE))()
-            status = self._call(steps, samples_since)
+    def read(self, progress: list[Any], since: int | None = None) -> int:
+        """Read the list anew. Returns: the return code.
+
+        Args:
+            progress: Grows with every call.
+            since: For utilisation samples, the time since which they are wanted.
+        """
+        status = self._call(progress, since)
+        if status == INSUFFICIENT_SIZE and self._room < self._count.value <= _MOST:
+            self._reserve(self._count.value + _SPARE)
+            status = self._call(progress, since)
         self.supported = status != NOT_SUPPORTED
         check_device(status, self._name)
-        return status, self._entries[: self._count.value] if status == 0 else []
+        count = 0 if status else min(self._count.value, self._room)
+        self.data = ctypes.string_at(self._entries, count * self.layout.size)
+        return status
 
-    def _call(self, steps: list[Any], since: int | None) -> int:
+    def _reserve(self, room: int) -> None:
+        self._room = room
+        self._entries = (ctypes.c_ulonglong * (room * self.layout.size // 8))()
+
+    def _call(self, progress: list[Any], since: int | None) -> int:
         assert self._function is not None  # not read unless supported
-        self._count.value = len(self._entries)
+        self._count.value = self._room
         count = ctypes.byref(self._count)
         if since is None:
             status = self._function(self._handle, count, self._entries)
         else:
             status = self._function(self._handle, self._entries, count, ctypes.c_ulonglong(since))
-        steps.append(status)
+        progress.append(status)
         return status
 
 
-class ProcessTable:
+class ProcessTable(Paced):
     """The processes of one device, read again once a second.
 
     Attributes:
         processes: What was found last; None where NVML does not say. The same object while nothing changed.
     """
 
-    def __init__(self, library: Library, handle: Any) -> None:
-        self._lists = {kind: _running(library, handle, kind) for kind in (COMPUTE, GRAPHICS, MPS)}
-        structure = library.nvml.c_nvmlProcessUtilizationSample_t
-        self._samples = _List(library.function(_UTILIZATION), _UTILIZATION, handle, structure)
-        self._seen = 0
-        self._next = -math.inf
+    def __init__(self, library: Library, handle: Handle) -> None:
+        super().__init__(SECOND)
         self.processes: tuple[DeviceProcess, ...] | None = None
+        self._lists = {kind: ProcessList(library, handle, _forms(kind)) for kind in (COMPUTE, GRAPHICS, MPS)}
+        self._samples = ProcessList(library, handle, {UTILIZATION: SAMPLE})
+        self._seen = 0
+        self._told: tuple[object, ...] = ()
 
-    @property
-    def due(self) -> float:
-        """When it wants to be read next."""
-        return self._next
-
-    def read(self, now: float, steps: list[Any]) -> bool:
-        """Read the processes if that is due; says whether anything is different from before."""
-        if now < self._next:
-            return False
-        found, failed = self._listed(steps)
-        samples, samples_failed = self._sampled(steps) if found and any(found.values()) else ({}, False)
-        self._next = -math.inf if failed or samples_failed else now + INTERVAL * EARLY
-        processes = None if found is None else tuple(_merged(found, samples))
-        if processes == self.processes:
-            return False
-        self.processes = processes
-        return True
-
-    def _listed(self, steps: list[Any]) -> tuple[dict[str, list[Listed]] | None, bool]:
-        """NVML's lists by kind, None where it has none to give; and whether one of them failed for now."""
-        found: dict[str, list[Listed]] = {}
+    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
+        lists: dict[str, bytes] = {}
         failed = False
         for kind, source in self._lists.items():
-            if not source.supported:
-                continue
-            status, entries = source.read(steps)
-            if status == 0:
-                found[kind] = [Listed(entry.pid, _used(entry.usedGpuMemory)) for entry in entries]
-            failed |= status not in (0, NOT_SUPPORTED)
-        # Graphics or MPS alone would pass for a device on which nobody computes.
-        return (found if COMPUTE in found else None), failed
+            if source.supported:
+                status = source.read(progress)
+                failed |= status not in (0, NOT_SUPPORTED)
+                if status == 0:
+                    lists[kind] = source.data
+        samples = b""
+        if any(lists.values()) and self._samples.supported:
+            failed |= self._samples.read(progress, self._seen) not in (0, NOT_FOUND, NOT_SUPPORTED)
+            samples = self._samples.data
+        self.due = -math.inf if failed else now + self._interval
+        if (lists, samples) != self._told:
+            self._told = (lists, samples)
+            processes = self._merge(lists, samples)
+            self.processes = self.processes if processes == self.processes else processes
+        return None
 
-    def _sampled(self, steps: list[Any]) -> tuple[dict[int, Sample], bool]:
-        """The newest sample of each process since the last time; a process without one kept the device idle or is too new."""
-        if not self._samples.supported:
-            return {}, False
-        status, entries = self._samples.read(steps, samples_since=self._seen)
-        newest: dict[int, Sample] = {}
-        for entry in sorted(entries, key=lambda entry: int(entry.timeStamp)):
-            newest[entry.pid] = Sample(entry.timeStamp, _percent(entry.smUtil), _percent(entry.memUtil))
-        self._seen = max((sample.time for sample in newest.values()), default=self._seen)
-        return newest, status not in (0, NOT_FOUND, NOT_SUPPORTED)
-
-
-def _running(library: Library, handle: Any, kind: str) -> _List:
-    """The list of one kind, in the newest form that the driver has."""
-    name = f"nvmlDeviceGet{kind}RunningProcesses"
-    for version in ("_v3", "_v2"):
-        if (function := library.function(name + version)) is not None:
-            return _List(function, name + version, handle, library.nvml.c_nvmlProcessInfo_v2_t)
-    return _List(library.function(name), name, handle, OldProcess)
-
-
-def _merged(lists: Mapping[str, list[Listed]], samples: Mapping[int, Sample]) -> Iterable[DeviceProcess]:
-    """One entry per process, in the order of process numbers."""
-    held = {kind: _held(entries) for kind, entries in lists.items()}
-    for pid in sorted({pid for memory in held.values() for pid in memory} - {0}):
-        known = [memory[pid] for memory in held.values() if pid in memory]
-        sample = samples.get(pid)
-        yield DeviceProcess(
-            pid,
-            _kind(pid in held.get(COMPUTE, {}) or pid in held.get(MPS, {}), pid in held.get(GRAPHICS, {})),
+    def _merge(self, lists: Mapping[str, bytes], samples: bytes) -> tuple[DeviceProcess, ...] | None:
+        """One entry per process, in the order of process numbers; None where NVML has no list to give."""
+        if COMPUTE not in lists:
+            return None  # graphics or MPS alone would pass for a device on which nothing is computed
+        held = {kind: _held(self._lists[kind].layout.iter_unpack(data)) for kind, data in lists.items()}
+        busy = self._newest(samples)
+        computing, drawing = {*held[COMPUTE], *held.get(MPS, ())}, held.get(GRAPHICS, {})
+        processes = []
+        for pid in sorted({*computing, *drawing} - {0}):
+            kinds = [word for word, those in (("compute", computing), ("graphics", drawing)) if pid in those]
             # Each list has the whole of what a process holds, so what several lists say is not added up.
-            max((used for used in known if used is not None), default=None),
-            sample.gpu if sample else None,
-            sample.memory if sample else None,
-        )
+            known = [used for memory in held.values() if (used := memory.get(pid)) is not None]
+            processes.append(DeviceProcess(pid, "+".join(kinds), max(known, default=None), *busy.get(pid, (None, None))))
+        return tuple(processes)
+
+    def _newest(self, samples: bytes) -> dict[int, tuple[int | None, int | None]]:
+        """The newest sample of each process since the last time; a process without one kept the device idle or is too new."""
+        entries = sorted(SAMPLE.iter_unpack(samples), key=itemgetter(1))
+        self._seen = entries[-1][1] if entries else self._seen
+        return {pid: (_percent(compute), _percent(memory)) for pid, _, compute, memory in entries}
 
 
-def _held(entries: Iterable[Listed]) -> dict[int, int | None]:
+def _forms(kind: str) -> dict[str, struct.Struct]:
+    name = f"nvmlDeviceGet{kind}RunningProcesses"
+    return {f"{name}_v3": PROCESS, f"{name}_v2": PROCESS, name: PROCESS_V1}
+
+
+def _held(entries: Iterable[tuple[Any, ...]]) -> dict[int, int | None]:
     """Bytes by process in one list. A process appears once per MIG instance that it uses; those are added up."""
     held: dict[int, int | None] = {}
-    for pid, used in entries:
+    for pid, answer in entries:
+        used = None if answer == _NO_MEMORY else answer
         before = held.get(pid)
         held[pid] = used if before is None else before + (used or 0)
     return held
 
 
-def _kind(compute: bool, graphics: bool) -> str:
-    return "+".join(word for word, applies in (("compute", compute), ("graphics", graphics)) if applies)
-
-
-def _used(answer: int | None) -> int | None:
-    return None if answer is None or answer == _NO_MEMORY else answer
-
-
 def _percent(answer: int) -> int | None:
-    return answer if answer <= 100 and answer != ALL_ONES else None
+    return answer if answer <= 100 else None
+
+
+class ProcessShare:
+    """What one consumer's watched process and its descendants use of one device: ``gpu.process.{i}.…``.
+
+    Their own part is worked out when the processes were read anew, and once a second since process trees change too; the board's
+    part is put beside it at every reading.
+
+    Args:
+        tree: The watched process and its descendants.
+    """
+
+    def __init__(self, tree: ProcessTree) -> None:
+        self._tree = tree
+        self._processes: tuple[DeviceProcess, ...] | None = None
+        self._until = -math.inf
+        self._used = False
+        self._own: dict[str, Number] = {}
+        self._shape: tuple[object, ...] = ()
+        self._names: tuple[str, ...] = ()
+        self._board: list[int] = []
+
+    def is_used(self, processes: tuple[DeviceProcess, ...], total: int | None, now: float) -> bool:
+        """Find out whether one of the watched processes uses the device, which has ``total`` bytes of memory, if that is known."""
+        if processes is not self._processes or now >= self._until:
+            members = [process for process in processes if self._tree.owns(process.pid, now)]
+            self._processes, self._until, self._used = processes, now + PACE, bool(members)
+            self._own = _own_part(members, total)
+        return self._used
+
+    def block(self, fast: Block, limit: Number | None) -> Block:
+        """Put their own part and the board's together.
+
+        Args:
+            fast: The device's fast values.
+            limit: The enforced power limit in watts, if it is known.
+        """
+        shape = (tuple(self._own), fast.names, limit is None)
+        if shape != self._shape:
+            self._shape = shape
+            board = [name for name in BOARD_METRICS if name in fast.names]
+            self._board = [fast.names.index(name) for name in board]
+            self._names = (*self._own, *board, *(() if limit is None else (POWER_LIMIT,)))
+        values = (*self._own.values(), *[fast.values[place] for place in self._board])
+        return Block(self._names, values if limit is None else (*values, limit), process=True)
+
+
+def _own_part(members: Sequence[DeviceProcess], total: int | None) -> dict[str, Number]:
+    """What the watched processes use together, as far as the driver says: percent, percent, percent, bytes."""
+    used = _sum(process.memory_bytes for process in members)
+    own = {
+        "gpu": _busy(process.utilization for process in members),
+        "memory": _busy(process.memory_utilization for process in members),
+        "memoryAllocated": used / total * 100 if used is not None and total and used <= total else None,
+        "memoryAllocatedBytes": used,
+    }
+    return {name: value for name, value in own.items() if value is not None}
+
+
+def _sum(values: Iterable[Number | None]) -> Number | None:
+    """The sum of what is known, None when nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _busy(values: Iterable[Number | None]) -> Number | None:
+    """Shares of the device's time, in percent. Each is rounded by itself, so their sum may come out above the whole."""
+    total = _sum(values)
+    return None if total is None else min(total, 100)

@@ -6,12 +6,14 @@ said which keys depend on it.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from accelmetrics.backends.contract import Block
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from tests.backends.nvidia.machine import LISTENING, OWED, Consumer, Seen, is_conditional
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
@@ -394,11 +396,11 @@ def test_a_gpu_that_needs_a_reset(simulator: NvmlSimulator, consumer: Consumer) 
     assert consumer.later(0.2, 1).reason("gpu") == "reset_required"
 
 
-def test_alternating_faults_do_not_pile_up_layouts(simulator: NvmlSimulator, consumer: Consumer) -> None:
-    """What is remembered per pattern of answers is bounded."""
+def test_alternating_answers_do_not_pile_up(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """What is remembered of masks that were answered before is bounded."""
     consumer.read(0)
-    fast: Any = consumer.reader._views[0].device.fast  # type: ignore[union-attr]
-    for code in range(1000, 1200):
-        simulator.rule("nvmlDeviceGetTemperature", 0, error=code)
-        assert consumer.read(0).reason("temp") == "driver_error"
-    assert len(fast._layouts) <= 64
+    for mask in range(300):
+        simulator.gpu[0].set(clocks_event_reasons=mask)
+        assert consumer.read(0).metrics["throttle.gpuIdle"] == mask & 1
+    blocks = [each for each in gc.get_objects() if isinstance(each, Block) and "throttle.gpuIdle" in each.names]
+    assert len(blocks) < 100

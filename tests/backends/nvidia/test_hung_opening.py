@@ -5,17 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.nvidia import NvidiaBackend, opening
+from accelmetrics.backends.nvidia import NvidiaBackend, driver
 from accelmetrics.schemas.errors import SourceError
 from tests.backends.nvidia.machine import Consumer
 from tests.simulators.nvml import NvmlSimulator
-
-pynvml: Any = pytest.importorskip("pynvml")
 
 HANDLE = "nvmlDeviceGetHandleByIndex_v2"
 AT_OPENING = [HANDLE, "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetMigMode"]
@@ -31,8 +28,8 @@ AT_FIRST_READING = [
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "PATIENCE", 0.2)
-    monkeypatch.setattr(opening, "LATER_PATIENCE", 0.1)
+    monkeypatch.setattr(driver, "PATIENCE", 0.2)
+    monkeypatch.setattr(driver, "LATER_PATIENCE", 0.1)
 
 
 def temperatures(simulator: NvmlSimulator, units: list[int]) -> dict[str, int]:
@@ -111,12 +108,3 @@ def test_what_listing_does_not_need_waits_for_the_first_reading(simulator: NvmlS
     simulator.reset_calls()
     consumer.read(1)
     assert not {name for name, _ in simulator.calls()} & set(AT_OPENING)
-
-
-def test_binding_errors_of_one_gpu_cost_no_other(
-    simulator: NvmlSimulator, consume: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A text that cannot be decoded is not NVML's error, and is nobody else's."""
-    names = iter([b"\xff", b"second", b"third"])
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda handle: next(names).decode())
-    assert [device.name for device in consume().driver.devices] == ["", "second", "third"]

@@ -1,4 +1,4 @@
-"""The layouts in the tables are those of the structures that the library fills in."""
+"""The layouts and numbers in the tables are those of the structures and constants of NVIDIA's own binding."""
 
 from __future__ import annotations
 
@@ -8,25 +8,18 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.backends.nvidia import calls, gpm, links
-from accelmetrics.backends.nvidia.calls import Call
-from accelmetrics.backends.nvidia.errors import MEANINGS
-from accelmetrics.backends.nvidia.fabric import NO_FABRIC, VERSION, WORDS, FabricInfo
-from accelmetrics.backends.nvidia.processes import OldProcess
-from accelmetrics.backends.nvidia.xid import XID_EVENT, EventData
+from accelmetrics.backends.nvidia import gpm, groups, links, metrics, nvml, processes, xid
+from accelmetrics.backends.nvidia.metrics import Call, Field, GpmMetric
 
 pynvml: Any = pytest.importorskip("pynvml")
 
-_TABLES = (*calls.FAST, *calls.EVERY_SECOND, *calls.EVERY_TEN_SECONDS, *calls.ONCE, calls.GPM_SUPPORT)
-_ALL = [*_TABLES, *(call.fallback for call in _TABLES if call.fallback is not None)]
-STRUCTURED = {call.function: call for call in _ALL if call.structure and not call.fields}
-MEMBERS = {
-    "nvmlDeviceGetUtilizationRates": ("gpu", "memory"),
-    "nvmlDeviceGetMemoryInfo_v2": ("total", "free", "used"),
-    "nvmlDeviceGetMemoryInfo": ("total", "free", "used"),
-    "nvmlDeviceGetBAR1MemoryInfo": ("bar1Used",),
-    "nvmlGpmQueryDeviceSupport": ("isSupportedDevice",),
-}
+ROWS = (*metrics.METRICS, metrics.GPM_SUPPORT, links.COUNT)
+CALLS = dict.fromkeys(row.source for row in ROWS if isinstance(row.source, Call))
+STRUCTURED = {call.function: call for own in CALLS for call in (own, own.fallback) if call is not None and call.structure}
+FIELDS = [
+    *(row.source for row in ROWS if isinstance(row.source, Field)),
+    *(metrics.LINK_STATE, *metrics.LINK_TRAFFIC.values(), *(field for pair in metrics.LINK_ERRORS.values() for field in pair)),
+]
 
 
 @pytest.mark.parametrize("call", STRUCTURED.values(), ids=STRUCTURED)
@@ -35,15 +28,14 @@ def test_layouts_of_structures(call: Call) -> None:
     structure: Any = getattr(pynvml, call.structure)
     assert struct.calcsize("=" + call.layout) == ctypes.sizeof(structure)
     filled = structure()
-    for number, member in enumerate(MEMBERS[call.function], start=1000):
+    for number, member in enumerate(call.members, start=1000):
         setattr(filled, member, number)
-    unpacked = struct.unpack_from("=" + call.layout, bytes(filled))
-    assert unpacked == tuple(range(1000, 1000 + len(MEMBERS[call.function])))
+    assert struct.unpack_from("=" + call.layout, bytes(filled)) == tuple(range(1000, 1000 + len(call.members)))
 
 
 def test_the_layout_of_a_field() -> None:
-    """Type, return code and value stand where the batch decoder looks for them."""
-    layout = struct.Struct(f"={calls.FIELD_HEAD}Q")
+    """Type, return code and value stand where the decoder of a batch looks for them."""
+    layout = struct.Struct(f"={groups.FIELD_HEAD}Q")
     assert layout.size == ctypes.sizeof(pynvml.c_nvmlFieldValue_t)
     field = pynvml.c_nvmlFieldValue_t()
     field.fieldId, field.scopeId, field.valueType, field.nvmlReturn = 7, 8, 3, 13
@@ -52,60 +44,50 @@ def test_the_layout_of_a_field() -> None:
     assert struct.unpack_from("=II", bytes(field)) == (7, 8)
 
 
+@pytest.mark.parametrize("field", dict.fromkeys(FIELDS), ids=lambda field: field.symbol)
+def test_numbers_of_fields(field: Field) -> None:
+    """Each field's number is the one that the binding has under its name."""
+    assert field.identifier == getattr(pynvml, f"NVML_FI_DEV_{field.symbol}")
+
+
+@pytest.mark.parametrize("name", metrics.CONSTANTS)
+def test_numbers_of_arguments(name: str) -> None:
+    """Likewise the constants that stand as arguments."""
+    assert metrics.CONSTANTS[name] == getattr(pynvml, name)
+
+
+def test_the_most_links() -> None:
+    """As many as the header has room for."""
+    assert links.MOST_LINKS == pynvml.NVML_NVLINK_MAX_LINKS
+
+
 def test_the_layout_of_gpm_metrics() -> None:
     """Return code and value of each metric, and the two sample pointers."""
-    get = pynvml.c_nvmlGpmMetricsGet_t
-    metric = pynvml.c_nvmlGpmMetric_t
+    get, metric = pynvml.c_nvmlGpmMetricsGet_t, pynvml.c_nvmlGpmMetric_t
     assert get.metrics.offset == gpm.METRICS_OFFSET
     assert struct.calcsize("=" + gpm.METRIC_LAYOUT) == ctypes.sizeof(metric)
-    assert [metric.maximum for metric in gpm.SHARES] == [100.0] * 8
     assert (metric.metricId.offset, metric.nvmlReturn.offset, metric.value.offset) == (0, 4, 8)
-    assert (get.sample1.offset, get.sample2.offset) == (8, 16)
+    assert (get.sample1.offset, get.sample2.offset) == (gpm.SAMPLES_OFFSET, gpm.SAMPLES_OFFSET + 8)
 
 
-@pytest.mark.parametrize("metric", gpm.METRICS, ids=lambda metric: metric.name)
-def test_numbers_of_gpm_metrics(metric: gpm.Metric) -> None:
+@pytest.mark.parametrize("metric", metrics.GPM_METRICS, ids=lambda metric: metric.name)
+def test_numbers_of_gpm_metrics(metric: GpmMetric) -> None:
     """Each metric's number is the one that the binding has under its name."""
-    names = {
-        "smActive": "SM_UTIL",
-        "smOccupancy": "SM_OCCUPANCY",
-        "dramActive": "DRAM_BW_UTIL",
-        "pipeTensorActive": "ANY_TENSOR_UTIL",
-        "pipeTensorHmmaActive": "HMMA_TENSOR_UTIL",
-        "pipeFp64Active": "FP64_UTIL",
-        "pipeFp32Active": "FP32_UTIL",
-        "pipeFp16Active": "FP16_UTIL",
-        "pcieTxBytes": "PCIE_TX_PER_SEC",
-        "pcieRxBytes": "PCIE_RX_PER_SEC",
-        "nvlinkTxBytes": "NVLINK_TOTAL_TX_PER_SEC",
-        "nvlinkRxBytes": "NVLINK_TOTAL_RX_PER_SEC",
-    }
-    assert metric.identifier == getattr(pynvml, f"NVML_GPM_METRIC_{names[metric.name]}")
+    assert metric.identifier == getattr(pynvml, f"NVML_GPM_METRIC_{metric.symbol}")
 
 
-def test_numbers_of_fields() -> None:
-    """Each field's number is the one that the binding has under its name."""
-    names = {
-        "memoryTemp": "MEMORY_TEMP",
-        "energyJoules": "TOTAL_ENERGY_CONSUMPTION",
-        "pcieTxBytesTotal": "PCIE_COUNT_TX_BYTES",
-        "pcieRxBytesTotal": "PCIE_COUNT_RX_BYTES",
-        "nvlinkTxBytesTotal": "NVLINK_THROUGHPUT_DATA_TX",
-        "nvlinkRxBytesTotal": "NVLINK_THROUGHPUT_DATA_RX",
-        "pcieReplays": "PCIE_REPLAY_COUNTER",
-        "remappedRowsCorrected": "REMAPPED_COR",
-        "remappedRowsUncorrected": "REMAPPED_UNC",
-    }
-    fields = [field for call in _ALL for field in call.fields]
-    assert {field.value.names[0]: field.identifier for field in fields} == {
-        name: getattr(pynvml, f"NVML_FI_DEV_{symbol}") for name, symbol in names.items()
-    }
+def test_instances_have_shares_of_time_alone() -> None:
+    """What MIG instances are measured for is in percent."""
+    assert {metric.maximum for metric in metrics.GPM_OF_INSTANCES} == {100.0}
+    assert 100.0 not in {metric.maximum for metric in metrics.GPM_METRICS[len(metrics.GPM_OF_INSTANCES) :]}
 
 
 def test_versions_of_structures() -> None:
     """The number that tells the library which structure it gets."""
-    assert calls.MEMORY.version == pynvml.nvmlMemory_v2
-    assert calls.GPM_SUPPORT.version == pynvml.NVML_GPM_SUPPORT_VERSION
+    assert metrics.MEMORY.version == pynvml.nvmlMemory_v2
+    assert isinstance(metrics.GPM_SUPPORT.source, Call)
+    assert metrics.GPM_SUPPORT.source.version == pynvml.NVML_GPM_SUPPORT_VERSION
+    assert pynvml.nvmlGpuFabricInfo_v2 == links.FABRIC_VERSION
 
 
 def test_bits_of_the_clocks_event_reasons() -> None:
@@ -113,54 +95,56 @@ def test_bits_of_the_clocks_event_reasons() -> None:
     symbols = ("GpuIdle", "ApplicationsClocksSetting", "SwPowerCap", "SyncBoost", "SwThermalSlowdown", "DisplayClockSetting")
     for symbol in symbols:
         name = f"throttle.{symbol[0].lower()}{symbol[1:]}"
-        assert 1 << calls.THROTTLE.index(name) == getattr(pynvml, f"nvmlClocksEventReason{symbol}")
+        assert 1 << metrics.THROTTLE.index(name) == getattr(pynvml, f"nvmlClocksEventReason{symbol}")
     for symbol in ("HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown"):
         name = f"throttle.{symbol[0].lower()}{symbol[1:]}"
-        assert 1 << calls.THROTTLE.index(name) == getattr(pynvml, f"nvmlClocksThrottleReason{symbol}")
+        assert 1 << metrics.THROTTLE.index(name) == getattr(pynvml, f"nvmlClocksThrottleReason{symbol}")
 
 
-def test_the_first_form_of_a_process() -> None:
-    """Number and memory, padded to 16 bytes."""
-    assert ctypes.sizeof(OldProcess) == 16
-    assert OldProcess.usedGpuMemory.offset == 8
+def test_the_layouts_of_processes() -> None:
+    """The second form is the binding's; the first, which it no longer has, is its begin."""
+    process, sample = pynvml.c_nvmlProcessInfo_v2_t, pynvml.c_nvmlProcessUtilizationSample_t
+    filled = process(pid=7, usedGpuMemory=2**40, gpuInstanceId=1, computeInstanceId=2)
+    assert processes.PROCESS.size == ctypes.sizeof(process)
+    assert processes.PROCESS.unpack(bytes(filled)) == processes.PROCESS_V1.unpack(bytes(filled)[:16]) == (7, 2**40)
+    filled = sample(pid=7, timeStamp=2**40, smUtil=1, memUtil=2, encUtil=3, decUtil=4)
+    assert processes.SAMPLE.size == ctypes.sizeof(sample)
+    assert processes.SAMPLE.unpack(bytes(filled)) == (7, 2**40, 1, 2)
 
 
 def test_the_layout_of_an_event() -> None:
     """That of the binding, where its long has 64 bits."""
     binding = pynvml.c_nvmlEventData_t
-    members = ("device", "eventType", "eventData", "gpuInstanceId", "computeInstanceId")
-    assert ctypes.sizeof(EventData) == ctypes.sizeof(binding) == 32
-    assert [getattr(EventData, ours[0]).offset for ours in EventData._fields_] == [getattr(binding, name).offset for name in members]
-    assert pynvml.nvmlEventTypeXidCriticalError == XID_EVENT
+    assert xid.EVENT.size == ctypes.sizeof(binding)
+    assert (binding.device.offset, binding.eventType.offset, binding.eventData.offset) == (0, 8, 16)
+    assert pynvml.nvmlEventTypeXidCriticalError == xid.XID_EVENT
 
 
 def test_the_layout_of_the_fabric() -> None:
-    """Size, version and offsets; the binding reads the state's byte with the room behind it."""
+    """Size and members; the binding reads the state's byte with the room behind it."""
     binding = pynvml.c_nvmlGpuFabricInfo_v2_t
-    members = ("version", "clusterUuid", "status", "cliqueId", "state", "healthMask")
-    assert ctypes.sizeof(FabricInfo) == ctypes.sizeof(binding) == VERSION & 0xFFFFFF
-    assert [getattr(FabricInfo, ours[0]).offset for ours in FabricInfo._fields_] == [getattr(binding, name).offset for name in members]
-    assert pynvml.nvmlGpuFabricInfo_v2 == VERSION
+    filled = binding()
+    filled.status, filled.cliqueId, filled.state, filled.healthMask = 2, 3, 4, 5
+    assert links.FABRIC_INFO.size == ctypes.sizeof(binding) == links.FABRIC_VERSION & 0xFFFFFF
+    assert links.FABRIC_INFO.unpack(bytes(filled)) == (bytes(16), 2, 3, 4)
     states = ("NOT_SUPPORTED", "NOT_STARTED", "IN_PROGRESS", "COMPLETED")
-    assert [getattr(pynvml, f"NVML_GPU_FABRIC_STATE_{name}") for name in states] == [NO_FABRIC, *WORDS]
+    assert [getattr(pynvml, f"NVML_GPU_FABRIC_STATE_{name}") for name in states] == [links.NO_FABRIC, *links.FABRIC_STATES]
 
 
-def test_numbers_of_link_fields() -> None:
-    """Each field's number is the one that the binding has under its name."""
-    assert links.COUNT.identifier == pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT
-    assert links.STATE_FIELD == pynvml.NVML_FI_DEV_NVLINK_GET_STATE
-    assert links.MOST_LINKS == pynvml.NVML_NVLINK_MAX_LINKS
-    traffic = {name: field for name, (field, _) in links.TRAFFIC.items()}
-    assert traffic == {"tx": pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, "rx": pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX}
-    symbols = {"nvlinkCrcErrors": ("CRC", "CRC_FLIT"), "nvlinkReplayErrors": ("REPLAY",) * 2, "nvlinkRecoveryErrors": ("RECOVERY",) * 2}
-    assert {
-        name: (getattr(pynvml, f"NVML_FI_DEV_NVLINK_ERROR_DL_{one}"), getattr(pynvml, f"NVML_FI_DEV_NVLINK_{every}_ERROR_COUNT_TOTAL"))
-        for name, (one, every) in symbols.items()
-    } == links.ERRORS
+def test_the_layout_of_a_pci_address() -> None:
+    """Where the address stands as text."""
+    binding = pynvml.nvmlPciInfo_t
+    assert (ctypes.sizeof(binding), binding.busId.offset) == (nvml.PCI_INFO_SIZE, nvml.PCI_BUS_ID)
+
+
+def test_texts_fit() -> None:
+    """The longest text that NVML has."""
+    sizes = {name: value for name, value in vars(pynvml).items() if name.startswith("NVML_DEVICE_") and name.endswith("_BUFFER_SIZE")}
+    assert max(sizes.values()) == nvml.LONGEST_TEXT
 
 
 def test_every_return_code_has_a_meaning() -> None:
     """Whatever the binding knows stands in the table, under the same name."""
     known = {value: name for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_") and isinstance(value, int)}
     assert len(known) > 25
-    assert {code: MEANINGS[code].symbol for code in known} == known
+    assert {code: nvml.MEANINGS[code].symbol for code in known} == known

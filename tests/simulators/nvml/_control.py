@@ -136,8 +136,8 @@ class Control:
         return real.value if name.partition("[")[0] == "gpm" else integer.value
 
     def set_text(self, gpu: int, name: str, value: str | Ret | None) -> None:
-        """Sets a text of a GPU, or of the machine for `gpu` -1."""
-        content = value.encode() if isinstance(value, str) else None
+        """Sets a text of a GPU, or of the machine for `gpu` -1. Lone surrogates stand for bytes that are not UTF-8 (PEP 383)."""
+        content = value.encode(errors="surrogateescape") if isinstance(value, str) else None
         ret = 0 if content is not None else -1 if value is None else int(value)
         self._check(self._c.nvmlsim_set_text(self._handle, gpu, name.encode(), content, ret), name)
 

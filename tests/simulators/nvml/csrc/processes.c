@@ -68,21 +68,30 @@ static nvmlReturn_t list_v2(sim_gpu *gpu, const sim_instance *instance, uint32_t
     return NVML_SUCCESS;
 }
 
+/* A driver that answers nonsense: its lists hold more, or less, than they say. */
+static nvmlReturn_t claim(sim_state *state, nvmlReturn_t answer, unsigned int *count)
+{
+    int64_t claimed = atomic_load(&state->system[S_claimed_processes]);
+    if (claimed && answer == NVML_SUCCESS)
+        *count = (unsigned int)claimed;
+    return answer;
+}
+
 #define LISTS(function, kind) \
 nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *out) \
 { \
     ENTER_ANY(function); \
-    return list_v1(gpu, instance, kind, count, out); \
+    return claim(state, list_v1(gpu, instance, kind, count, out), count); \
 } \
 nvmlReturn_t function##_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *out) \
 { \
     ENTER_ANY(function##_v2); \
-    return list_v2(gpu, instance, kind, count, out); \
+    return claim(state, list_v2(gpu, instance, kind, count, out), count); \
 } \
 nvmlReturn_t function##_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *out) \
 { \
     ENTER_ANY(function##_v3); \
-    return list_v2(gpu, instance, kind, count, out); \
+    return claim(state, list_v2(gpu, instance, kind, count, out), count); \
 }
 
 LISTS(nvmlDeviceGetComputeRunningProcesses, COMPUTE)

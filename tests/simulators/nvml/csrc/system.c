@@ -116,6 +116,12 @@ static unsigned int gpu_count(sim_state *state)
     return (unsigned int)atomic_load(&state->system[S_gpu_count]);
 }
 
+static unsigned int claimed_count(sim_state *state)
+{
+    unsigned int claimed = (unsigned int)atomic_load(&state->system[S_claimed_gpus]);
+    return claimed ? claimed : gpu_count(state);
+}
+
 static nvmlReturn_t hand_out(sim_state *state, unsigned int index, nvmlDevice_t *device)
 {
     sim_gpu *gpu = &state->gpus[index];
@@ -137,7 +143,7 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
 {
     ENTER_SYSTEM(nvmlDeviceGetCount_v2);
     NEED(count);
-    *count = gpu_count(state);
+    *count = claimed_count(state);
     return NVML_SUCCESS;
 }
 
@@ -145,7 +151,7 @@ nvmlReturn_t nvmlDeviceGetCount(unsigned int *count)
 {
     ENTER_SYSTEM(nvmlDeviceGetCount);
     NEED(count);
-    *count = gpu_count(state);
+    *count = claimed_count(state);
     return NVML_SUCCESS;
 }
 

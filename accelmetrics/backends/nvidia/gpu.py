@@ -1,0 +1,203 @@
+"""One GPU in the list: found when the driver is opened, described at its first reading, and again until all is known of it.
+
+What listing it needs is asked when the driver is opened, the rest at its first reading: there a call that hangs costs no other
+GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from accelmetrics.backends.kit.system import read_text
+from accelmetrics.backends.nvidia.conversion import convert_gpu
+from accelmetrics.backends.nvidia.device import Device, DeviceList, Listed, host_memory
+from accelmetrics.backends.nvidia.fast import FastValues
+from accelmetrics.backends.nvidia.gpm import Gpm
+from accelmetrics.backends.nvidia.groups import Group, Paced
+from accelmetrics.backends.nvidia.links import Fabric, Links
+from accelmetrics.backends.nvidia.metrics import FAST_ROWS, POWER_LIMIT, SLOW_ROWS, TEN_SECONDS
+from accelmetrics.backends.nvidia.mig import Instances
+from accelmetrics.backends.nvidia.nvml import BACKEND, GONE, INVALID_ARGUMENT, UNINITIALIZED, Handle, Questions, source_error
+from accelmetrics.backends.nvidia.processes import ProcessTable
+from accelmetrics.backends.nvidia.xid import Xids
+from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
+"""Seconds between attempts to enumerate a GPU again: doubling from the first to the longest."""
+MOST_CORES, MOST_NODES = 2**24, 1023
+"""The most CUDA cores and NUMA nodes that are believed."""
+STALE = frozenset({INVALID_ARGUMENT})
+"""What every call answers with a handle from before a reload of the driver that something else in this process noticed."""
+
+
+def _stale() -> SourceError:
+    return source_error(UNINITIALIZED, "the device's handle is no longer valid")
+
+
+class GpuDevice(Device):
+    """The bound calls of a GPU, which has more than a MIG instance: values at slower paces.
+
+    Args:
+        devices: The list that the GPU stands in.
+        handle: Its handle.
+        identity: What is known of it.
+        partitioned: Whether it is in MIG mode.
+        announce: Is told how it stands in the NVLink fabric, in words.
+    """
+
+    whole = True
+
+    def __init__(
+        self, devices: DeviceList, handle: Handle, identity: DeviceIdentity, partitioned: bool, announce: Callable[[str], None]
+    ) -> None:
+        library = devices.library
+        fast = FastValues(library, handle, FAST_ROWS, convert_gpu, STALE, _stale, identity.unified)
+        super().__init__(handle, fast, Gpm(library, handle), ProcessTable(library, handle))
+        self.memory_total = identity.memory_total_bytes
+        self.unified = identity.unified
+        self.partitioned = partitioned
+        self._groups = {pace: Group(library, handle, rows, pace) for pace, rows in SLOW_ROWS.items()}
+        self._links = Links(library, handle)
+        fabric = Fabric(library, handle, identity.driver_version, announce)
+        self._paced: tuple[Paced, ...] = (*self._groups.values(), self._links, fabric, Xids(devices.listener, handle), self.table)
+        self._changed = False
+
+    def refresh(self, now: float, progress: list[Any]) -> None:
+        for part in self._paced:
+            # Remembered across a reading that fails half-way.
+            self._changed |= part.read(now, progress)
+        self.due = min(part.due for part in self._paced)
+        if self._changed:
+            self._put_together()
+            self._changed = False
+
+    def _put_together(self) -> None:
+        self.blocks = tuple(part.block for part in self._paced if part.block.names)
+        merged = {name: reason for part in self._paced for name, reason in part.unavailable.items()}
+        if merged != self.unavailable:
+            self.unavailable = merged
+        limit = self._groups[TEN_SECONDS].answers()[POWER_LIMIT]
+        self.limit = None if isinstance(limit, Unavailable) else limit
+        self.fast.depend_on(limit, self._links.totals)
+
+
+class Gpu(Listed):
+    """One GPU's place in the list.
+
+    Args:
+        devices: The list.
+        index: NVML's number of the GPU.
+    """
+
+    def __init__(self, devices: DeviceList, index: int) -> None:
+        words = f"NVIDIA GPU {index} is being opened: a call has not returned"
+        super().__init__(devices.identify(index), SourceError(Reason.TIMED_OUT, words, backend=BACKEND))
+        self._devices = devices
+        self._index = index
+        self._handle: Handle | None = None
+        self._recognised = False
+        self._instances = Instances(devices)
+        self._again = -math.inf
+        self._wait = FIRST_WAIT
+
+    def open(self, progress: list[Any]) -> None:
+        """Find out what the GPU and its MIG instances are listed by; a failure is told when the GPU is read."""
+        now = self._devices.clock.monotonic()
+        try:
+            handle = self._recognise(Questions(self._devices.library, progress, GONE), progress)
+            self._instances.look(now, handle, self.identity.anchor, progress)
+        except SourceError as failure:
+            self._failure = failure
+            self._try_again(now)
+        finally:
+            self.opened = True
+            self._devices.update()
+
+    def refresh(self, now: float, progress: list[Any]) -> None:
+        if self.opened and now >= self._again:
+            self._enumerate(now, progress)
+        device, handle = self.device, self._handle
+        if device is None or handle is None:
+            raise self.failed()
+        if now >= self._instances.due and self._instances.look(now, handle, self.identity.anchor, progress):
+            # What a GPU supports depends on the mode: nothing that was remembered holds any more.
+            device = self.device = self._bind(handle)
+        if now >= device.due:
+            device.refresh(now, progress)
+        self.due = min(self._again, self._instances.due, device.due)
+
+    def _enumerate(self, now: float, progress: list[Any]) -> None:
+        """Find out what is not known yet, and bind the calls."""
+        questions = Questions(self._devices.library, progress, GONE)
+        self._try_again(now)
+        try:
+            handle = self._handle if self._recognised and self._handle is not None else self._recognise(questions, progress)
+            self._describe(questions, handle)
+            if questions.complete:
+                self._again = math.inf
+        except DriverGoneError:
+            raise
+        except SourceError as failure:
+            self._failure = failure
+        self._devices.update()
+
+    def _try_again(self, now: float) -> None:
+        self._again, self._wait = now + self._wait, min(self._wait * 2, LONGEST_WAIT)
+
+    def _recognise(self, questions: Questions, progress: list[Any]) -> Handle:
+        """Ask for what a GPU is listed and numbered by."""
+        lookup = Questions(self._devices.library, progress, frozenset())
+        handle = lookup.handle("nvmlDeviceGetHandleByIndex_v2", self._index)
+        if handle is None:
+            raise source_error(lookup.status, f"NVIDIA GPU {self._index} cannot be opened")
+        self._handle = handle
+        address = questions.pci_bus_id(handle)
+        name = questions.text("nvmlDeviceGetName", handle)
+        self._learn(pci_bus_id=address, name=name, uuid=questions.text("nvmlDeviceGetUUID", handle))
+        self._recognised = questions.complete
+        return handle
+
+    def _describe(self, questions: Questions, handle: Handle) -> None:
+        """Ask for everything else about a GPU that does not change."""
+        total = questions.memory_total(handle)
+        if total == 0:
+            host = host_memory()
+            self._learn(unified=True, memory_total_bytes=host[0] if host else None)
+        elif total is not None:
+            self._learn(unified=False, memory_total_bytes=total)
+        self._learn(
+            serial=questions.text("nvmlDeviceGetSerial", handle),
+            architecture=questions.architecture(handle),
+            firmware=questions.text("nvmlDeviceGetVbiosVersion", handle),
+            cores=questions.number("nvmlDeviceGetNumGpuCores", handle, most=MOST_CORES) or None,
+            numa_node=self._ask_numa_node(questions, handle),
+        )
+        if self.device is None or self.device.unified != self.identity.unified:
+            self.device = self._bind(handle)
+        self.device.memory_total = self.identity.memory_total_bytes
+
+    def _ask_numa_node(self, questions: Questions, handle: Handle) -> int | None:
+        """NVML says it for GPUs that are NUMA nodes themselves; the slot's node is the kernel's to say. -1 is "none"."""
+        node = questions.number("nvmlDeviceGetNumaNodeId", handle, most=MOST_NODES)
+        if node is not None or not self.identity.pci_bus_id:
+            return node
+        # NVML writes eight digits of the domain in capitals, sysfs four in small letters.
+        text = read_text(f"/sys/bus/pci/devices/{self.identity.pci_bus_id[-12:].lower()}/numa_node")
+        return int(text) if text and text.isdecimal() else None
+
+    def _learn(self, **facts: Any) -> None:
+        """Take over new facts; what could not be had this time stays as it was."""
+        self.identity = self.identity._replace(**{name: fact for name, fact in facts.items() if fact not in ("", None)})
+
+    def _bind(self, handle: Handle) -> GpuDevice:
+        return GpuDevice(self._devices, handle, self.identity, self._instances.enabled, self._note_fabric)
+
+    def _note_fabric(self, words: str) -> None:
+        """Note how the GPU stands in the NVLink fabric."""
+        if words != self.identity.fabric:
+            self.identity = self.identity._replace(fabric=words)
+            self._devices.update()

@@ -1,0 +1,331 @@
+"""Calls whose answers land in one buffer, and groups of them that are read at a pace of their own.
+
+A bound call is a ``functools.partial`` with every argument given, which is the cheapest way from Python into the driver. All
+answers of a buffer are decoded by one ``unpack_from`` and checked against the table's rows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+from accelmetrics.backends.contract import NO_REASONS, Block, Number
+from accelmetrics.backends.nvidia.metrics import CONSTANTS, LARGEST, Call, Field, Row
+from accelmetrics.backends.nvidia.nvml import (
+    FUNCTION_NOT_FOUND,
+    NOT_SUPPORTED,
+    Library,
+    check_device,
+    field_unavailable,
+    impossible,
+    unavailable,
+)
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+Answer = Number | Unavailable
+NOTHING = Block((), ())
+EARLY = 0.95
+"""Values are read again after this share of their interval: readings every second that come a millisecond early find them due."""
+
+FIELD_HEAD = "24xQ"
+"""``nvmlFieldValue_t`` up to its value: type and return code as one number, its *signature*, the return code in the upper half."""
+_FIELD_KEY = struct.Struct("=II")
+"""Its first two members: the field's number and its scope."""
+_FIELD_SIZE = struct.calcsize(f"={FIELD_HEAD}Q")
+_UNSIGNED_LONG_LONG = 3
+_VALUE_LAYOUTS = {0: "d", 1: "I4x", 2: "Q" if struct.calcsize("L") == 8 else "I4x", _UNSIGNED_LONG_LONG: "Q", 4: "q", 5: "i4x", 6: "H6x"}
+"""``nvmlValueType_t`` to the part of ``nvmlValue_t`` that holds the value; the bytes beyond a narrow one are not defined."""
+_LARGEST_VALUES = {"I4x": 2**32 - 2, "H6x": 2**16 - 2}
+"""The largest value of a narrow type: all-ones means that there is none."""
+_ALIGNMENT = 8
+_KEPT_LAYOUTS = 256
+
+
+def _value_layout(signature: int) -> str:
+    """Where a field's value stands; a type that is newer than the table is read like the widest one."""
+    return _VALUE_LAYOUTS.get(signature & 0xFFFFFFFF, "Q")
+
+
+def largest_value(signature: int) -> int:
+    """Return the largest value that a field of this type can have."""
+    return _LARGEST_VALUES.get(_value_layout(signature), LARGEST)
+
+
+def _answer_layout(call: Call, signatures: Sequence[int]) -> str:
+    """What a call writes, filled up to the alignment of the next one."""
+    layout = "".join(FIELD_HEAD + _value_layout(signature) for signature in signatures) if call.fields else call.layout
+    return f"{layout}{-struct.calcsize('=' + layout) % _ALIGNMENT}x"
+
+
+class BufferLayout:
+    """Which calls fill a buffer, and where the number of each row stands in it.
+
+    Attributes:
+        calls: The calls; a batch of all fields comes last.
+        offsets: Where the answer of each begins, in bytes; at the end, where the last one ends.
+        places: The rows, each with the index of its call and that of its number among the unpacked ones.
+        signatures: Where the fields' signatures stand among these.
+    """
+
+    def __init__(self, rows: tuple[Row, ...], sources: tuple[Call | Field, ...]) -> None:
+        calls = list(dict.fromkeys(source for source in sources if isinstance(source, Call)))
+        fields = tuple(source for source in sources if isinstance(source, Field))
+        starts, numbers = [], 0
+        for call in calls:
+            starts.append(numbers)
+            numbers += len(call.members)
+        self.signatures = slice(numbers, None, 2)
+        found = {field: (len(calls), numbers + 2 * index + 1) for index, field in enumerate(fields)}
+        self.calls = (*calls, Call((fields[0].function,), "", (), fields=fields)) if fields else tuple(calls)
+        self.offsets = [0]
+        for call in self.calls:
+            typical = [_UNSIGNED_LONG_LONG] * len(call.fields)
+            self.offsets.append(self.offsets[-1] + struct.calcsize("=" + _answer_layout(call, typical)))
+        self.places: list[tuple[Row, int, int]] = []
+        for row, source in zip(rows, sources, strict=True):
+            if isinstance(source, Field):
+                self.places.append((row, *found[source]))
+            else:
+                index = calls.index(source)
+                self.places.append((row, index, starts[index] + source.members.index(row.member)))
+
+    def structure(self, signatures: tuple[int, ...]) -> struct.Struct:
+        """The whole buffer, with fields of these types."""
+        return _structure(self.calls, signatures)
+
+
+# The devices of a machine are mostly alike: one of them has worked it out for all.
+_buffer_layout = lru_cache(maxsize=_KEPT_LAYOUTS)(BufferLayout)
+
+
+@lru_cache(maxsize=_KEPT_LAYOUTS)
+def _structure(calls: tuple[Call, ...], signatures: tuple[int, ...]) -> struct.Struct:
+    return struct.Struct("=" + "".join(_answer_layout(call, signatures) for call in calls))
+
+
+class CallBuffer:
+    """The calls for some rows of one device, bound to a buffer of their own.
+
+    Args:
+        library: The open library.
+        handle: The device's handle.
+        rows: What is read.
+
+    Attributes:
+        layout: Where everything stands.
+        bound: The calls in the layout's order, None where the driver has no such function.
+        unpack: Unpacks the buffer with the types that the fields had last.
+        signatures: Types and return codes of the fields, as they were then.
+    """
+
+    def __init__(self, library: Library, handle: Any, rows: tuple[Row, ...]) -> None:
+        self.layout = _buffer_layout(rows, tuple(_source(library, row) for row in rows))
+        self._buffer = (ctypes.c_ulonglong * (self.layout.offsets[-1] // _ALIGNMENT))()
+        self.bound = [self._bind(library, handle, *at) for at in zip(self.layout.calls, self.layout.offsets, strict=False)]
+        batch = self.layout.calls[-1].fields
+        self.signatures: tuple[int, ...] = (_UNSIGNED_LONG_LONG,) * len(batch)
+        self.unpack: Callable[[], tuple[Any, ...]] = partial(self.layout.structure(self.signatures).unpack_from, self._buffer)
+
+    def _bind(self, library: Library, handle: Any, call: Call, offset: int) -> Callable[[], int] | None:
+        function = library.newest(call.functions)
+        if function is None:
+            return None
+        if call.fields:
+            for index, field in enumerate(call.fields):
+                _FIELD_KEY.pack_into(self._buffer, offset + index * _FIELD_SIZE, field.identifier, field.scope)
+            return partial(function, handle, len(call.fields), ctypes.byref(self._buffer, offset))
+        if call.version is not None:
+            ctypes.c_uint.from_buffer(self._buffer, offset).value = call.version
+        pointers = [ctypes.byref(self._buffer, offset + place) for place in call.pointers]
+        arguments = [CONSTANTS[each] if isinstance(each, str) else each for each in call.arguments]
+        return partial(function, handle, *arguments, *pointers)
+
+    def fill(self, index: int) -> None:
+        """Make every number of a call 1, for one that is never made: harmless to convert."""
+        call = self.layout.calls[index]
+        count = len(call.members) + 2 * len(call.fields)
+        layout = _answer_layout(call, [_UNSIGNED_LONG_LONG] * len(call.fields))
+        struct.pack_into(f"={layout}", self._buffer, self.layout.offsets[index], *[1] * count)
+
+    def numbers(self) -> tuple[Any, ...]:
+        """Unpack the buffer, each field by the type that it came with."""
+        raw = self.unpack()
+        signatures = raw[self.layout.signatures]
+        if signatures != self.signatures:
+            self.signatures = signatures
+            self.unpack = partial(self.layout.structure(signatures).unpack_from, self._buffer)
+            raw = self.unpack()
+        return raw
+
+    def decode(self, raw: Sequence[Any], statuses: Sequence[int]) -> dict[str, Answer]:
+        """Work out every metric of the rows from the unpacked numbers and the calls' return codes."""
+        found: dict[str, Answer] = {}
+        for row, index, place in self.layout.places:
+            if statuses[index]:
+                answer: Answer = unavailable(statuses[index])
+            elif isinstance(row.source, Field):
+                answer = _field_answer(row, raw[place - 1], raw[place])
+            else:
+                answer = _checked(row, raw[place], row.maximum)
+            if row.flags and not isinstance(answer, Unavailable):
+                found.update((name, int(answer) >> bit & 1) for bit, name in enumerate(row.flags))
+            else:
+                found.update(dict.fromkeys(row.names, answer))
+        return found
+
+
+def _source(library: Library, row: Row) -> Call | Field:
+    """What gives a row on this driver."""
+    source = row.source
+    if isinstance(source, Call) and source.fallback is not None and library.newest(source.functions) is None:
+        return source.fallback
+    return source
+
+
+def _field_answer(row: Row, signature: int, number: Number) -> Answer:
+    status = signature >> 32
+    return field_unavailable(status) if status else _checked(row, number, min(row.maximum, largest_value(signature)))
+
+
+def _checked(row: Row, number: Number, maximum: int) -> Answer:
+    if not row.minimum <= number <= maximum:  # NaN is within no bounds
+        return impossible(row.source.function)
+    return number / row.divisor if row.divisor != 1 else number * row.factor
+
+
+class Values:
+    """The latest values of some metrics: the same objects while nothing about them changes.
+
+    Attributes:
+        block: The values.
+        unavailable: Why the others are missing.
+    """
+
+    def __init__(self) -> None:
+        self.block = NOTHING
+        self.unavailable: Mapping[str, Unavailable] = NO_REASONS
+
+    def keep(self, answers: Mapping[str, Answer]) -> bool:
+        """Replace what differs. Returns: whether anything did."""
+        metrics: dict[str, Number] = {}
+        reasons: dict[str, Unavailable] = {}
+        for name, answer in answers.items():
+            if isinstance(answer, Unavailable):
+                reasons[name] = answer
+            else:
+                metrics[name] = answer
+        names, values = tuple(metrics), tuple(metrics.values())
+        changed = names != self.block.names or values != self.block.values
+        if changed:
+            self.block = Block(self.block.names if names == self.block.names else names, values)
+        if reasons != self.unavailable:
+            self.unavailable = reasons
+            changed = True
+        return changed
+
+    def answers(self) -> dict[str, Answer]:
+        """Return every value, or why it is missing, by name."""
+        return {**dict(zip(self.block.names, self.block.values, strict=True)), **self.unavailable}
+
+
+class Paced(Values):
+    """Values that are read at most once per interval, and stand in between.
+
+    Args:
+        interval: Seconds between two calls; infinite for what never changes.
+
+    Attributes:
+        due: When ``read`` is wanted next, in seconds on the driver's clock.
+    """
+
+    def __init__(self, interval: float) -> None:
+        super().__init__()
+        self.due = -math.inf
+        self._interval = interval * EARLY
+        self._failed = False
+
+    def read(self, now: float, progress: list[Any]) -> bool:
+        """Read what is due. Returns: whether anything is different from before."""
+        if now < self.due:
+            return False
+        answers = self.ask(now, progress)
+        return answers is not None and self.keep(answers)
+
+    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
+        """Call the driver and set ``due``. Returns: every answer, or None when all of them are as before."""
+        raise NotImplementedError
+
+    def wait(self, now: float, status: int) -> None:
+        """Set ``due`` after a call.
+
+        A failure is met again at the next reading, once, since many pass by themselves; one that lasts is met once per interval, and not at
+        every reading. What the driver does not support is not asked for again.
+        """
+        again = status != 0 and not self._failed
+        self._failed = status != 0
+        self.due = math.inf if status == NOT_SUPPORTED else -math.inf if again else now + self._interval
+
+
+class Group(Paced):
+    """Rows whose calls are made together.
+
+    A call that failed is made again at the next reading, whatever the interval, unless the driver says that it does not support it:
+    then it is not made again at all.
+
+    Args:
+        library: The open library.
+        handle: The device's handle.
+        rows: What to read.
+        interval: As in :class:`Paced`.
+        patient: Fields that fail wait for the interval too; only a call that fails as a whole is made again at once.
+    """
+
+    def __init__(self, library: Library, handle: Any, rows: tuple[Row, ...], interval: float, patient: bool = False) -> None:
+        super().__init__(interval)
+        self._buffer = CallBuffer(library, handle, rows)
+        self._patient = patient
+        self._statuses = [FUNCTION_NOT_FOUND if bound is None else 0 for bound in self._buffer.bound]
+        self._live = [index for index, bound in enumerate(self._buffer.bound) if bound is not None]
+        self._again: list[int] = []
+        self._next = -math.inf
+        self._answered: tuple[Any, ...] = ()
+
+    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
+        whole = now >= self._next
+        for index in self._live if whole else self._again:
+            self._call(index, progress)
+        if whole:
+            self._next = now + self._interval
+        raw = self._buffer.numbers()
+        answered = (*self._statuses, *raw)
+        answers = None
+        if answered != self._answered:
+            self._answered = answered
+            answers = self._buffer.decode(raw, self._statuses)
+            self._plan_again(answers)
+        self.due = -math.inf if self._again else self._next
+        return answers
+
+    def _call(self, index: int, progress: list[Any]) -> None:
+        bound = self._buffer.bound[index]
+        assert bound is not None  # only calls that the driver has are live
+        status = bound()
+        progress.append(status)
+        # Checked at once: a lost device answers slowly, and none of the other calls would fare better.
+        check_device(status, self._buffer.layout.calls[index].function)
+        self._statuses[index] = status
+
+    def _plan_again(self, answers: Mapping[str, Answer]) -> None:
+        """Settle which calls are made at the next reading, and which never again."""
+        self._live = [index for index in self._live if self._statuses[index] != NOT_SUPPORTED]
+        failed = {index for index in self._live if self._statuses[index]}
+        if not self._patient:
+            for row, index, _ in self._buffer.layout.places:
+                answer = answers[row.names[0]]
+                if isinstance(answer, Unavailable) and answer.reason != Reason.NOT_SUPPORTED:
+                    failed.add(index)
+        self._again = [index for index in self._live if index in failed]

@@ -1,0 +1,374 @@
+"""The metrics of an NVIDIA GPU: one row says what a value is called, where NVML has it, in which unit, and how often it is read.
+
+Everything else follows from the rows: the calls, their place in the buffer, the decoding, the bounds, the names that a reading
+owes and the words that say where a value is read. The conversion of the fast rows is generated from them (``make generate``).
+
+Layouts are those of NVIDIA's header in ``struct`` notation, without the compiler's padding where it is not written out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from accelmetrics.backends.contract import Coverage
+
+ALL_ONES = 0xFFFFFFFF
+"""NVML's "not available" for 32 bits, and as the scope of a field "all links"."""
+LARGEST = 2**63 - 1
+"""Above this no 64-bit answer is believed: sentinels are all-ones, and JSON and Prometheus readers end here."""
+LARGEST_32 = ALL_ONES - 1
+HOTTEST, COLDEST = 250, -100
+"""°C. No sensor on a GPU reads more, or less; all-ones and byte-sized sentinels do."""
+KIB, MIB = 1024, 2.0**20
+
+READING, SECOND, TEN_SECONDS, ONCE = 0.0, 1.0, 10.0, math.inf
+"""Seconds between two calls for a value; ``ONCE`` is for what does not change while the driver is open."""
+
+CONSTANTS = {
+    "NVML_TEMPERATURE_GPU": 0,
+    "NVML_TEMPERATURE_THRESHOLD_SHUTDOWN": 0,
+    "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN": 1,
+    "NVML_CLOCK_GRAPHICS": 0,
+    "NVML_CLOCK_SM": 1,
+    "NVML_CLOCK_MEM": 2,
+    "NVML_MEMORY_ERROR_TYPE_CORRECTED": 0,
+    "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1,
+    "NVML_VOLATILE_ECC": 0,
+    "NVML_AGGREGATE_ECC": 1,
+    "NVML_MEMORY_LOCATION_DEVICE_MEMORY": 2,
+}
+"""The header's constants that stand as arguments in the table."""
+
+
+class Field(NamedTuple):
+    """One value of ``nvmlDeviceGetFieldValues``.
+
+    Attributes:
+        identifier: Its number in the header.
+        symbol: Its name there, after ``NVML_FI_DEV_``.
+        scope: Its scope: a link, or all of them.
+    """
+
+    identifier: int
+    symbol: str
+    scope: int = 0
+
+    @property
+    def function(self) -> str:
+        """The call that gives it, for messages."""
+        return "nvmlDeviceGetFieldValues"
+
+    @property
+    def words(self) -> str:
+        """Where it is read, for people."""
+        return f"NVML_FI_DEV_{self.symbol} ({self.identifier}){' over all links' if self.scope == ALL_ONES else ''}"
+
+
+class Call(NamedTuple):
+    """One function with its arguments, and what it writes.
+
+    Attributes:
+        functions: The function's names, the newest first; drivers have some of them.
+        layout: What it writes, as a ``struct`` format without byte order.
+        members: The numbers in ``layout``, by their names in NVML's structure; one without a name otherwise.
+        arguments: What stands between the handle and the pointers, by the header's names; numbers that have none.
+        pointers: Where in what it writes each pointer points, in bytes.
+        version: Written once into the first four bytes, for versioned structures.
+        structure: The class in ``pynvml`` of the same layout, if it has one.
+        fallback: The call for drivers that have none of ``functions``; it has the same members.
+        fields: The fields of a batch of ``nvmlDeviceGetFieldValues``, which has no ``layout``.
+    """
+
+    functions: tuple[str, ...]
+    layout: str = "I"
+    members: tuple[str, ...] = ("",)
+    arguments: tuple[str | int, ...] = ()
+    pointers: tuple[int, ...] = (0,)
+    version: int | None = None
+    structure: str = ""
+    fallback: Call | None = None
+    fields: tuple[Field, ...] = ()
+
+    @property
+    def function(self) -> str:
+        """The name it goes by in messages."""
+        return self.functions[0]
+
+    @property
+    def words(self) -> str:
+        """Where its values are read, for people."""
+        called = self.arguments or self.members != ("",)
+        return f"{self.function}({', '.join(map(str, self.arguments))})" if called else self.function
+
+
+class Row(NamedTuple):
+    """One metric that NVML gives.
+
+    Attributes:
+        name: The metric.
+        source: The call or the field that gives it.
+        member: Which of the call's numbers it is.
+        every: Seconds between two calls.
+        maximum: The largest raw answer that is possible.
+        minimum: The smallest one.
+        divisor: What the raw answer is divided by, 1 to leave it a whole number.
+        factor: What it is multiplied by.
+        within: A metric of which it is a part: more than that is impossible.
+        aliases: Other spellings that carry the same value.
+        flags: The metrics that the bits of the answer stand for, from the lowest; there is none called ``name`` then.
+        note: Words about where it is read that do not follow from the row.
+    """
+
+    name: str
+    source: Call | Field
+    member: str = ""
+    every: float = READING
+    maximum: int = LARGEST_32
+    minimum: int = 0
+    divisor: int = 1
+    factor: int = 1
+    within: str = ""
+    aliases: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every metric that comes of it."""
+        return self.flags or (self.name, *self.aliases)
+
+    @property
+    def words(self) -> str:
+        """Where it is read, in which unit and how often, for people."""
+        member = f".{self.member}" if self.member else ""
+        unit = f" / {self.divisor}" if self.divisor != 1 else ", KiB × 1024" if self.factor == KIB else ""
+        pace = {READING: "", SECOND: ", 1 s", TEN_SECONDS: ", 10 s", ONCE: ", once"}[self.every]
+        return f"{self.source.words}{member}{unit}{self.note}{pace}"
+
+
+class Share(NamedTuple):
+    """A metric in percent that is computed from two others.
+
+    Attributes:
+        name: The metric.
+        part: What is divided.
+        whole: What it is divided by; a fast metric, or the enforced power limit.
+        bounded: Whether a part that exceeds the whole is impossible. Which of the two is wrong is not known then, so neither is given.
+    """
+
+    name: str
+    part: str
+    whole: str
+    bounded: bool = False
+
+
+class GpmMetric(NamedTuple):
+    """One profiling metric: its number and name in the header, what its answer is multiplied by, and the most that is possible."""
+
+    name: str
+    identifier: int
+    symbol: str
+    factor: float = 1.0
+    maximum: float = 100.0
+
+
+UTILIZATION = Call(("nvmlDeviceGetUtilizationRates",), "II", ("gpu", "memory"), structure="c_nvmlUtilization_t")
+_MEMORY_V1 = Call(("nvmlDeviceGetMemoryInfo",), "QQQ", ("total", "free", "used"), structure="c_nvmlMemory_t")
+MEMORY = Call(
+    ("nvmlDeviceGetMemoryInfo_v2",),
+    "8xQ8xQQ",
+    ("total", "free", "used"),
+    version=0x02000028,
+    structure="c_nvmlMemory_v2_t",
+    fallback=_MEMORY_V1,
+)
+"""Bytes. The second version leaves the driver's reserve out of ``used``; older drivers have the first alone."""
+EVENT_REASONS = Call(("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), "Q")
+BAR1 = Call(("nvmlDeviceGetBAR1MemoryInfo",), "16xQ", ("bar1Used",), structure="c_nvmlBAR1Memory_t")
+
+THROTTLE = (
+    "throttle.gpuIdle",
+    "throttle.applicationsClocksSetting",
+    "throttle.swPowerCap",
+    "throttle.hwSlowdown",
+    "throttle.syncBoost",
+    "throttle.swThermalSlowdown",
+    "throttle.hwThermalSlowdown",
+    "throttle.hwPowerBrakeSlowdown",
+    "throttle.displayClockSetting",
+)
+"""In the order of the bits of ``nvmlClocksEventReasons``, from the lowest."""
+
+_HOST = "; unified memory: /proc/meminfo"
+_LINKS = "; else the sum of the links, 10 s"
+
+
+def _call(function: str, *arguments: str, layout: str = "I", pointers: tuple[int, ...] = (0,)) -> Call:
+    """A call that writes one number; unsigned of 32 bits unless ``layout`` says otherwise."""
+    return Call((function,), layout, arguments=arguments, pointers=pointers)
+
+
+def _memory_errors(kind: str, counter: str) -> Call:
+    names = (f"NVML_MEMORY_ERROR_TYPE_{kind}", f"NVML_{counter}_ECC", "NVML_MEMORY_LOCATION_DEVICE_MEMORY")
+    return _call("nvmlDeviceGetMemoryErrorCounter", *names, layout="Q")
+
+
+# Raw units: percent, bytes, °C, mW, mJ, MHz, KiB over NVLink; PCIe's byte counters may wrap.
+METRICS = (
+    Row("gpu", UTILIZATION, "gpu", maximum=100),
+    Row("memory", UTILIZATION, "memory", maximum=100),
+    Row("memoryTotalBytes", MEMORY, "total", maximum=LARGEST, minimum=1, note=_HOST),
+    Row("memoryFreeBytes", MEMORY, "free", maximum=LARGEST, within="memoryTotalBytes", note=_HOST),
+    Row("memoryAllocatedBytes", MEMORY, "used", maximum=LARGEST, note=_HOST),
+    Row("temp", _call("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"), maximum=HOTTEST),
+    Row("powerWatts", _call("nvmlDeviceGetPowerUsage"), divisor=1000),
+    Row("smClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM")),
+    Row("memoryClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM")),
+    Row("graphicsClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_GRAPHICS")),
+    Row("throttle", EVENT_REASONS, maximum=LARGEST, flags=THROTTLE),
+    Row("performanceState", _call("nvmlDeviceGetPerformanceState"), maximum=15),
+    Row("memoryTemp", Field(82, "MEMORY_TEMP"), maximum=HOTTEST, minimum=COLDEST),
+    Row("energyJoules", Field(83, "TOTAL_ENERGY_CONSUMPTION"), maximum=LARGEST, divisor=1000),
+    Row("pcieTxBytesTotal", Field(197, "PCIE_COUNT_TX_BYTES"), maximum=LARGEST),
+    Row("pcieRxBytesTotal", Field(198, "PCIE_COUNT_RX_BYTES"), maximum=LARGEST),
+    Row("nvlinkTxBytesTotal", Field(138, "NVLINK_THROUGHPUT_DATA_TX", ALL_ONES), maximum=LARGEST, factor=KIB, note=_LINKS),
+    Row("nvlinkRxBytesTotal", Field(139, "NVLINK_THROUGHPUT_DATA_RX", ALL_ONES), maximum=LARGEST, factor=KIB, note=_LINKS),
+    # The sampling period, which comes through a second pointer, is not used.
+    Row("encoderUtilization", _call("nvmlDeviceGetEncoderUtilization", layout="I4x", pointers=(0, 4)), every=SECOND, maximum=100),
+    Row("decoderUtilization", _call("nvmlDeviceGetDecoderUtilization", layout="I4x", pointers=(0, 4)), every=SECOND, maximum=100),
+    # Percent of the noise tolerance speed, which NVML says may be exceeded.
+    Row("fanSpeed", _call("nvmlDeviceGetFanSpeed"), every=SECOND, maximum=1000),
+    Row("enforcedPowerLimitWatts", _call("nvmlDeviceGetEnforcedPowerLimit"), every=TEN_SECONDS, minimum=1, divisor=1000),
+    Row("correctedMemoryErrors", _memory_errors("CORRECTED", "VOLATILE"), every=TEN_SECONDS, maximum=LARGEST),
+    Row(
+        "uncorrectedMemoryErrors",
+        _memory_errors("UNCORRECTED", "VOLATILE"),
+        every=TEN_SECONDS,
+        maximum=LARGEST,
+        aliases=("unCorrectedMemoryErrors",),
+    ),
+    Row("correctedMemoryErrorsAggregate", _memory_errors("CORRECTED", "AGGREGATE"), every=TEN_SECONDS, maximum=LARGEST),
+    Row("uncorrectedMemoryErrorsAggregate", _memory_errors("UNCORRECTED", "AGGREGATE"), every=TEN_SECONDS, maximum=LARGEST),
+    Row("pcieLinkGen", _call("nvmlDeviceGetCurrPcieLinkGeneration"), every=TEN_SECONDS, maximum=255, minimum=1),
+    Row("pcieLinkWidth", _call("nvmlDeviceGetCurrPcieLinkWidth"), every=TEN_SECONDS, maximum=32, minimum=1),
+    Row("bar1UsedBytes", BAR1, "bar1Used", every=TEN_SECONDS, maximum=LARGEST),
+    Row("pcieReplays", Field(94, "PCIE_REPLAY_COUNTER"), every=TEN_SECONDS, maximum=LARGEST),
+    Row("remappedRowsCorrected", Field(142, "REMAPPED_COR"), every=TEN_SECONDS, maximum=LARGEST),
+    Row("remappedRowsUncorrected", Field(143, "REMAPPED_UNC"), every=TEN_SECONDS, maximum=LARGEST),
+    Row("maxSmClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"), every=ONCE),
+    Row("maxMemoryClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_MEM"), every=ONCE),
+    Row(
+        "tempLimit.shutdown",
+        _call("nvmlDeviceGetTemperatureThreshold", "NVML_TEMPERATURE_THRESHOLD_SHUTDOWN"),
+        every=ONCE,
+        maximum=HOTTEST,
+    ),
+    Row(
+        "tempLimit.slowdown",
+        _call("nvmlDeviceGetTemperatureThreshold", "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN"),
+        every=ONCE,
+        maximum=HOTTEST,
+    ),
+    Row("maxPcieLinkGen", _call("nvmlDeviceGetMaxPcieLinkGeneration"), every=ONCE, maximum=255, minimum=1),
+    Row("maxPcieLinkWidth", _call("nvmlDeviceGetMaxPcieLinkWidth"), every=ONCE, maximum=32, minimum=1),
+)
+POWER_LIMIT = "enforcedPowerLimitWatts"
+BOARD_METRICS = ("temp", "powerWatts", "powerPercent")
+"""Those of the fast metrics that W&B repeats for the watched process, beside the power limit."""
+SHARES = (
+    Share("memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes", bounded=True),
+    Share("powerPercent", "powerWatts", POWER_LIMIT),
+)
+
+
+LINK_STATE = Field(165, "NVLINK_GET_STATE")
+LINK_TRAFFIC = {"tx": Field(138, "NVLINK_THROUGHPUT_DATA_TX"), "rx": Field(139, "NVLINK_THROUGHPUT_DATA_RX")}
+"""KiB of payload; the scope is a link, or all of them."""
+LINK_ERRORS = {
+    "nvlinkCrcErrors": (Field(163, "NVLINK_ERROR_DL_CRC"), Field(38, "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL")),
+    "nvlinkReplayErrors": (Field(161, "NVLINK_ERROR_DL_REPLAY"), Field(52, "NVLINK_REPLAY_ERROR_COUNT_TOTAL")),
+    "nvlinkRecoveryErrors": (Field(162, "NVLINK_ERROR_DL_RECOVERY"), Field(59, "NVLINK_RECOVERY_ERROR_COUNT_TOTAL")),
+}
+"""The field of one link, and the one of all links that older GPUs have instead."""
+
+FAST_ROWS = tuple(row for row in METRICS if row.every == READING)
+SLOW_ROWS = {pace: tuple(row for row in METRICS if row.every == pace) for pace in (SECOND, TEN_SECONDS, ONCE)}
+MEMORY_ROWS = tuple(row for row in FAST_ROWS if row.source is MEMORY)
+"""What a MIG instance has of them: the rest is the board's and stays with the GPU, so that sums over devices are right."""
+
+_SUPPORT = Call(("nvmlGpmQueryDeviceSupport",), "4xI", ("isSupportedDevice",), version=1, structure="c_nvmlGpmSupport_t")
+GPM_SUPPORT = Row("gpm", _SUPPORT, "isSupportedDevice", every=ONCE, maximum=1)
+"""Not a metric: whether the GPU has profiling metrics."""
+GPM_METRICS = (
+    GpmMetric("smActive", 2, "SM_UTIL"),
+    GpmMetric("smOccupancy", 3, "SM_OCCUPANCY"),
+    GpmMetric("dramActive", 10, "DRAM_BW_UTIL"),
+    GpmMetric("pipeTensorActive", 5, "ANY_TENSOR_UTIL"),
+    GpmMetric("pipeTensorHmmaActive", 7, "HMMA_TENSOR_UTIL"),
+    GpmMetric("pipeFp64Active", 11, "FP64_UTIL"),
+    GpmMetric("pipeFp32Active", 12, "FP32_UTIL"),
+    GpmMetric("pipeFp16Active", 13, "FP16_UTIL"),
+    GpmMetric("pcieTxBytes", 20, "PCIE_TX_PER_SEC", MIB, 2.0**63),
+    GpmMetric("pcieRxBytes", 21, "PCIE_RX_PER_SEC", MIB, 2.0**63),
+    GpmMetric("nvlinkTxBytes", 61, "NVLINK_TOTAL_TX_PER_SEC", MIB, 2.0**63),
+    GpmMetric("nvlinkRxBytes", 60, "NVLINK_TOTAL_RX_PER_SEC", MIB, 2.0**63),
+)
+"""Percent, and bytes per second: NVML answers MiB per second."""
+GPM_OF_INSTANCES = GPM_METRICS[:8]
+"""What a MIG instance has: its share of PCIe and NVLink is not measured."""
+GPM_PACE = 0.19
+"""Seconds between samples: every second reading at 10 a second, the one that comes a little early included."""
+
+
+def fast_names(rows: tuple[Row, ...]) -> tuple[str, ...]:
+    """List the metrics that fast rows give, in the order in which they are converted; without those of flags."""
+    plain = tuple(name for row in rows if not row.flags for name in row.names)
+    return (*plain, *(share.name for share in SHARES if share.part in plain))
+
+
+def coverage() -> Coverage:
+    """List every metric with the words that say where it is read."""
+    rows = {name: row.words for row in METRICS for name in row.names if not row.flags}
+    rows |= {name: f"{EVENT_REASONS.function}, bit {_flag_symbol(name)} (0x{1 << bit:x})" for bit, name in enumerate(THROTTLE)}
+    shares = {share.name: f"{share.part} / {share.whole}" for share in SHARES}
+    gpm = {metric.name: _gpm_words(metric) for metric in GPM_METRICS}
+    links = {
+        name: f"the sum of {of_link.words} over the links, else {of_all.words}, 10 s" for name, (of_link, of_all) in LINK_ERRORS.items()
+    }
+    traffic = {f"nvlink.{{link}}.{way}BytesTotal": f"{field.words} of the link, KiB × 1024, 10 s" for way, field in LINK_TRAFFIC.items()}
+    held = "usedGpuMemory of nvmlDeviceGetComputeRunningProcesses and …GraphicsRunningProcesses, 1 s"
+    return Coverage(
+        devices={
+            **rows,
+            **shares,
+            **gpm,
+            **links,
+            "fabricState": "nvmlDeviceGetGpuFabricInfoV().state on drivers from 550 on, 10 s",
+            "xidErrors": "events nvmlEventTypeXidCriticalError of an event set, 1 s",
+        },
+        partitions={name: {**rows, **shares}[name] for name in fast_names(MEMORY_ROWS)}
+        | {metric.name: gpm[metric.name] for metric in GPM_OF_INSTANCES},
+        processes={
+            "gpu": "nvmlDeviceGetProcessUtilization().smUtil, 1 s",
+            "memory": "nvmlDeviceGetProcessUtilization().memUtil, 1 s",
+            "memoryAllocated": f"{held} / total",
+            "memoryAllocatedBytes": held,
+            **{name: f"as `gpu.{{i}}.{name}`" for name in (*BOARD_METRICS, POWER_LIMIT)},
+        },
+        optional={
+            "lastXid": "nvmlEventData_t.eventData, 1 s",
+            "nvlink.{link}.state": f"{LINK_STATE.words}, else nvmlDeviceGetNvLinkState, 10 s",
+            **traffic,
+        },
+    )
+
+
+def _flag_symbol(name: str) -> str:
+    reason = name.removeprefix("throttle.")
+    return f"nvmlClocksEventReason{reason[0].upper()}{reason[1:]}"
+
+
+def _gpm_words(metric: GpmMetric) -> str:
+    unit = "" if metric.factor == 1 else f", MiB/s × {metric.factor:.0f}"
+    return f"GPM, NVML_GPM_METRIC_{metric.symbol} ({metric.identifier}){unit}, {GPM_PACE} s"
