@@ -18,8 +18,8 @@ Deliberately not done: no call that measures inside the driver (PCIe throughput 
 between two GPM samples (they are those of two consecutive readings), no question about the fabric on drivers that it crashes.
 
 Which file: ``detection`` looks without the driver, ``nvml`` is the library and its return codes, ``metrics`` the table of what
-there is. ``driver`` opens the devices, ``gpu`` and ``mig`` say which there are and what they are; ``device`` reads one of them
-for one consumer, out of what ``fast``, ``groups``, ``links``, ``gpm``, ``xid`` and ``processes`` read.
+there is. ``gpu`` opens the driver and finds the GPUs, ``mig`` their instances. ``driver`` lists them and reads one of them for one
+consumer, out of what ``fast``, ``groups``, ``links``, ``gpm``, ``xid`` and ``processes`` read.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class NvidiaBackend:
         return detect()
 
     def open(self) -> Driver:
-        from accelmetrics.backends.nvidia.driver import open_driver
+        from accelmetrics.backends.nvidia.gpu import open_driver
 
         return open_driver(self._clock)
 

@@ -1,67 +1,173 @@
-"""The open driver and its consumers. Opening enumerates the GPUs so that no single one of them can hold the others up."""
+"""The open driver: what it lists, what the consumers of one device share, and what one consumer reads of it."""
 
 from __future__ import annotations
 
+import math
+import re
 import threading
-from collections import deque
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Mapping
 from typing import Any
 
 from accelmetrics.backends.clock import Clock
-from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading, ReadOptions
 from accelmetrics.backends.kit.processes import ProcessTree
-from accelmetrics.backends.nvidia.device import DeviceList, DeviceReader
-from accelmetrics.backends.nvidia.gpm import SamplePool
-from accelmetrics.backends.nvidia.gpu import Gpu
-from accelmetrics.backends.nvidia.nvml import BACKEND, GONE, Library, Questions, no_device, open_library, source_error
+from accelmetrics.backends.kit.system import read_text
+from accelmetrics.backends.nvidia.fast import MEMORY_NAMES, FastValues
+from accelmetrics.backends.nvidia.gpm import Gpm, GpmReader, SamplePool
+from accelmetrics.backends.nvidia.nvml import Handle, Library
+from accelmetrics.backends.nvidia.processes import ProcessShare, ProcessTable
 from accelmetrics.backends.nvidia.xid import XidListener
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.reasons import Reason, Unavailable
 
-MOST_GPUS = 1024
-"""The most GPUs that are believed to be in one machine."""
-PATIENCE, LATER_PATIENCE = 4.0, 1.0
-"""Seconds without an answer to a single call after which it counts as hung, the first time and after that. Without persistence
-mode a GPU that is not in use is initialised by looking up its handle, which takes up to three seconds."""
+Reasons = Mapping[str, Unavailable]
+_HOST_MEMORY = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", re.MULTILINE)
+_NO_HOST_MEMORY = dict.fromkeys(
+    MEMORY_NAMES, Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and /proc/meminfo cannot be read")
+)
+_OF_INSTANCES = ("gpu", "memory", "encoderUtilization", "decoderUtilization")
+_PARTITIONED = Unavailable(Reason.NOT_SUPPORTED, "the GPU is in MIG mode: it has no utilisation as a whole, see smActive of its instances")
+
+
+class Device:
+    """The bound calls of one device and what its consumers share. Only ever read by one worker at a time.
+
+    As it is here, it is a MIG instance's; a GPU has more.
+
+    Attributes:
+        handle: NVML's handle of the device.
+        fast: What is read at every reading.
+        gpm: Its GPM calls.
+        table: The processes on it.
+        due: When ``refresh`` is wanted next.
+        blocks: The values of slower paces.
+        unavailable: Why others of them are missing; the same object while nothing changed.
+        limit: The enforced power limit in watts, if it is known.
+        whole: Whether it is a GPU, of which the watched process has a share.
+        memory_total: Its memory in bytes, if known.
+        unified: Whether that is the host's.
+        partitioned: Whether it is in MIG mode.
+    """
+
+    whole = False
+    unified = False
+    partitioned = False
+    memory_total: int | None = None
+    limit: Number | None = None
+
+    def __init__(self, handle: Handle, fast: FastValues, gpm: Gpm, table: ProcessTable) -> None:
+        self.handle = handle
+        self.fast = fast
+        self.gpm = gpm
+        self.table = table
+        self.due = -math.inf
+        self.blocks: tuple[Block, ...] = ()
+        self.unavailable: Reasons = NO_REASONS
+
+    def refresh(self, now: float, progress: list[Any]) -> None:
+        """Read what is due of the slower values."""
+        self.table.read(now, progress)
+        self.due = self.table.due
+
+
+class Listed:
+    """An entry of the list: a GPU, or a MIG instance of one.
+
+    Attributes:
+        identity: What it is, as far as is known.
+        opened: Whether the calls that find that out for the first time have returned.
+        device: What is read; None while it cannot be.
+        due: When ``refresh`` is wanted next.
+    """
+
+    def __init__(self, identity: DeviceIdentity, failure: SourceError) -> None:
+        self.identity = identity
+        self.opened = False
+        self.device: Device | None = None
+        self.due = -math.inf
+        self._failure = failure
+
+    def refresh(self, now: float, progress: list[Any]) -> None:
+        """Do what is due: find the device if it was lost, read slower values.
+
+        Raises:
+            SourceError: It cannot be read.
+        """
+        raise NotImplementedError
+
+    def failed(self) -> SourceError:
+        """Why it cannot be read, as an error of its own: one that is raised again and again would grow."""
+        failure = self._failure
+        return SourceError(failure.reason, failure.message, backend=failure.backend, advice=failure.advice)
 
 
 class NvidiaDriver:
-    """NVML, initialised, with its devices enumerated.
+    """NVML, initialised, and what it lists: GPUs in its order, then MIG instances in the order in which they were found.
 
-    Two drivers may be open at a time (NVML counts its users), each with its own devices, paces and buffers.
+    A unit is a place in this list and stays what it is: an instance that is gone keeps its place and says so, one that turns up
+    is added at the end. Workers of several units change the list, hence the lock. Two drivers may be open at a time (NVML counts
+    its users), each with its own devices, paces and buffers.
+
+    Args:
+        library: The open library.
+        clock: What paces and intervals are measured on.
+        driver_version: The driver's version, empty when unknown.
+        runtime_version: The newest CUDA version that it supports, empty when unknown.
+
+    Attributes:
+        listener: Counts Xid errors.
+        samples: Lends GPM sample buffers.
+        listed: The list.
+        devices: The identities in it; the same object while none of them changed.
     """
 
     source = "nvml"
     machine_wide = False
 
-    def __init__(self, devices: DeviceList) -> None:
-        self._list = devices
-        self._samples = SamplePool(devices.library)
-
-    @property
-    def devices(self) -> tuple[DeviceIdentity, ...]:
-        return self._list.identities
+    def __init__(self, library: Library, clock: Clock, driver_version: str, runtime_version: str) -> None:
+        self.library = library
+        self.clock = clock
+        self.listener = XidListener(library)
+        self.samples = SamplePool(library)
+        self.listed: list[Listed] = []
+        self.devices: tuple[DeviceIdentity, ...] = ()
+        self._blank = DeviceIdentity("gpu", "nvidia", 0, driver_version=driver_version, runtime_version=runtime_version)
+        self._lock = threading.Lock()
 
     def reader(self, options: ReadOptions) -> NvidiaReader:
-        return NvidiaReader(self._list, self._samples, options)
+        return NvidiaReader(self, options)
 
     def close(self) -> None:
-        if not self._list.listener.close() or not all(entry.opened for entry in self._list.entries):
+        if not self.listener.close() or not all(entry.opened for entry in self.listed):
             return  # a call that hangs uses the library still
-        self._samples.close()
-        self._list.library.close()
+        self.samples.close()
+        self.library.close()
+
+    def identify(self, number: int, **facts: Any) -> DeviceIdentity:
+        """Make the identity of a device, by NVML's number, from what is known of the driver and of it."""
+        return self._blank._replace(vendor_index=number, **facts)
+
+    def add(self, entry: Listed) -> None:
+        """List a device that turned up."""
+        with self._lock:
+            self.listed.append(entry)
+        self.update()
+
+    def update(self) -> None:
+        """Rebuild ``devices`` after an identity may have changed; keep the object if equal."""
+        with self._lock:
+            devices = tuple([entry.identity for entry in self.listed])
+            if devices != self.devices:
+                self.devices = devices
 
 
 class NvidiaReader:
     """One consumer: what it watches, and what its rates are taken from."""
 
-    def __init__(self, devices: DeviceList, samples: SamplePool, options: ReadOptions) -> None:
-        self._list = devices
-        self._samples = samples
-        self._now = devices.clock.monotonic
+    def __init__(self, driver: NvidiaDriver, options: ReadOptions) -> None:
+        self._driver = driver
+        self._now = driver.clock.monotonic
         # Memory and utilisation are the whole tree's by definition, so ``options.children`` changes nothing here.
         self._tree = ProcessTree(options.pid)
         self._readers: dict[int, DeviceReader] = {}
@@ -69,69 +175,81 @@ class NvidiaReader:
     def read(self, unit: int, progress: list[Any]) -> Reading:
         reader = self._readers.get(unit)
         if reader is None:
-            reader = self._readers[unit] = DeviceReader(self._list.entries[unit], self._samples, self._tree)
+            reader = self._readers[unit] = DeviceReader(self._driver.listed[unit], self._driver.samples, self._tree)
         return reader.read(self._now(), progress)
 
 
-def open_driver(clock: Clock) -> NvidiaDriver:
-    """Initialise NVML and enumerate its devices.
+class DeviceReader:
+    """One consumer's readings of one device.
 
-    Raises:
-        SourceError: That is not possible, or there are none.
+    Args:
+        listed: The device's place in the list.
+        samples: Lends GPM sample buffers.
+        tree: The watched process and its descendants.
     """
-    library = open_library()
-    with ExitStack() as on_failure:
-        on_failure.callback(library.close)
-        count = _count(library)
-        devices = DeviceList(library, XidListener(library), clock)
-        questions = Questions(library, [], GONE)
-        cuda = questions.number("nvmlSystemGetCudaDriverVersion_v2") or 0
-        devices.runtime_version = f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else ""
-        devices.driver_version = questions.text("nvmlSystemGetDriverVersion")
-        gpus = [Gpu(devices, index) for index in range(count)]
-        on_failure.pop_all()
-    devices.entries.extend(gpus)
-    open_all(gpus)
-    devices.update()
-    return NvidiaDriver(devices)
+
+    def __init__(self, listed: Listed, samples: SamplePool, tree: ProcessTree) -> None:
+        self._listed = listed
+        self._samples = samples
+        self._tree = tree
+        self._device: Device | None = None
+        self._parts: tuple[Reasons, ...] = ()
+        self._merged: dict[str, Unavailable] = {}
+
+    def read(self, now: float, progress: list[Any]) -> Reading:
+        """Read everything about the device, now."""
+        listed = self._listed
+        if now >= listed.due:
+            listed.refresh(now, progress)
+        device = listed.device
+        if device is None:
+            raise listed.failed()
+        if device is not self._device:
+            self._turn_to(device)
+        fast, gpm = device.fast, self._gpm
+        values, flags = fast.read(progress)
+        if now >= gpm.due:
+            gpm.read(now, progress)
+        before, slow_before, gpm_before = self._parts
+        if fast.unavailable is not before or device.unavailable is not slow_before or gpm.unavailable is not gpm_before:
+            self._merge(device)
+        blocks = [values, flags, gpm.block, *device.blocks]
+        processes = device.table.processes
+        if processes and device.whole and self._share.is_used(processes, device.memory_total, now):
+            blocks.append(self._share.block(values, device.limit))
+        if not device.unified:
+            return Reading(blocks, self._merged, processes)
+        memory, missing = _read_host_memory()
+        return Reading([*blocks, memory], {**self._merged, **missing} if missing else self._merged, processes)
+
+    def _turn_to(self, device: Device) -> None:
+        """Begin anew: the device's calls were bound again."""
+        self._device = device
+        self._gpm = GpmReader(device.gpm, self._samples)
+        self._share = ProcessShare(self._tree)
+        self._parts = (NO_REASONS,) * 3
+
+    def _merge(self, device: Device) -> None:
+        """Put all reasons into one mapping, which stays while its parts are the same objects."""
+        self._parts = (device.fast.unavailable, device.unavailable, self._gpm.unavailable)
+        self._merged = {name: reason for part in self._parts for name, reason in part.items()}
+        if device.partitioned:
+            missing = [name for name in _OF_INSTANCES if name in self._merged and self._merged[name].reason == Reason.NOT_SUPPORTED]
+            self._merged.update(dict.fromkeys(missing, _PARTITIONED))
 
 
-def _count(library: Library) -> int:
-    questions = Questions(library, [], frozenset())
-    count = questions.number("nvmlDeviceGetCount_v2", most=2**32 - 1)
-    if count is None:
-        raise source_error(questions.status, "the driver does not say how many GPUs there are")
-    if count > MOST_GPUS:
-        words = f"the driver says that there are {count} GPUs: more than {MOST_GPUS} are not believed"
-        raise SourceError(Reason.INVALID_VALUE, words, backend=BACKEND, advice="reload the driver, or reboot")
-    if count == 0:
-        raise no_device()
-    return count
+def host_memory() -> tuple[int, int] | None:
+    """Read the host's total and available memory in bytes, without swap; None where ``/proc/meminfo`` does not say."""
+    found = dict(_HOST_MEMORY.findall(read_text("/proc/meminfo") or ""))
+    if "MemTotal" not in found or "MemAvailable" not in found or not int(found["MemTotal"]):
+        return None
+    return int(found["MemTotal"]) * 1024, int(found["MemAvailable"]) * 1024
 
 
-def open_all(gpus: Iterable[Gpu]) -> None:
-    """Open GPUs one after the other on a thread, as far as the driver answers.
-
-    When a call has not returned for a while, the thread keeps the GPU that it is stuck with, and another one goes on with the rest. The
-    GPU is listed with all that is known of it once the call returns.
-    """
-    pending = deque(gpus)
-    patience = PATIENCE
-    while pending:
-        progress: list[Any] = []
-        done, abandoned = threading.Event(), threading.Event()
-        arguments = (pending, progress, done, abandoned)
-        threading.Thread(target=_open_pending, args=arguments, name="accelmetrics-nvidia-open", daemon=True).start()
-        seen = -1
-        while not done.wait(patience):
-            if len(progress) == seen:
-                abandoned.set()
-                patience = LATER_PATIENCE
-                break
-            seen = len(progress)
-
-
-def _open_pending(pending: deque[Gpu], progress: list[Any], done: threading.Event, abandoned: threading.Event) -> None:
-    while pending and not abandoned.is_set():
-        guarded(pending.popleft().open, progress)
-    done.set()
+def _read_host_memory() -> tuple[Block, Reasons]:
+    """The memory metrics of a device that shares the host's: total, and total less what is still available."""
+    memory = host_memory()
+    if memory is None:
+        return Block((), ()), _NO_HOST_MEMORY
+    total, available = memory
+    return Block(MEMORY_NAMES, (total, available, total - available, (total - available) / total * 100)), NO_REASONS

@@ -1,37 +1,121 @@
-"""One GPU in the list: found when the driver is opened, described at its first reading, and again until all is known of it.
+"""The GPUs of a machine: found when the driver is opened, described at their first reading, and again until all is known of them.
 
-What listing it needs is asked when the driver is opened, the rest at its first reading: there a call that hangs costs no other
-GPU.
+What listing a GPU needs is asked when the driver is opened, on a thread that is replaced when a call does not return. The rest is asked
+at its first reading: there a call that hangs costs no other GPU.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any
 
+from accelmetrics.backends.clock import Clock
+from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.backends.nvidia.conversion import convert_gpu
-from accelmetrics.backends.nvidia.device import Device, DeviceList, Listed, host_memory
+from accelmetrics.backends.nvidia.driver import Device, Listed, NvidiaDriver, host_memory
 from accelmetrics.backends.nvidia.fast import FastValues
 from accelmetrics.backends.nvidia.gpm import Gpm
 from accelmetrics.backends.nvidia.groups import Group, Paced
 from accelmetrics.backends.nvidia.links import Fabric, Links
 from accelmetrics.backends.nvidia.metrics import FAST_ROWS, POWER_LIMIT, SLOW_ROWS, TEN_SECONDS
 from accelmetrics.backends.nvidia.mig import Instances
-from accelmetrics.backends.nvidia.nvml import BACKEND, GONE, INVALID_ARGUMENT, UNINITIALIZED, Handle, Questions, source_error
+from accelmetrics.backends.nvidia.nvml import (
+    BACKEND,
+    GONE,
+    INVALID_ARGUMENT,
+    UNINITIALIZED,
+    Handle,
+    Library,
+    Questions,
+    no_device,
+    open_library,
+    source_error,
+)
 from accelmetrics.backends.nvidia.processes import ProcessTable
 from accelmetrics.backends.nvidia.xid import Xids
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
+MOST_GPUS = 1024
+"""The most GPUs that are believed to be in one machine."""
+PATIENCE, LATER_PATIENCE = 4.0, 1.0
+"""Seconds without an answer to a single call after which it counts as hung, the first time and after that. Without persistence
+mode a GPU that is not in use is initialised by looking up its handle, which takes up to three seconds."""
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 """Seconds between attempts to enumerate a GPU again: doubling from the first to the longest."""
 MOST_CORES, MOST_NODES = 2**24, 1023
 """The most CUDA cores and NUMA nodes that are believed."""
 STALE = frozenset({INVALID_ARGUMENT})
 """What every call answers with a handle from before a reload of the driver that something else in this process noticed."""
+
+
+def open_driver(clock: Clock) -> NvidiaDriver:
+    """Initialise NVML and enumerate its devices.
+
+    Raises:
+        SourceError: That is not possible, or there are none.
+    """
+    library = open_library()
+    with ExitStack() as on_failure:
+        on_failure.callback(library.close)
+        count = _count(library)
+        questions = Questions(library, [], GONE)
+        cuda = questions.number("nvmlSystemGetCudaDriverVersion_v2") or 0
+        version = questions.text("nvmlSystemGetDriverVersion")
+        driver = NvidiaDriver(library, clock, version, f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "")
+        gpus = [Gpu(driver, index) for index in range(count)]
+        on_failure.pop_all()
+    driver.listed.extend(gpus)
+    open_all(gpus)
+    driver.update()
+    return driver
+
+
+def _count(library: Library) -> int:
+    questions = Questions(library, [], frozenset())
+    count = questions.number("nvmlDeviceGetCount_v2", most=2**32 - 1)
+    if count is None:
+        raise source_error(questions.status, "the driver does not say how many GPUs there are")
+    if count > MOST_GPUS:
+        words = f"the driver says that there are {count} GPUs: more than {MOST_GPUS} are not believed"
+        raise SourceError(Reason.INVALID_VALUE, words, backend=BACKEND, advice="reload the driver, or reboot")
+    if count == 0:
+        raise no_device()
+    return count
+
+
+def open_all(gpus: Iterable[Gpu]) -> None:
+    """Open GPUs one after the other on a thread, as far as the driver answers.
+
+    When a call has not returned for a while, the thread keeps the GPU that it is stuck with, and another one goes on with the rest. The
+    GPU is listed with all that is known of it once the call returns.
+    """
+    pending = deque(gpus)
+    patience = PATIENCE
+    while pending:
+        progress: list[Any] = []
+        done, abandoned = threading.Event(), threading.Event()
+        arguments = (pending, progress, done, abandoned)
+        threading.Thread(target=_open_pending, args=arguments, name="accelmetrics-nvidia-open", daemon=True).start()
+        seen = -1
+        while not done.wait(patience):
+            if len(progress) == seen:
+                abandoned.set()
+                patience = LATER_PATIENCE
+                break
+            seen = len(progress)
+
+
+def _open_pending(pending: deque[Gpu], progress: list[Any], done: threading.Event, abandoned: threading.Event) -> None:
+    while pending and not abandoned.is_set():
+        guarded(pending.popleft().open, progress)
+    done.set()
 
 
 def _stale() -> SourceError:
@@ -42,7 +126,7 @@ class GpuDevice(Device):
     """The bound calls of a GPU, which has more than a MIG instance: values at slower paces.
 
     Args:
-        devices: The list that the GPU stands in.
+        driver: The open driver.
         handle: Its handle.
         identity: What is known of it.
         partitioned: Whether it is in MIG mode.
@@ -52,9 +136,9 @@ class GpuDevice(Device):
     whole = True
 
     def __init__(
-        self, devices: DeviceList, handle: Handle, identity: DeviceIdentity, partitioned: bool, announce: Callable[[str], None]
+        self, driver: NvidiaDriver, handle: Handle, identity: DeviceIdentity, partitioned: bool, announce: Callable[[str], None]
     ) -> None:
-        library = devices.library
+        library = driver.library
         fast = FastValues(library, handle, FAST_ROWS, convert_gpu, STALE, _stale, identity.unified)
         super().__init__(handle, fast, Gpm(library, handle), ProcessTable(library, handle))
         self.memory_total = identity.memory_total_bytes
@@ -63,7 +147,7 @@ class GpuDevice(Device):
         self._groups = {pace: Group(library, handle, rows, pace) for pace, rows in SLOW_ROWS.items()}
         self._links = Links(library, handle)
         fabric = Fabric(library, handle, identity.driver_version, announce)
-        self._paced: tuple[Paced, ...] = (*self._groups.values(), self._links, fabric, Xids(devices.listener, handle), self.table)
+        self._paced: tuple[Paced, ...] = (*self._groups.values(), self._links, fabric, Xids(driver.listener, handle), self.table)
         self._changed = False
 
     def refresh(self, now: float, progress: list[Any]) -> None:
@@ -89,33 +173,33 @@ class Gpu(Listed):
     """One GPU's place in the list.
 
     Args:
-        devices: The list.
+        driver: The open driver.
         index: NVML's number of the GPU.
     """
 
-    def __init__(self, devices: DeviceList, index: int) -> None:
+    def __init__(self, driver: NvidiaDriver, index: int) -> None:
         words = f"NVIDIA GPU {index} is being opened: a call has not returned"
-        super().__init__(devices.identify(index), SourceError(Reason.TIMED_OUT, words, backend=BACKEND))
-        self._devices = devices
+        super().__init__(driver.identify(index), SourceError(Reason.TIMED_OUT, words, backend=BACKEND))
+        self._driver = driver
         self._index = index
         self._handle: Handle | None = None
         self._recognised = False
-        self._instances = Instances(devices)
+        self._instances = Instances(driver)
         self._again = -math.inf
         self._wait = FIRST_WAIT
 
     def open(self, progress: list[Any]) -> None:
         """Find out what the GPU and its MIG instances are listed by; a failure is told when the GPU is read."""
-        now = self._devices.clock.monotonic()
+        now = self._driver.clock.monotonic()
         try:
-            handle = self._recognise(Questions(self._devices.library, progress, GONE), progress)
+            handle = self._recognise(Questions(self._driver.library, progress, GONE), progress)
             self._instances.look(now, handle, self.identity.anchor, progress)
         except SourceError as failure:
             self._failure = failure
             self._try_again(now)
         finally:
             self.opened = True
-            self._devices.update()
+            self._driver.update()
 
     def refresh(self, now: float, progress: list[Any]) -> None:
         if self.opened and now >= self._again:
@@ -132,7 +216,7 @@ class Gpu(Listed):
 
     def _enumerate(self, now: float, progress: list[Any]) -> None:
         """Find out what is not known yet, and bind the calls."""
-        questions = Questions(self._devices.library, progress, GONE)
+        questions = Questions(self._driver.library, progress, GONE)
         self._try_again(now)
         try:
             handle = self._handle if self._recognised and self._handle is not None else self._recognise(questions, progress)
@@ -143,14 +227,14 @@ class Gpu(Listed):
             raise
         except SourceError as failure:
             self._failure = failure
-        self._devices.update()
+        self._driver.update()
 
     def _try_again(self, now: float) -> None:
         self._again, self._wait = now + self._wait, min(self._wait * 2, LONGEST_WAIT)
 
     def _recognise(self, questions: Questions, progress: list[Any]) -> Handle:
         """Ask for what a GPU is listed and numbered by."""
-        lookup = Questions(self._devices.library, progress, frozenset())
+        lookup = Questions(self._driver.library, progress, frozenset())
         handle = lookup.handle("nvmlDeviceGetHandleByIndex_v2", self._index)
         if handle is None:
             raise source_error(lookup.status, f"NVIDIA GPU {self._index} cannot be opened")
@@ -194,10 +278,10 @@ class Gpu(Listed):
         self.identity = self.identity._replace(**{name: fact for name, fact in facts.items() if fact not in ("", None)})
 
     def _bind(self, handle: Handle) -> GpuDevice:
-        return GpuDevice(self._devices, handle, self.identity, self._instances.enabled, self._note_fabric)
+        return GpuDevice(self._driver, handle, self.identity, self._instances.enabled, self._note_fabric)
 
     def _note_fabric(self, words: str) -> None:
         """Note how the GPU stands in the NVLink fabric."""
         if words != self.identity.fabric:
             self.identity = self.identity._replace(fabric=words)
-            self._devices.update()
+            self._driver.update()

@@ -15,7 +15,7 @@ import math
 from typing import Any
 
 from accelmetrics.backends.nvidia.conversion import convert_memory
-from accelmetrics.backends.nvidia.device import Device, DeviceList, Listed
+from accelmetrics.backends.nvidia.driver import Device, Listed, NvidiaDriver
 from accelmetrics.backends.nvidia.fast import FastValues
 from accelmetrics.backends.nvidia.gpm import Gpm
 from accelmetrics.backends.nvidia.groups import EARLY
@@ -59,16 +59,16 @@ class Instance(Listed):
     Bound and lost by the GPU's worker, read by its own: each step is one assignment.
 
     Args:
-        devices: The list.
+        driver: The open driver.
         parent: The GPU's handle.
         gpu_instance: The id that GPM knows it by, None where the driver does not say.
         identity: Its UUID and its GPU.
     """
 
-    def __init__(self, devices: DeviceList, parent: Handle, gpu_instance: int | None, identity: DeviceIdentity) -> None:
+    def __init__(self, driver: NvidiaDriver, parent: Handle, gpu_instance: int | None, identity: DeviceIdentity) -> None:
         super().__init__(identity, _gone())
         self.opened = True
-        self._devices = devices
+        self._driver = driver
         self._parent = parent
         self._gpu_instance = gpu_instance
         self._verified = -math.inf
@@ -78,7 +78,7 @@ class Instance(Listed):
     def bind(self, handle: Handle) -> None:
         """Read the instance by this handle from now on."""
         if self.device is None or self.device.handle.value != handle.value:
-            library = self._devices.library
+            library = self._driver.library
             fast = FastValues(library, handle, MEMORY_ROWS, convert_memory, NO_INSTANCE, _gone)
             self.device = Device(handle, fast, Gpm(library, self._parent, self._gpu_instance), ProcessTable(library, handle))
             self.due = -math.inf
@@ -104,7 +104,7 @@ class Instance(Listed):
 
     def _verify(self, device: Device, now: float, progress: list[Any]) -> None:
         """See that the handle is still this instance's, and ask for what is not known of it yet."""
-        questions = Questions(self._devices.library, progress, LOST)
+        questions = Questions(self._driver.library, progress, LOST)
         uuid = questions.text("nvmlDeviceGetUUID", device.handle)
         if uuid == self.identity.uuid:
             self._describe(questions, device.handle)
@@ -116,7 +116,7 @@ class Instance(Listed):
     def _find(self, now: float, progress: list[Any]) -> None:
         """Look for the instance by its UUID: it may have been made again, or moved to another handle."""
         self._again, self._wait = now + self._wait, min(self._wait * 2, LONGEST_WAIT)
-        handle = Questions(self._devices.library, progress, GONE).handle("nvmlDeviceGetHandleByUUID", self.identity.uuid.encode())
+        handle = Questions(self._driver.library, progress, GONE).handle("nvmlDeviceGetHandleByUUID", self.identity.uuid.encode())
         if handle is not None:
             self.bind(handle)
 
@@ -125,7 +125,7 @@ class Instance(Listed):
         if self.identity.memory_total_bytes is None:
             total, architecture = questions.memory_total(handle) or None, questions.architecture(self._parent)
             self.identity = self.identity._replace(memory_total_bytes=total, architecture=architecture)
-            self._devices.update()
+            self._driver.update()
 
 
 class Instances:
@@ -136,10 +136,10 @@ class Instances:
         due: When ``look`` is wanted next.
     """
 
-    def __init__(self, devices: DeviceList) -> None:
+    def __init__(self, driver: NvidiaDriver) -> None:
         self.enabled = False
         self.due = -math.inf
-        self._devices = devices
+        self._driver = driver
         self._known: dict[str, Instance] = {}
 
     def look(self, now: float, gpu: Handle, anchor: str, progress: list[Any]) -> bool:
@@ -153,7 +153,7 @@ class Instances:
         """
         before = self.enabled
         self.due = now + INTERVAL * EARLY
-        questions = Questions(self._devices.library, progress, LOST)
+        questions = Questions(self._driver.library, progress, LOST)
         modes = (ctypes.c_uint * 2)()  # the present one, and the one after the next reset
         if questions.call("nvmlDeviceGetMigMode", gpu, ctypes.byref(modes), ctypes.byref(modes, 4)):
             self.enabled = modes[0] == _ENABLED
@@ -187,10 +187,10 @@ class Instances:
             if known is None:
                 gpu_instance = questions.number("nvmlDeviceGetGpuInstanceId", handle)
                 name = questions.text("nvmlDeviceGetName", handle)
-                identity = self._devices.identify(number, name=name, uuid=uuid, parent=anchor)
-                known = self._known[uuid] = Instance(self._devices, gpu, gpu_instance, identity)
+                identity = self._driver.identify(number, name=name, uuid=uuid, parent=anchor)
+                known = self._known[uuid] = Instance(self._driver, gpu, gpu_instance, identity)
                 known.bind(handle)
-                self._devices.add(known)
+                self._driver.add(known)
             else:
                 known.bind(handle)
         for uuid, instance in self._known.items():

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Number, Reading, ReadOptions
-from accelmetrics.backends.nvidia.driver import NvidiaDriver, NvidiaReader, open_driver
+from accelmetrics.backends.nvidia.driver import NvidiaDriver, NvidiaReader
+from accelmetrics.backends.nvidia.gpu import open_driver
 from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess

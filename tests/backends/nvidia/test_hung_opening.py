@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.nvidia import NvidiaBackend, driver
+from accelmetrics.backends.nvidia import NvidiaBackend, gpu
 from accelmetrics.schemas.errors import SourceError
 from tests.backends.nvidia.machine import Consumer
 from tests.simulators.nvml import NvmlSimulator
@@ -28,8 +28,8 @@ AT_FIRST_READING = [
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "PATIENCE", 0.2)
-    monkeypatch.setattr(driver, "LATER_PATIENCE", 0.1)
+    monkeypatch.setattr(gpu, "PATIENCE", 0.2)
+    monkeypatch.setattr(gpu, "LATER_PATIENCE", 0.1)
 
 
 def temperatures(simulator: NvmlSimulator, units: list[int]) -> dict[str, int]:

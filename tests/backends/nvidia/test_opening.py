@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from accelmetrics.backends.nvidia import NvidiaBackend, backend
-from accelmetrics.backends.nvidia import driver as driver_module
+from accelmetrics.backends.nvidia import gpu as opening
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from tests.backends.nvidia.machine import Consumer, FakeClock, write_tree
 from tests.simulators.nvml import NvmlSimulator, Ret
@@ -243,7 +243,7 @@ def test_two_drivers_in_one_process(simulator: NvmlSimulator, consume: Callable[
 def test_the_clock_can_be_replaced(simulator: NvmlSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """The backend hands its clock to the driver."""
     seen: list[object] = []
-    monkeypatch.setattr(driver_module, "open_driver", seen.append)
+    monkeypatch.setattr(opening, "open_driver", seen.append)
     clock = FakeClock()
     NvidiaBackend(clock).open()
     assert seen == [clock]
