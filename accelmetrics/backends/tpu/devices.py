@@ -45,7 +45,7 @@ class Generation(NamedTuple):
         memory_gib: Memory of one device.
         devices: Devices, in the runtime's sense, on one chip.
         cores: TensorCores of one device.
-        duty_cycle_of_chip: Whether the runtime tells the duty cycle of chips, not of devices.
+        duty_cycle_of_chip: Whether the runtime reports the duty cycle per chip, not per device.
     """
 
     name: str
@@ -236,7 +236,7 @@ class TpuDevice(NamedTuple):
         return holders.pids.get(self.chip.node, ()) if self.chip is not None else ()
 
     def processes(self, holders: Holders) -> tuple[DeviceProcess, ...] | None:
-        """The processes that hold it; None where that cannot be told."""
+        """The processes that hold it; None where that is not known."""
         pids = self.pids(holders)
         if pids or (holders.complete and self.chip is not None):
             return tuple(DeviceProcess(pid) for pid in pids)

@@ -1,12 +1,12 @@
 """The open source: its devices, and polls that serve every device and every consumer.
 
-A poll asks every runtime once. It is shared: a unit that a consumer has not had from the latest poll gets that, if it is
+A poll asks every runtime once. It is shared: a unit that a consumer has not had from the latest poll gets that while it is
 fresh; otherwise a new one is made, and others that ask in the meantime wait for it, which its deadlines bound.
 
-A device is spoken for by one port. Where two programs that know nothing of each other both have a device 0, the first port
-keeps it, and what the other one says cannot be told from it: the devices that no port speaks for say so.
+Each device is served by one port. Where two programs that know nothing of each other both have a device 0, the first port
+keeps it, and what the other one means cannot be known: devices without a port give that reason.
 
-A runtime that names a device which is not listed makes the source be opened again, for devices are listed then. A runtime
+A runtime that reports a device which is not listed makes the source be opened again, since devices are listed then. A runtime
 that goes away does not: its devices stay, and are not in use.
 """
 
@@ -56,136 +56,144 @@ from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 FRESH = 0.5
-"""Seconds for which a poll is fresh to those who have not had it: half of the source's interval."""
+"""Seconds for which a poll is served to consumers that have not had it: half of the source's interval."""
 HOLDERS_INTERVAL = 5.0
 """Seconds between two looks at which processes hold the chips: it takes a look at every process."""
 
 
-class Speakers:
-    """Which port speaks for which device, kept from poll to poll.
+class PortAssignment:
+    """Which port serves which device, kept from poll to poll.
 
     Attributes:
-        ports: By device, the port that spoke for it last.
+        ports: By device, the port that served it last.
     """
 
     def __init__(self) -> None:
         self.ports: dict[int, int] = {}
-        self._contested: dict[int, tuple[int, int]] = {}
+        self._conflicts: dict[int, tuple[int, int]] = {}
 
     @property
-    def contest(self) -> str:
-        """Which devices two ports claim, in words."""
+    def conflict(self) -> str:
+        """Which devices two ports report, in words; empty without any."""
         return "; ".join(
-            f"the runtimes on ports {first} and {second} both have a device {n}" for n, (first, second) in self._contested.items()
+            f"the runtimes on ports {first} and {second} both have a device {n}" for n, (first, second) in self._conflicts.items()
         )
 
-    def choose(self, told: Sequence[PortDevices]) -> dict[int, PortDevices]:
-        """By device, the port that speaks for it this time. Another may take over from one that is gone, unless both were there once."""
-        by_port = {one.port: one for one in told if one.failure is None}
-        chosen: dict[int, PortDevices] = {}
-        for number in sorted({number for one in by_port.values() for number in one.devices}):
-            claims = [port for port, one in by_port.items() if number in one.devices]
+    def assign(self, reports: Mapping[int, PortDevices]) -> dict[int, PortDevices]:
+        """Choose the port that serves each device this time.
+
+        Another port may take over from one that is gone, unless both were there once.
+
+        Args:
+            reports: By port, what it reports.
+        """
+        serving: dict[int, PortDevices] = {}
+        for number in sorted({number for report in reports.values() for number in report.devices}):
+            claims = [port for port, report in reports.items() if number in report.devices]
             if len(claims) > 1:
-                self._contested.setdefault(number, (claims[0], claims[1]))
-            port = self.ports.get(number)
-            if port in claims or (port is not None and number in self._contested):
-                claims = [claim for claim in claims if claim == port]
+                self._conflicts.setdefault(number, (claims[0], claims[1]))
+            known = self.ports.get(number)
+            if known in claims or (known is not None and number in self._conflicts):
+                claims = [claim for claim in claims if claim == known]
             if claims:
                 self.ports[number] = claims[0]
-                chosen[number] = by_port[claims[0]]
-        return chosen
+                serving[number] = reports[claims[0]]
+        return serving
 
 
 class Poll:
-    """What asking every source once came to.
+    """The answers of every source at one time.
 
     Args:
-        ports: What the ports answered.
-        sdk: What the SDK said last.
+        answers: The ports' answers.
+        sdk: The SDK's latest ones.
         holders: The processes that hold the chips.
-        speakers: Which port speaks for which device.
-        per_chip: How many devices share a duty cycle.
+        assignment: Which port serves which device.
+        per_chip: How many devices share a value that is reported per chip.
         now: Seconds since 1970.
+
+    Attributes:
+        ids: Numbers of the devices that the runtimes report, in order.
+        holders: As given.
     """
 
     def __init__(
-        self, ports: Sequence[PortAnswers], sdk: SdkReading, holders: Holders, speakers: Speakers, per_chip: int, now: float
+        self, answers: Sequence[PortAnswers], sdk: SdkReading, holders: Holders, assignment: PortAssignment, per_chip: int, now: float
     ) -> None:
         self.holders = holders
-        self._ports = ports
+        self._answers = answers
         self._sdk = sdk
-        self._speakers = speakers
+        self._assignment = assignment
         self._per_chip = per_chip
-        self._told = [port_devices(port, per_chip, now) for port in ports]
-        self._chosen = speakers.choose(self._told)
-        self.ids = sorted({number for one in self._told for number in one.devices})
+        self._reports = {port: port_devices(metrics, per_chip, now) for port, failure, metrics in answers if failure is None}
+        self._serving = assignment.assign(self._reports)
+        self.ids = sorted({number for report in self._reports.values() for number in report.devices})
 
     def device_values(self, listed: Sequence[TpuDevice]) -> list[dict[str, Value]]:
         """Every device's values and reasons, in the order in which they are listed."""
-        chosen = dict(self._chosen)
-        # A runtime that says nothing about any device says at least why.
-        for mute in (one for one in self._told if one.failure is None and not one.devices):
-            silent = [device.number for device in listed if self._speakers.ports.get(device.number) in (None, mute.port)]
-            chosen = {**dict.fromkeys(silent, mute), **chosen}
-        chips = chip_groups([device for device in listed if device.number in chosen] or listed, self._per_chip)
+        serving = dict(self._serving)
+        # A runtime that reports no device at all has reasons at least.
+        for port in (port for port, report in self._reports.items() if not report.devices):
+            left = [device.number for device in listed if self._assignment.ports.get(device.number) in (None, port)]
+            serving = {**dict.fromkeys(left, self._reports[port]), **serving}
+        chips = chip_groups([device for device in listed if device.number in serving] or listed, self._per_chip)
         sdk = {field.name: sdk_devices(field, self._sdk.first(field.sdk), chips, self._per_chip) for field in FIELDS}
-        return [self._device(device, chosen.get(device.number), sdk) for device in listed]
+        return [self._device(device, serving.get(device.number), sdk) for device in listed]
 
     def _device(
-        self, device: TpuDevice, speaker: PortDevices | None, sdk: Mapping[str, Mapping[int, Value] | Unavailable]
+        self, device: TpuDevice, report: PortDevices | None, sdk: Mapping[str, Mapping[int, Value] | Unavailable]
     ) -> dict[str, Value]:
-        silent = self._why_silent(device) if speaker is None else None
-        if silent is not None and silent.reason == Reason.NOT_IN_USE:
-            return dict.fromkeys(COVERAGE.devices, silent)
+        unserved = self._why_unserved(device) if report is None else None
+        if unserved is not None and unserved.reason == Reason.NOT_IN_USE:
+            return dict.fromkeys(COVERAGE.devices, unserved)
         values: dict[str, Value] = {}
         for field in FIELDS:
-            value = silent or (speaker.value(field.name, device.number) if speaker else NOT_LISTED)
+            value = unserved or (report.value(field.name, device.number) if report else NOT_LISTED)
             of_all = sdk[field.name]
-            other = of_all if isinstance(of_all, Unavailable) else of_all.get(device.number, value)
-            # The SDK's value where the runtime has none, and the SDK's reason where the runtime would never have had one.
-            takes_reason = silent is None and not field.grpc
-            use_sdk = isinstance(value, Unavailable) and (takes_reason or not isinstance(other, Unavailable))
-            values[field.name] = other if use_sdk else value
+            second = of_all if isinstance(of_all, Unavailable) else of_all.get(device.number, value)
+            # The SDK's value where the runtime has none, and the SDK's reason where the runtime never has one.
+            sdk_decides = unserved is None and not field.grpc
+            use_second = isinstance(value, Unavailable) and (sdk_decides or not isinstance(second, Unavailable))
+            values[field.name] = second if use_second else value
         return with_derived(values)
 
-    def _why_silent(self, device: TpuDevice) -> Unavailable:
-        """Why no runtime speaks for a device."""
-        known = self._speakers.ports.get(device.number)
-        for port in self._ports:
-            if port.failure is not None and port.failure.reason != Reason.NOT_IN_USE and known in (None, port.port):
-                return port.failure
+    def _why_unserved(self, device: TpuDevice) -> Unavailable:
+        known = self._assignment.ports.get(device.number)
+        for port, failure, _ in self._answers:
+            if failure is not None and failure.reason != Reason.NOT_IN_USE and known in (None, port):
+                return failure
         pids = device.pids(self.holders)
-        if self._speakers.contest and known is None and (pids or not self.holders.complete):
-            return Unavailable(Reason.DRIVER_ERROR, f"{self._speakers.contest}: which chip each means cannot be told")
-        asked = f"{HOST}:{', '.join(str(port.port) for port in self._ports)}"
+        if self._assignment.conflict and known is None and (pids or not self.holders.complete):
+            return Unavailable(Reason.DRIVER_ERROR, f"{self._assignment.conflict}: which chip each means is not known")
+        asked = f"{HOST}:{', '.join(str(port) for port, _, _ in self._answers)}"
         if pids:
             hint = f"start it with {PORTS_VARIABLE} set, and this program too"
             return Unavailable(Reason.DRIVER_UNAVAILABLE, f"process {pids[0]} holds it and serves no metrics on {asked}: {hint}")
         if not self.holders.complete:
-            return Unavailable(Reason.NOT_IN_USE, f"no runtime on {asked} tells of it; the processes that hold it cannot be seen")
-        return Unavailable(Reason.NOT_IN_USE, f"no program holds it: no runtime on {asked} tells of it")
+            return Unavailable(Reason.NOT_IN_USE, f"no runtime on {asked} reports it; the processes that hold it cannot be seen")
+        return Unavailable(Reason.NOT_IN_USE, f"no program holds it: no runtime on {asked} reports it")
 
     def machine_values(self) -> dict[str, Value]:
-        """What belongs to all devices together: what the runtimes tell; where they tell nothing, what the SDK does."""
-        failures = [port.failure for port in self._ports if port.failure is not None]
-        if len(failures) == len(self._ports):
+        """Values of all devices together: the runtimes'; the SDK's where the runtimes have none."""
+        failures = [failure for _, failure, _ in self._answers if failure is not None]
+        if len(failures) == len(self._answers):
             broken = [failure for failure in failures if failure.reason != Reason.NOT_IN_USE]
             return dict.fromkeys(COVERAGE.machine, (broken or failures)[0])
-        answering = [port.metrics for port in self._ports if port.failure is None]
+        answering = [metrics for _, failure, metrics in self._answers if failure is None]
         values: dict[str, Value] = {}
         for family in FAMILIES:
-            told = distributions(family, [metrics.get(family.grpc, NOT_LISTED) for metrics in answering])
-            if isinstance(told, Unavailable) or not told:
+            found = distributions(family, [metrics.get(family.grpc, NOT_LISTED) for metrics in answering])
+            if isinstance(found, Unavailable) or not found:
                 series = self._sdk.first(family.sdk)
-                why = told if isinstance(told, Unavailable) else NOTHING_YET
-                told = sdk_distributions(family, series) or (series if why == NOT_LISTED and isinstance(series, Unavailable) else why)
-            values |= machine_keys(family, told)
+                why = found if isinstance(found, Unavailable) else NOTHING_YET
+                found = sdk_distributions(family, series) or (series if why == NOT_LISTED and isinstance(series, Unavailable) else why)
+            values |= machine_keys(family, found)
         lengths = queues([metrics.get(QUEUE_GRPC, NOT_LISTED) for metrics in answering]) or sdk_counts(self._sdk.first(QUEUE_SDK))
         return {**values, **{f"{QUEUE_KEY}.{name}": sound(length) for name, length in lengths.items()}}
 
 
 class Served(NamedTuple):
-    """A poll, as it is given out.
+    """The readings of one poll.
 
     Attributes:
         number: Counted from 1.
@@ -216,7 +224,7 @@ class TpuDriver:
         self._chips = find_chips()
         shared = [chip.devices for chip in self._chips if chip.generation.duty_cycle_of_chip]
         self._per_chip = max(shared, default=1)
-        self._speakers = Speakers()
+        self._assignment = PortAssignment()
         numbers = ports(os.environ.get(PORTS_VARIABLE, ""))
         try:
             self._runtimes = Runtimes(numbers, clock)
@@ -274,7 +282,7 @@ class TpuDriver:
         # The SDK is loaded on a machine that has chips, and while a program uses them: never anywhere else.
         if self._chips and (self._holders.pids or any(port.failure is None for port in answers)):
             self._sdk.want(wait)
-        return Poll(answers, self._sdk.latest(), self._holders, self._speakers, self._per_chip, self._clock.time_ns() / 1e9)
+        return Poll(answers, self._sdk.latest(), self._holders, self._assignment, self._per_chip, self._clock.time_ns() / 1e9)
 
     def _serve(self, poll: Poll, number: int) -> Served:
         new = set(poll.ids) - {device.number for device in self._listed}

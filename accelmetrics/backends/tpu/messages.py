@@ -50,10 +50,10 @@ class Distribution(NamedTuple):
     Attributes:
         samples: How many values.
         mean: Their mean.
-        maximum: The largest of them; 0 when not told.
-        bounds: Upper bounds of the buckets, of which one more may follow without a bound; empty when not told.
+        maximum: The largest of them; 0 when not reported.
+        bounds: Upper bounds of the buckets, of which one more may follow without a bound; empty when not reported.
         counts: Values in each bucket.
-        quantiles: Values by their share, where the runtime tells those and no buckets.
+        quantiles: Values by their share, where the runtime reports those and no buckets.
     """
 
     samples: int
@@ -69,8 +69,8 @@ class Entry(NamedTuple):
 
     Attributes:
         about: By key, what it is about: a device, a size of buffers, the type and number of a core.
-        seconds: When it was taken, since 1970; 0 when not told.
-        measure: What it says.
+        seconds: When it was taken, since 1970; 0 when not reported.
+        measure: The number, text or distribution; None when it has none.
     """
 
     about: Mapping[str, Scalar | None]
@@ -182,7 +182,7 @@ def _distribution(message: Any) -> Distribution:
     bounds: tuple[float, ...] = tuple(buckets.explicit.bounds[:MAX_ELEMENTS])
     for regular, step in ((buckets.exponential, mul), (buckets.linear, add)):
         if regular.HasField("step") or regular.HasField("first"):
-            # As many finite buckets as there are counts where their number is not told.
+            # As many finite buckets as there are counts where their number is not reported.
             steps = repeat(regular.step, _bound(regular.finite) or len(counts))
             bounds = tuple(accumulate(steps, step, initial=regular.first))
     return Distribution(message.count, message.mean, message.max, bounds, counts)

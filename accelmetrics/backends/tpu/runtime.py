@@ -45,16 +45,16 @@ REASONS: Mapping[str, Reason] = {
 """By gRPC status; any other is a ``driver_error``."""
 
 Answer = list[Entry] | Unavailable
-"""What a runtime says of one metric, or why it says nothing."""
+"""A runtime's entries of one metric, or why there are none."""
 
 
 class PortAnswers(NamedTuple):
-    """What came of asking one port.
+    """One port's answers.
 
     Attributes:
         port: The port.
-        failure: Why nothing came of it; None when the runtime answered.
-        metrics: By the runtime's name, what it says.
+        failure: Why there are none; None when the runtime answered.
+        metrics: Its answers, by the runtime's names.
     """
 
     port: int

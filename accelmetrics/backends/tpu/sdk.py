@@ -2,11 +2,10 @@
 
 It is the only source for some metrics, and the second one for others. Loading it takes seconds and may crash, so it is
 loaded only where a TPU is in use, only in a child, and only every ten seconds, beside the readings and never within one:
-they take what it said last. Where it fails it is asked ever more rarely; where it is not installed, not again.
+they use its latest answers. Where it fails it is asked ever more rarely; where it is not installed, not again.
 
-It tells of devices by position, and the runtime's numbers stand for the positions in their order. Links are told by the
-place of their chip (``tray1.chip3.ici0.int: 0``): a chip is as sound as its worst link, and the places in their order are
-the chips in theirs.
+It lists devices by position: the runtime's numbers, in order, are the positions. Links are listed by the place of their chip
+(``tray1.chip3.ici0.int: 0``): a chip is as sound as its worst link, and the places in their order are the chips in theirs.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ NOT_THERE = "libtpu's SDK is not installed beside this Python: pip install libtp
 
 
 class Series(NamedTuple):
-    """One metric as the SDK tells it: what it is, in words, and a list of strings."""
+    """The SDK's answer for one metric: a description, and values as strings."""
 
     description: str
     data: tuple[str, ...]
@@ -79,7 +78,7 @@ class SdkReading(NamedTuple):
 
 
 class Sdk:
-    """The SDK, asked beside the readings at most every so many seconds, and only while readings are taken.
+    """The SDK, asked on a thread of its own at most every ten seconds, and only while readings are taken.
 
     Args:
         names: What to ask for.
@@ -193,10 +192,10 @@ def sdk_devices(
     devices = [device for chip in chips for device in chip]
     if len(values) == len(devices) and not links:
         return dict(zip(devices, values, strict=True))
-    if len(values) == len(chips) and (field.name == LINK_HEALTH or (field.duty_cycle and per_chip > 1)):
+    if len(values) == len(chips) and (field.name == LINK_HEALTH or (field.per_chip and per_chip > 1)):
         return {device: value for chip, value in zip(chips, values, strict=True) for device in chip}
     what = f"the links of {len(values)} chips, and {len(chips)}" if links else f"{len(values)} devices, and {len(devices)}"
-    return Unavailable(Reason.PARSE_ERROR, f"libtpu's SDK tells of {what} are in use")
+    return Unavailable(Reason.PARSE_ERROR, f"libtpu's SDK reports {what} are in use")
 
 
 def _checked(field: DeviceField, text: str) -> Value:
@@ -227,7 +226,7 @@ def _in_order(place: str) -> list[tuple[int, str]]:
 
 
 def statistic_names(description: str, count: int) -> tuple[str, ...]:
-    """What so many numbers in a row are, as W&B reads them: the SDK says it in words, if at all."""
+    """Names of so many numbers in a row, as W&B reads them: the SDK names them in its description, if at all."""
     words = description.lower()
     if count == 5:
         return ("mean", "p50", "p90", "p99" if "p99" in words.replace("p999", "") and "p95" not in words else "p95", "p999")

@@ -1,4 +1,4 @@
-"""Asks libtpu's SDK and prints what it says, a line of JSON for each metric. Run as a program of its own, never imported.
+"""Ask libtpu's SDK and print its answers, a line of JSON for each metric. Run as a program of its own, never imported.
 
 libtpu is Google's library of two hundred megabytes, whose initialisation ends the process where it does not like the
 machine. Whatever it does here, it does to this process alone, and the lines printed until then are not lost.
@@ -23,7 +23,7 @@ def say(**line: object) -> None:
     sys.stdout.flush()
 
 
-def told(what: Any) -> Any:
+def given(what: Any) -> Any:
     """A part of a metric; methods in some releases, attributes in others."""
     return what() if callable(what) else what
 
@@ -32,8 +32,8 @@ def ask(monitoring: Any, name: str) -> None:
     """Print one metric."""
     try:
         metric = monitoring.get_metric(name)
-        description = str(told(getattr(metric, "description", "")))[:LONGEST]
-        data = [str(value)[:LONGEST] for value in list(told(metric.data) or ())[:MAX_VALUES]]
+        description = str(given(getattr(metric, "description", "")))[:LONGEST]
+        data = [str(value)[:LONGEST] for value in list(given(metric.data) or ())[:MAX_VALUES]]
     except ERRORS as error:
         say(name=name, error=f"{type(error).__name__}: {error}"[:LONGEST])
     else:

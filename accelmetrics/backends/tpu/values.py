@@ -1,10 +1,10 @@
-"""What the runtimes' answers say of each device, and of all devices together, as values under the catalogue's names.
+"""Values of each device, and of all devices together, from the runtimes' answers, under the catalogue's names.
 
-Device numbers are the runtime's own ids. On TPU v2 and v3 the duty cycle is told of chips, and both devices of a chip have
-it; memory is told of devices everywhere and is never multiplied.
+Device numbers are the runtime's own ids. On TPU v2 and v3 the duty cycle is reported per chip, and both devices of a chip get
+it; memory is reported per device everywhere and is never multiplied.
 
-Several programs on one machine each tell of their own transfers and programs: distributions of one label are added up bucket
-by bucket, queues of one label by their lengths. What has a label exists only while the runtime tells of it.
+Several programs on one machine each report their own transfers and programs: distributions of one label are added up bucket
+by bucket, queues of one label by their lengths. A key with a label exists only while the runtime reports that label.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from accelmetrics.backends.contract import Coverage, Number
 from accelmetrics.backends.tpu.messages import Distribution, Entry, Scalar
-from accelmetrics.backends.tpu.runtime import Answer, PortAnswers
+from accelmetrics.backends.tpu.runtime import Answer
 from accelmetrics.schemas.catalogue.tpu import FAMILIES, QUEUE_GRPC, QUEUE_KEY, QUEUE_SDK, STATISTICS, Family
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
@@ -28,12 +28,12 @@ MAX_SECONDS = 1e9
 ROUNDING = 0.01
 """By how much a percentage may pass 100 and be meant as that."""
 STALE_AFTER = 60.0
-"""Seconds after which what the runtime noted about activity no longer says anything."""
+"""Age in seconds from which the runtime's numbers about activity are stale."""
 
-NOT_LISTED = Unavailable(Reason.NOT_SUPPORTED, "the runtime does not have it")
+NOT_LISTED = Unavailable(Reason.NOT_SUPPORTED, "the runtime does not list it")
 SDK_ONLY = Unavailable(Reason.NOT_SUPPORTED, "the runtime does not serve it, only libtpu's SDK has it")
-OTHER_DEVICES = Unavailable(Reason.NOT_SUPPORTED, "the runtime says it of other devices, not of this one")
-NOT_TOLD = Unavailable(Reason.NOT_SUPPORTED, "of this distribution it is not told")
+OTHER_DEVICES = Unavailable(Reason.NOT_SUPPORTED, "the runtime reports it for other devices, not for this one")
+NOT_REPORTED = Unavailable(Reason.NOT_SUPPORTED, "not reported for this distribution")
 NOTHING_YET = Unavailable(Reason.NOT_IN_USE, "the runtime has not measured it yet")
 
 
@@ -46,8 +46,8 @@ class DeviceField(NamedTuple):
         sdk: The SDK's names, those of newer releases first.
         maximum: The largest number that can be true.
         whole: Whether it is a whole number.
-        momentary: Whether it says something about just now, and so nothing once it is old.
-        duty_cycle: Whether it is told of chips by generations that do so.
+        momentary: Whether it describes the present, so that an old value is stale.
+        per_chip: Whether some generations report it per chip.
     """
 
     name: str
@@ -56,7 +56,7 @@ class DeviceField(NamedTuple):
     maximum: float
     whole: bool = False
     momentary: bool = False
-    duty_cycle: bool = False
+    per_chip: bool = False
 
 
 TOTAL, USED, SHARE = "hbmCapacityTotal", "hbmCapacityUsage", "hbmMemoryUsage"
@@ -64,7 +64,7 @@ USED_ALIAS, SHARE_ALIAS = "memoryUsageBytes", "memoryUsage"
 LINK_HEALTH = "iciLinkHealth"
 
 FIELDS = (
-    DeviceField("dutyCycle", "tpu.runtime.tensorcore.dutycycle.percent", ("duty_cycle_pct",), 100, momentary=True, duty_cycle=True),
+    DeviceField("dutyCycle", "tpu.runtime.tensorcore.dutycycle.percent", ("duty_cycle_pct",), 100, momentary=True, per_chip=True),
     DeviceField("tensorcoreUtilization", "", ("tensorcore_util", "tensorcore_utilization"), 100),
     DeviceField("tensorcoreIdleDuration", "tpu.runtime.tensorcore.idle_duration.seconds", (), MAX_SECONDS, momentary=True),
     DeviceField(TOTAL, "tpu.runtime.hbm.memory.total.bytes", ("hbm_capacity_total",), MAX_BYTES, whole=True),
@@ -100,15 +100,16 @@ COVERAGE = _coverage()
 # Devices
 
 
-def checked(field: DeviceField, said: object) -> Value:
-    """A number as it was said, if it can be true."""
-    if isinstance(said, bool) or not isinstance(said, (int, float)):
-        return Unavailable(Reason.PARSE_ERROR, "no value" if said is None else f"no number: {str(said)[:80]!r}")
-    if not isfinite(said) or said < 0 or said > field.maximum + (ROUNDING if field.maximum == 100 else 0):
-        return Unavailable(Reason.INVALID_VALUE, f"the runtime answered {said}")
+def checked(field: DeviceField, answer: object) -> Value:
+    """A number as it was answered, or why it cannot be true."""
+    if isinstance(answer, bool) or not isinstance(answer, (int, float)):
+        return Unavailable(Reason.PARSE_ERROR, "no value" if answer is None else f"no number: {str(answer)[:80]!r}")
+    if not isfinite(answer) or answer < 0 or answer > field.maximum + (ROUNDING if field.maximum == 100 else 0):
+        return Unavailable(Reason.INVALID_VALUE, f"the runtime answered {answer}")
     if not field.whole:
-        return min(said, field.maximum)
-    return int(said) if said == int(said) else Unavailable(Reason.INVALID_VALUE, f"the runtime answered {said}, which is no whole number")
+        return min(answer, field.maximum)
+    whole = int(answer) == answer
+    return int(answer) if whole else Unavailable(Reason.INVALID_VALUE, f"the runtime answered {answer}, which is no whole number")
 
 
 def with_derived(values: dict[str, Value]) -> dict[str, Value]:
@@ -125,67 +126,63 @@ def with_derived(values: dict[str, Value]) -> dict[str, Value]:
 
 
 class PortDevices(NamedTuple):
-    """One port's devices and their numbers.
+    """Values of the devices that one port reports.
 
     Attributes:
-        port: The port.
-        failure: Why nothing came of asking it; None when the runtime answered.
-        devices: By device that it names, by metric, its number.
-        missing: By metric, why a device has no number.
+        devices: By device number and metric, the value.
+        missing: By metric, why a device has none.
     """
 
-    port: int
-    failure: Unavailable | None
     devices: Mapping[int, Mapping[str, Value]]
     missing: Mapping[str, Unavailable]
 
     def value(self, name: str, number: int) -> Value:
-        """A device's number, or why there is none."""
+        """A device's value, or why there is none."""
         return self.devices.get(number, self.missing).get(name, self.missing[name])
 
 
-def port_devices(answers: PortAnswers, per_chip: int, now: float) -> PortDevices:
-    """Sort what one port answered by device.
+def port_devices(answers: Mapping[str, Answer], per_chip: int, now: float) -> PortDevices:
+    """Sort one port's answers by device.
 
     Args:
-        answers: What it answered.
-        per_chip: How many devices share a duty cycle.
+        answers: Its answers by the runtime's names.
+        per_chip: How many devices share a value that is reported per chip.
         now: Seconds since 1970.
     """
     devices: dict[int, dict[str, Value]] = {}
     missing: dict[str, Unavailable] = {}
-    # What is told of chips comes last: which devices there are is known then.
-    for field in sorted(FIELDS, key=lambda field: field.duty_cycle):
-        answer = answers.metrics.get(field.grpc, NOT_LISTED if field.grpc else SDK_ONLY)
+    # Values per chip come last: which devices there are is known then.
+    for field in sorted(FIELDS, key=lambda field: field.per_chip):
+        answer = answers.get(field.grpc, NOT_LISTED if field.grpc else SDK_ONLY)
         missing[field.name] = answer if isinstance(answer, Unavailable) else OTHER_DEVICES
-        told: dict[int, Value] = {}
+        found: dict[int, Value] = {}
         for entry in () if isinstance(answer, Unavailable) else answer:
             number = device_id(entry.about)
             if number is None:
-                missing[field.name] = Unavailable(Reason.PARSE_ERROR, f"the runtime does not say of which device its {field.grpc} is")
+                missing[field.name] = Unavailable(Reason.PARSE_ERROR, f"the runtime reports {field.grpc} without a device")
             else:
-                told[number] = _read(field, entry, now)
-        if field.duty_cycle and per_chip > 1:
-            told = _fanned_out(told, sorted(devices), per_chip)
-        for number, value in told.items():
+                found[number] = _read(field, entry, now)
+        if field.per_chip and per_chip > 1:
+            found = _fanned_out(found, sorted(devices), per_chip)
+        for number, value in found.items():
             devices.setdefault(number, {})[field.name] = value
-    return PortDevices(answers.port, answers.failure, devices, missing)
+    return PortDevices(devices, missing)
 
 
 def _read(field: DeviceField, entry: Entry, now: float) -> Value:
     age = now - entry.seconds
     if field.momentary and entry.seconds > 0 and age > STALE_AFTER:
-        return Unavailable(Reason.STALE, f"the runtime noted it {age:.0f} s ago")
+        return Unavailable(Reason.STALE, f"the runtime took it {age:.0f} s ago")
     if isinstance(entry.measure, Distribution):
         return Unavailable(Reason.PARSE_ERROR, "the runtime answered a distribution")
     return checked(field, entry.measure)
 
 
 def _fanned_out(chips: Mapping[int, Value], devices: Sequence[int], per_chip: int) -> dict[int, Value]:
-    """From chips to devices, as Google's own ``tpu-info`` does it: in order where the numbers fit, else by arithmetic."""
+    """Spread values of chips over their devices as Google's ``tpu-info`` does: in order where the numbers fit, else by arithmetic."""
     repeated = [chip for chip in sorted(chips) for _ in range(per_chip)]
     if chips.keys() == set(devices):
-        repeated = sorted(chips)  # the runtime told it of devices already
+        repeated = sorted(chips)  # reported per device already
     elif len(devices) != len(repeated):
         devices = [chip * per_chip + core % per_chip for core, chip in enumerate(repeated)]
     return {number: chips[chip] for number, chip in zip(devices, repeated, strict=True)}
@@ -198,7 +195,7 @@ _NOT_IN_KEYS = re.compile(r"[^a-z0-9]+")
 
 
 def device_id(about: Mapping[str, Scalar | None]) -> int | None:
-    """The runtime's number of the device that an entry is about; None when it names none.
+    """Number of the device that an entry is about; None when it names none.
 
     Digits in a string are one under the keys that mean a device; newer releases write them so. An integer that stands alone is
     one whatever its key, which differs between releases (``device-id``, ``device_id``).
@@ -214,15 +211,15 @@ def device_id(about: Mapping[str, Scalar | None]) -> int | None:
 
 
 def label(about: Mapping[str, Scalar | None], position: int) -> str:
-    """Under which label an entry's numbers stand.
+    """The label in an entry's keys.
 
-    A core is told as the SDK does it, by its type and number; a transfer by the size of its buffers; anything else by the
-    first thing that is said of it, and an entry of which nothing is said by its position, as W&B has it.
+    A core is labelled by its type and number, as the SDK does it; a transfer by the size of its buffers; anything else by its
+    first attribute, and an entry without attributes by its position, as W&B does it.
     """
-    said = {key: "" if value is None else str(value) for key, value in about.items()}
-    if ORDINAL in said and CORE_TYPE in said:
-        return sanitized(f"{said[CORE_TYPE]}-{said[ORDINAL]}")
-    words = said.get(BUFFER_SIZE) or next(filter(None, said.values()), "")
+    texts = {key: "" if value is None else str(value) for key, value in about.items()}
+    if ORDINAL in texts and CORE_TYPE in texts:
+        return sanitized(f"{texts[CORE_TYPE]}-{texts[ORDINAL]}")
+    words = texts.get(BUFFER_SIZE) or next(filter(None, texts.values()), "")
     return sanitized(words) if words else f"item_{position}"
 
 
@@ -235,12 +232,12 @@ def sanitized(words: str) -> str:
 # All devices together
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
-"""What is taken from buckets, and from a summary if it is there."""
+"""What is computed from buckets, or taken from a summary that has it."""
 CLOSE = 1e-9
 
 
 def distributions(family: Family, answers: Sequence[Answer]) -> dict[str, dict[str, Number]] | Unavailable:
-    """What the ports' answers tell of one family: by label, empty where there is none, the statistics by name."""
+    """Statistics of one family from the ports' answers, by label (empty where there is none) and by name."""
     failures = [answer for answer in answers if isinstance(answer, Unavailable)]
     if len(failures) == len(answers):
         return failures[0] if failures else NOT_LISTED
@@ -253,31 +250,31 @@ def distributions(family: Family, answers: Sequence[Answer]) -> dict[str, dict[s
 
 
 def statistics(parts: Sequence[Distribution]) -> dict[str, Number]:
-    """By name (``mean``, ``p50``, …) what is known of these distributions taken together; nothing when they are empty.
+    """Statistics by name (``mean``, ``p50``, …) of several distributions together; none when they are empty.
 
     Counts of the same buckets can be added up; percentiles cannot, nor counts of different buckets.
     """
-    told = [part for part in parts if part.samples > 0]
-    if not told:
+    parts = [part for part in parts if part.samples > 0]
+    if not parts:
         return {}
-    found: dict[str, Number] = {"mean": sum(part.mean * part.samples for part in told) / sum(part.samples for part in told)}
-    for share, value in told[0].quantiles if len(told) == 1 else ():
+    found: dict[str, Number] = {"mean": sum(part.mean * part.samples for part in parts) / sum(part.samples for part in parts)}
+    for share, value in parts[0].quantiles if len(parts) == 1 else ():
         found.update({name: value for name, wanted in PERCENTILES.items() if abs(share - wanted) < CLOSE})
-    bounds = told[0].bounds
-    if bounds and all(part.bounds == bounds for part in told):
-        counts = [sum(column) for column in zip_longest(*(part.counts for part in told), fillvalue=0)]
-        maximum = max(part.maximum for part in told) if all(part.maximum for part in told) else None
+    bounds = parts[0].bounds
+    if bounds and all(part.bounds == bounds for part in parts):
+        counts = [sum(column) for column in zip_longest(*(part.counts for part in parts), fillvalue=0)]
+        maximum = max(part.maximum for part in parts) if all(part.maximum for part in parts) else None
         percentiles = {name: percentile(counts, bounds, share, maximum) for name, share in PERCENTILES.items()}
         found.update({name: value for name, value in percentiles.items() if value is not None})
     return found
 
 
 def percentile(counts: Sequence[int], bounds: Sequence[float], share: float, maximum: float | None) -> float | None:
-    """Where so large a share of the values lies below; None where that cannot be told.
+    """The value below which that share of all values lies; None where that is not known.
 
     The buckets are those of ``google.api.Distribution``: the first holds everything below the first bound, the last everything
     from the last bound on. The value is interpolated within its bucket, as Google's own ``tpu-info`` does it, and never above
-    the largest value; where the runtime does not tell that, nothing is known of the last bucket.
+    the largest value; where that is not reported, nothing is known of the last bucket.
     """
     wanted = share * sum(counts)
     below = 0
@@ -308,7 +305,7 @@ def _entries(answers: Sequence[Answer]) -> list[Entry]:
 
 def machine_keys(family: Family, found: Mapping[str, Mapping[str, Number]] | Unavailable) -> dict[str, Value]:
     """The keys of one family: those without a label always, each with a value or a reason."""
-    owed = {} if family.labelled else {family.name(statistic): NOT_TOLD for statistic in STATISTICS}
+    owed = {} if family.labelled else {family.name(statistic): NOT_REPORTED for statistic in STATISTICS}
     if isinstance(found, Unavailable):
         return dict.fromkeys(owed, found)
     keys = {family.name(statistic, name): sound(number) for name, numbers in found.items() for statistic, number in numbers.items()}

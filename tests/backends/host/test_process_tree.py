@@ -81,7 +81,7 @@ def test_a_child_born_and_ended_between_two_readings_counts(tree: HostTree, watc
     assert watch.read(1.0)["cpu"] == pytest.approx(25.0)
 
 
-def test_an_ended_child_that_nobody_waited_for_does_not_make_it_negative(tree: HostTree, watch: Watch) -> None:
+def test_an_ended_child_that_was_never_waited_for_does_not_make_it_negative(tree: HostTree, watch: Watch) -> None:
     tree.process(CHILD, ticks=TICK, parent=PID, children=())
     end(tree, GRANDCHILD)
     watch.read(1.0)

@@ -1,4 +1,4 @@
-"""Which devices there are, who they are, who holds them, and under which numbers."""
+"""Which devices there are, their identities, the processes that hold them, and their numbers."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_where_some_chips_are_held_the_runtime_s_numbers_go_to_those(machine: Tp
     assert found.device(2).only_reason() == found.device(3).only_reason() == "not_in_use"
 
 
-def test_where_it_is_not_known_who_is_held_small_numbers_are_positions(machine: TpuMachine, start: Start) -> None:
+def test_where_it_is_not_known_which_are_held_small_numbers_are_positions(machine: TpuMachine, start: Start) -> None:
     machine.chips("v5e", 4)
     start().devices(1, 3)
     assert numbered(Consumer()) == {0: "0000:00:04.0", 1: "0000:00:05.0", 2: "0000:00:06.0", 3: "0000:00:07.0"}
@@ -207,7 +207,7 @@ def test_an_entry_that_names_no_device_is_not_device_0(v5e: TpuRuntime, about: A
     v5e.answers[DUTY_CYCLE] = response(DUTY_CYCLE, entry(about, 99.0), entry(About("device-id", 1), 50.0))
     found = Consumer()
     assert found.device(0).reason("dutyCycle") == "parse_error"
-    assert "does not say of which device" in found.device(0).detail("dutyCycle")
+    assert "without a device" in found.device(0).detail("dutyCycle")
     assert found.device(1).values["dutyCycle"] == 50.0
 
 
@@ -250,7 +250,7 @@ def test_a_duty_cycle_that_was_told_of_devices_is_not_fanned_out_again(machine: 
     assert [found.device(number).values["dutyCycle"] for number in range(4)] == [10.5, 11.5, 12.5, 13.5]
 
 
-def test_later_generations_tell_it_of_devices(machine: TpuMachine, start: Start) -> None:
+def test_later_generations_report_it_per_device(machine: TpuMachine, start: Start) -> None:
     machine.chips("7x", 2)
     held = start()
     held.gauge(TOTAL, dict.fromkeys(range(4), 96 * GIB))
@@ -270,7 +270,7 @@ def pids(found: Consumer, number: int) -> list[int] | None:
 
 
 @pytest.mark.parametrize("generation", ["v4", "v5e", "v3"])
-def test_who_holds_a_chip(machine: TpuMachine, generation: str) -> None:
+def test_the_processes_that_hold_a_chip(machine: TpuMachine, generation: str) -> None:
     nodes = machine.chips(generation, 2)
     machine.process(30, nodes[1])
     machine.process(4, nodes[1], "/dev/vfio/vfio", "socket:[1234]")
@@ -283,7 +283,7 @@ def test_who_holds_a_chip(machine: TpuMachine, generation: str) -> None:
     assert pids(found, 2 * per_chip - 1) == []
 
 
-def test_without_permission_it_is_not_known_who_holds_a_chip(machine: TpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_permission_the_holders_of_a_chip_are_not_known(machine: TpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = machine.chips("v5e", 2)
     machine.process(4, nodes[0])
     closed = str(machine.process(5, nodes[1]))

@@ -36,18 +36,20 @@ def consumer(clock: FakeClock) -> Consumer:
     return Consumer(driver.TpuDriver(clock))
 
 
-# Nobody there
+# No runtime
 
 
-def test_a_tpu_that_nobody_holds_is_not_in_use(machine: TpuMachine) -> None:
+def test_a_tpu_that_no_program_holds_is_not_in_use(machine: TpuMachine) -> None:
     machine.chips("v5e", 2)
     found = Consumer()
     assert found.device(0).only_reason() == found.machine().only_reason() == "not_in_use"
     assert "no program holds it: no runtime on localhost:" in found.device(1).detail("dutyCycle")
 
 
-def test_where_holders_cannot_be_looked_into_nobody_is_said_to_be_there(machine: TpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another user's program may hold it: tests may run as root, whom no mode stops."""
+def test_where_holders_cannot_be_looked_into_it_is_not_said_that_there_are_none(
+    machine: TpuMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's program may hold it: tests may run as root, which no mode stops."""
     machine.chips("v5e", 1)
     directory = machine.process(4711)
     listed = os.listdir
@@ -60,12 +62,12 @@ def test_where_holders_cannot_be_looked_into_nobody_is_said_to_be_there(machine:
     monkeypatch.setattr(os, "listdir", refuse)
     found = Consumer().device(0)
     assert found.only_reason() == "not_in_use"
-    assert found.detail("dutyCycle").endswith("tells of it; the processes that hold it cannot be seen")
+    assert found.detail("dutyCycle").endswith("reports it; the processes that hold it cannot be seen")
     assert "no program" not in found.detail("dutyCycle")
 
 
-def test_without_the_device_nodes_nobody_is_said_to_be_there(machine: TpuMachine) -> None:
-    """A container that was not given them does not show who holds them either."""
+def test_without_the_device_nodes_it_is_not_said_that_there_are_none(machine: TpuMachine) -> None:
+    """A container that was not given them does not show the processes that hold them either."""
     machine.nodes = False
     machine.chips("v5e", 1)
     found = Consumer().device(0)
@@ -74,7 +76,7 @@ def test_without_the_device_nodes_nobody_is_said_to_be_there(machine: TpuMachine
     assert found.reading.processes is None
 
 
-def test_a_tpu_whose_holder_serves_no_metrics_says_who_and_what_to_do(machine: TpuMachine) -> None:
+def test_a_tpu_whose_holder_serves_no_metrics_names_it_and_what_to_do(machine: TpuMachine) -> None:
     nodes = machine.chips("v5e", 2)
     machine.process(4711, nodes[1])
     found = Consumer()
@@ -386,6 +388,18 @@ def test_one_port_that_is_dead_costs_only_its_devices(machine: TpuMachine, start
     first.stop()
     assert found.device(0).only_reason() == "not_in_use"
     assert found.device(1).values["dutyCycle"] == 10.5
+
+
+def test_a_port_that_refuses_everything_gives_the_reason_of_the_devices_without_one(machine: TpuMachine, start: Start) -> None:
+    machine.chips("v5e", 2)
+    first, second = start(), start()
+    first.devices(0)
+    second.devices(1)
+    second.answers = dict.fromkeys(second.answers, RefusalError("INTERNAL", "it is upset"))
+    found = Consumer()
+    assert found.device(0).values["dutyCycle"] == 10.5
+    assert found.device(1).reason("dutyCycle") == "driver_error"
+    assert "it is upset" in found.device(1).detail("dutyCycle")
 
 
 def test_one_port_that_hangs_costs_only_its_devices(machine: TpuMachine, start: Start, impatient: Callable[[float], None]) -> None:

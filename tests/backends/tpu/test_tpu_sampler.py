@@ -78,7 +78,7 @@ def test_a_machine_in_use(v5e: TpuRuntime) -> None:
     assert Snapshot.from_json(snapshot.to_json()) == snapshot
 
 
-def test_a_machine_that_nobody_uses_is_well(machine: TpuMachine) -> None:
+def test_a_machine_that_no_program_uses_is_well(machine: TpuMachine) -> None:
     machine.chips("v5p", 2)
     with Sampler(["tpu"]) as sampler:
         snapshot = sampler.sample()
