@@ -14,6 +14,7 @@ from itertools import chain
 from math import isfinite
 from typing import ClassVar
 
+from accelmetrics.exporters.fields import utf8
 from accelmetrics.exporters.files import FileExporter
 from accelmetrics.schemas.catalogue import resolve
 from accelmetrics.schemas.errors import DocumentError
@@ -90,7 +91,7 @@ def _owed(snapshot: Snapshot) -> Iterator[str]:
 
 def _plain(text: str) -> str:
     """Text that stays on its line and can be written: a lone surrogate becomes the six letters of its escape, as in JSON."""
-    return text if text.isprintable() else text.translate(_ONE_LINE).encode("utf-8", "backslashreplace").decode()
+    return text if text.isprintable() else utf8(text.translate(_ONE_LINE))
 
 
 def _union(*columns: Iterable[str]) -> tuple[str, ...]:

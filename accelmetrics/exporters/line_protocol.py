@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from accelmetrics.exporters.by_device import identity_tags, parts
+from accelmetrics.exporters.fields import by_device, identity_tags, utf8
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.record import Record
 
@@ -33,10 +33,10 @@ def lines(record: Record, prefix: str = "", precision: str = "ns") -> Iterator[s
     unit = PRECISIONS[precision]
     snapshot = record.snapshot
     common = {**record.labels, "host": snapshot.hostname}
-    for place, entries in parts(snapshot):
-        tags = {**common, **identity_tags(place)} if place else common
-        fields = {name: _measured(key, value) for name, key, value in entries}
-        yield from _line(prefix + (place.identity.kind if place else "host"), tags, fields, snapshot.time_ns // unit)
+    for slot, keys in by_device(snapshot):
+        tags = {**common, **identity_tags(slot)} if slot else common
+        fields = {name: _measured(key, snapshot.metrics[key]) for name, key in keys.items()}
+        yield from _line(prefix + (slot.identity.kind if slot else "host"), tags, fields, snapshot.time_ns // unit)
     for step in record.steps:
         fields = {name: _float(value) for name, value in step.values.items()}
         if step.step is not None:
@@ -98,5 +98,5 @@ def measurement_name(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    text = _CONTROL.sub(" ", text.encode("utf-8", "backslashreplace").decode("utf-8"))
+    text = _CONTROL.sub(" ", utf8(text))
     return _AMBIGUOUS.sub(lambda found: "/" * len(found[0]), text)

@@ -5,33 +5,33 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
-from accelmetrics.exporters.tracker import Tracker, need, written
+from accelmetrics.exporters.fields import measured, utf8
+from accelmetrics.exporters.rejected import RejectedError
+from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.record import Record, Step
 
-OPEN_SECONDS = 30.0
-LOG_SECONDS = 10.0
-CLOSE_SECONDS = 10.0
-"""How long a run may take to be joined or begun, to take one record, and to end."""
+if TYPE_CHECKING:
+    from mlflow.entities import Metric
+    from mlflow.exceptions import MlflowException
 
-ENVIRONMENT = {
-    # MLflow's client reads its limits here: two minutes a request and seven tries, unless told otherwise.
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_RUN_ID": None,
-}
+BATCH = 1000
+"""Metrics that MLflow takes at once."""
 TAGS = "accelmetrics."
 """Before the name of a label that becomes a tag of the run."""
 MAX_NAME = 250
+DEFAULT_EXPERIMENT = "0"
+PASSING = frozenset({"TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "ABORTED"})
+"""MLflow's codes for a server that is away, overloaded or restarting; the others say that the request itself is wrong."""
+UNKNOWN = "INTERNAL_ERROR"
+"""MLflow's code for everything else: a connection that failed, a full disk, and also a value that no store can hold."""
 
 _REFUSED = re.compile(r"[^/\w.\- ]" if os.name == "nt" else r"[^/\w.\- :]")
-_Logged = tuple[str, "int | float", int, int]
 
 
 class MlflowExporter:
@@ -64,73 +64,86 @@ class MlflowExporter:
         run_name: str | None = None,
         prefix: str = "system/",
     ) -> None:
-        need("mlflow")
-        program = sys.modules.get("mlflow")
+        self._mlflow = require("mlflow", "mlflow")
         if not run_id and experiment is None and run_name is None:
-            run_id = _active_run(program) or os.environ.get("MLFLOW_RUN_ID", "")
-        if tracking_uri is None and program is not None:
-            tracking_uri = program.get_tracking_uri()
-        self._options = {"tracking_uri": tracking_uri, "experiment": experiment, "run_name": run_name}
+            active = self._mlflow.active_run()
+            run_id = active.info.run_id if active is not None else os.environ.get("MLFLOW_RUN_ID", "")
+        self._uri = tracking_uri or self._mlflow.get_tracking_uri()
+        self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
+        self._run_name = run_name
+        self._prefix = prefix
         self._named = run_id
         self._run_id = run_id
+        self._client: Any = None
         self._began_ms = 0
-        self._prefix = prefix
-        self._tracker = Tracker("MLflow", "accelmetrics.exporters.mlflow_child", ENVIRONMENT)
-        self._labels: dict[str, str] = {}
+        self._labels: Mapping[str, str] = {}
         self._offered: Record | None = None
-        self._number = 0
+        self._delivered = 0
 
     def open(self) -> None:
         """Join the run, or begin one.
 
         Raises:
             ConnectionError: The tracking server is away.
-            TimeoutError: It did not answer in time.
             RejectedError: There is no such run, or MLflow refused.
         """
-        arguments = {**self._options, "run_id": self._run_id, "ours": not self._named}
-        joined = self._tracker.begin(arguments, OPEN_SECONDS)
-        self._run_id, self._began_ms = joined["run_id"], joined["start_time"]
+        try:
+            self._client = self._mlflow.MlflowClient(self._uri)
+            run = self._client.get_run(self._run_id) if self._run_id else self._begin()
+        except self._mlflow.MlflowException as error:
+            raise _told(error) from None
+        self._run_id, self._began_ms = run.info.run_id, run.info.start_time
         self._labels = {}
 
+    def _begin(self) -> Any:
+        from mlflow.tracking.context.registry import resolve_tags
+
+        experiment = os.environ.get("MLFLOW_EXPERIMENT_ID", DEFAULT_EXPERIMENT)
+        if self._experiment:
+            found = self._client.get_experiment_by_name(self._experiment)
+            experiment = found.experiment_id if found is not None else self._client.create_experiment(self._experiment)
+        return self._client.create_run(experiment, run_name=self._run_name, tags=resolve_tags())
+
     def export(self, record: Record) -> None:
-        """Log one record.
+        """Log one record. One that is offered again goes on behind the last batch that arrived.
 
         Raises:
-            ConnectionError: The tracking server is away, or the process that speaks to it is, or the disk of a store of files is
-                full; all are tried again.
-            TimeoutError: It did not answer in time.
+            ConnectionError: The tracking server is away, or the disk of a database is full.
             RejectedError: MLflow refused.
         """
-        if not self._tracker.running:
-            self.open()
-        labels = dict(record.labels)
-        tags = {} if labels == self._labels else {clean(f"{TAGS}{name}"): written(value) for name, value in labels.items()}
+        from mlflow.entities import RunTag
+
         if record is not self._offered:
-            self._offered = record
-            self._number += 1
-        arguments = {"number": self._number, "metrics": list(self._metrics(record)), "tags": tags}
-        self._tracker.request("log", arguments, LOG_SECONDS)
-        self._labels = labels
+            self._offered, self._delivered = record, 0
+        metrics = list(self._metrics(record))
+        try:
+            if record.labels != self._labels:
+                tags = [RunTag(clean(f"{TAGS}{name}"), utf8(value)) for name, value in record.labels.items()]
+                self._client.log_batch(self._run_id, tags=tags, synchronous=True)
+                self._labels = record.labels
+            while batch := list(islice(metrics, self._delivered, self._delivered + BATCH)):
+                self._client.log_batch(self._run_id, metrics=batch, synchronous=True)
+                self._delivered += len(batch)
+        except self._mlflow.MlflowException as error:
+            raise _told(error) from None
         self._offered = None
 
-    def _metrics(self, record: Record) -> Iterator[_Logged]:
-        for step in record.steps:
-            yield from self._training(step)
-        time_ms = record.snapshot.time_ns // 1_000_000
-        second = self._second(time_ms)
-        for key, value in record.snapshot.metrics.items():
-            yield clean(f"{self._prefix}{key}"), value, time_ms, second
-        if record.monitor is not None:
-            for key, value in record.monitor.flat().items():
-                yield clean(f"{self._prefix}{key}"), value, time_ms, second
+    def _metrics(self, record: Record) -> Iterator[Metric]:
+        from mlflow.entities import Metric
 
-    def _training(self, step: Step) -> Iterator[_Logged]:
-        time_ms = step.time_ns // 1_000_000
-        # MLflow has 64 bits for a step: one beyond them is none.
-        number = self._second(time_ms) if step.step is None or not -(2**63) <= step.step < 2**63 else step.step
-        for name, value in step.values.items():
-            yield clean(name), value, time_ms, number
+        for step in record.steps:
+            at_ms, number = step.time_ns // 1_000_000, self._number(step)
+            for name, value in step.values.items():
+                yield Metric(clean(name), value, at_ms, number)
+        at_ms = record.snapshot.time_ns // 1_000_000
+        for key, value in measured(record).items():
+            yield Metric(clean(f"{self._prefix}{key}"), value, at_ms, self._second(at_ms))
+
+    def _number(self, step: Step) -> int:
+        """Return the program's step; the second where there is none, or one beyond MLflow's 64 bits."""
+        if step.step is None or not -(2**63) <= step.step < 2**63:
+            return self._second(step.time_ns // 1_000_000)
+        return step.step
 
     def _second(self, time_ms: int) -> int:
         return max(0, time_ms - self._began_ms) // 1000
@@ -142,25 +155,31 @@ class MlflowExporter:
         """End the run if it is ours; the program's goes on.
 
         Raises:
-            OSError: MLflow is away: the run stays open there.
+            ConnectionError: MLflow is away: the run stays open there.
         """
-        self._run_id = self._named
-        try:
-            if self._tracker.running:
-                self._tracker.request("close", {}, CLOSE_SECONDS)
-        finally:
-            self._tracker.stop()
+        client, run_id = self._client, self._run_id
+        self._client, self._run_id = None, self._named
+        if client is not None and run_id != self._named:
+            try:
+                client.set_terminated(run_id)
+            except self._mlflow.MlflowException as error:
+                raise _told(error) from None
 
 
-def _active_run(program: Any) -> str:
-    """The run that is active in this thread; a program that has not loaded MLflow has none."""
-    run = program.active_run() if program is not None else None
-    return "" if run is None else str(run.info.run_id)
+def _told(error: MlflowException) -> Exception:
+    """A failure of MLflow: passing for a server that is away or overloaded, and for a full disk."""
+    code, message = getattr(error, "error_code", ""), f"MLflow: {error}"
+    cause: BaseException | None = error
+    while code == UNKNOWN and cause is not None and not isinstance(cause, OSError):  # errors of requests are such ones
+        cause = cause.__cause__ or cause.__context__
+    if code in PASSING or isinstance(cause, OSError):
+        return ConnectionError(message)
+    return RejectedError(message)
 
 
 @lru_cache(maxsize=16384)
 def clean(name: str) -> str:
-    """A name that MLflow takes: its letters, a path without detours, and no longer than it allows."""
+    """Return a name that MLflow takes: its letters, a path without detours, and no longer than it allows."""
     fit = posixpath.normpath(_REFUSED.sub("_", name).lstrip("/"))
     if fit in (".", "..") or fit.startswith("../"):
         fit = fit.replace("..", "__").replace(".", "_")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from accelmetrics._version import __version__
 from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.otel import SCHEMA_URL, UPDOWNCOUNTERS, machine_points, monitor_points, step_points
+from accelmetrics.exporters.fields import utf8
 from accelmetrics.schemas.record import Record
 
 if TYPE_CHECKING:
@@ -88,12 +89,12 @@ class RequestBuilder:
         return start
 
     def _encode(self, labels: Labels) -> list[Any]:
-        return [self._common.KeyValue(key=as_text(name), value=self._value(name, value)) for name, value in labels]
+        return [self._common.KeyValue(key=utf8(name), value=self._value(name, value)) for name, value in labels]
 
     def _value(self, name: str, value: str) -> Any:
         if name in WHOLE and value.isdecimal():
             return self._common.AnyValue(int_value=int(value))
-        return self._common.AnyValue(string_value=as_text(value))
+        return self._common.AnyValue(string_value=utf8(value))
 
 
 def _resource(record: Record) -> dict[str, str]:
@@ -108,8 +109,3 @@ def _resource(record: Record) -> dict[str, str]:
         "process.pid": pid,
     }
     return {**found, **record.labels}
-
-
-def as_text(text: str) -> str:
-    r"""Text that UTF-8 can hold: a byte of a file name that is no text (``\udcff``) is written as those six letters."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Literal
 
-from accelmetrics.exporters.by_device import identity_tags, parts
+from accelmetrics.exporters.fields import by_device, identity_tags
 from accelmetrics.exporters.http.address import Address
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Record
@@ -105,11 +105,11 @@ def _plain(record: Record) -> Iterator[Line]:
 
 def _tagged(record: Record) -> Iterator[Line]:
     common = {"host": record.snapshot.hostname, **record.labels}
-    for place, entries in parts(record.snapshot):
-        head = f"{place.identity.kind}." if place else ""
-        tags = {**identity_tags(place), **common} if place else common
-        for name, _, value in entries:
-            yield f"{head}{name}", value, tags
+    for slot, keys in by_device(record.snapshot):
+        head = f"{slot.identity.kind}." if slot else ""
+        tags = {**identity_tags(slot), **common} if slot else common
+        for name, key in keys.items():
+            yield f"{head}{name}", record.snapshot.metrics[key], tags
     yield from _said(record, common)
 
 

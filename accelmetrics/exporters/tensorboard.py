@@ -13,9 +13,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from accelmetrics.exporters.fields import measured, utf8
 from accelmetrics.exporters.files import absolute
 from accelmetrics.exporters.rotation import same_file
-from accelmetrics.exporters.tracker import need, written
+from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.metric import PARTITION
 from accelmetrics.schemas.record import Record, Step
 
@@ -48,7 +49,7 @@ class TensorboardExporter:
     name = "tensorboard"
 
     def __init__(self, logdir: str, *, run: str = "system") -> None:
-        need("tensorboard")
+        require("tensorboard", "tensorboard")
         self._directory = absolute(logdir) / run
         self._path = self._directory
         self._file: BinaryIO | None = None
@@ -105,16 +106,13 @@ class TensorboardExporter:
         return self._file
 
     def _measured(self, record: Record) -> Any:
-        values = dict(record.snapshot.metrics)
-        if record.monitor is not None:
-            values.update(record.monitor.flat())
         time_ns = record.snapshot.time_ns
-        return self._event(time_ns, self._second(time_ns), {tag(key): value for key, value in values.items()})
+        return self._event(time_ns, self._second(time_ns), {tag(key): value for key, value in measured(record).items()})
 
     def _training(self, step: Step) -> Any:
         # TensorBoard has 64 bits for a step: one beyond them is none.
         number = self._second(step.time_ns) if step.step is None or not -(2**63) <= step.step < 2**63 else step.step
-        return self._event(step.time_ns, number, {written(name): value for name, value in step.values.items()})
+        return self._event(step.time_ns, number, {utf8(name): value for name, value in step.values.items()})
 
     def _event(self, time_ns: int, step: int, values: Mapping[str, int | float]) -> Any:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -175,13 +173,13 @@ def _times(directory: Path) -> Iterator[int]:
 
 def _cell(text: str) -> str:
     """As it stands in a Markdown table."""
-    return written(text).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    return utf8(text).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
 
 
 @lru_cache(maxsize=16384)
 def tag(key: str) -> str:
     """A key as a tag: the device, or what else has a number, before the slash at which TensorBoard groups."""
-    key = written(key)
+    key = utf8(key)
     if found := _OF_DEVICE.fullmatch(key):
         return f"{found[1]}/{found[2]}"
     head, _, rest = key.partition(".")

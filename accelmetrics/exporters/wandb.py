@@ -1,37 +1,57 @@
-"""Weights & Biases: into the program's own run, or one that is ours."""
+"""Weights & Biases: readings in the program's own run, or in a run of their own."""
 
 from __future__ import annotations
 
+import netrc
+import os
+import secrets
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
+from urllib.parse import urlsplit
 
+from accelmetrics.exporters.fields import measured, utf8
 from accelmetrics.exporters.files import absolute
-from accelmetrics.exporters.tracker import Tracker, need, written
-from accelmetrics.exporters.wandb_rows import History, Row, Run, rows
-from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.record import Record
+from accelmetrics.exporters.rejected import RejectedError
+from accelmetrics.schemas.errors import InvalidOptionError, require
+from accelmetrics.schemas.record import Record, Step
 
-OPEN_SECONDS = 30.0
-LOG_SECONDS = 10.0
-FINISH_SECONDS = 15.0
-"""How long a run of ours may take to begin, to take one record, and to end. W&B's own limits are set below these."""
-TIMEOUTS = {"init_timeout": 15.0, "finish_timeout": 10.0}
+if TYPE_CHECKING:
+    import wandb
+
+SECONDS = "accelmetrics/seconds"
+"""The axis of everything that is measured: seconds since the run began. ``_step``, the program's own, is left alone."""
+TRAINING = "training/"
+TRAINING_STEP = f"{TRAINING}step"
+"""The axis of what the program logged to the monitor: its step there."""
 
 MODES = ("online", "offline")
-ENVIRONMENT = {
-    # These say which run is the program's. A run of ours that took them would write into it.
-    **dict.fromkeys(("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_NAME", "WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH", "WANDB_SERVICE")),
-    "WANDB_ERROR_REPORTING": "false",
+LOGIN = "not logged in: run `wandb login`, set WANDB_API_KEY, or choose mode=offline"
+GONE = "its service process has ended, and W&B starts no other in this program"
+SWEEP = "in a sweep every run of the process is the sweep's own: begin that run first, and name no project, name or group here"
+SETTINGS: dict[str, Any] = {
+    "console": "off",
+    "silent": True,
+    "disable_git": True,
+    "save_code": False,
+    "x_disable_stats": True,
+    "init_timeout": 15.0,
+    "finish_timeout": 10.0,
+    "finish_timeout_raises": False,
 }
+"""Of a run of ours: it collects neither code nor output nor hardware by itself. Seconds; older releases lack the last two."""
+
+Row = dict[str, int | float]
 
 
 class WandbExporter:
     """Logs to a W&B run, on a time axis of its own.
 
     Where the program has a run, the metrics go into it, and the program's steps stay as they are: every row that the program
-    logs carries the latest reading, and no row is added. Otherwise, or where a project or a name is given, a run of ours is
-    begun in a process of its own, in which every reading is a row.
+    logs carries the latest reading, and no row is added. Otherwise, or where a project, a name or a group is given, a run of
+    ours is begun beside the program's, in which every reading is a row.
 
     Args:
         run: A run object, or a run's id: the program's, or else one that is begun or gone on with.
@@ -53,7 +73,7 @@ class WandbExporter:
 
     def __init__(
         self,
-        run: str | Run = "",
+        run: str | Any = "",
         *,
         project: str | None = None,
         name: str | None = None,
@@ -63,98 +83,160 @@ class WandbExporter:
         prefix: str = "system/",
         commit: bool = False,
     ) -> None:
-        need("wandb")
         if mode is not None and mode not in MODES:
             raise InvalidOptionError(f"wandb: mode is {mode!r}: it must be one of {', '.join(MODES)}")
+        self._wandb = require("wandb", "wandb")
         self._wanted = run
         entity, _, project = (project or "").rpartition("/")
-        chosen = {"project": project, "entity": entity, "name": name, "group": group, "mode": mode}
+        self._apart = bool(project or name or group)
+        self._directory = absolute(directory) if directory else None
+        chosen = {"project": project, "entity": entity, "name": name, "group": group, "mode": mode, "dir": directory and self._directory}
         self._options = {key: value for key, value in chosen.items() if value}
-        if directory:
-            self._options["dir"] = str(absolute(directory))
-        self._apart = any((project, name, group))
         self._prefix = prefix
         self._commit = commit
-        self._joined: History | None = None
-        self._tracker = Tracker("Weights & Biases", "accelmetrics.exporters.wandb_child", ENVIRONMENT)
-        self._resumed = ""
+        self._run: Any = None
+        self._ours = False
+        self._defined: set[str] = set()
+        self._labels: Mapping[str, str] = {}
 
     def open(self) -> None:
         """Join the program's run, or begin one.
 
         Raises:
             ConnectionError: W&B is away.
-            TimeoutError: W&B did not answer in time.
             RejectedError: Nobody is logged in, or W&B refused.
         """
-        run = self._program_run()
-        if run is not None:
-            self._joined = History(run)
-        else:
-            self._begin()
+        joined = self._program_run()
+        self._ours = joined is None
+        self._join(self._begin() if joined is None else joined)
 
-    def _program_run(self) -> Run | None:
-        """The run to join. A program without W&B loaded has none."""
+    def _program_run(self) -> wandb.Run | None:
         if not isinstance(self._wanted, str):
-            return self._wanted
-        run = cast("Run | None", getattr(sys.modules.get("wandb"), "run", None))
+            return cast("wandb.Run", self._wanted)
+        run = cast("wandb.Run | None", self._wandb.run)
         if run is None or self._apart or (self._wanted and run.id != self._wanted):
             return None
         return run
 
-    def _begin(self) -> None:
-        options: dict[str, Any] = dict(self._options)
-        if "dir" in options:
-            Path(options["dir"]).mkdir(parents=True, exist_ok=True)  # W&B falls back to /tmp without a word
-        if self._wanted or self._resumed:
-            options |= {"id": self._wanted or self._resumed, "resume": "allow"}
-        begun = self._tracker.begin({"options": options, "timeouts": TIMEOUTS}, OPEN_SECONDS)
-        self._resumed = "" if begun["offline"] else begun["id"]
+    def _join(self, run: wandb.Run) -> None:
+        self._run, self._defined, self._labels = run, set(), {}
+
+    def _begin(self) -> Any:
+        """Begin a run of ours, or go on with it where its id is named and known."""
+        if os.environ.get("WANDB_SWEEP_ID"):
+            raise RejectedError(f"Weights & Biases: {SWEEP}")
+        options = dict(self._options)
+        # The variables WANDB_RUN_ID, WANDB_RESUME and WANDB_NAME say which run is the program's: each is overruled.
+        options |= {"id": self._wanted, "resume": "allow"} if self._wanted else {"id": secrets.token_hex(4), "resume": "never"}
+        if os.environ.get("WANDB_NAME"):
+            options.setdefault("name", options["id"])
+        if options.get("mode", os.environ.get("WANDB_MODE", "online")) == "online" and sys.stdin is not None and sys.stdin.isatty():
+            self._need_login()  # W&B would ask for it on the terminal
+        if self._directory is not None:
+            self._directory.mkdir(parents=True, exist_ok=True)  # W&B falls back to /tmp without a word
+        known = self._wandb.Settings.model_fields
+        settings = self._wandb.Settings(**{name: value for name, value in SETTINGS.items() if name in known})
+        try:
+            run = self._wandb.init(reinit="create_new", settings=settings, **options)
+        except self._wandb.errors.Error as error:
+            raise self._told(error) from None
+        self._wandb.setup().remove_active_run(run)  # else a later wandb.init() of the program would return this one
+        return run
+
+    def _need_login(self) -> None:
+        """Refuse to begin a run online where W&B has no credentials."""
+        host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+        if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+            return
+        for file in (os.environ.get("NETRC"), "~/.netrc", "~/_netrc"):
+            with suppress(OSError, RuntimeError, netrc.NetrcParseError):
+                if file and netrc.netrc(Path(file).expanduser()).authenticators(host):
+                    return
+        raise RejectedError(f"Weights & Biases: {LOGIN}")
+
+    def _told(self, error: Exception) -> Exception:
+        """A failure of W&B: passing for a network or a server that is away, not for a wrong login or a finished run."""
+        errors, said = self._wandb.errors, str(error)
+        if isinstance(error, ConnectionError):
+            return ConnectionError(f"Weights & Biases: {GONE} ({said})")
+        if isinstance(error, errors.CommError) and not isinstance(error, errors.AuthenticationError):
+            return ConnectionError(f"Weights & Biases: {said}")
+        if isinstance(error, errors.UsageError) and "api key" in said.lower().replace("_", " "):
+            said = LOGIN
+        return RejectedError(f"Weights & Biases: {said}")
 
     def export(self, record: Record) -> None:
         """Log one record.
 
         Raises:
-            ConnectionError: The process that keeps our run is gone, or W&B's own, or the disk was full: the run is begun anew, or
-                gone on with, at the next try. Or the disk is full.
-            TimeoutError: It did not answer in time.
+            ConnectionError: W&B's service process is gone.
             RejectedError: W&B refused.
         """
-        if self._joined is not None:
-            self._join(record)
-            return
-        if not self._tracker.running:
-            self._begin()
-        labels = {written(name): written(value) for name, value in record.labels.items()}
-        self._tracker.request("log", {"rows": list(rows(record, self._prefix)), "labels": labels}, LOG_SECONDS)
+        if not self._ours and (run := self._program_run()) is not None and run is not self._run:
+            self._join(run)  # the program has ended its run and begun another
+        try:
+            if self._ours and record.labels != self._labels:
+                labels = {utf8(name): utf8(value) for name, value in record.labels.items()}
+                self._run.config.update(labels, allow_val_change=True)
+                self._labels = record.labels
+            if self._ours or self._commit:
+                for time_ns, row in self._rows(record):
+                    self._log(time_ns, row, commit=True)
+            else:
+                together: Row = {}
+                for _, row in self._rows(record):
+                    together |= row
+                self._log(record.snapshot.time_ns, together, commit=False)
+        except (self._wandb.errors.Error, ConnectionError) as error:
+            raise self._told(error) from None
 
-    def _join(self, record: Record) -> None:
-        run = self._program_run()
-        assert self._joined is not None
-        if run is not None and run is not self._joined.run:
-            self._joined = History(run)  # the program has ended its run and begun another
-        if self._commit:
-            for time_ns, row in rows(record, self._prefix):
-                self._joined.log(time_ns, row, commit=True)
+    def _rows(self, record: Record) -> Iterator[tuple[int, Row]]:
+        """When, in nanoseconds since 1970, and what: a row for each step of the program, and one for the snapshot."""
+        for step in record.steps:
+            yield step.time_ns, _training(step)
+        yield record.snapshot.time_ns, {f"{self._prefix}{key}": value for key, value in measured(record).items()}
+
+    def _log(self, time_ns: int, row: Row, commit: bool) -> None:
+        """Add a row; without ``commit``, to the row that the program finishes itself."""
+        placed = {**row, SECONDS: round(time_ns / 1e9 - self._run.start_time, 3)}
+        for name in placed.keys() - self._defined:
+            self._define(name, stepped=TRAINING_STEP in row)
+        self._run.log(placed, commit=commit)
+
+    def _define(self, name: str, stepped: bool) -> None:
+        """Define how a metric is drawn. What is measured leaves the run's summary alone.
+
+        One definition a name: W&B takes the names that a pattern matches for nested values. So would it a name with dots, in
+        a definition though not in a row, unless they are escaped.
+        """
+        self._defined.add(name)
+        if name in (SECONDS, TRAINING_STEP):
+            self._run.define_metric(name, hidden=True, summary="none")
             return
-        together: Row = {}
-        for _, row in rows(record, self._prefix):
-            together |= row
-        self._joined.log(record.snapshot.time_ns, together, commit=False)
+        training = name.startswith(TRAINING)
+        axis = TRAINING_STEP if training and stepped else SECONDS
+        self._run.define_metric(name.replace(".", "\\."), axis, summary=None if training else "none")
 
     def flush(self) -> None:
-        """Nothing waits here: W&B's own process has what was logged."""
+        """Nothing waits here: W&B's service process has what was logged."""
 
     def close(self) -> None:
         """Finish the run if it is ours; the program's goes on.
 
         Raises:
-            OSError: The run could not be finished in time. What was logged is in its directory, for ``wandb sync``.
+            ConnectionError: W&B's service process is gone.
         """
-        self._joined = None
-        self._resumed = ""
-        try:
-            if self._tracker.running:
-                self._tracker.request("close", {}, FINISH_SECONDS)
-        finally:
-            self._tracker.stop()
+        run, self._run = self._run, None
+        if self._ours and run is not None:
+            self._ours = False
+            try:
+                run.finish()
+            except ConnectionError as error:
+                raise self._told(error) from None
+
+
+def _training(step: Step) -> Row:
+    row: Row = {f"{TRAINING}{name}": value for name, value in step.values.items()}
+    if step.step is not None:
+        row[TRAINING_STEP] = step.step
+    return row

@@ -241,7 +241,7 @@ class Monitor:
             self._sinks = {**self._sinks, name: sink}
             run = self._run
             if run is not None and not run.over:
-                run.add(Outlet(sink, name))
+                run.add(Outlet(sink, name, opened=_stop_all_at_exit))
 
         def unsubscribe() -> None:
             self._check_process()
@@ -299,7 +299,7 @@ class Monitor:
     def _outlets(self, last: Run | None) -> Iterator[Outlet]:
         """A new outlet for each exporter and callback, behind the one that it had in the last run."""
         before = {id(outlet.exporter): outlet for outlet in last.outlets} if last is not None else {}
-        return (Outlet(sink, name, before.get(id(sink))) for name, sink in self._sinks.items())
+        return (Outlet(sink, name, before.get(id(sink)), opened=_stop_all_at_exit) for name, sink in self._sinks.items())
 
     def _current(self) -> Run | None:
         """The run that goes on, or the last one."""
@@ -359,6 +359,9 @@ def _stop_all() -> None:
 
 
 def _stop_all_at_exit() -> None:
-    """Have it called before what was registered until now: a tracker that the program began ends its run at exit, too."""
+    """Have it called before what was registered until now: at exit a tracker's library ends its run and its service too.
+
+    Called again when an exporter has opened, which may have loaded such a library.
+    """
     atexit.unregister(_stop_all)
     atexit.register(_stop_all)

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any
 
@@ -42,13 +42,22 @@ class Outlet:
         before: The outlet that the exporter had until now. They share a thread: an exporter is called by one only, and one that
             hangs keeps no more than one, however often its monitor is stopped and started.
         capacity: How many records wait at most.
+        opened: Called on the exporter's thread when it is open.
     """
 
-    def __init__(self, exporter: Exporter, name: str, before: Outlet | None = None, capacity: int = CAPACITY) -> None:
+    def __init__(
+        self,
+        exporter: Exporter,
+        name: str,
+        before: Outlet | None = None,
+        capacity: int = CAPACITY,
+        opened: Callable[[], object] = lambda: None,
+    ) -> None:
         self.exporter = exporter
         self.name = name
         self._line: Line = Line(name) if before is None else before._line
         self._capacity = capacity
+        self._opened = opened
         self._queue: deque[Record] = deque()
         self._lock = threading.RLock()
         self._changed = Flag()
@@ -146,6 +155,7 @@ class Outlet:
             outcome = guarded(self.exporter.open)
             if outcome.failure is None:
                 self._error = ""
+                self._opened()
                 return True
             self._note(outcome, "could not open")
             pause = self._rest(pause)

@@ -13,7 +13,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
+from typing import Any
 
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
@@ -93,3 +95,20 @@ class SourceError(AccelMetricsError):
 
 class DriverGoneError(SourceError):
     """The driver went away (unloaded, reset, updated). Raised by a reading, it makes the source close and reopen."""
+
+
+def require(module: str, extra: str, package: str = "") -> Any:
+    """Import a module of a package that an extra brings.
+
+    A directory without code that happens to bear the name, as W&B makes one called ``wandb``, is not the package.
+
+    Raises:
+        MissingDependencyError: The package is not installed.
+    """
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError:
+        found = None
+    if found is None or getattr(found, "__file__", None) is None:
+        raise MissingDependencyError(package or module.partition(".")[0], extra) from None
+    return found

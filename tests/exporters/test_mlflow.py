@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -17,19 +16,29 @@ from accelmetrics.exporters.registry import create
 from accelmetrics.exporters.rejected import RejectedError
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
-from tests.exporters.mlflow_full import nothing_is_lost, quiet, small_disk
-from tests.exporters.mlflow_store import run, stored
+from tests.exporters.disks import fill, mounted
+from tests.exporters.mlflow_store import environment, stored
 from tests.records import LABELS, record
+from tests.support.network import free_port
+from tests.support.programs import Program
+from tests.support.session import made_once
 
-__all__ = ["quiet", "small_disk"]
+POWER = "gpu.0.powerWatts"
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """MLflow without a network and with one try a request, in a directory of its own."""
+    for name, value in environment(MLFLOW_HTTP_REQUEST_MAX_RETRIES="0").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def new_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MLflow takes seconds to make one."""
-    directory = tmp_path_factory.mktemp("database")
-    stored(directory, f"sqlite:///{directory}/ml.db")
-    return directory / "ml.db"
+    return made_once(tmp_path_factory, "mlflow", lambda folder: stored(f"sqlite:///{folder}/ml.db")) / "ml.db"
 
 
 @pytest.fixture
@@ -50,7 +59,7 @@ def test_a_run_of_ours_holds_everything(tmp_path: Path, uri: str) -> None:
     exporter.export(taken)
     exporter.flush()
     exporter.close()
-    (found,) = stored(tmp_path, uri)
+    (found,) = stored(uri)
     assert (found.name, found.status, found.experiment) == ("node-1", "FINISHED", "hw")
     assert {name: found.tags[f"accelmetrics.{name}"] for name in LABELS} == LABELS
     measured = {f"system/{key}": value for key, value in taken.snapshot.metrics.items()}
@@ -58,14 +67,35 @@ def test_a_run_of_ours_holds_everything(tmp_path: Path, uri: str) -> None:
     assert "system/gpu.1.fanSpeed" not in found.metrics, "what is missing stays absent"
     ((_, timestamp, step),) = found.metrics["system/gpu.0.powerWatts"]
     assert timestamp == taken.snapshot.time_ns // 1_000_000 and step in range(30)
-    assert found.metrics["loss"] == [[0.25, timestamp, 7]]
+    assert found.metrics["loss"] == [(0.25, timestamp, 7)]
     assert found.metrics["system/monitor.ticks"][0][0] == 10
 
 
 def test_the_programs_active_run_is_joined_and_goes_on(tmp_path: Path, database: str) -> None:
     """Metrics go into the run that is active where the exporter is made; it is not ended, and its own metrics are whole."""
-    run(tmp_path, "beside", database)
-    (found,) = stored(tmp_path, database)
+    text = f"""
+        import threading
+        import mlflow
+        from accelmetrics.exporters.registry import create
+        from tests.records import record
+        mlflow.set_tracking_uri({database!r})
+        with mlflow.start_run(run_name="theirs"):
+            one, taken = create("mlflow"), record()
+            def export():  # on another thread, as by a monitor
+                one.open()
+                one.export(taken)
+                one.export(taken)
+                one.close()
+            thread = threading.Thread(target=export)
+            thread.start()
+            for step in range(3):
+                mlflow.log_metric("accuracy", step / 10, step=step)
+            thread.join()
+            mlflow.log_metric("accuracy", 1.0, step=3)
+    """
+    with Program(text, env=environment(), cwd=tmp_path) as program:
+        assert program.end(100) == 0, program.errors
+    (found,) = stored(database)
     assert (found.name, found.status) == ("theirs", "FINISHED")
     assert [step for _, _, step in found.metrics["accuracy"]] == [0, 1, 2, 3]
     assert found.metrics["system/gpu.0.powerWatts"][0][0] == 300.0
@@ -82,11 +112,11 @@ def test_a_restart_begins_another_run_of_ours_and_joins_a_named_one_again(tmp_pa
             exporter.close()
 
     twice(MlflowExporter(tracking_uri=uri, run_name="ours"))
-    before = stored(tmp_path, uri)
+    before = stored(uri)
     assert [len(one.metrics["system/gpu.0.gpu"]) for one in before] == [1, 1]
     monkeypatch.setenv("MLFLOW_RUN_ID", before[0].run_id)
     twice(MlflowExporter(tracking_uri=uri))
-    lengths = {one.run_id: len(one.metrics["system/gpu.0.gpu"]) for one in stored(tmp_path, uri)}
+    lengths = {one.run_id: len(one.metrics["system/gpu.0.gpu"]) for one in stored(uri)}
     assert lengths == {before[0].run_id: 3, before[1].run_id: 1}
 
 
@@ -104,7 +134,7 @@ def test_more_metrics_than_a_batch_takes_arrive(tmp_path: Path, database: str) -
     exporter.open()
     exporter.export(Record(Snapshot(time.time_ns(), "node-1", metrics)))
     exporter.close()
-    (found,) = stored(tmp_path, database)
+    (found,) = stored(database)
     assert len(found.metrics) == len(metrics)
     assert found.metrics["system/cpu.1099.cpu_percent"][0][0] == 1099.0
     assert {clean(f"system/{name}"): value for name, value in odd.items()}.items() <= {
@@ -112,28 +142,49 @@ def test_more_metrics_than_a_batch_takes_arrive(tmp_path: Path, database: str) -
     }.items()
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 12 MiB."""
+    with mounted(tmp_path / "small", "12m") as place:
+        yield place
+
+
+def numbered(number: int) -> Record:
+    """A record with 40 metrics that have its number for a value."""
+    names = [POWER, *(f"cpu.{core}.cpu_percent" for core in range(39))]
+    return Record(Snapshot(time.time_ns(), "node-1", dict.fromkeys(names, number)))
+
+
+def until_full(exporter: MlflowExporter, begin: int) -> int:
+    """Log until that fails, since a page may have room for some more; the number of the record that failed."""
+    for number in range(begin, begin + 400):
+        try:
+            exporter.export(numbered(number))
+        except ConnectionError as error:
+            assert "disk is full" in str(error)
+            return number
+    raise AssertionError("the disk never filled")
+
+
 def test_a_full_disk_loses_nothing_in_a_database(tmp_path: Path, small_disk: Path, new_database: Path) -> None:
-    """A record that does not fit is kept, and is there once when it is offered again after there is room."""
+    """A record that does not fit is passing, and is there once when it is offered again after there is room."""
     uri = f"sqlite:///{shutil.copy(new_database, small_disk / 'ml.db')}"
-    nothing_is_lost(tmp_path, small_disk, MlflowExporter(tracking_uri=uri, run_name="ours"), uri)
-
-
-def test_a_killed_process_goes_on_with_the_same_run(tmp_path: Path) -> None:
-    """The record that met it is passing, and delivered by the next process into the run that is ours already."""
-    uri = f"file://{tmp_path}/mlruns"
     exporter = MlflowExporter(tracking_uri=uri, run_name="ours")
     exporter.open()
-    exporter.export(record(steps=False))
-    process = exporter._tracker._process
-    assert process is not None
-    process.kill()
-    process.wait()
-    with pytest.raises(ConnectionError, match="the process that speaks to MLflow ended"):
-        exporter.export(record(steps=False))
-    exporter.export(record(steps=False))
+    for number in range(5):
+        exporter.export(numbered(number))
+    filler = fill(small_disk)
+    failed = until_full(exporter, 5)
+    with pytest.raises(ConnectionError):
+        exporter.export(numbered(failed))
+    filler.unlink()
+    for number in range(failed, failed + 5):
+        exporter.export(numbered(number))
     exporter.close()
-    (found,) = stored(tmp_path, uri)
-    assert len(found.metrics["system/gpu.0.powerWatts"]) == 2 and found.status == "FINISHED"
+    (found,) = stored(uri)
+    assert found.status == "FINISHED"
+    assert [value for value, _, _ in found.metrics[f"system/{POWER}"]] == list(range(failed + 5))
+    assert {len(history) for history in found.metrics.values()} == {failed + 5}
 
 
 def test_a_run_that_is_not_there_is_refused(database: str) -> None:
@@ -145,23 +196,18 @@ def test_a_run_that_is_not_there_is_refused(database: str) -> None:
 
 
 def test_a_server_that_is_away_is_passing() -> None:
-    """Nobody listens: an OSError, within seconds, though the client by itself would try for minutes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    exporter = MlflowExporter(tracking_uri=f"http://127.0.0.1:{port}", run_name="x")
-    began = time.monotonic()
+    """Nothing listens there: an OSError, with MLflow's words."""
+    exporter = MlflowExporter(tracking_uri=f"http://127.0.0.1:{free_port()}", run_name="x")
     with pytest.raises(ConnectionError, match="MLflow: API request to"):
         exporter.open()
     exporter.close()
-    assert time.monotonic() - began < 15
 
 
-class Stalling(BaseHTTPRequestHandler):
-    """A tracking server that knows one run, takes the first batch, and refuses, then stalls, before it takes more."""
+class Refusing(BaseHTTPRequestHandler):
+    """A tracking server that knows one run, takes the first batch, and refuses the next as long as it is told to."""
 
     batches: list[bytes]
-    ill: str
+    refuses: bool
 
     def do_GET(self) -> None:
         info = '{"run_id": "r1", "start_time": 1700000000000, "status": "RUNNING", "experiment_id": "0"}'
@@ -169,10 +215,7 @@ class Stalling(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        if self.ill == "stalled":
-            time.sleep(1)
-            return
-        if self.ill == "refusing" and len(self.batches) == 1:
+        if self.refuses and len(self.batches) == 1:
             self._answer(503, '{"error_code": "TEMPORARILY_UNAVAILABLE", "message": "later"}')
             return
         self.batches.append(body)
@@ -192,8 +235,8 @@ class Stalling(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[int]:
     """The port of one."""
-    Stalling.batches, Stalling.ill = [], ""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Stalling) as listening:
+    Refusing.batches, Refusing.refuses = [], False
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as listening:
         thread = threading.Thread(target=listening.serve_forever)
         thread.start()
         yield listening.server_port
@@ -207,26 +250,20 @@ def many() -> Record:
     return Record(Snapshot(time.time_ns(), "node-1", metrics), steps=(Step(time.time_ns(), None, {"loss": 1.0}),))
 
 
-def test_a_record_that_broke_off_goes_on_where_it_did(server: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_broke_off_goes_on_where_it_did(server: int) -> None:
     """Of 1501 metrics the first 1000 arrive once, though the record is offered again; one offered instead of it is whole."""
     taken = many()
     exporter = MlflowExporter("r1", tracking_uri=f"http://127.0.0.1:{server}")
     exporter.open()
     for follower, batches in ((taken, [1000, 501]), (many(), [1000, 1000, 501])):
-        Stalling.ill = "refusing"
-        Stalling.batches.clear()
-        with pytest.raises(ConnectionError, match=r"MLflow: .*too many 503 error responses"):
+        Refusing.refuses = True
+        Refusing.batches.clear()
+        with pytest.raises(ConnectionError, match=r"MLflow: .*503"):
             exporter.export(taken)
-        Stalling.ill = ""
+        Refusing.refuses = False
         exporter.export(follower)
-        assert [batch.count(b'"key"') for batch in Stalling.batches] == batches
-    Stalling.ill = "stalled"
-    monkeypatch.setattr("accelmetrics.exporters.mlflow.LOG_SECONDS", 0.5)
-    began = time.monotonic()
-    with pytest.raises(TimeoutError, match=r"no answer within 0\.5 s"):
-        exporter.export(taken)
+        assert [batch.count(b'"key"') for batch in Refusing.batches] == batches
     exporter.close()
-    assert time.monotonic() - began < 2.5
 
 
 @pytest.mark.parametrize(
@@ -251,7 +288,7 @@ def test_what_no_store_can_hold_is_written_all_the_same(tmp_path: Path, uri: str
     steps = tuple(Step(time.time_ns(), number, {name: 0.5}) for number, name in ((2**70, "loss"), (-(2**70), "x\ud800" * 200)))
     exporter.export(Record(Snapshot(time.time_ns(), "node-1", {"gpu.0.temp": 1}), {"team": "caf\udce9\ud800"}, steps))
     exporter.close()
-    (found,) = stored(tmp_path, uri)
+    (found,) = stored(uri)
     assert found.tags["accelmetrics.team"] == "caf\\udce9\\ud800"
     assert found.metrics["loss"][0][2] in range(30)
     assert {"loss", "system/gpu.0.temp"} < found.metrics.keys() and len(found.metrics) == 3
@@ -259,7 +296,7 @@ def test_what_no_store_can_hold_is_written_all_the_same(tmp_path: Path, uri: str
 
 def test_a_value_that_the_store_fails_on_is_not_passing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str) -> None:
     """MLflow has one code for a server that is away and for what no database takes: the latter is refused, and not offered for ever."""
-    monkeypatch.setattr("accelmetrics.exporters.mlflow.written", str)
+    monkeypatch.setattr("accelmetrics.exporters.mlflow.utf8", str)
     exporter = MlflowExporter(tracking_uri=database, run_name="odd")
     exporter.open()
     with pytest.raises(RejectedError, match=r"MLflow: .*surrogates not allowed"):

@@ -1,12 +1,10 @@
-"""Reads back what a W&B run wrote to its `.wandb` file; as a program, prints it as JSON. It runs where wandb is."""
+"""Reads back what a W&B run wrote to its `.wandb` file."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,13 +33,7 @@ def environment(directory: Path, **more: str) -> dict[str, str]:
 
 def runs_by_file(directory: Path) -> dict[Path, Written]:
     """All runs whose files are below the directory, oldest first."""
-    found = {}
-    for file in sorted(directory.rglob("*.wandb"), key=lambda path: path.stat().st_mtime):
-        command = [sys.executable, "-m", "tests.exporters.wandb_file", str(file)]
-        shown = subprocess.run(command, cwd=directory, env=environment(directory), capture_output=True, text=True, timeout=30)
-        assert shown.returncode == 0, shown.stderr
-        found[file] = Written(**json.loads(shown.stdout))
-    return found
+    return {file: _written(file) for file in sorted(directory.rglob("*.wandb"), key=lambda path: path.stat().st_mtime)}
 
 
 def read(directory: Path) -> list[Written]:
@@ -53,10 +45,9 @@ def _items(items: Any) -> dict[str, Any]:
     return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
 
 
-def main() -> None:
-    """Prints the file that is named."""
-    messages = importlib.import_module("wandb.proto.wandb_internal_pb2")
-    content = Path(sys.argv[1]).read_bytes()
+def _written(file: Path) -> Written:
+    messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
+    content = file.read_bytes()
     assert content.startswith(FILE_HEADER)
     found = Written([], [], {}, {}, {}, False)
     for raw in records(content):
@@ -77,8 +68,4 @@ def main() -> None:
             found.summary.update(_items(record.summary.update))
         elif kind == "exit":
             found = found._replace(finished=True)
-    sys.stdout.write(json.dumps(found._asdict()))
-
-
-if __name__ == "__main__":
-    main()
+    return found

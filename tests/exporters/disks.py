@@ -1,4 +1,4 @@
-"""A small disk for the libraries of trackers, and what fills it."""
+"""A small file system of its own, and what fills it."""
 
 from __future__ import annotations
 

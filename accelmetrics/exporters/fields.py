@@ -1,0 +1,61 @@
+"""What several exporters take from a record: numbers by device, the device's identity, text that UTF-8 can hold."""
+
+from __future__ import annotations
+
+from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+
+MOST_WORDS = 4
+"""Words of a key that may name the device: ``gpu.0.mig.1``."""
+
+
+def utf8(text: str) -> str:
+    """Return text that UTF-8 can hold: a lone surrogate becomes the six letters of its escape, as in JSON."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def measured(record: Record) -> dict[str, int | float]:
+    """Return the record's metrics and the monitor's own counters under one set of keys."""
+    return {**record.snapshot.metrics, **(record.monitor.flat() if record.monitor is not None else {})}
+
+
+def by_device(snapshot: Snapshot) -> list[tuple[DeviceSlot | None, dict[str, str]]]:
+    """Sort a snapshot's keys by the device that they belong to.
+
+    Returns:
+        The devices in order, then None for the host and for keys of no single device. Each with its keys by the name below the
+        device: ``powerWatts``, ``process.memoryAllocated``, ``torch.memoryAllocatedBytes``; the host's by the whole key. Devices
+        without keys are left out.
+    """
+    found: dict[str, dict[str, str]] = {slot.key: {} for slot in snapshot.identities}
+    prefixes = {prefix: target for slot in snapshot.identities for prefix, target in _prefixes(slot)}
+    host: dict[str, str] = {}
+    for key in snapshot.metrics:
+        words = key.split(".", MOST_WORDS)
+        for count in range(min(MOST_WORDS, len(words) - 1), 1, -1):
+            target = prefixes.get(".".join(words[:count]))
+            if target is not None:
+                device, group = target
+                found[device][group + ".".join(words[count:])] = key
+                break
+        else:
+            host[key] = key
+    parts: list[tuple[DeviceSlot | None, dict[str, str]]] = [(slot, found[slot.key]) for slot in snapshot.identities]
+    return [(slot, keys) for slot, keys in (*parts, (None, host)) if keys]
+
+
+def _prefixes(slot: DeviceSlot) -> list[tuple[str, tuple[str, str]]]:
+    """What keys of a device begin with, each with the device's key and what goes before the name."""
+    prefixes = [(slot.key, (slot.key, ""))]
+    if not slot.identity.parent:
+        prefixes.append((f"{slot.identity.kind}.process.{slot.index}", (slot.key, "process.")))
+    if slot.key == f"gpu.{slot.index}":
+        prefixes.append((f"torch.{slot.index}", (slot.key, "torch.")))
+    return prefixes
+
+
+def identity_tags(slot: DeviceSlot) -> dict[str, str]:
+    """Return a device's identity as tags; ``accelerator`` and ``uuid`` are never empty."""
+    who = slot.identity
+    tags = {"accelerator": slot.key, "uuid": who.uuid or who.pci_bus_id or slot.key, "vendor": who.vendor, "model": who.name}
+    return {name: value for name, value in tags.items() if value}
