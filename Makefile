@@ -12,6 +12,8 @@ PACKAGING := pyproject.toml accelmetrics/_version.py
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+# The tests start hundreds of interpreters: each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
