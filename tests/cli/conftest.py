@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from accelmetrics import Monitor
 from accelmetrics.backends import registry
 from tests.cli import machines
 from tests.cli.shell import Tree
@@ -26,6 +27,13 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[machines.Rig]:
     registry.forget()
     yield made
     registry.forget()
+
+
+@pytest.fixture
+def short_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A monitor of this process that is stopped gives its exporters half a second."""
+    stop = Monitor.stop
+    monkeypatch.setattr(Monitor, "stop", lambda monitor: stop(monitor, 0.5))
 
 
 @pytest.fixture

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from tests.cli.shell import run
+from tests.cli.shell import command
 
 
 class Finding(NamedTuple):
@@ -18,11 +19,22 @@ class Finding(NamedTuple):
     strict: int
 
 
-def examine(backend: str, env: Mapping[str, str], *more: str, named: bool = False) -> Finding:
-    """Run doctor for people, for programs and strictly; what it says of one backend."""
+Runner = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def examine(backend: str, env: Mapping[str, str], *more: str, named: bool = False, by: Runner = command) -> Finding:
+    """Run doctor for people, for programs and strictly; what it says of one backend.
+
+    Args:
+        backend: Which one.
+        env: The machine.
+        more: Further arguments.
+        named: Whether that backend alone is selected.
+        by: ``run`` where the process must be a new one, since this one may have loaded what must not be there.
+    """
     selection = ["--backends", backend] if named else []
-    shown = run("doctor", *selection, *more, env=env)
-    strict = run("doctor", "--json", "--strict", *selection, *more, env=env)
+    shown = by("doctor", *selection, *more, env=env)
+    strict = by("doctor", "--json", "--strict", *selection, *more, env=env)
     assert shown.stderr == strict.stderr == ""
     facts = next(found for found in json.loads(strict.stdout)["backends"] if found["name"] == backend)
     paragraph = next(part for part in shown.stdout.split("\n\n") if part.startswith(f"{backend}: "))

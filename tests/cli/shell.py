@@ -1,20 +1,32 @@
-"""The command, run from outside as a user's shell runs it, and machines to run it on."""
+"""The command, in this process or from outside as a user's shell runs it, and machines to run it on.
+
+``command`` calls ``main()`` here and is what tests use; ``run`` and ``start`` are for those whose subject is the process: signals,
+descriptors, exit, a cold start, what is loaded.
+"""
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import jsonschema
 
+from accelmetrics.backends import registry
+from accelmetrics.cli.main import main
 from accelmetrics.schemas.json_schema import json_schema
 from accelmetrics.schemas.snapshot import Snapshot
+from tests.simulators.nvml import attached
+from tests.support.waiting import HANG
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "accelmetrics"]
@@ -28,10 +40,45 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(REPOSITORY), "LC_ALL": "C.UTF-8", **changes}
 
 
+def command(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command line in this process, which sees nothing but ``env`` and has no source open: its status and what it printed.
+
+    What ``PYTHONPATH`` names can be imported while it runs, and is forgotten afterwards.
+    """
+    given = {**(environment() if env is None else env), "ACCELMETRICS_VALIDATE": "1"}
+    out, errors = io.StringIO(), io.StringIO()
+    log = logging.getLogger("accelmetrics")
+    logged = log.handlers[:], log.level, log.propagate
+    log.handlers[:] = []
+    with ExitStack() as stack:
+        stack.enter_context(patch.dict(os.environ, given, clear=True))
+        stack.enter_context(attached(given))
+        stack.enter_context(_importable(given.get("PYTHONPATH", "")))
+        stack.enter_context(patch.object(sys, "stdin", io.StringIO()))
+        stack.enter_context(redirect_stdout(out))
+        stack.enter_context(redirect_stderr(errors))
+        registry.forget()
+        stack.callback(registry.forget)
+        status = main(arguments)
+    log.handlers[:], log.level, log.propagate = logged
+    return subprocess.CompletedProcess(arguments, status, out.getvalue(), errors.getvalue())
+
+
+@contextmanager
+def _importable(path: str) -> Iterator[None]:
+    """Find modules in these directories too while the block runs, and forget those that were loaded from there."""
+    added = [entry for entry in path.split(":") if entry and entry != str(REPOSITORY)]
+    with patch.object(sys, "path", [*added, *sys.path]):
+        yield
+    for name, module in list(sys.modules.items()):
+        if any(str(getattr(module, "__file__", None)).startswith(f"{entry}/") for entry in added):
+            del sys.modules[name]
+
+
 def run(
     *arguments: str, env: Mapping[str, str] | None = None, stdout: Any = subprocess.PIPE, before: Callable[[], None] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end; ``before`` is called in its process first."""
+    """Run the command in a process of its own to its end; ``before`` is called there first."""
     return subprocess.run(
         [*COMMAND, *arguments],
         env=environment() if env is None else env,
@@ -39,7 +86,7 @@ def run(
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=30,
+        timeout=HANG,
         preexec_fn=before,
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.shell import environment, run, start
+from tests.cli.shell import command, environment, start
 
 JSON = ("--log-format", "json", "--label", "team=vision", "--backends", "host")
 JOB = {"SLURM_JOB_ID": "4711"}
@@ -50,7 +50,7 @@ def taken() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("command", "rest", "status", "words"),
+    ("name", "rest", "status", "words"),
     [
         ("watch", ["--gpus", "77"], 2, "77"),
         ("watch", ["--backends", "nvidai"], 2, "Did you mean 'nvidia'"),
@@ -73,25 +73,25 @@ def taken() -> Iterator[str]:
         ("run", ["--", "true"], 0, "summary"),
     ],
 )
-def test_every_line_is_a_message(command: str, rest: list[str], status: int, words: str, taken: str) -> None:
+def test_every_line_is_a_message(name: str, rest: list[str], status: int, words: str, taken: str) -> None:
     """What ends a command, what is lost, the summary: each with the labels and the run's one id."""
-    done = run(command, *JSON, *(word.replace("TAKEN", taken) for word in rest), env=environment(**JOB))
+    done = command(name, *JSON, *(word.replace("TAKEN", taken) for word in rest), env=environment(**JOB))
     assert done.returncode == status, done.stderr
     assert any(words in one["message"] for one in messages(done.stderr)), done.stderr
     if status:
         assert messages(done.stderr)[-1]["level"] in ("error", "warning")
 
 
-@pytest.mark.parametrize("command", ["watch", "record", "serve"])
-def test_good_runs_too(command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["watch", "record", "serve"])
+def test_good_runs_too(name: str, tmp_path: Path) -> None:
     """Stopped by SIGTERM, nothing but messages stands on standard error; the id is that of the records."""
     recording = tmp_path / "run.jsonl"
-    rest = [] if command == "watch" else ["--exporter", f"jsonl:{recording}"]
-    listen = ["--listen", "127.0.0.1:0"] if command == "serve" else []
-    done = stopped(command, *JSON, *listen, *rest)
+    rest = [] if name == "watch" else ["--exporter", f"jsonl:{recording}"]
+    listen = ["--listen", "127.0.0.1:0"] if name == "serve" else []
+    done = stopped(name, *JSON, *listen, *rest)
     assert done.returncode == 0, done.stderr
     said = messages(done.stderr)
-    if command == "serve":
+    if name == "serve":
         (address,) = [one for one in said if "address" in one.get("data", {})]
         assert address["data"]["address"].startswith("http://127.0.0.1:")
         assert json.loads(recording.read_text().splitlines()[0])["labels"] == address["labels"]
@@ -99,7 +99,7 @@ def test_good_runs_too(command: str, tmp_path: Path) -> None:
 
 def test_a_run_id_of_ones_own() -> None:
     """A label wins over the id that is made."""
-    done = run("serve", "--log-format", "json", "--label", "run_id=mine", "--keys", "dcgn")
+    done = command("serve", "--log-format", "json", "--label", "run_id=mine", "--keys", "dcgn")
     (line,) = done.stderr.splitlines()
     assert json.loads(line)["labels"]["run_id"] == "mine"
 
@@ -113,6 +113,6 @@ def test_what_serve_loses_is_told_and_is_its_status() -> None:
 
 def test_arguments_that_cannot_be_read_are_told_as_text() -> None:
     """The form is not known then."""
-    done = run("record", *JSON, "--interval", "soon")
+    done = command("record", *JSON, "--interval", "soon")
     assert done.returncode == 2
     assert done.stderr.startswith("accelmetrics record: ") and done.stderr.count("\n") == 1

@@ -15,7 +15,7 @@ from ._build import SimulatorUnavailable, build
 from ._mig import Instance
 from ._names import ALL_LINKS, NOT_AVAILABLE, Crash, Location, Ret, Threshold, ValueType
 from ._profiles import PRODUCTS, Ramp
-from ._simulator import Gpu, LogEntry, NvmlSimulator, Process
+from ._simulator import Gpu, LogEntry, NvmlSimulator, Process, attached
 
 __all__ = [
     "ALL_LINKS",
@@ -33,5 +33,6 @@ __all__ = [
     "SimulatorUnavailable",
     "Threshold",
     "ValueType",
+    "attached",
     "build",
 ]

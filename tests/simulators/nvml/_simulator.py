@@ -8,7 +8,8 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -346,6 +347,25 @@ class NvmlSimulator:
         """The calls of all processes in order."""
         entries = self._control.log()
         return [LogEntry(when, pid, thread, name, None if gpu < 0 else gpu) for when, pid, thread, name, gpu in entries]
+
+
+@contextmanager
+def attached(environment: Mapping[str, str]) -> Iterator[None]:
+    """While the block runs, this process sees the machine of a program with this environment: `NvmlSimulator.environment()` or none."""
+    state = environment.get(_STATE_VARIABLE)
+    if state is None:
+        yield
+        return
+    loaded = _control.library(Path(environment["LD_LIBRARY_PATH"].partition(":")[0]) / _build.SONAME)
+    before = os.environ.get(_STATE_VARIABLE)
+    os.environ[_STATE_VARIABLE] = state
+    try:
+        yield
+    finally:
+        loaded.nvmlsim_forget()
+        os.environ.pop(_STATE_VARIABLE)
+        if before is not None:
+            os.environ[_STATE_VARIABLE] = before
 
 
 def _shared_memory() -> Path:
