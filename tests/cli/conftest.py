@@ -31,9 +31,9 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[machines.Rig]:
 
 @pytest.fixture
 def short_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A monitor of this process that is stopped gives its exporters half a second."""
+    """A monitor of this process that is stopped gives its exporters half a second at most."""
     stop = Monitor.stop
-    monkeypatch.setattr(Monitor, "stop", lambda monitor: stop(monitor, 0.5))
+    monkeypatch.setattr(Monitor, "stop", lambda monitor, timeout=0.5: stop(monitor, min(timeout, 0.5)))
 
 
 @pytest.fixture

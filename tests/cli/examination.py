@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from tests.cli.shell import command
+from tests.cli.shell import call
 
 
 class Finding(NamedTuple):
@@ -22,7 +22,7 @@ class Finding(NamedTuple):
 Runner = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def examine(backend: str, env: Mapping[str, str], *more: str, named: bool = False, by: Runner = command) -> Finding:
+def examine(backend: str, env: Mapping[str, str], *more: str, named: bool = False, by: Runner = call) -> Finding:
     """Run doctor for people, for programs and strictly; what it says of one backend.
 
     Args:

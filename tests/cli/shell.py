@@ -1,11 +1,12 @@
 """The command, in this process or from outside as a user's shell runs it, and machines to run it on.
 
-``command`` calls ``main()`` here and is what tests use; ``run`` and ``start`` are for those whose subject is the process: signals,
+``call`` calls ``main()`` here and is what tests use; ``run`` and ``start`` are for those whose subject is the process: signals,
 descriptors, exit, a cold start, what is loaded.
 """
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import logging
@@ -40,7 +41,7 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(REPOSITORY), "LC_ALL": "C.UTF-8", **changes}
 
 
-def command(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def call(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command line in this process, which sees nothing but ``env`` and has no source open: its status and what it printed.
 
     What ``PYTHONPATH`` names can be imported while it runs, and is forgotten afterwards.
@@ -54,14 +55,22 @@ def command(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess
         stack.enter_context(patch.dict(os.environ, given, clear=True))
         stack.enter_context(attached(given))
         stack.enter_context(_importable(given.get("PYTHONPATH", "")))
-        stack.enter_context(patch.object(sys, "stdin", io.StringIO()))
+        stack.enter_context(patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO())))
         stack.enter_context(redirect_stdout(out))
         stack.enter_context(redirect_stderr(errors))
-        registry.forget()
-        stack.callback(registry.forget)
+        stack.enter_context(_unused_backends())
         status = main(arguments)
     log.handlers[:], log.level, log.propagate = logged
     return subprocess.CompletedProcess(arguments, status, out.getvalue(), errors.getvalue())
+
+
+@contextmanager
+def _unused_backends() -> Iterator[None]:
+    """Register backends that no command had before: a process remembers the devices of each backend for as long as it lives."""
+    registry.forget()
+    registry._loaded.update({name: copy.copy(registry.load(name)) for name in registry.BUILT_IN})
+    yield
+    registry.forget()
 
 
 @contextmanager

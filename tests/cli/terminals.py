@@ -13,7 +13,6 @@ import struct
 import subprocess
 import termios
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -21,8 +20,10 @@ from typing import Any
 import pyte
 
 from tests.cli.shell import COMMAND, environment
+from tests.support.waiting import HANG, wait_for
 
-PATIENCE = 15.0
+END = b"\0" * 8
+"""Written to the terminal behind everything else; emulators show nothing for it."""
 
 
 class Emulator(pyte.HistoryScreen):
@@ -71,7 +72,8 @@ class Terminal:
             start_new_session=True,
             **{name: streams.get(name, self._theirs) for name in ("stdin", "stdout", "stderr")},
         )
-        self._done = threading.Event()
+        self._hung_up = threading.Event()
+        self._ended = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -85,19 +87,27 @@ class Terminal:
         if self.process.poll() is None:
             for wanted in (signal.SIGCONT, signal.SIGKILL):
                 os.killpg(self.process.pid, wanted)
-        self.process.wait(10)
-        self._done.set()
-        self._reader.join(5)
-        os.close(self._ours)
-        os.close(self._theirs)
+        self.process.wait(HANG)
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Let the terminal go away. Once done, doing it again changes nothing."""
+        if not self._hung_up.is_set():
+            self._hung_up.set()
+            self._reader.join(HANG)
+            os.close(self._ours)
+            os.close(self._theirs)
 
     def _read(self) -> None:
-        while not self._done.is_set():
+        while not self._hung_up.is_set():
             if select.select([self._ours], [], [], 0.05)[0]:
                 data = os.read(self._ours, 1 << 16)
                 with self._lock:
                     self.raw += data
                     self._stream.feed(data)
+                    if self.raw.endswith(END):
+                        self.raw = self.raw.removesuffix(END)
+                        self._ended.set()
 
     # What is on it.
 
@@ -105,6 +115,11 @@ class Terminal:
     def attributes(self) -> list[Any]:
         """The terminal's modes, as ``stty`` shows them."""
         return termios.tcgetattr(self._theirs)
+
+    @property
+    def in_line_mode(self) -> bool:
+        """Whether what is typed is read line by line, as commands read it and shells do not."""
+        return bool(self.attributes[3] & termios.ICANON)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -162,20 +177,16 @@ class Terminal:
 
     # Waiting.
 
-    def until(self, wanted: str | Callable[[], bool], seconds: float = PATIENCE) -> None:
+    def until(self, wanted: str | Callable[[], bool]) -> None:
         """Wait until a pattern is on the screen, or something holds."""
-        end = time.monotonic() + seconds
-        while not (re.search(wanted, self.text, re.MULTILINE) if isinstance(wanted, str) else wanted()):
-            assert time.monotonic() < end, f"waited for {wanted!r}; the screen:\n{self.text}"
-            time.sleep(0.02)
+        condition = (lambda: re.search(wanted, self.text, re.MULTILINE)) if isinstance(wanted, str) else wanted
+        wait_for(condition, what=lambda: f"for {wanted!r}; the screen:\n{self.text}")
 
-    def end(self, seconds: float = PATIENCE) -> int:
+    def end(self) -> int:
         """Wait for the command's end, and for what it wrote; its exit status."""
-        status = self.process.wait(seconds)
-        size = -1
-        while size != len(self.raw):
-            size = len(self.raw)
-            time.sleep(0.1)
+        status = self.process.wait(HANG)
+        os.write(self._theirs, END)
+        assert self._ended.wait(HANG)
         return status
 
 

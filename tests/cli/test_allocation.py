@@ -11,7 +11,7 @@ from collections.abc import Generator
 import pytest
 
 from accelmetrics.cli.allocation import pools, roles
-from tests.cli.shell import command, device_entries, document, environment, one_line
+from tests.cli.shell import call, device_entries, document, environment, one_line
 from tests.simulators.nvml import NvmlSimulator, Process, SimulatorUnavailable
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
@@ -49,7 +49,7 @@ class Job:
 
     def run(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """The command on this machine."""
-        return command(*arguments, "--backends", "nvidia", env={**self.env, **environ})
+        return call(*arguments, "--backends", "nvidia", env={**self.env, **environ})
 
     def close(self) -> None:
         """End it."""
@@ -130,7 +130,7 @@ def test_a_process_that_is_not_there(job: Job) -> None:
 
 def test_nobody_at_all(simulator: NvmlSimulator) -> None:
     """Said in words."""
-    done = command("allocation", "--backends", "nvidia", env=environment(**simulator.environment()))
+    done = call("allocation", "--backends", "nvidia", env=environment(**simulator.environment()))
     assert done.returncode == 0
     assert done.stdout.startswith("No process that uses a device was found.\n\n- no process uses gpu.0 (NVIDIA H100 80GB HBM3)\n")
 
@@ -205,8 +205,8 @@ def test_list_where_numbers_cannot_be_told() -> None:
         pytest.skip(str(unavailable))
     with simulator:
         env = environment(**simulator.environment())
-        unknown = command("list", "--visible", "--backends", "nvidia", env=env)
-        known = command("list", "--visible", "--backends", "nvidia", env={**env, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+        unknown = call("list", "--visible", "--backends", "nvidia", env=env)
+        known = call("list", "--visible", "--backends", "nvidia", env={**env, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     assert [line.split()[-1] for line in unknown.stdout.splitlines()[1:]] == ["?", "?"]
     assert "cannot be told" in one_line(unknown.stderr)
     assert [line.split()[-1] for line in known.stdout.splitlines()[1:]] == ["0", "1"]

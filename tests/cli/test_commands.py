@@ -17,18 +17,18 @@ from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason
 from tests.cli.machines import Rig
-from tests.cli.shell import REPOSITORY, command, device_entries, environment, one_line
+from tests.cli.shell import REPOSITORY, call, device_entries, environment, one_line
 from tests.simulators.nvml import NvmlSimulator
 
 
 def test_list_of_real_looking_devices(simulator: NvmlSimulator) -> None:
     """Who they are, on a line each and for programs."""
     env = environment(**simulator.environment())
-    shown = command("list", env=env)
+    shown = call("list", env=env)
     assert (shown.returncode, shown.stderr) == (0, "")
     head, *lines = shown.stdout.splitlines()
     assert head.split() == ["KEY", "VENDOR", "NAME", "UUID", "PCI", "MEMORY", "DRIVER"]
-    entries = device_entries(command("list", "--json", env=env).stdout)
+    entries = device_entries(call("list", "--json", env=env).stdout)
     assert [entry["key"] for entry in entries] == ["gpu.0", "gpu.1"]
     for line, entry in zip(lines, entries, strict=True):
         assert all(entry[field] in line for field in ("key", "vendor", "name", "uuid", "pci_bus_id", "driver_version"))

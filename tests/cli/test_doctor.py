@@ -16,7 +16,7 @@ import pytest
 from accelmetrics.cli.main import main
 from tests.cli.examination import examine
 from tests.cli.machines import Rig
-from tests.cli.shell import Tree, command, environment, on_path, plug_in, run
+from tests.cli.shell import Tree, call, environment, on_path, plug_in, run
 from tests.simulators.nvml import NvmlSimulator, Ret
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
 
@@ -294,6 +294,6 @@ def test_the_host(capsys: pytest.CaptureFixture[str], rig: Rig) -> None:
 def test_every_word_fits_the_terminal(card: dict[str, str], simulator: NvmlSimulator) -> None:
     """Lines are wrapped, not cut: advice is to be read whole."""
     simulator.lose(0, enumerable=True)
-    text = command("doctor", env={**card, "COLUMNS": "70"}).stdout
+    text = call("doctor", env={**card, "COLUMNS": "70"}).stdout
     assert max(map(len, text.splitlines())) <= 70
     assert environment()["PYTHONPATH"] not in text

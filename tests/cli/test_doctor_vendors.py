@@ -13,7 +13,7 @@ import pytest
 from accelmetrics.backends.apple import machine as apple
 from accelmetrics.cli.main import main
 from tests.cli.examination import examine
-from tests.cli.shell import REPOSITORY, Tree, command, document, run
+from tests.cli.shell import REPOSITORY, Tree, call, document, run
 from tests.simulators import amdgpu, libamd_smi
 from tests.simulators.amdgpu import machines
 from tests.simulators.apple import MacStandIn
@@ -66,7 +66,7 @@ def test_a_neuron_node_without_the_tool(tree: Tree, neuron: SysfsTree, on_the_bu
     assert "neuron-monitor is neither on PATH nor in /opt/aws/neuron/bin" in found.words
     assert "what to do: install neuron-monitor: package aws-neuronx-tools" in found.words
     assert "modprobe" not in found.words
-    assert command("doctor", env=tree.environment()).stdout.endswith("\n0 devices can be read, 1 cannot.\n")
+    assert call("doctor", env=tree.environment()).stdout.endswith("\n0 devices can be read, 1 cannot.\n")
 
 
 def test_a_container_without_its_neuron_devices_whose_counters_are_read(tree: Tree, neuron: SysfsTree) -> None:
@@ -119,7 +119,7 @@ def test_a_single_dump_has_the_rates_of_neuron_counters(tree: Tree, neuron: Sysf
     """With what ``--settle`` is when it is left out."""
     neuron.add_chip(0)
     neuron.count(0, 1, microseconds=1_000_000, flops=7)
-    snapshot = document(command("dump", "--json", "--backends", "neuron", env=tree.environment()).stdout)
+    snapshot = document(call("dump", "--json", "--backends", "neuron", env=tree.environment()).stdout)
     assert snapshot.metrics["trn.1.neuroncore_utilization"] == 0.0
     assert snapshot.metrics["trn.1.flops"] == 0.0
     assert "needs_interval" not in {str(why.reason) for why in snapshot.unavailable.values()}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +71,10 @@ def test_what_the_sources_are_told(rig: Rig, capsys: pytest.CaptureFixture[str])
 
 def test_timeout_is_for_opening_too(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     """A source that does not open in time is in the document, and it is no failure of the command."""
-    rig.backend.slow_open(0.6)
-    started = time.monotonic()
+    rig.backend.hang_open()
     snapshot = document(printed(capsys, "--timeout", "0.1"))
-    assert time.monotonic() - started < 0.5
+    rig.backend.release_open()
     assert snapshot.backends[0].status == "timed_out"
-    time.sleep(0.6)
 
 
 def test_a_source_that_fails_is_no_failure_of_the_command(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,25 +83,49 @@ def test_a_source_that_fails_is_no_failure_of_the_command(rig: Rig, capsys: pyte
     assert document(printed(capsys)).backends[0].detail == "the driver is not loaded"
 
 
-def test_settle_takes_a_second_reading_where_a_rate_needs_one(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+class Time:
+    """Stands for the module ``time``: sleeping takes no time, and how long is noted."""
+
+    def __init__(self) -> None:
+        self.now = 1024.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    """The time by which ``dump`` waits."""
+    made = Time()
+    monkeypatch.setattr(dump, "time", made)
+    return made
+
+
+def test_settle_takes_a_second_reading_where_a_rate_needs_one(rig: Rig, clock: Time, capsys: pytest.CaptureFixture[str]) -> None:
     """By default the rate is there, after a fifth of a second."""
     rig.rated()
-    started = time.monotonic()
     assert document(printed(capsys)).metrics["gpu.0.pcieTxBytes"] == 1024
-    assert time.monotonic() - started >= dump.DEFAULT_SETTLE
+    assert clock.slept == [dump.DEFAULT_SETTLE] == [0.2]
     assert rig.backend.device(0).reads == 2
 
 
-def test_settle_0_takes_one_reading(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settle_0_takes_one_reading(rig: Rig, clock: Time, capsys: pytest.CaptureFixture[str]) -> None:
     """The rate is missing, with its reason."""
     rig.rated()
     assert document(printed(capsys, "--settle", "0")).unavailable["gpu.0.pcieTxBytes"].reason == Reason.NEEDS_INTERVAL
+    assert clock.slept == []
     assert rig.backend.device(0).reads == 1
 
 
-def test_settle_is_left_out_where_nothing_needs_it(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settle_is_left_out_where_nothing_needs_it(rig: Rig, clock: Time, capsys: pytest.CaptureFixture[str]) -> None:
     """One reading says it all."""
     printed(capsys, "--settle", "30")
+    assert clock.slept == []
     assert rig.backend.device(0).reads == 1
 
 
@@ -116,12 +137,11 @@ def test_count_gives_a_document_a_line(rig: Rig, capsys: pytest.CaptureFixture[s
     assert len({document(line).timestamp for line in lines}) == 4
 
 
-def test_count_1_with_an_interval_is_one_line(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
-    """It does not wait for a tick that nobody asked for."""
+def test_count_1_with_an_interval_is_one_line(rig: Rig, clock: Time, capsys: pytest.CaptureFixture[str]) -> None:
+    """It waits for no further tick."""
     del rig
-    started = time.monotonic()
     assert len(printed(capsys, "--interval", "60", "--count", "1").splitlines()) == 1
-    assert time.monotonic() - started < 10
+    assert clock.slept == []
 
 
 @pytest.mark.parametrize("interval", ["1e-9", "1e-320"])
@@ -131,16 +151,14 @@ def test_an_interval_may_be_shorter_than_a_reading(rig: Rig, capsys: pytest.Capt
     assert len(printed(capsys, "--interval", interval, "--count", "50").splitlines()) == 50
 
 
-def test_the_interval_is_an_absolute_schedule(rig: Rig) -> None:
+def test_the_interval_is_an_absolute_schedule(rig: Rig, clock: Time) -> None:
     """Readings that take their time put nothing off; ticks that are missed are left out."""
     stamps = []
     with Sampler([rig.backend]) as sampler:
-        for number, _ in enumerate(dump.readings(sampler, 0.1, 6)):
-            stamps.append(time.monotonic())
-            time.sleep({1: 0.06, 2: 0.25}.get(number, 0.0))
-    ticks = [round((stamp - stamps[0]) / 0.1) for stamp in stamps]
-    assert ticks == [0, 1, 2, 5, 6, 7]
-    assert all(abs(stamp - stamps[0] - tick * 0.1) < 0.08 for stamp, tick in zip(stamps, ticks, strict=True))
+        for number, _ in enumerate(dump.readings(sampler, 0.125, 6)):
+            stamps.append(clock.now)
+            clock.now += {1: 0.0625, 2: 0.3125}.get(number, 0.0)
+    assert [(stamp - stamps[0]) / 0.125 for stamp in stamps] == [0, 1, 2, 5, 6, 7]
 
 
 def _rows(text: str) -> list[dict[str, str]]:

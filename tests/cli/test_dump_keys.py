@@ -13,7 +13,7 @@ from accelmetrics.cli import dump
 from accelmetrics.cli.main import main
 from accelmetrics.dialects import registry
 from tests.cli.machines import Rig
-from tests.cli.shell import command, document, environment, one_line
+from tests.cli.shell import call, document, environment, one_line
 from tests.simulators.nvml import NvmlSimulator
 
 RIG = ["dump", "--backends", "rig"]
@@ -104,7 +104,7 @@ def test_into_a_file(rig: Rig, capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 def test_a_name_that_does_not_exist() -> None:
     """One line that suggests the nearest and lists what there is; nothing is sampled."""
-    done = command("dump", "--keys", "nvidia_smi", "--json")
+    done = call("dump", "--keys", "nvidia_smi", "--json")
     assert (done.returncode, done.stdout) == (2, "")
     said = one_line(done.stderr)
     assert "Did you mean 'nvidia-smi'?" in said
@@ -132,7 +132,7 @@ def test_an_unchanged_command_loads_no_dialect() -> None:
 def test_on_simulated_gpus(simulator: NvmlSimulator) -> None:
     """The whole way from the driver to DCGM's names."""
     simulator.gpu[1].set(power_mw=431_000, temperature=57)
-    done = command("dump", "--keys", "dcgm", "--json", "--backends", "nvidia", env=environment(**simulator.environment()))
+    done = call("dump", "--keys", "dcgm", "--json", "--backends", "nvidia", env=environment(**simulator.environment()))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found['DCGM_FI_DEV_POWER_USAGE{gpu="1"}'] == 431.0

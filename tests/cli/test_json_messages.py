@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.shell import command, environment, start
+from tests.cli.shell import call, environment, start
+from tests.support.waiting import HANG
 
 JSON = ("--log-format", "json", "--label", "team=vision", "--backends", "host")
 JOB = {"SLURM_JOB_ID": "4711"}
@@ -36,7 +37,7 @@ def stopped(*arguments: str) -> subprocess.CompletedProcess[str]:
         assert stream is not None
         first = stream.readline()
         program.send_signal(signal.SIGTERM)
-        out, said = program.communicate(timeout=20)
+        out, said = program.communicate(timeout=HANG)
     finally:
         program.kill()
     return subprocess.CompletedProcess(arguments, program.returncode, out, first + said if arguments[0] == "serve" else said)
@@ -73,9 +74,10 @@ def taken() -> Iterator[str]:
         ("run", ["--", "true"], 0, "summary"),
     ],
 )
+@pytest.mark.usefixtures("short_stop")
 def test_every_line_is_a_message(name: str, rest: list[str], status: int, words: str, taken: str) -> None:
     """What ends a command, what is lost, the summary: each with the labels and the run's one id."""
-    done = command(name, *JSON, *(word.replace("TAKEN", taken) for word in rest), env=environment(**JOB))
+    done = call(name, *JSON, *(word.replace("TAKEN", taken) for word in rest), env=environment(**JOB))
     assert done.returncode == status, done.stderr
     assert any(words in one["message"] for one in messages(done.stderr)), done.stderr
     if status:
@@ -99,7 +101,7 @@ def test_good_runs_too(name: str, tmp_path: Path) -> None:
 
 def test_a_run_id_of_ones_own() -> None:
     """A label wins over the id that is made."""
-    done = command("serve", "--log-format", "json", "--label", "run_id=mine", "--keys", "dcgn")
+    done = call("serve", "--log-format", "json", "--label", "run_id=mine", "--keys", "dcgn")
     (line,) = done.stderr.splitlines()
     assert json.loads(line)["labels"]["run_id"] == "mine"
 
@@ -113,6 +115,6 @@ def test_what_serve_loses_is_told_and_is_its_status() -> None:
 
 def test_arguments_that_cannot_be_read_are_told_as_text() -> None:
     """The form is not known then."""
-    done = command("record", *JSON, "--interval", "soon")
+    done = call("record", *JSON, "--interval", "soon")
     assert done.returncode == 2
     assert done.stderr.startswith("accelmetrics record: ") and done.stderr.count("\n") == 1

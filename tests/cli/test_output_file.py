@@ -14,7 +14,7 @@ from accelmetrics.cli.files import GrowingFile, WholeFile
 from accelmetrics.cli.main import main
 from accelmetrics.cli.output import WriteError
 from tests.cli.machines import Rig
-from tests.cli.shell import document, documents, one_line, run
+from tests.cli.shell import call, document, documents, one_line, run
 
 ONE = ["dump", "--backends", "rig"]
 STREAM = [*ONE, "--interval", "0.01", "--count", "3"]
@@ -87,7 +87,7 @@ def test_a_pipe_is_not_read_for_its_columns(rig: Rig, tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        done = run("dump", "--backends", "host", "--format", "csv", "--interval", "0.05", "--count", "2", "--output", str(pipe))
+        done = call("dump", "--backends", "host", "--format", "csv", "--interval", "0.05", "--count", "2", "--output", str(pipe))
         head, *rows = os.read(reader, 1 << 16).decode().splitlines()
     finally:
         os.close(reader)

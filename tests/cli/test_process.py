@@ -11,13 +11,13 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.cli.shell import COMMAND, document, documents, environment, on_path, one_line, plug_in, run, start
 from tests.simulators.nvml import NvmlSimulator
+from tests.support.waiting import HANG, idle, wait_for
 
 HOST = ["dump", "--backends", "host", "--settle", "0"]
 STREAM = ["dump", "--backends", "host", "--interval", "0.05"]
@@ -53,23 +53,23 @@ def test_ctrl_c_ends_a_stream_quietly() -> None:
     assert process.stdout is not None
     first = process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    rest, errors = process.communicate(timeout=10)
+    rest, errors = process.communicate(timeout=HANG)
     assert (process.returncode, errors) == (130, "")
     assert documents(first + rest)
 
 
-@pytest.mark.parametrize("delay", [0.01, 0.03, 0.08, 0.15])
+@pytest.mark.parametrize("delay", [0.0, 0.01, 0.03, 0.06, 0.1])
 def test_ctrl_c_at_any_moment_shows_no_traceback_of_ours(delay: float) -> None:
-    """While it starts, while it reads, while it waits."""
+    """While it starts, while it reads, while it waits: whichever it is at, after this or that pause."""
     program = "import sys; from accelmetrics.cli.main import program; sys.stderr.write('go'); sys.stderr.flush(); program()"
     process = subprocess.Popen(
         [sys.executable, "-c", program, *STREAM], env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     assert process.stderr.read(2) == "go"
-    time.sleep(delay)
+    idle(delay)
     process.send_signal(signal.SIGINT)
-    assert (process.communicate(timeout=10)[1], process.returncode) == ("", 130)
+    assert (process.communicate(timeout=HANG)[1], process.returncode) == ("", 130)
 
 
 def test_ctrl_c_while_a_driver_hangs(simulator: NvmlSimulator) -> None:
@@ -77,21 +77,17 @@ def test_ctrl_c_while_a_driver_hangs(simulator: NvmlSimulator) -> None:
     simulator.rule("nvmlInitWithFlags", hang=True)
     simulator.rule("nvmlInit_v2", hang=True)
     process = start("dump", "--backends", "nvidia", env=environment(**simulator.environment()))
-    time.sleep(0.6)
+    wait_for(lambda: any(simulator.calls().get((name, None)) for name in ("nvmlInitWithFlags", "nvmlInit_v2")))
     process.send_signal(signal.SIGINT)
-    asked = time.monotonic()
-    assert process.communicate(timeout=10)[1] == ""
+    assert process.communicate(timeout=HANG)[1] == ""
     assert process.returncode == 130
-    assert time.monotonic() - asked < 2
 
 
 def test_a_hung_driver_does_not_hold_the_exit(simulator: NvmlSimulator) -> None:
     """The document says what hangs, and the process ends."""
     simulator.rule("nvmlDeviceGetTemperature", gpu=1, hang=True)
     simulator.rule("nvmlDeviceGetTemperatureV", gpu=1, hang=True)
-    started = time.monotonic()
     done = run("dump", "--backends", "nvidia", "--timeout", "0.5", env=environment(**simulator.environment()))
-    assert time.monotonic() - started < 8
     assert (done.returncode, done.stderr) == (0, "")
     snapshot = document(done.stdout)
     assert snapshot.unavailable["gpu.1.temp"].reason == "timed_out"
@@ -109,12 +105,12 @@ def test_a_closed_pipe_ends_it_quietly(arguments: list[str]) -> None:
     assert process.stderr is not None
     with process.stderr:
         assert process.stderr.read() == ""
-    assert process.wait(10) == 141
+    assert process.wait(HANG) == 141
 
 
 def test_standard_output_that_is_closed() -> None:
     """There is nowhere to write to, and that is said."""
-    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *COMMAND, *HOST], env=environment(), capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *COMMAND, *HOST], env=environment(), capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 1
     assert one_line(done.stderr) == "accelmetrics dump: cannot write to standard output: it is closed"
 
@@ -122,10 +118,10 @@ def test_standard_output_that_is_closed() -> None:
 def test_standard_error_that_is_closed() -> None:
     """Nobody is there to be told; documents and statuses are as ever."""
     shell = ["sh", "-c", '"$@" 2>&-', "sh", *COMMAND]
-    done = subprocess.run([*shell, *HOST], env=environment(), stdout=subprocess.PIPE, text=True, timeout=30)
+    done = subprocess.run([*shell, *HOST], env=environment(), stdout=subprocess.PIPE, text=True, timeout=HANG)
     assert done.returncode == 0
     document(done.stdout)
-    refused = subprocess.run([*shell, "dump", "--count", "0"], env=environment(), stdout=subprocess.PIPE, text=True, timeout=30)
+    refused = subprocess.run([*shell, "dump", "--count", "0"], env=environment(), stdout=subprocess.PIPE, text=True, timeout=HANG)
     assert (refused.returncode, refused.stdout) == (2, "")
 
 
@@ -133,11 +129,9 @@ def test_kill_leaves_complete_lines(tmp_path: Path) -> None:
     """``kill -9`` loses nothing that was written."""
     target = tmp_path / "run.jsonl"
     process = start("dump", "--backends", "host", "--interval", "0.005", "--output", str(target))
-    until = time.monotonic() + 10
-    while time.monotonic() < until and (not target.exists() or target.stat().st_size < 30_000):
-        time.sleep(0.01)
+    wait_for(lambda: target.exists() and target.stat().st_size > 30_000)
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=HANG)
     assert len(documents(target.read_text())) > 3
 
 
@@ -159,7 +153,7 @@ def test_child_process_isolation() -> None:
     assert process.stdout is not None
     document(process.stdout.readline())
     os.killpg(process.pid, signal.SIGINT)
-    assert process.communicate(timeout=10)[1] == ""
+    assert process.communicate(timeout=HANG)[1] == ""
     assert process.returncode == 130
 
 
@@ -170,14 +164,14 @@ def on_terminal(columns: int, *arguments: str, **changes: str) -> tuple[int, str
     process = subprocess.Popen([*COMMAND, *arguments], env=environment(**changes), stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
-    while select.select([ours], [], [], 15)[0]:
+    while select.select([ours], [], [], HANG)[0]:
         try:
             part = os.read(ours, 1 << 16)
         except OSError:  # the last one who had it open has gone
             break
         shown += part
     os.close(ours)
-    return process.wait(10), shown.decode().replace("\r\n", "\n")
+    return process.wait(HANG), shown.decode().replace("\r\n", "\n")
 
 
 @pytest.mark.parametrize("columns", [60, 120])

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.shell import COMMAND, command, environment, on_path, one_line, run, start
+from tests.cli.shell import COMMAND, call, environment, on_path, one_line, run, start
 from tests.exporters.wandb_file import read
 from tests.simulators.nvml import NvmlSimulator
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
@@ -35,7 +35,7 @@ def test_a_line_for_every_reading(simulator: NvmlSimulator) -> None:
     """Utilisation and memory of each GPU, word for word."""
     simulator.gpu[0].set(gpu_util=85, memory_total=1000 * MIB, memory_used=763 * MIB, memory_reserved=0)
     simulator.gpu[1].set(gpu_util=0, memory_total=1000 * MIB, memory_used=25 * MIB, memory_reserved=0)
-    done = command("record", "--interval", "0.1", "--duration", "0.5", env=environment(**simulator.environment()))
+    done = call("record", "--interval", "0.1", "--duration", "0.5", env=environment(**simulator.environment()))
     assert (done.returncode, done.stderr) == (0, "")
     *lines, title, headings, first, second = done.stdout.splitlines()
     assert set(lines) == {"GPU Monitor - GPU0: 85.0%/76.3% | GPU1: 0.0%/2.5%"}
@@ -60,24 +60,24 @@ def test_what_a_gpu_does_not_say_has_no_number(simulator: NvmlSimulator) -> None
     """A dash, never 0; a lost one has its reason."""
     simulator.gpu[0].set(gpu_util=None)
     simulator.lose(1)
-    done = command("record", "--duration", "0.1", env=environment(**simulator.environment()))
+    done = call("record", "--duration", "0.1", env=environment(**simulator.environment()))
     assert done.stdout.splitlines()[0] in {"GPU Monitor - GPU0: -/13.1% | GPU1: device_lost", "GPU Monitor - GPU0: -/13.1%"}
 
 
 def test_a_summary_at_each_interval_and_at_the_end(simulator: NvmlSimulator) -> None:
     """Each of every device; without console lines there is none."""
     env = environment(**simulator.environment())
-    done = command("record", "--interval", "0.1", "--summary-interval", "0.4", "--duration", "1", env=env)
+    done = call("record", "--interval", "0.1", "--summary-interval", "0.4", "--duration", "1", env=env)
     heads = [line for line in done.stdout.splitlines() if line.endswith("readings")]
     assert [re.sub(r"\d\.\d s, \d+ readings", "…", head) for head in heads] == ["last 0.4 s: …", "last 0.4 s: …", "total: …"]
     assert sum(line.startswith("  gpu.0 ") for line in done.stdout.splitlines()) == 3
-    silent = command("record", "--no-console", "--interval", "0.1", "--summary-interval", "0.1", "--duration", "0.3", env=env)
+    silent = call("record", "--no-console", "--interval", "0.1", "--summary-interval", "0.1", "--duration", "0.3", env=env)
     assert (silent.returncode, silent.stdout, silent.stderr) == (0, "", "")
 
 
 def test_a_host_without_devices() -> None:
     """The machine's processors and memory."""
-    done = command(*HOST, "--interval", "0.2", "--duration", "0.5")
+    done = call(*HOST, "--interval", "0.2", "--duration", "0.5")
     lines = done.stdout.splitlines()
     assert re.fullmatch(r"Host Monitor - CPU (-|\d+\.\d%) \| memory \d+\.\d%", lines[0])
     assert any(line.split()[:1] == ["memory_percent"] for line in lines)
@@ -146,7 +146,7 @@ def test_every_record_carries_the_labels(tmp_path: Path) -> None:
     """The user's, the run's, the host's, the scheduler's."""
     target = tmp_path / "run.jsonl"
     env = environment(SLURM_JOB_ID="4711", RANK="3")
-    done = command(
+    done = call(
         *HOST, "--no-console", "--duration", "0.2", "--label", "team=vision", "--label", "x=a=b", "--exporter", f"jsonl:{target}", env=env
     )
     assert done.returncode == 0
@@ -161,7 +161,7 @@ def test_what_an_exporter_cannot_deliver_is_told_once(tmp_path: Path) -> None:
     """And again, in numbers, at the end; the other exporter has everything."""
     target = tmp_path / "run.jsonl"
     options = ("--interval", "0.05", "--duration", "0.5", "--exporter", "jsonl:/dev/full", "--exporter", f"jsonl:{target}")
-    done = command(*HOST, *options, "--no-console")
+    done = call(*HOST, *options, "--no-console")
     assert done.returncode == 1
     first, *_, last = done.stderr.splitlines()
     assert first.startswith("accelmetrics: exporter jsonl could not deliver: ")
@@ -188,7 +188,7 @@ def test_what_an_exporter_cannot_deliver_is_told_once(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_used_is_refused(options: tuple[str, ...], said: str) -> None:
     """In a line, with status 2, and with the nearest that there is."""
-    done = command("record", *options)
+    done = call("record", *options)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in one_line(done.stderr)
 
@@ -197,7 +197,7 @@ def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> Non
     """What lies there already and is something else, or a place that takes no files: status 1, in a line, before the first reading."""
     (tmp_path / "notes.txt").write_text("hello\n")
     for path, said in (("/proc/a", "cannot write /proc/a: No such file or directory"), (f"{tmp_path}/notes.txt", "is something else")):
-        done = command(*HOST, "--exporter", f"jsonl:{path}")
+        done = call(*HOST, "--exporter", f"jsonl:{path}")
         assert (done.returncode, done.stdout) == (1, "")
         assert said in one_line(done.stderr)
     assert (tmp_path / "notes.txt").read_text() == "hello\n"
@@ -207,7 +207,7 @@ def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> Non
 def test_an_exporter_that_never_came_to_open(tmp_path: Path) -> None:
     """A pipe without a reader: the status is 1, and a line names the exporter."""
     os.mkfifo(tmp_path / "pipe")
-    done = command(*HOST, "--no-console", "--duration", "0.2", "--exporter", f"jsonl:{tmp_path}/pipe")
+    done = call(*HOST, "--no-console", "--duration", "0.2", "--exporter", f"jsonl:{tmp_path}/pipe")
     os.close(os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK))  # lets the exporter's thread go
     assert done.returncode == 1
     assert "accelmetrics: exporter jsonl: 0 records sent, 0 failed, " in done.stderr
@@ -246,17 +246,17 @@ def test_the_total_counts_the_readings_that_are_printed(simulator: NvmlSimulator
     """Each is a line, the first and the last among them; those between, which only summaries have, are none."""
     options = ("--interval", "0.15", "--summary-interval", "0.1", "--duration")
     for duration in ("0.1", "0.3", "0.5"):
-        done = command("record", "--backends", "nvidia", *options, duration, env=environment(**simulator.environment()))
+        done = call("record", "--backends", "nvidia", *options, duration, env=environment(**simulator.environment()))
         (number,) = re.findall(r"total: .*, (\d+) readings?", done.stdout)
         assert int(number) == sum(line.startswith("GPU Monitor") for line in done.stdout.splitlines())
 
 
 def test_a_process_that_is_not_there_is_told() -> None:
     """One line; it goes on, as one of that number may come."""
-    done = command(*HOST, "--pid", "2147483646", "--no-console", "--duration", "0.2")
+    done = call(*HOST, "--pid", "2147483646", "--no-console", "--duration", "0.2")
     assert done.returncode == 0
     assert one_line(done.stderr) == "accelmetrics: there is no process 2147483646: nothing of it can be read"
-    done = command(*HOST, "--pid", "1", "--no-console", "--duration", "0.2")
+    done = call(*HOST, "--pid", "1", "--no-console", "--duration", "0.2")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -273,7 +273,7 @@ def test_messages_as_json_lines(simulator: NvmlSimulator) -> None:
     """With level, time and the labels of every record; what is printed for people is as ever."""
     simulator.set(latency_us=10_000)
     options = ("--backends", "nvidia", "--interval", "0.05", "--duration", "1.5", "--log-format", "json", "--label", "team=vision")
-    done = command("record", *options, env=environment(**simulator.environment()))
+    done = call("record", *options, env=environment(**simulator.environment()))
     (said,) = [json.loads(line) for line in done.stderr.splitlines()]
     assert said.keys() == {"timestamp", "level", "message", "logger", "labels"}
     assert (said["labels"]["team"], said["logger"], said["level"]) == ("vision", "accelmetrics", "warning")
@@ -287,7 +287,7 @@ def test_a_source_that_cannot_keep_up_is_said_once(tmp_path: Path) -> None:
     stand_in = RocmSmiStandIn(tmp_path)
     stand_in.behave(output("radeon_6_2"), delay=0.4)
     options = ("--backends", "amd", "--amd-source", "rocm-smi", "--interval", "0.1", "--duration", "1.5")
-    done = command("record", *options, env=environment(PATH=stand_in.path))
+    done = call("record", *options, env=environment(PATH=stand_in.path))
     assert done.returncode == 0
     assert one_line(done.stderr) == "accelmetrics: an interval of 0.1 s is shorter than amd (rocm-smi) can be read"
 
@@ -296,15 +296,15 @@ def test_a_driver_that_cannot_keep_up_is_said_once(simulator: NvmlSimulator) -> 
     """Slow calls of NVML's count as well, and at half a second nothing is said."""
     simulator.set(latency_us=10_000)
     env = environment(**simulator.environment())
-    done = command("record", "--backends", "nvidia", "--interval", "0.05", "--duration", "1.5", "--no-console", env=env)
+    done = call("record", "--backends", "nvidia", "--interval", "0.05", "--duration", "1.5", "--no-console", env=env)
     assert one_line(done.stderr) == "accelmetrics: an interval of 0.05 s is shorter than nvidia (nvml) can be read"
-    done = command("record", "--backends", "nvidia", "--interval", "0.5", "--duration", "1.5", "--no-console", env=env)
+    done = call("record", "--backends", "nvidia", "--interval", "0.5", "--duration", "1.5", "--no-console", env=env)
     assert done.stderr == ""
 
 
 def test_a_short_interval_that_is_kept_is_not_spoken_of(simulator: NvmlSimulator) -> None:
     """With every source that this machine has."""
-    done = command("record", "--interval", "0.4", "--duration", "1.3", "--no-console", env=environment(**simulator.environment()))
+    done = call("record", "--interval", "0.4", "--duration", "1.3", "--no-console", env=environment(**simulator.environment()))
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -12,7 +12,7 @@ import pytest
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
-from tests.cli.shell import command
+from tests.cli.shell import call
 
 START = 1_767_225_600
 GIB = 2**30
@@ -48,7 +48,7 @@ def write(path: Path, records: list[Record]) -> str:
 
 
 def report(*arguments: str) -> str:
-    done = command("report", *arguments)
+    done = call("report", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -225,7 +225,7 @@ def test_what_is_there_twice_is_counted_once_and_told(tmp_path: Path) -> None:
     steps = tuple(Step(int((START + second) * 1e9), second, {**values, "tokens": 1000 * second}) for second in (1, 2))
     first = write(tmp_path / "first.jsonl", [*watts([0, 1]), *watts([2], steps=steps)])
     copy = write(tmp_path / "copy.jsonl", [*watts([0, 1]), *watts([2], steps=(steps[0]._replace(values={**values, "tokens": 9e9}),))])
-    done = command("report", first, copy, "--format", "json")
+    done = call("report", first, copy, "--format", "json")
     found = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (0, "accelmetrics report: 3 readings are there twice, by their time: each is counted once\n")
     assert (found["readings"], found["repeated"]) == (3, 3)
@@ -256,7 +256,7 @@ def test_a_cut_line_is_told(steady: str) -> None:
     """What was killed in the middle of a line costs that line."""
     path = Path(steady)
     path.write_bytes(path.read_bytes()[:-40])
-    done = command("report", steady, "--format", "json")
+    done = call("report", steady, "--format", "json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["readings"] == 10
     assert "accelmetrics report: 1 line could not be read; the first: " in done.stderr
@@ -277,7 +277,7 @@ def test_what_cannot_be_reported(steady: str, tmp_path: Path, arguments: list[st
     (tmp_path / "other").write_text("hello\n")
     (tmp_path / "empty").write_text("")
     known = {"steady": steady, **{name: str(tmp_path / name) for name in ("other", "empty", "missing")}}
-    done = command("report", *(argument.format(**known) for argument in arguments))
+    done = call("report", *(argument.format(**known) for argument in arguments))
     assert (done.returncode, done.stdout) == (status, "")
     assert words.format(**known) in done.stderr
     assert done.stderr.count("\n") == 1

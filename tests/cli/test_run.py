@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -17,9 +18,11 @@ from typing import Any
 
 import pytest
 
+from accelmetrics import Monitor
 from accelmetrics.cli.child_process import Arrived, Signals
-from tests.cli.shell import COMMAND, environment, one_line, run, start
+from tests.cli.shell import COMMAND, call, environment, one_line, start
 from tests.simulators.nvml import NvmlSimulator, Ramp
+from tests.support.waiting import HANG
 
 RUN = ("run", "--backends", "host")
 NOTES_SIGNALS = """
@@ -31,9 +34,13 @@ while True:
     time.sleep(0.05)
 """
 FAMILY = """
-import subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "held = b'x' * (160 << 20); import time; time.sleep(1.2)"])
-child.wait()
+import json, pathlib, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "held = b'x' * (160 << 20); input()"], stdin=subprocess.PIPE)
+def held():
+    lines = pathlib.Path(sys.argv[1]).read_text().split("\\n")[:-1]
+    return max((json.loads(line)["metrics"].get("proc.memory.rssMB", 0) for line in lines), default=0)
+while held() < 160: time.sleep(0.05)
+child.communicate(b"\\n")
 """
 
 
@@ -42,7 +49,7 @@ def through(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command through the command."""
     arguments = [*COMMAND, *RUN, *options, "--", *command]
-    return subprocess.run(arguments, env=environment(**(env or {})), capture_output=True, timeout=30, **given)
+    return subprocess.run(arguments, env=environment(**(env or {})), capture_output=True, timeout=HANG, **given)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +92,7 @@ def test_input_and_output_are_the_commands_own() -> None:
 def test_standard_error_has_the_commands_part_first_then_the_summary(simulator: NvmlSimulator) -> None:
     """And standard output only what is the command's."""
     arguments = [*COMMAND, "run", "--", "sh", "-c", "echo out; echo err >&2; exit 4"]
-    done = subprocess.run(arguments, env=environment(**simulator.environment()), capture_output=True, text=True, timeout=30)
+    done = subprocess.run(arguments, env=environment(**simulator.environment()), capture_output=True, text=True, timeout=HANG)
     assert (done.returncode, done.stdout) == (4, "out\n")
     first, title, headings, *devices, last = done.stderr.splitlines()
     assert first == "err"
@@ -103,7 +110,7 @@ def test_no_summary() -> None:
 
 def test_a_command_without_the_dashes() -> None:
     """Its options are its own."""
-    done = subprocess.run([*COMMAND, *RUN, "--quiet", "echo", "--json", "--", "-n"], env=environment(), capture_output=True, timeout=30)
+    done = subprocess.run([*COMMAND, *RUN, "--quiet", "echo", "--json", "--", "-n"], env=environment(), capture_output=True, timeout=HANG)
     assert (done.returncode, done.stdout) == (0, b"--json -- -n\n")
 
 
@@ -112,7 +119,7 @@ def test_the_command_begins_as_it_would_without_us() -> None:
     script = "grep ^Sig /proc/self/status | grep -v SigQ; ls /proc/self/fd; readlink /proc/$$/fd/0; env | sort"
     seen = []
     for command in (["sh", "-c", script], [*COMMAND, *RUN, "--quiet", "--", "sh", "-c", script]):
-        done = subprocess.run(command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HANG)
         assert (done.returncode, done.stderr) == (0, "")
         # Signals 32 and 33 are glibc's own: no program can use them, and what its posix_spawn starts may begin with them ignored.
         seen.append([re.sub("^SigIgn:\t0000000[01][08]0000000$", "SigIgn:\t0000000000000000", line) for line in done.stdout.splitlines()])
@@ -122,20 +129,18 @@ def test_the_command_begins_as_it_would_without_us() -> None:
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH", "SIGCONT"])
 def test_signals_are_passed_on_once(name: str) -> None:
-    """To a command that goes on after them; then it is ended, and its status is ours."""
-    process = start(*RUN, "--quiet", "--", sys.executable, "-c", NOTES_SIGNALS, name)
+    """To a command that goes on after them: the next that it is sent is the next that it has. Its end is ours."""
+    other = "SIGUSR1" if name == "SIGUSR2" else "SIGUSR2"
+    process = start(*RUN, "--quiet", "--", sys.executable, "-c", NOTES_SIGNALS, name, other)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    process.send_signal(getattr(signal, name))
-    assert process.stdout.readline() == f"{name}\n"
-    time.sleep(0.2)
-    process.send_signal(signal.SIGTERM)
-    if name == "SIGTERM":
-        assert process.stdout.readline() == "SIGTERM\n"
-        pid = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[-1])
-        os.kill(pid, signal.SIGKILL)
-    out, errors = process.communicate(timeout=10)
-    assert (process.returncode, out, errors) == (137 if name == "SIGTERM" else 143, "", "")
+    for sent in (name, other):
+        process.send_signal(getattr(signal, sent))
+        assert process.stdout.readline() == f"{sent}\n"
+    (pid,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+    os.kill(pid, signal.SIGKILL)
+    out, errors = process.communicate(timeout=HANG)
+    assert (process.returncode, out, errors) == (137, "", "")
 
 
 def test_a_signal_before_the_command_began_ends_it_unstarted(tmp_path: Path) -> None:
@@ -149,7 +154,7 @@ def test_a_signal_before_the_command_began_ends_it_unstarted(tmp_path: Path) -> 
         "program()\n"
     )
     arguments = [sys.executable, "-c", program, *RUN, "--quiet", "--", "touch", str(tmp_path / "made")]
-    assert subprocess.run(arguments, env=environment(), timeout=30).returncode == 143
+    assert subprocess.run(arguments, env=environment(), timeout=HANG).returncode == 143
     assert not (tmp_path / "made").exists()
 
 
@@ -162,7 +167,7 @@ def test_signals_are_held_and_handed_out(told: bool) -> None:
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)  # another test may have left a thread that would take it
         arrived = None
         while arrived is None:
-            arrived = signals.wait(0.05)
+            arrived = signals.wait(0.02)
         assert arrived == Arrived(signal.SIGUSR1, False)
     assert (signal.getsignal(signal.SIGUSR1), signal.pthread_sigmask(signal.SIG_BLOCK, ())) == before
 
@@ -172,32 +177,33 @@ def test_what_it_used_as_json(simulator: NvmlSimulator, tmp_path: Path) -> None:
     simulator.gpu[0].set(gpu_util=80, power_mw=250_000, temperature=66, energy_mj=Ramp(1e9, rate=250_000))
     simulator.gpu[1].set(gpu_util=None, energy_mj=None)
     stats = tmp_path / "stats.json"
-    command = ["sh", "-c", "sleep 1.2; exit 5"]
-    arguments = ("run", "--interval", "0.2", "--label", "team=vision", "--stats", str(stats), "--quiet", "--", *command)
-    done = run(*arguments, env=environment(**simulator.environment()))
+    script = ["sh", "-c", "sleep 1; exit 5"]
+    arguments = ("run", "--interval", "0.1", "--label", "team=vision", "--stats", str(stats), "--quiet", "--", *script)
+    done = call(*arguments, env=environment(**simulator.environment()))
     assert (done.returncode, done.stdout, done.stderr) == (5, "", "")
     found = json.loads(stats.read_text())
-    assert (found["command"], found["exit_status"], found["interval_seconds"]) == (command, 5, 0.2)
+    assert (found["command"], found["exit_status"], found["interval_seconds"]) == (script, 5, 0.1)
     assert "signal" not in found
-    assert 1.2 <= found["duration_seconds"] < 3
+    assert found["duration_seconds"] >= 1
     assert found["labels"]["team"] == "vision"
     first, second = found["devices"]["gpu.0"], found["devices"]["gpu.1"]
     assert (first["name"], first["vendor"], first["uuid"][:4]) == ("NVIDIA H100 80GB HBM3", "nvidia", "GPU-")
-    assert first["samples"] == first["utilization_percent"]["count"] >= 5
+    assert first["samples"] == first["utilization_percent"]["count"] >= 3
     for measure, value in {"utilization_percent": 80, "power_watts": 250, "temperature_celsius": 66, "memory_bytes": 11226972160}.items():
         assert (first[measure]["mean"], first[measure]["max"]) == pytest.approx((value, value))
     assert first["memory_total_bytes"] == 81559 * 2**20
     assert first["energy_source"] == "counter"
-    assert first["energy_joules"] == pytest.approx(250 * found["duration_seconds"], rel=0.15)
+    assert first["energy_joules"] == pytest.approx(250 * found["duration_seconds"], rel=0.4)
     assert "utilization_percent" not in second
     assert second["energy_source"] == "integrated"
-    assert second["energy_joules"] == pytest.approx(second["power_watts"]["mean"] * found["duration_seconds"], rel=0.15)
+    assert second["energy_joules"] == pytest.approx(second["power_watts"]["mean"] * found["duration_seconds"], rel=0.4)
 
 
 def test_children_are_counted(tmp_path: Path) -> None:
     """What the command's own children hold and use is its."""
-    stats = tmp_path / "stats.json"
-    done = through(sys.executable, "-c", FAMILY, options=("--interval", "0.2", "--stats", str(stats)))
+    stats, readings = tmp_path / "stats.json", tmp_path / "run.jsonl"
+    options = ("--interval", "0.1", "--stats", str(stats), "--exporter", f"jsonl:{readings}")
+    done = through(sys.executable, "-c", FAMILY, str(readings), options=options)
     assert done.returncode == 0
     process = json.loads(stats.read_text())["process"]
     assert process["memory_bytes"]["max"] > 160 << 20
@@ -255,7 +261,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_started(
     tmp_path: Path, options: tuple[str, ...], status: int, said: str
 ) -> None:
     """The command does not run for days in vain."""
-    done = run(*RUN, *options, "--", "touch", str(tmp_path / "made"))
+    done = call(*RUN, *options, "--", "touch", str(tmp_path / "made"))
     assert done.returncode == status
     assert said in one_line(done.stderr)
     assert not (tmp_path / "made").exists()
@@ -264,7 +270,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_started(
 @pytest.mark.parametrize("arguments", [(), ("--",), ("--quiet",)])
 def test_no_command(arguments: tuple[str, ...]) -> None:
     """Is said, with what to write."""
-    done = run(*RUN, *arguments)
+    done = call(*RUN, *arguments)
     assert done.returncode == 2
     assert "`accelmetrics run -- python train.py`" in one_line(done.stderr)
 
@@ -272,7 +278,8 @@ def test_no_command(arguments: tuple[str, ...]) -> None:
 def test_readings_go_to_exporters(tmp_path: Path) -> None:
     """Of the command and not of us, with its labels."""
     target = tmp_path / "run.jsonl"
-    done = through("sleep", "0.7", options=("--interval", "0.1", "--exporter", f"jsonl:{target}", "--label", "job=a", "--quiet"))
+    script = f"until [ $(wc -l < {target}) -ge 6 ]; do sleep 0.05; done"
+    done = through("sh", "-c", script, options=("--interval", "0.05", "--exporter", f"jsonl:{target}", "--label", "job=a", "--quiet"))
     assert (done.returncode, done.stderr) == (0, b"")
     records = [json.loads(line) for line in target.read_text().splitlines()]
     assert len(records) >= 6
@@ -306,15 +313,15 @@ def pipe_that_nobody_reads(simulator: NvmlSimulator, tmp_path: Path) -> tuple[st
 def test_nothing_delays_the_end(
     simulator: NvmlSimulator, tmp_path: Path, trouble: Callable[[NvmlSimulator, Path], tuple[str, ...]]
 ) -> None:
-    """A driver that hangs, an exporter that never returns: we are gone two seconds after the command."""
+    """A driver that hangs, an exporter that never returns: we are gone before a monitor would usually give them up."""
     options = trouble(simulator, tmp_path)
     stats = tmp_path / "stats.json"
     process = start(
-        "run", *options, "--stats", str(stats), "--", "sh", "-c", "sleep 1; date +%s.%N", env=environment(**simulator.environment())
+        "run", *options, "--stats", str(stats), "--", "sh", "-c", "sleep 0.3; date +%s.%N", env=environment(**simulator.environment())
     )
     assert process.stdout is not None
     ended = float(process.stdout.readline())
-    process.communicate(timeout=10)
-    assert time.time() - ended < 2
+    process.communicate(timeout=HANG)
+    assert time.time() - ended < inspect.signature(Monitor.stop).parameters["timeout"].default
     assert process.returncode == 0
     assert json.loads(stats.read_text())["exit_status"] == 0

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from accelmetrics.cli import child_process
 from accelmetrics.cli.child_process import Arrived, Signals
-from tests.cli.shell import COMMAND, environment, one_line, run, start
+from tests.cli.shell import COMMAND, call, environment, one_line, run, start
 from tests.cli.terminals import Terminal, shell
+from tests.support.waiting import HANG, idle, wait_for
 
 RUN = ("run", "--backends", "host", "--no-summary")
 TELLS = """
@@ -23,18 +23,10 @@ import os, signal, sys, time
 def told(number, frame):
     with open(sys.argv[1], "a") as file: file.write(signal.Signals(number).name + "\\n")
     if len(sys.argv) > 2: os._exit(int(sys.argv[2]))
-for name in ("SIGHUP", "SIGCONT"): signal.signal(getattr(signal, name), told)
+for name in ("SIGHUP", "SIGCONT", "SIGUSR1"): signal.signal(getattr(signal, name), told)
 print("ready", flush=True)
 time.sleep(20)
 """
-
-
-def until(wanted: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait until something holds."""
-    end = time.monotonic() + seconds
-    while not wanted():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @contextmanager
@@ -43,38 +35,41 @@ def lost(*command: str) -> Iterator[Terminal]:
     terminal = Terminal(command, environment())
     try:
         terminal.until("ready")
-        terminal._done.set()
-        terminal._reader.join(5)
-        os.close(terminal._ours)
-        os.close(terminal._theirs)
+        terminal.hang_up()
         yield terminal
     finally:
         if terminal.process.poll() is None:
             os.killpg(terminal.process.pid, signal.SIGKILL)
-        terminal.process.wait(10)
+        terminal.process.wait(HANG)
 
 
-def test_a_stop_and_its_end_are_no_signal_that_was_sent() -> None:
-    """However long it was stopped, and wherever it waited: the command goes on, and its status is ours."""
-    processes = [start(*RUN, "--", "sleep", "1.6") for _ in range(4)]
-    time.sleep(0.7)
-    for number, pause in ((signal.SIGSTOP, 0.2), (signal.SIGCONT, 0.1), (signal.SIGSTOP, 0.2), (signal.SIGCONT, 0.0)):
-        for process in processes:
-            process.send_signal(number)
-        time.sleep(pause)
-    ended = [(*process.communicate(timeout=20), process.returncode) for process in processes]
-    assert ended == [("", "", 0)] * 4
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_a_stop_and_its_end_are_no_signal_that_was_sent(tmp_path: Path) -> None:
+    """However often it was stopped, and wherever it waited: the command goes on, and its status is ours."""
+    end = tmp_path / "end"
+    process = start(*RUN, "--", "sh", "-c", f"echo ready; until [ -e {end} ]; do sleep 0.05; done")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    for _ in range(8):
+        process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: is_stopped(process.pid))
+        process.send_signal(signal.SIGCONT)
+        wait_for(lambda: not is_stopped(process.pid))
+    end.touch()
+    assert (*process.communicate(timeout=HANG), process.returncode) == ("", "", 0)
 
 
 def test_a_command_that_waited_in_the_background_for_the_terminal_is_brought_to_the_front() -> None:
     """It and we were stopped because it read; ``fg`` lets both go on."""
     with shell() as terminal:
-        terminal.type(f"am {' '.join(RUN)} -- cat &\r")
-        time.sleep(1.5)
-        terminal.type("clear; jobs\r")
+        terminal.type(f"am {' '.join(RUN)} -- cat & wait $!; clear; jobs\r")
         terminal.until("Stopped")
+        terminal.until(lambda: not terminal.in_line_mode)
         terminal.type("fg\r")
-        time.sleep(0.7)
+        terminal.until(lambda: terminal.in_line_mode)
         terminal.type("hello\r\x04")
         terminal.until(r"^hello$\s^hello$")
         terminal.type("echo status $?\r")
@@ -90,62 +85,67 @@ def test_what_was_not_asked_for_is_no_signal(monkeypatch: pytest.MonkeyPatch) ->
         assert signals.wait(0.01) is None
 
 
-def test_signals_are_passed_on_soon() -> None:
-    """Within a tenth of a second, and at the cost of next to no CPU time while there are none."""
+def test_signals_are_passed_on_between_two_readings() -> None:
+    """And at the cost of next to no CPU time while there are none."""
     program = "import signal, time; signal.signal(signal.SIGUSR1, lambda *ignored: print('told', flush=True)); print('ready', flush=True)\n"
-    process = start(*RUN, "--interval", "10", "--", sys.executable, "-c", program + "while True: time.sleep(5)")
+    process = start(*RUN, "--interval", "3600", "--", sys.executable, "-c", program + "while True: time.sleep(5)")
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    time.sleep(1.0)
-    before = sum(map(int, Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
-    time.sleep(1.5)
-    after = sum(map(int, Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
-    waited = []
     for _ in range(3):
-        sent = time.monotonic()
         process.send_signal(signal.SIGUSR1)
         assert process.stdout.readline() == "told\n"
-        waited.append(time.monotonic() - sent)
+    before = cpu_ticks(process.pid)
+    idle(1.0)
+    spent = cpu_ticks(process.pid) - before
     process.terminate()
-    process.communicate(timeout=10)
-    assert (after - before) / os.sysconf("SC_CLK_TCK") < 0.15
-    assert min(waited) < 0.1
+    process.communicate(timeout=HANG)
+    assert spent / os.sysconf("SC_CLK_TCK") < 0.1
+
+
+def cpu_ticks(pid: int) -> int:
+    return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
 
 
 def test_a_terminal_that_goes_away_ends_the_command_of_its_leader(tmp_path: Path) -> None:
     """As it ends a command that was started alone; it is told once, and neither of us is left over."""
     told = tmp_path / "told"
     with lost(*COMMAND, *RUN, "--", sys.executable, "-c", TELLS, str(told), "7") as terminal:
-        assert terminal.process.wait(5) == 7
+        assert terminal.process.wait(HANG) == 7
     assert told.read_text() in ("SIGHUP\n", "SIGCONT\n")
     with lost(*COMMAND, *RUN, "--", "sh", "-c", "echo ready; exec sleep 20") as terminal:
-        assert terminal.process.wait(5) == 129
+        assert terminal.process.wait(HANG) == 129
 
 
 def test_a_hang_up_is_told_once(tmp_path: Path) -> None:
     """To a command that goes on after it: with a leader of the session between us the system tells it, and we do not."""
     told = tmp_path / "told"
     arguments = (*COMMAND, *RUN, "--", sys.executable, "-c", TELLS, str(told))
-    with lost(*arguments):
-        until(lambda: told.exists() and "SIGHUP" in told.read_text())
-        time.sleep(0.5)
-        assert sorted(told.read_text().splitlines()) == ["SIGCONT", "SIGHUP"]
+    with lost(*arguments) as terminal:
+        assert sorted(_told_before_another(told, terminal.process.pid)) == ["SIGCONT", "SIGHUP"]
     told.unlink()
-    leader = "import os, signal, subprocess, sys, time; child = subprocess.Popen(sys.argv[1:]); signal.pause()"
-    with lost(sys.executable, "-c", leader, *arguments):
-        until(lambda: told.exists() and "SIGHUP" in told.read_text())
-        time.sleep(0.5)
-        assert told.read_text().splitlines().count("SIGHUP") == 1
-        ours = [int(path.name) for path in Path("/proc").glob("[0-9]*") if str(told).encode() in _words(path)]
-    for pid in ours:
+    leader = "import signal, subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); signal.pause()"
+    with lost(sys.executable, "-c", leader, *arguments) as terminal:
+        pid = int(terminal.raw.split()[0])
+        assert _told_before_another(told, pid).count("SIGHUP") == 1
         os.kill(pid, signal.SIGKILL)
+        for child in _running(str(told)):
+            os.kill(child, signal.SIGKILL)
 
 
-def _words(process: Path) -> bytes:
-    try:
-        return (process / "cmdline").read_bytes()
-    except OSError:
-        return b""
+def _told_before_another(told: Path, pid: int) -> list[str]:
+    """What a command noted, once it has been hung up: everything before another signal, which is passed on last."""
+    wait_for(lambda: told.exists() and "SIGHUP" in told.read_text())
+    os.kill(pid, signal.SIGUSR1)
+    wait_for(lambda: "SIGUSR1" in told.read_text())
+    return told.read_text().split("SIGUSR1")[0].split()
+
+
+def _running(word: str) -> Iterator[int]:
+    """The processes that have this word on their command line."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if word.encode() in (path / "cmdline").read_bytes():
+                yield int(path.name)
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -166,7 +166,7 @@ def test_who_leads_a_session_passes_a_hang_up_on(told: bool, monkeypatch: pytest
 
 def test_a_command_without_a_name() -> None:
     """Is one that is not found."""
-    done = run(*RUN, "--", "", "argument")
+    done = call(*RUN, "--", "", "argument")
     assert (done.returncode, one_line(done.stderr)) == (127, "accelmetrics run: command not found: ''")
 
 
@@ -186,5 +186,5 @@ def test_a_program_for_another_machine(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_bytes(b"\x7fELF\x02\x01\x01\0\0\0\0")
     program.chmod(0o755)
-    done = run(*RUN, "--", str(program))
+    done = call(*RUN, "--", str(program))
     assert (done.returncode, one_line(done.stderr)) == (126, f"accelmetrics run: cannot run {program}: Exec format error")

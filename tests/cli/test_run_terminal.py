@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,12 @@ from tests.cli.shell import COMMAND, environment
 from tests.cli.terminals import Terminal, on_terminal, shell
 from tests.records import snapshot
 from tests.simulators.nvml import NvmlSimulator
+from tests.support.waiting import idle, wait_for
 
 GIB = 2**30
 RUN = ("run", "--interval", "0.1")
-COUNT = "import sys, time\nfor number in range({}): print('line', number, flush=True); time.sleep(0.01)"
+WAIT = "import os, sys, time\ndef wait():\n    while not os.path.exists(sys.argv[1]): time.sleep(0.02)\n"
+"""Defines ``wait()``, which waits until the test lets the program go on."""
 LINE = "GPU0 (H100 80GB HBM3): 93% │ 45.2/80GB │ 27W │ 48°C"
 
 
@@ -34,54 +35,67 @@ def busy(simulator: NvmlSimulator) -> NvmlSimulator:
     return simulator
 
 
-def python(terminal_options: tuple[str, ...], program: str, simulator: NvmlSimulator, **given: int) -> Terminal:
+@pytest.fixture
+def go_on(tmp_path: Path) -> Path:
+    """A program that waits goes on when this file is there."""
+    return tmp_path / "go-on"
+
+
+def python(terminal_options: tuple[str, ...], program: str, simulator: NvmlSimulator, go_on: Path | None = None, **given: int) -> Terminal:
     """A Python program under ``run``, of the first GPU."""
-    arguments = (*RUN, "--gpus", "0", *terminal_options, "--", sys.executable, "-c", program)
+    arguments = (*RUN, "--gpus", "0", *terminal_options, "--", sys.executable, "-c", WAIT + program, str(go_on))
     return on_terminal(*arguments, env=simulator.environment(), **given)
 
 
-def test_the_line(busy: NvmlSimulator) -> None:
+def test_the_line(busy: NvmlSimulator, go_on: Path) -> None:
     """Word for word, on the last row, changing in place; gone at the end."""
-    with python((), "import time; print('hello', flush=True); time.sleep(1.5)", busy) as terminal:
+    with python((), "print('hello', flush=True); wait()", busy, go_on) as terminal:
         terminal.until(f"^{re.escape(LINE)}$")
+        terminal.until("^hello$")
         assert (terminal.lines[0], terminal.lines[-1]) == ("hello", LINE)
         busy.gpu[0].set(gpu_util=7)
         terminal.until(lambda: terminal.lines[-1] == LINE.replace("93%", "7%"))
         assert sum("GPU0" in line for line in terminal.everything) == 1
+        go_on.touch()
         assert terminal.end() == 0
         assert terminal.lines[0] == "hello"
         assert terminal.lines[1].endswith("readings")
         assert not any("│" in line for line in terminal.everything)
 
 
-def test_nothing_is_drawn_over_the_commands_output(busy: NvmlSimulator) -> None:
+def test_nothing_is_drawn_over_the_commands_output(busy: NvmlSimulator, go_on: Path) -> None:
     """Every line of it is there, in order, and no line of ours among them, on the screen or above it."""
-    with python(("--no-summary",), COUNT.format(120), busy) as terminal:
+    program = "for number in range(120):\n    print('line', number, flush=True); time.sleep(0.005)\n    if number == 60: wait()"
+    with python(("--no-summary",), program, busy, go_on) as terminal:
         terminal.until(lambda: terminal.lines[-1] == LINE)
+        go_on.touch()
         assert terminal.end() == 0
         shown = [line for line in terminal.everything if line]
         assert shown == [f"line {number}" for number in range(120)]
 
 
-def test_redrawn_lines_of_the_command_stay_its_own(busy: NvmlSimulator) -> None:
+def test_redrawn_lines_of_the_command_stay_its_own(busy: NvmlSimulator, go_on: Path) -> None:
     """Progress bars go back to the beginning of their line, and up."""
     program = (
-        "import time\n"
         "print()\n"
         "for number in range(30):\n"
-        "    print(f'\\x1b[A\\router {number}\\n\\rinner {number}', end='', flush=True); time.sleep(0.03)\n"
+        "    print(f'\\x1b[A\\router {number}\\n\\rinner {number}', end='', flush=True); time.sleep(0.01)\n"
+        "    if number == 15: wait()\n"
     )
-    with python(("--no-summary",), "print('\\n' * 30)\n" + program, busy) as terminal:
+    with python(("--no-summary",), "print('\\n' * 30)\n" + program, busy, go_on) as terminal:
         terminal.until(lambda: terminal.lines[-1] == LINE)
+        go_on.touch()
         assert terminal.end() == 0
         assert [line for line in terminal.everything if line] == ["outer 29", "inner 29"]
 
 
-def test_the_cursor_and_its_style_stay_where_they_are(busy: NvmlSimulator) -> None:
+def test_the_cursor_and_its_style_stay_where_they_are(busy: NvmlSimulator, go_on: Path) -> None:
     """A prompt in the middle of a line goes on there, in its colour."""
-    program = "import time; print('\\x1b[31mask: ', end='', flush=True); time.sleep(0.8); print('answer\\x1b[0m')"
-    with python(("--no-summary",), program, busy) as terminal:
+    program = "print('\\x1b[31mask: ', end='', flush=True); wait(); print('answer\\x1b[0m')"
+    with python(("--no-summary",), program, busy, go_on) as terminal:
+        terminal.until("^ask:")
         terminal.until(lambda: terminal.lines[-1] == LINE)
+        go_on.touch()
         assert terminal.end() == 0
         assert terminal.lines[0] == "ask: answer"
         assert terminal.colour("answer") == "red"
@@ -107,18 +121,19 @@ def test_keys_are_the_commands(busy: NvmlSimulator) -> None:
 
 
 def test_ctrl_c_reaches_the_command_once(busy: NvmlSimulator) -> None:
-    """The terminal sends it to both; it is not passed on again."""
+    """The terminal sends it to both; it is not passed on again before another signal is."""
     program = (
-        "import signal, time\n"
+        "import signal\n"
         "signal.signal(signal.SIGINT, lambda number, frame: print('interrupted', flush=True))\n"
+        "signal.signal(signal.SIGUSR1, lambda number, frame: sys.exit(9))\n"
         "print('ready', flush=True)\n"
-        "end = time.monotonic() + 1.5\n"
-        "while time.monotonic() < end: time.sleep(0.05)\n"
-        "raise SystemExit(9)\n"
+        "while True: signal.pause()\n"
     )
     with python(("--no-summary",), program, busy) as terminal:
         terminal.until("ready")
         terminal.type("\x03")
+        terminal.until("interrupted")
+        terminal.process.send_signal(signal.SIGUSR1)
         assert terminal.end() == 9
         assert [line for line in terminal.lines if line] == ["ready", "^Cinterrupted"]
 
@@ -128,25 +143,28 @@ def test_ctrl_c_ends_a_command_that_is_ended_by_it(busy: NvmlSimulator) -> None:
     with on_terminal(*RUN, "--", "sleep", "30", env=busy.environment()) as terminal:
         terminal.until("GPU0")
         terminal.type("\x03")
-        assert terminal.end(3) == 130
+        assert terminal.end() == 130
         assert "sleep 30: exit status 130" in terminal.text
         assert terminal.whole_screen_scrolls
         assert terminal.size == (24, 100)
 
 
-def test_ctrl_z_and_fg(busy: NvmlSimulator, tmp_path: Path) -> None:
+def test_ctrl_z_and_fg(busy: NvmlSimulator, tmp_path: Path, go_on: Path) -> None:
     """A real shell has its whole terminal while the command is stopped; both go on together."""
-    (tmp_path / "count.py").write_text(COUNT.format(40).replace("0.01", "0.05"))
+    (tmp_path / "count.py").write_text(
+        f"{WAIT}for number in range(40):\n    print('line', number, flush=True); time.sleep(0.02)\n    if number == 20: wait()\n"
+    )
     with shell(env=busy.environment()) as terminal:
-        terminal.type(f"am run --interval 0.1 --gpus 0 --no-summary -- {sys.executable} {tmp_path}/count.py\r")
+        terminal.type(f"am run --interval 0.1 --gpus 0 --no-summary -- {sys.executable} {tmp_path}/count.py {go_on}\r")
         terminal.until(lambda: terminal.lines[-1] == LINE)
         terminal.type("\x1a")
         terminal.until("Stopped")
         terminal.until(lambda: (terminal.size, terminal.whole_screen_scrolls) == ((24, 100), True))
         assert not any(LINE in line for line in terminal.everything)
-        before = len(terminal.everything)
-        time.sleep(0.3)
-        assert len(terminal.everything) == before
+        go_on.touch()
+        terminal.type("echo mine\r")
+        terminal.until("^mine$")
+        assert not any(line.startswith("line 21") for line in terminal.everything)
         terminal.type("fg\r")
         terminal.until(lambda: terminal.lines[-1] == LINE)
         assert terminal.size == (23, 100)
@@ -182,24 +200,24 @@ def test_a_window_of_another_size(busy: NvmlSimulator) -> None:
         assert terminal.whole_screen_scrolls
 
 
-def test_one_below_another_draws_one_line(busy: NvmlSimulator) -> None:
+def test_one_below_another_draws_one_line(busy: NvmlSimulator, go_on: Path) -> None:
     """The outer one."""
-    inner = (*COMMAND, *RUN, "--gpus", "0", "--no-summary", "--", "sh", "-c", "stty size; sleep 1")
+    script = f"stty size; until [ -e {go_on} ]; do sleep 0.05; done"
+    inner = (*COMMAND, *RUN, "--gpus", "0", "--no-summary", "--", "sh", "-c", script)
     with on_terminal(*RUN, "--gpus", "0", "--no-summary", "--", *inner, env=busy.environment()) as terminal:
         terminal.until(lambda: terminal.lines[-1] == LINE)
         terminal.until("^23 100$")
         assert sum("GPU0" in line for line in terminal.lines) == 1
+        go_on.touch()
         assert terminal.end() == 0
         assert terminal.size == (24, 100)
 
 
-def test_a_job_in_the_background_draws_nothing(busy: NvmlSimulator) -> None:
-    """The terminal is somebody else's."""
+def test_a_job_in_the_background_draws_nothing(busy: NvmlSimulator, tmp_path: Path) -> None:
+    """The terminal is another job's, however many readings pass."""
+    script = f"sh -c 'until [ $(wc -l < {tmp_path}/run.jsonl) -ge 5 ]; do sleep 0.05; done'"
     with shell(env=busy.environment()) as terminal:
-        terminal.type("am run --interval 0.1 --no-summary -- sleep 1 &\r")
-        terminal.until(r"Done|^\$$")
-        time.sleep(1.3)
-        terminal.type("clear; stty size\r")
+        terminal.type(f"am run --interval 0.05 --exporter jsonl:{tmp_path}/run.jsonl --no-summary -- {script} & wait; clear; stty size\r")
         terminal.until(r"^24 100$")
         assert "│" not in terminal.raw.decode()
 
@@ -212,18 +230,19 @@ def test_no_line(busy: NvmlSimulator, tmp_path: Path, how: str) -> None:
     rows = 2 if how == "low" else 24
     with (tmp_path / "errors").open("w") as errors:
         streams: dict[str, Any] = {"stderr": errors} if how == "redirected" else {}
-        arguments = (*RUN, "--no-summary", *options, "--", "sh", "-c", "stty size; sleep 0.5")
+        arguments = (*RUN, "--no-summary", *options, "--", "sh", "-c", "stty size; sleep 0.3")
         with on_terminal(*arguments, env=env, rows=rows, **streams) as terminal:
             assert terminal.end() == 0
             assert terminal.raw == f"{rows} 100\r\n".encode()
 
 
-def test_the_line_while_standard_output_goes_elsewhere(busy: NvmlSimulator, tmp_path: Path) -> None:
+def test_the_line_while_standard_output_goes_elsewhere(busy: NvmlSimulator, tmp_path: Path, go_on: Path) -> None:
     """Standard error is what counts; the file has the command's bytes alone."""
     with (tmp_path / "out").open("wb") as out:
-        arguments = (*RUN, "--gpus", "0", "--", sys.executable, "-c", "import time; print('data'); time.sleep(0.7)")
+        arguments = (*RUN, "--gpus", "0", "--", sys.executable, "-c", WAIT + "print('data'); wait()", str(go_on))
         with on_terminal(*arguments, env=busy.environment(), stdout=out) as terminal:
             terminal.until(lambda: terminal.lines[-1] == LINE)
+            go_on.touch()
             assert terminal.end() == 0
     assert (tmp_path / "out").read_bytes() == b"data\n"
 
@@ -246,7 +265,7 @@ def test_an_error_of_ours_leaves_the_terminal_whole(busy: NvmlSimulator, tmp_pat
         "module.live_line = live_line\n"
     )
     path = f"{tmp_path}:{environment()['PYTHONPATH']}"
-    with on_terminal(*RUN, "--", "sleep", "1", env={**busy.environment(), "PYTHONPATH": path}) as terminal:
+    with on_terminal(*RUN, "--", "sleep", "0.2", env={**busy.environment(), "PYTHONPATH": path}) as terminal:
         assert terminal.end() == 1
         assert "RuntimeError: a mistake" in terminal.text
         assert (terminal.size, terminal.whole_screen_scrolls) == ((24, 100), True)
@@ -257,7 +276,7 @@ def test_a_signal_ends_it_with_the_terminal_whole(busy: NvmlSimulator) -> None:
     with on_terminal(*RUN, "--", "sleep", "30", env=busy.environment()) as terminal:
         terminal.until("GPU0")
         terminal.process.send_signal(signal.SIGTERM)
-        assert terminal.end(5) == 143
+        assert terminal.end() == 143
         assert (terminal.size, terminal.whole_screen_scrolls) == ((24, 100), True)
 
 
@@ -295,7 +314,7 @@ def test_what_a_device_does_not_say_is_left_out() -> None:
 
 def test_the_host_where_there_is_no_device() -> None:
     """Its processors, its memory, the command's."""
-    with on_terminal(*RUN, "--backends", "host", "--", "sleep", "2") as terminal:
+    with on_terminal(*RUN, "--backends", "host", "--", "sleep", "3600") as terminal:
         terminal.until(lambda: re.fullmatch(r"CPU \d+% │ memory \d+% │ command \d+ MiB", terminal.lines[-1]) is not None)
 
 
@@ -309,9 +328,9 @@ def test_stopped_output_stops_nothing_else(busy: NvmlSimulator, tmp_path: Path) 
     with python(("--no-summary",), program, busy) as terminal:
         terminal.until(lambda: terminal.lines[-1] == LINE)
         terminal.type("\x13")
-        time.sleep(0.5)  # several readings, none of which is waited for
+        idle(0.3)  # several readings, none of which is waited for
         terminal.process.send_signal(signal.SIGUSR1)
-        terminal.until((tmp_path / "told").exists, 3)
+        wait_for((tmp_path / "told").exists)
         terminal.type("\x11\r")
         assert terminal.end() == 0
         assert terminal.whole_screen_scrolls

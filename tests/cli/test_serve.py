@@ -6,7 +6,6 @@ import base64
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +15,10 @@ from urllib.request import Request, urlopen
 import pytest
 
 from accelmetrics.schemas.snapshot import Snapshot
-from tests.cli.shell import COMMAND, environment, run, start
+from tests.cli.shell import COMMAND, call, environment, start
 from tests.cli.terminals import on_terminal
 from tests.simulators.nvml import NvmlSimulator
+from tests.support.waiting import HANG, wait_for
 
 
 @contextmanager
@@ -32,13 +32,13 @@ def serving(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str]
         yield program, line.split()[-1].removesuffix("/metrics")
     finally:
         program.kill()
-        program.communicate(timeout=10)
+        program.communicate(timeout=HANG)
 
 
 def get(url: str, user: str = "") -> tuple[int, str]:
     headers = {"Authorization": "Basic " + base64.b64encode(user.encode()).decode()} if user else {}
     try:
-        with urlopen(Request(url, headers=headers), timeout=5) as answer:
+        with urlopen(Request(url, headers=headers), timeout=HANG) as answer:
             return answer.status, answer.read().decode()
     except HTTPError as error:
         with error:
@@ -46,10 +46,7 @@ def get(url: str, user: str = "") -> tuple[int, str]:
 
 
 def ready(base: str) -> None:
-    by = time.monotonic() + 15
-    while get(f"{base}/-/ready")[0] != 200:
-        assert time.monotonic() < by, "it never became ready"
-        time.sleep(0.05)
+    wait_for(lambda: get(f"{base}/-/ready")[0] == 200, what="it never became ready")
 
 
 def test_every_path_answers() -> None:
@@ -76,7 +73,12 @@ def test_other_names_are_served() -> None:
 def test_a_password_is_asked_for(tmp_path: Path) -> None:
     """Only who has it is let in; the file holds no password."""
     line = subprocess.run(
-        [*COMMAND, "serve", "--make-password", "prom"], input="open sesame\n", env=environment(), text=True, capture_output=True, timeout=30
+        [*COMMAND, "serve", "--make-password", "prom"],
+        input="open sesame\n",
+        env=environment(),
+        text=True,
+        capture_output=True,
+        timeout=HANG,
     ).stdout
     assert line.startswith("prom:scrypt$")
     assert "sesame" not in line
@@ -101,7 +103,7 @@ def test_what_is_no_password(given: bytes | None, said: str) -> None:
     """Nothing, no line, bytes that no client could send, a closed stream: one line says so, and nothing is printed."""
     command = [*COMMAND, "serve", "--make-password", "prom"]
     closed = ["sh", "-c", 'exec "$@" <&-', "sh", *command]
-    done = subprocess.run(closed if given is None else command, input=given, env=environment(), capture_output=True, timeout=30)
+    done = subprocess.run(closed if given is None else command, input=given, env=environment(), capture_output=True, timeout=HANG)
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.decode().startswith(f"accelmetrics serve: {said}") and done.stderr.count(b"\n") == 1
 
@@ -118,20 +120,18 @@ def test_an_empty_password_at_a_terminal() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_is_stopped_by_a_signal(number: signal.Signals) -> None:
-    """Both are how it ends: the status is 0, within two seconds."""
+    """Both are how it ends: the status is 0."""
     with serving("--backends", "host") as (program, base):
         ready(base)
-        began = time.monotonic()
         program.send_signal(number)
-        assert program.wait(timeout=10) == 0
-        assert time.monotonic() - began < 3
+        assert program.wait(timeout=HANG) == 0
 
 
 def test_a_port_in_use_is_told() -> None:
     """One line says which port, and the status is 1."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run("serve", "--listen", f"127.0.0.1:{port}", "--backends", "host")
+        done = call("serve", "--listen", f"127.0.0.1:{port}", "--backends", "host")
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert f"cannot listen on 127.0.0.1:{port}" in line
@@ -150,7 +150,7 @@ def test_it_does_not_say_that_it_serves_when_it_does_not(option: str, value: str
     """Whatever keeps it from listening is one line, and the status is 1."""
     (tmp_path / "binary").write_bytes(b"ada:\xff")
     listen = () if option == "--listen" else ("--listen", "127.0.0.1:0")
-    done = run("serve", *listen, option, value if option == "--listen" else str(tmp_path / value), "--backends", "host")
+    done = call("serve", *listen, option, value if option == "--listen" else str(tmp_path / value), "--backends", "host")
     (line,) = done.stderr.splitlines()
     assert done.returncode == 1
     assert "cannot listen on " in line and words in line
@@ -167,6 +167,6 @@ def test_it_does_not_say_that_it_serves_when_it_does_not(option: str, value: str
 )
 def test_what_cannot_be_meant_is_refused(arguments: list[str], words: str) -> None:
     """Before anything listens."""
-    done = run("serve", *arguments)
+    done = call("serve", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr

@@ -11,15 +11,16 @@ import pytest
 
 from accelmetrics.cli.streams import number_of
 from tests.cli.shell import COMMAND, document, documents, environment
+from tests.support.waiting import HANG
 
 DUMP = ("dump", "--backends", "host", "--settle", "0", "--json")
-RECORD = ("record", "--backends", "host", "--interval", "0.2", "--duration", "0.7")
+RECORD = ("record", "--backends", "host", "--interval", "0.1", "--duration", "0.4")
 
 
 def shell(line: str, directory: Path) -> subprocess.CompletedProcess[str]:
     """Run a line of a shell in which ``am`` is the command."""
     script = f'am() {{ {" ".join(COMMAND)} "$@"; }}; {line}'
-    return subprocess.run(["bash", "-c", script], cwd=directory, env=environment(), capture_output=True, text=True, timeout=30)
+    return subprocess.run(["bash", "-c", script], cwd=directory, env=environment(), capture_output=True, text=True, timeout=HANG)
 
 
 def test_which_paths_lead_to_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,10 +80,10 @@ def test_records_on_standard_output(tmp_path: Path) -> None:
     shell(f"(echo before; am {' '.join(RECORD)} --no-console --exporter jsonl:/dev/stdout) > out 2> err", tmp_path)
     before, *lines = (tmp_path / "out").read_text().splitlines()
     assert (before, (tmp_path / "err").read_text()) == ("before", "")
-    assert len([json.loads(line)["timestamp"] for line in lines]) >= 4
+    assert len([json.loads(line)["timestamp"] for line in lines]) >= 2
     piped = shell(f"am {' '.join(RECORD)} --no-console --exporter csv:/dev/stdout | cat", tmp_path)
     head, *rows = piped.stdout.splitlines()
-    assert head.startswith("timestamp,") and len(rows) >= 4 and piped.stderr == ""
+    assert head.startswith("timestamp,") and len(rows) >= 2 and piped.stderr == ""
 
 
 def test_records_and_the_console_side_by_side(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_records_and_the_console_side_by_side(tmp_path: Path) -> None:
     shell(f"am {' '.join(RECORD)} --exporter jsonl:/dev/stdout --exporter console > out 2> err", tmp_path)
     lines = (tmp_path / "out").read_text().splitlines()
     records = sum(line.startswith('{"schema_version"') and bool(json.loads(line)) for line in lines)
-    assert records >= 4
+    assert records >= 2
     assert sum(line.startswith("Host Monitor") for line in lines) == 2 * records
     assert (tmp_path / "err").read_text() == ""
 

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -15,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.cli.pictures import Kept
-from tests.cli.shell import document, environment, on_path, one_line, run, start
+from tests.cli.shell import call, document, environment, on_path, one_line, start
 from tests.cli.terminals import Terminal, on_terminal, shell
 from tests.simulators.nvml import NvmlSimulator
+from tests.support.waiting import HANG
 
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?25h\x1b[?1049l"
 KEYS = "q quit   s save   r reset history"
@@ -124,17 +124,18 @@ def test_a_place_that_has_gone_is_said(simulator: NvmlSimulator, tmp_path: Path)
 
 def test_r_resets_the_history(watched: Terminal) -> None:
     """It begins anew."""
-    watched.until(r"GPU0 .*[▁-█]{12}$")
+    watched.until(r"GPU0 .*[▁-█]{8}$")
     watched.type("r")
-    watched.until(r"GPU0 .*°C( +[▁-█]{1,6})?$")
+    watched.until(r"GPU0 .*°C( +[▁-█]{1,4})?$")
 
 
 def test_other_keys_do_nothing(watched: Terminal) -> None:
     """Arrow and function keys send letters too, behind an escape."""
+    watched.until(r"GPU0 .*[▁-█]{3}$")
     watched.type("\x1b[A\x1bOQ\x1bOR\x1bOS\x1b[15~\x1bq?x \r")
-    time.sleep(0.5)
-    assert watched.process.poll() is None
-    watched.until("GPU0")
+    drawn = watched.raw.count(b"\x1b[H")
+    watched.until(lambda: watched.raw.count(b"\x1b[H") > drawn + 3)
+    assert re.search(r"GPU0 .*[▁-█]{4,}$", watched.text, re.MULTILINE), "the history goes on"
     watched.type("Q")
     assert watched.end() == 0
 
@@ -224,7 +225,7 @@ def test_lines_where_there_is_no_terminal(simulator: NvmlSimulator) -> None:
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(3)]
     process.send_signal(signal.SIGTERM)
-    rest, errors = process.communicate(timeout=10)
+    rest, errors = process.communicate(timeout=HANG)
     assert (process.returncode, errors) == (0, "")
     assert {re.sub(r"[\d.]+%", "%", line) for line in [*lines, *rest.splitlines(keepends=True)]} == {
         "GPU Monitor - GPU0: %/% | GPU1: %/%\n"
@@ -248,7 +249,7 @@ def test_a_reader_that_has_gone_ends_it() -> None:
     process.stdout.close()
     with process.stderr:
         assert process.stderr.read() == ""
-    assert process.wait(10) == 141
+    assert process.wait(HANG) == 141
 
 
 def test_without_rich_a_terminal_is_told_how_to_get_it(tmp_path: Path) -> None:
@@ -263,7 +264,7 @@ def test_without_rich_a_terminal_is_told_how_to_get_it(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline().startswith("Host Monitor - CPU ")
     process.terminate()
-    process.communicate(timeout=10)
+    process.communicate(timeout=HANG)
     assert process.returncode == 0
 
 
@@ -280,7 +281,7 @@ def test_without_rich_a_terminal_is_told_how_to_get_it(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_used_is_refused(arguments: list[str], said: str) -> None:
     """In a line, with status 2."""
-    done = run("watch", *arguments)
+    done = call("watch", *arguments)
     assert done.returncode == 2
     assert said in one_line(done.stderr)
 
@@ -292,9 +293,7 @@ def test_a_hung_driver_holds_neither_the_keys_nor_the_end(simulator: NvmlSimulat
     with on_terminal("watch", "--timeout", "0.3", env=simulator.environment()) as terminal:
         terminal.until("host  cpu")
         terminal.type("q")
-        started = time.monotonic()
         assert terminal.end() == 0
-        assert time.monotonic() - started < 3
         assert left(terminal)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -39,9 +38,7 @@ def test_in_the_background_without_keys_it_prints_lines(simulator: NvmlSimulator
     with shell(env=simulator.environment()) as terminal:
         terminal.type("am watch --interval 0.1 </dev/null &\r")
         terminal.until("GPU Monitor - GPU0: ")
-        terminal.type("kill %1\r")
-        time.sleep(0.5)
-        terminal.type("clear; echo still here\r")
+        terminal.type("kill %1; wait; clear; echo still here\r")
         terminal.until("^still here$")
         assert ENTER not in terminal.raw
 
@@ -54,10 +51,9 @@ def test_sent_to_the_background_it_leaves_the_screen_alone_until_it_is_back(simu
         terminal.type("\x1a")
         terminal.until("Stopped")
         terminal.type("bg\r")
-        time.sleep(0.7)
         terminal.type("clear; echo mine\r")
         terminal.until("^mine$")
-        time.sleep(0.4)
+        simulator.wait_for("nvmlDeviceGetPowerUsage", 0, count=simulator.calls()["nvmlDeviceGetPowerUsage", 0] + 4)
         assert terminal.raw.count(ENTER) == terminal.raw.count(LEAVE) == 1
         terminal.type("fg\r")
         terminal.until("GPU1")

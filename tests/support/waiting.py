@@ -39,6 +39,11 @@ def wait_for(condition: Callable[[], T], limit: float = HANG, what: str | Callab
     return found
 
 
+def idle(seconds: float) -> None:
+    """Let time pass in which a test counts what happens of itself, such as CPU time. Never to wait for something."""
+    time.sleep(seconds)
+
+
 class Gate:
     """A call that hangs until it is released; takes any arguments.
 

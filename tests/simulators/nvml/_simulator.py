@@ -327,7 +327,7 @@ class NvmlSimulator:
         """Counts from 0 again."""
         self._control.reset_calls()
 
-    def wait_for(self, function: str, gpu: int | None = None, count: int = 1, timeout: float = 10.0) -> None:
+    def wait_for(self, function: str, gpu: int | None = None, count: int = 1, timeout: float = 30.0) -> None:
         """Waits until a function was called that often; a call that hangs counts when it begins."""
         deadline = time.monotonic() + timeout
         while self.calls().get((function, gpu), 0) < count:
