@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -37,7 +37,7 @@ def portable_driver(clock: Clock = time.monotonic, psutil: Any = None) -> HostDr
 
     def collectors(options: ReadOptions) -> list[CachedCollector]:
         processes = PsutilProcesses(psutil, options.pid)
-        disks = DiskCollector(_reading(disk_io, psutil), every_disk)
+        disks = DiskCollector(_reading(disk_io, psutil), lambda stats: (tuple(stats), tuple(stats)))
         network = NetworkCollector(_reading(traffic, psutil), is_loopback)
         usage = partial(file_system_usage, psutil)
         linux_only = ("cgroup", "tcp", "temperature", "power")
@@ -48,15 +48,10 @@ def portable_driver(clock: Clock = time.monotonic, psutil: Any = None) -> HostDr
             CachedCollector("filesystems", "the file systems", partial(collect_filesystems, usage, options.disk_paths)),
             CachedCollector("disks", "psutil.disk_io_counters", disks),
             CachedCollector("network", "psutil.net_io_counters", network),
-            *(CachedCollector(group, group, absent) for group in linux_only),
+            *(CachedCollector(group, group, partial(ReadContext.fail, why=_LINUX_ONLY)) for group in linux_only),
         ]
 
     return HostDriver("psutil", collectors, lambda: None, clock)
-
-
-def absent(context: ReadContext) -> None:
-    """Put no value: the group is read on Linux only."""
-    context.fail(_LINUX_ONLY)
 
 
 def _reading(read: Callable[[Any], T], psutil: Any) -> Callable[[], T]:
@@ -105,11 +100,6 @@ def disk_io(psutil: Any) -> dict[str, DiskIo]:
     return {name: DiskIo((io.read_bytes, io.write_bytes), (0, 0)) for name, io in counters.items()}
 
 
-def every_disk(stats: dict[str, DiskIo]) -> tuple[Iterable[str], Iterable[str]]:
-    """All that psutil lists, with keys of their own and in the sum."""
-    return tuple(stats), tuple(stats)
-
-
 def traffic(psutil: Any) -> dict[str, tuple[int, int]]:
     """Bytes received and sent by interface."""
     counters = psutil.net_io_counters(pernic=True, nowrap=False)
@@ -148,7 +138,7 @@ class PsutilProcesses:
         except self._psutil.Error:
             return None
 
-    def descendants(self, root: Process, progress: list[Any]) -> list[Process]:
+    def descendants(self, progress: list[Any]) -> list[Process]:
         """Read everything below the process; those that end or may not be read cost themselves only."""
         found = []
         try:

@@ -4,10 +4,6 @@
 its affinity). A process that has ended takes these keys with it, as ``not_in_use``: nothing is broken, there is just nothing
 left to measure. A later process of the same number is told apart by its start and is not mistaken for it.
 
-The kernel lists the children of every thread in ``/proc/<pid>/task/<tid>/children`` where it was built with
-``CONFIG_PROC_CHILDREN``, as distributions do: the cost follows the number of descendants and not the host's. Elsewhere the
-parents of all processes are read in one pass.
-
 CPU time in ``/proc`` is cut to clock ticks of 10 ms, a tenth of an interval at ten readings a second; the process's CPU clock
 has nanoseconds. It is asked by number, so only where ``/proc`` numbers processes as we do.
 """
@@ -20,7 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accelmetrics.backends.host.collector import FIRST, MIB, SLOW_PACE, TOO_SOON, ReadContext, count
-from accelmetrics.backends.kit.system import Files, list_directory, read_once, system_path
+from accelmetrics.backends.kit.processes import descendants
+from accelmetrics.backends.kit.system import Files, read_once, system_path
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 if TYPE_CHECKING:
@@ -155,59 +152,10 @@ class LinuxProcesses:
         """First and last of each range of CPUs that the process may run on. Raises as ``root`` does."""
         return parse_allowed(read_once(f"/proc/{self._pid}/status"))
 
-    def descendants(self, root: Process, progress: list[Any]) -> list[Process]:
-        """Read everything below the process. What has ended but is not waited for is still listed.
-
-        Args:
-            root: The process.
-            progress: Grows with each process that is read.
-        """
-        has_lists = _thread_children(root.pid, root.pid) is not None
-        children = _children_by_thread if has_lists else self._children_by_pass(progress)
-        seen = {root.pid}
-        found: list[Process] = []
-        waiting = [root]
-        while waiting:
-            for child in children(waiting.pop()):
-                progress.append(None)
-                process = None if child in seen else self.look(child)
-                seen.add(child)
-                if process is not None:
-                    found.append(process)
-                    waiting.append(process)
-        return found
-
-    def _children_by_pass(self, progress: list[Any]) -> Callable[[Process], list[int]]:
-        by_parent: dict[int, list[int]] = {}
-        for name in list_directory("/proc"):
-            progress.append(None)
-            process = self.look(int(name)) if _is_number(name) else None
-            if process is not None:
-                by_parent.setdefault(process.parent, []).append(process.pid)
-        return lambda process: by_parent.get(process.pid, [])
-
-
-def _is_number(name: str | bytes) -> bool:
-    return name.isdigit() and len(name) < 10
-
-
-def _children_by_thread(process: Process) -> list[int]:
-    if process.threads == 1:
-        return _thread_children(process.pid, process.pid) or []
-    found: list[int] = []
-    for thread in list_directory(f"/proc/{process.pid}/task"):
-        if _is_number(thread):
-            found += _thread_children(process.pid, int(thread)) or []
-    return found
-
-
-def _thread_children(pid: int, thread: int) -> list[int] | None:
-    """Numbers of the processes that one thread started; None when the kernel has no such list, or the thread ended."""
-    try:
-        words = read_once(f"/proc/{pid}/task/{thread}/children").split()
-    except OSError:
-        return None
-    return [int(word) for word in words if _is_number(word)]
+    def descendants(self, progress: list[Any]) -> list[Process]:
+        """Read everything below the process; ``progress`` grows with each process that is looked at."""
+        pids = descendants(self._pid, progress)[1:]
+        return [process for pid in pids if (process := self.look(pid)) is not None]
 
 
 class TreeCpuTime:
@@ -305,7 +253,7 @@ class ProcessCollector:
             return
         now = context.clock()
         elapsed = now - self._then if self._start is not None else 0.0
-        members = [root, *self._processes.descendants(root, context.progress)] if self._children else [root]
+        members = [root, *self._processes.descendants(context.progress)] if self._children else [root]
         possible = elapsed * 1e9 * (len(context.online) or os.cpu_count() or 1) + _NOISE * len(members)
         used, members = self._time.advance(members, possible)
         context.put("cpu", FIRST if self._start is None else self._share(context, used, elapsed, possible))

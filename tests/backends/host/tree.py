@@ -115,7 +115,8 @@ class HostTree:
         """One process with its entry, its CPUs and the list of its children (None: a kernel without such lists)."""
         head = f"{pid} ({name}) {state} {parent} {pid} {pid} 0 -1 4194560 100 0 0 0 {ticks} 0 {waited} 0 20 0 {threads} 0 {start}"
         self.write(f"/proc/{pid}/stat", f"{head} 12345678 {pages} 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0\n")
-        self.write(f"/proc/{pid}/status", f"Name:\t{name}\nCpus_allowed:\tff\nCpus_allowed_list:\t0-7\nMems_allowed_list:\t0\n")
+        cpus = "Cpus_allowed:\tff\nCpus_allowed_list:\t0-7"
+        self.write(f"/proc/{pid}/status", f"Name:\t{name}\nPPid:\t{parent}\n{cpus}\nMems_allowed_list:\t0\n")
         if children is not None:
             self.children(pid, pid, children)
 
