@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Reason, Sampler, Snapshot
-from accelmetrics.sampling.session import Session
+from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.schemas.catalogue import match
 from tests.sampling.conftest import until
 from tests.simulators.nvml import Crash, NvmlSimulator, SimulatorUnavailable
@@ -26,7 +26,7 @@ PACE = 2.0
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has sampled yet: no number was given out."""
-    monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", Session())
+    monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", SourceRegistry())
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.backends.apple import machine
 from accelmetrics.backends.clock import SYSTEM_CLOCK
-from accelmetrics.sampling.session import Session
+from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.schemas.catalogue import find
 from tests.backends.apple.conftest import MAC
 from tests.simulators.amdgpu import Tree
@@ -90,7 +90,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
     root = tmp_path / "root"
     root.mkdir()
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(root))
-    monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", Session())
+    monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", SourceRegistry())
 
     def read(backend: str, facts: dict[str, float], **options: object) -> Source:
         with Sampler([backend], timeout=5.0, **options) as sampler:  # type: ignore[arg-type]

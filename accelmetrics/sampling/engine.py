@@ -1,9 +1,9 @@
-"""One reading of everything within a deadline: ask all sources side by side, wait, take what has come.
+"""One reading of everything within a deadline: ask all sources side by side, wait, take what has arrived.
 
-The wait is made of short slices. After each the lanes that are still at work are looked at: one that makes no more steps
-is stuck in a call, and is disowned so that another can go on with the rest. Only time during which this thread itself got
-to run on time counts towards the deadline and towards anybody's patience: a slice that took far longer than asked for
-says that the interpreter was busy elsewhere, not that a driver hangs. Such a reading is late, and counted as that.
+The wait is made of short slices. After each the workers that are still busy are looked at: one whose call makes no progress is stuck,
+and is abandoned so that another can go on with the rest. Only time during which this thread itself ran on time counts towards the
+deadline and towards a reader's patience: a slice that took far longer than asked for says that the interpreter was busy elsewhere,
+not that a driver hangs. Such a reading is late, and counted as that.
 """
 
 from __future__ import annotations
@@ -11,27 +11,25 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from accelmetrics.backends.contract import Backend, Reading
-from accelmetrics.sampling.assemble import Page
-from accelmetrics.sampling.cursor import Cursor, Gate
-from accelmetrics.sampling.inventory import Inventory, Seen
-from accelmetrics.sampling.options import Options
-from accelmetrics.sampling.post import Post
-from accelmetrics.sampling.selection import Selection
-from accelmetrics.sampling.session import Session
-from accelmetrics.sampling.source import Source
+from accelmetrics.backends.contract import Backend
+from accelmetrics.sampling.devices import DeviceRegistry, Numbering
+from accelmetrics.sampling.options import Options, Selection
+from accelmetrics.sampling.reader import SourceReader
+from accelmetrics.sampling.snapshot_builder import Entry, SnapshotBuilder
+from accelmetrics.sampling.sources import ManagedSource, SourceRegistry
+from accelmetrics.sampling.workers import CountDownLatch
+from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 SLICES = 40
 """Into how many slices a wait is divided."""
 LONGEST_SLICE = 0.025
-"""Seconds: a take-over is decided at the end of one."""
+"""Seconds: a stuck worker is found at the end of a slice."""
 FIRST_PATIENCE, LATER_PATIENCE = 0.6, 0.15
-"""Shares of the deadline: how long a flight may stand still before its lane is disowned, the first time and after that."""
+"""Shares of the deadline for which a call may stand still before its worker is abandoned, the first time and after that."""
 STARVED = 0.1
 """Share of a wait by which slices overran, above which the interpreter counts as busy elsewhere."""
 WAKE_UP = 0.002
@@ -65,208 +63,196 @@ class Statistics(NamedTuple):
     late: int = 0
 
 
-class _Wait(NamedTuple):
-    """How a wait went: whether the interpreter was busy elsewhere, and whether the deadline passed."""
-
-    starved: bool
-    overdue: bool
-
-
 class ThreadEngine:
     """Takes snapshots in this process.
 
     Args:
-        session: Whose sources to use.
+        registry: Whose sources to use.
         backends: Which backends, in numbering order.
         forced: Names of those that are opened whatever detection says.
         options: What to read, and how long to wait.
-        seen: Device numbers that users know already, from an earlier process.
+        numbering: Device numbers that users know already, from an earlier process.
+
+    Attributes:
+        readers: The readers of its sources, in the order of the backends.
+        devices: The numbering of their devices.
     """
 
     def __init__(
         self,
-        session: Session,
+        registry: SourceRegistry,
         backends: Sequence[Backend],
         forced: frozenset[str],
         options: Options,
-        seen: Sequence[Seen] = (),
+        numbering: Numbering | None = None,
     ) -> None:
         self.statistics = Statistics()
-        self._session = session
+        self.readers: list[SourceReader] = []
+        self.devices = DeviceRegistry()
+        self._registry = registry
         self._backends = tuple(backends)
         self._forced = forced
         self._options = options
         self._selection = Selection(options.gpus)
-        self._seen = seen
+        self._numbering = numbering
         self._hostname = hostname()
-        self._lock = threading.Lock()
+        self._locks: dict[int, threading.Lock] = {}
         self._epoch = -1
-        self._sources: list[Source] = []
-        self._posts: list[Post] = []
         self._first = True
-        self._places: tuple[DeviceSlot, ...] = ()
-        self._page = Page()
-        self._inventory = Inventory()
+        self._slots: Sequence[DeviceSlot] = ()
+        self._names = tuple(backend.name for backend in backends)
+        self._all_open = False
+        self._builder = SnapshotBuilder()
         self._unchecked = False
         self._last: Snapshot | None = None
         self._last_began = 0.0
-        self._finalizer: weakref.finalize[..., ThreadEngine] = weakref.finalize(self, session.abandon, [])
-        session.consumers.add(self)
 
-    def take(self) -> Snapshot:
-        """One snapshot. Safe from any thread: who comes while another one samples takes part in what is left of the time."""
-        self._session.check()
+    def sample(self) -> Snapshot:
+        """Take one snapshot. Safe from any thread: one that waited for another's reading takes part in what is left of the time."""
+        registry, timeout = self._registry, self._options.timeout
+        if registry.pid != os.getpid():  # a fork made from C bypasses Python's hooks
+            registry.after_fork()
         called = time.monotonic()
-        with self._lock:
+        with self._locks.get(registry.epoch) or self._new_lock():
             if self._last is not None and self._last_began >= called:
                 return self._last
-            self._settle_in()
+            if self._epoch != registry.epoch:
+                self._join_sources()
             self._last_began = began = time.monotonic()
-            left = max(self._options.timeout - (began - called), SHORTEST_TURN * self._options.timeout)
-            first, self._first = self._first, False
-            until = self._open(first, began + left)
-            if not first:
-                left = max(began + left - time.monotonic(), SHORTEST_TURN * self._options.timeout)
-            self._last = self._read(until, left)
+            deadline = began + max(timeout - (began - called), SHORTEST_TURN * timeout)
+            until = 0.0
+            if self._first:
+                self._open_first()
+                until = time.monotonic() + self._options.open_timeout
+                deadline = time.monotonic() + (deadline - began)
+            elif not self._all_open:
+                until = self._open_due(deadline)
+                deadline = max(deadline, time.monotonic() + SHORTEST_TURN * timeout)
+            self._last = self._read(until, deadline - time.monotonic())
             return self._last
 
     def close(self) -> None:
         """Give the sources back."""
-        with self._lock:
-            sources, self._sources, self._posts = self._sources, [], []
-            self._epoch = -1
-            self._first = True
-            self._last = None
-            self._finalizer.detach()
-        self._session.release(sources)
+        with self._locks.get(self._registry.epoch) or self._new_lock():
+            readers, self.readers = self.readers, []
+            self._epoch, self._last = -1, None
+            self._registry.release(readers)
 
-    def sources(self) -> list[Source]:
-        """The sources, for ``doctor``."""
-        self._session.check()
-        with self._lock:
-            self._settle_in()
-            return list(self._sources)
+    def _new_lock(self) -> threading.Lock:
+        """One lock per epoch: after a fork, another thread of the parent may hold the parent's for ever."""
+        return self._locks.setdefault(self._registry.epoch, threading.Lock())
 
-    def numbering(self) -> list[Seen]:
-        """The device numbers given out so far, for another process to go on from."""
-        return self._inventory.export()
+    def _join_sources(self) -> None:
+        """Join the registry's sources: at first, and again in the child of a fork."""
 
-    def after_fork(self) -> None:
-        """Replace the lock, which another thread may have held when the process forked."""
-        self._lock = threading.Lock()
+        def join(source: ManagedSource, devices: DeviceRegistry) -> SourceReader:
+            return SourceReader(source, devices, self._options, self._selection, source.backend.name in self._forced)
 
-    def _settle_in(self) -> None:
-        """Take the session's sources: at first, and again in the child of a fork."""
-        if self._epoch == self._session.epoch:
-            return
-        self._sources, inventory = self._session.acquire(self._backends)
-        self._finalizer.detach()
-        self._finalizer = weakref.finalize(self, self._session.abandon, self._sources)
-        self._finalizer.atexit = False
-        inventory.restore(self._seen)
-        self._posts = [
-            Post(source, inventory, self._options, self._selection, source.backend.name in self._forced) for source in self._sources
-        ]
-        self._inventory = inventory
+        self.devices, self.readers = self._registry.acquire(self._backends, join)
+        if self._numbering is not None:
+            self.devices.restore(self._numbering)
         self._first = True
         self._unchecked = self._options.gpus is not None
         self._last = None
-        self._epoch = self._session.epoch
+        self._epoch = self._registry.epoch
 
-    def _open(self, first: bool, deadline: float) -> float:
-        """Begin to open what is due, and wait: long the first time, within the deadline after that.
-
-        Args:
-            first: Whether this is the first reading.
-            deadline: When a later reading must be done, on the machine's monotonic clock.
-
-        Returns:
-            Until when sources with a pace of their own may be waited for, on that clock.
-        """
-        begun = [post.source for post in self._posts if post.source.ensure_open(post.forced)]
-        if not first and not begun:
-            if self._unchecked:
-                self._check_selection()
-            return 0.0
-        for source in self._sources if first else begun:
-            # One that somebody else has been opening for long is not waited for all over again.
-            until = source.opening_since + self._options.open_timeout if first else deadline
-            source.settled.wait(max(0.0, until - time.monotonic()))
-        if first:
-            self._reserve()
-            for post in self._posts:
-                post.prepare()
-            self._check_selection()
-        return time.monotonic() + self._options.open_timeout if first else deadline
-
-    def _reserve(self) -> None:
-        """Set places aside, once it is known who has opened: by what each lists, and by what was detected of those still out."""
-        for source in self._sources:
-            kind = source.backend.kind
+    def _open_first(self) -> None:
+        """Open everything, wait for it as long as the first reading may, and set device numbers aside."""
+        for reader in self.readers:
+            reader.source.begin_opening(reader.forced)
+        for reader in self.readers:
+            # One that another sampler has been opening for long is not waited for all over again.
+            reader.source.wait_for_opening(reader.source.opening_since + self._options.open_timeout)
+        # It is known now what is open and what was detected of the rest.
+        for reader in self.readers:
+            source, kind = reader.source, reader.source.backend.kind
             if kind is not None and (source.detection.present or source.devices):
                 wholes = sum(not device.parent for device in source.devices)
-                self._inventory.reserve(source.backend.name, kind, max(source.detection.devices, wholes))
+                self.devices.reserve(source.backend.name, kind, max(source.detection.devices, wholes))
+            reader.prepare()
+        self._check_selection()
+        self._first = False
+
+    def _open_due(self, deadline: float) -> float:
+        """Open what is due, and wait for that within the deadline.
+
+        Returns:
+            Until when sources with a pace of their own may be waited for, on the machine's monotonic clock; 0 where nothing was due.
+        """
+        begun = [reader for reader in self.readers if reader.source.opened is None and reader.source.begin_opening(reader.forced)]
+        for reader in begun:
+            reader.source.wait_for_opening(deadline)
+        if self._unchecked:
+            self._check_selection()
+        return deadline if begun else 0.0
 
     def _check_selection(self) -> None:
         """Refuse devices that were asked for and are not there, as soon as every source that might have them is open."""
-        kinds = self._selection.kinds
-        if any(source.state in {"new", "opening", "failed"} and source.backend.kind in kinds for source in self._sources):
-            return
-        self._selection.check([place for post in self._posts for place in post.candidates])
-        self._unchecked = False
+        sources = [reader.source for reader in self.readers if reader.source.backend.kind in self._selection.kinds]
+        if self._unchecked and all(source.state in ("open", "absent") for source in sources):
+            self._selection.check([slot for reader in self.readers for slot in reader.candidates])
+            self._unchecked = False
 
     def _read(self, until: float, budget: float) -> Snapshot:
-        clock = self._session.clock
-        stamp = clock.time_ns()
-        now = clock.monotonic()
-        gate = Gate()
-        asked = [post for post in self._posts if post.ask(now, gate)]
-        gate.arrive()
-        cursors = [post.cursor for post in asked if post.cursor is not None]
-        wait = self._wait(cursors, budget)
-        for cursor in cursors:
-            if cursor.source.paced and until:
-                cursor.wait(max(0.0, until - time.monotonic()))
-        return self._assemble(stamp, wait)
+        clock, piece = self._registry.clock, min(LONGEST_SLICE, budget / SLICES)
+        stamp, now = clock.time_ns(), clock.monotonic()
+        latch = CountDownLatch(self._names)
+        for reader in self.readers:
+            reader.ask(now, latch)
+        started = time.perf_counter()
+        late = False
+        if not latch.wait(piece) or time.perf_counter() - started > budget:
+            late = self._wait(latch, budget, piece, started)
+        if until:
+            self._wait_for_paced(until)
+        entries: list[Entry] = []
+        statuses: list[BackendStatus] = []
+        slots: list[DeviceSlot] = []
+        timed_out, all_open = False, True
+        for reader in self.readers:
+            statuses.append(reader.collect(late, entries))
+            slots += reader.slots
+            timed_out = timed_out or reader.timed_out
+            all_open = all_open and reader.source.opened is not None
+        self._all_open = all_open and not self._unchecked
+        metrics, reasons, processes = self._builder.build(entries)
+        if slots != self._slots:
+            self._slots = slots
+        readings, late_answers, lates = self.statistics
+        self.statistics = Statistics(readings + 1, late_answers + timed_out, lates + late)
+        return Snapshot(stamp, self._hostname, metrics, self._slots, reasons, tuple(statuses), processes)
 
-    def _wait(self, cursors: Sequence[Cursor], budget: float) -> _Wait:
-        waiting = [cursor for cursor in cursors if not cursor.finished]
-        if not waiting:
-            return _Wait(False, False)
-        piece = min(LONGEST_SLICE, budget / SLICES)
-        started = before = time.perf_counter()
+    def _wait_for_paced(self, until: float) -> None:
+        """Wait longer for the first reading of sources with a pace of their own."""
+        for reader in self.readers:
+            if reader.waiting and reader.wanted and reader.source.interval > 0:
+                latch = CountDownLatch((reader.source.backend.name,))
+                reader.join(latch)
+                latch.wait(until - time.monotonic())
+
+    def _wait(self, latch: CountDownLatch, budget: float, piece: float, started: float) -> bool:
+        """Wait for what has not arrived within the first slice. Returns whether it is late since the interpreter was busy elsewhere."""
+        before = started
         ran = overrun = 0.0
-        while waiting:
-            waiting[0].wait(min(piece, budget - ran))
-            waiting = [cursor for cursor in waiting if not cursor.finished]
+        waiting = [reader for reader in self.readers if reader.waiting]
+        while True:
             after = time.perf_counter()
             elapsed, before = after - before, after
             overrun += max(0.0, elapsed - piece - WAKE_UP)
             ran += min(elapsed, 2.0 * piece)
+            waiting = [reader for reader in waiting if reader.wanted]
             if not waiting or ran >= budget or after - started > LONGEST_LATENESS * budget:
                 break
-            waiting = [cursor for cursor in waiting if cursor.watch(min(elapsed, 2.0 * piece), self._patience(cursor))]
+            waiting = [reader for reader in waiting if reader.watch(min(elapsed, 2.0 * piece), self._patience(reader))]
+            if not waiting:
+                break
+            latch.wait(min(piece, budget - ran))
         total = before - started
-        return _Wait(overrun > STARVED * total, total > budget or bool(waiting))
+        return overrun > STARVED * total and (total > budget or bool(waiting))
 
-    def _patience(self, cursor: Cursor) -> float:
-        """For how long a call may stand still, in seconds, before it is given up."""
+    def _patience(self, reader: SourceReader) -> float:
+        """Seconds for which a call may stand still before it is given up."""
         timeout = self._options.timeout
-        if cursor.source.paced:
-            return cursor.source.pace + timeout
-        return timeout * (LATER_PATIENCE if cursor.blocked else FIRST_PATIENCE)
-
-    def _assemble(self, stamp: int, wait: _Wait) -> Snapshot:
-        late = wait.starved and wait.overdue
-        served = [post.collect(late) for post in self._posts]
-        entries = [entry for part in served for entry in part.entries]
-        metrics, reasons = self._page.write(entries)
-        places = tuple([place for post in self._posts for place in post.places])
-        if places != self._places:
-            self._places = places
-        processes = {
-            shelf.key: what.processes for shelf, what in entries if isinstance(what, Reading) and shelf.key and what.processes is not None
-        }
-        readings, timed_out, lates = self.statistics
-        self.statistics = Statistics(readings + 1, timed_out + any(post.timed_out for post in self._posts), lates + late)
-        return Snapshot(stamp, self._hostname, metrics, self._places, reasons, tuple([part.status for part in served]), processes)
+        if reader.source.interval > 0:
+            return reader.source.pace + timeout
+        return timeout * (LATER_PATIENCE if reader.given_up else FIRST_PATIENCE)

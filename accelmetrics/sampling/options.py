@@ -1,4 +1,4 @@
-"""What a sampler can be asked for, checked once."""
+"""What a sampler can be asked for, checked once, and the devices that it selects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from accelmetrics.backends.contract import ReadOptions
-from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
+from accelmetrics.schemas.snapshot import DeviceSlot
 
 Isolation = Literal["thread", "process"]
 Choice = int | str
@@ -16,7 +17,9 @@ Visible = bool | Literal["renumber"]
 DEFAULT_TIMEOUT = 1.0
 DEFAULT_OPEN_TIMEOUT = 10.0
 MAX_SECONDS = 1_000_000.0
-"""Eleven days, as on the command line: longer than anybody waits, and within what every platform's clocks take."""
+"""Eleven days, as on the command line: within what every platform's clocks take."""
+MIN_UUID_PREFIX = 8
+"""Shorter beginnings of a UUID, such as ``GPU-1``, are more likely a mistake than a choice."""
 
 
 class Options(NamedTuple):
@@ -49,12 +52,12 @@ class Options(NamedTuple):
 
 def checked(
     *,
-    gpus: Sequence[Choice] | None,
-    pid: int | None,
-    children: bool,
-    disk_paths: Sequence[str],
-    timeout: float,
-    open_timeout: float,
+    gpus: Sequence[Choice] | None = None,
+    pid: int | None = None,
+    children: bool = False,
+    disk_paths: Sequence[str] = ("/",),
+    timeout: float = DEFAULT_TIMEOUT,
+    open_timeout: float = DEFAULT_OPEN_TIMEOUT,
     visible: Visible = False,
 ) -> Options:
     """Check what a user asked for.
@@ -66,42 +69,18 @@ def checked(
         raise InvalidOptionError(f"pid is {pid!r}: it must be a process id, a whole number above 0")
     if visible not in (True, False, "renumber"):
         raise InvalidOptionError(f"visible is {visible!r}: it must be True, False or 'renumber'")
-    return Options(
-        pid,
-        bool(children),
-        _paths(disk_paths),
-        _devices(gpus),
-        _seconds("timeout", timeout),
-        _seconds("open_timeout", open_timeout),
-        pid is not None,
-        visible,
-    )
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value != ""
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _seconds(option: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MAX_SECONDS:
-        raise InvalidOptionError(f"{option} is {value!r}: it must be a number of seconds above 0, at most {MAX_SECONDS:,.0f}")
-    return float(value)
-
-
-def _paths(disk_paths: Sequence[str]) -> tuple[str, ...]:
+    times: tuple[tuple[str, object], ...] = (("timeout", timeout), ("open_timeout", open_timeout))
+    for option, value in times:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MAX_SECONDS:
+            raise InvalidOptionError(f"{option} is {value!r}: it must be a number of seconds above 0, at most {MAX_SECONDS:,.0f}")
     paths = _items(disk_paths)
     if paths is None or not all(_is_text(path) for path in paths):
         raise InvalidOptionError(f"disk_paths takes a list of mount points such as ['/'], not {disk_paths!r}")
-    return paths
+    choices = None if gpus is None else _choices(gpus)
+    return Options(pid, bool(children), paths, choices, float(timeout), float(open_timeout), pid is not None, visible)
 
 
-def _devices(gpus: Sequence[Choice] | None) -> tuple[Choice, ...] | None:
-    if gpus is None:
-        return None
+def _choices(gpus: Sequence[Choice]) -> tuple[Choice, ...]:
     choices = _items(gpus)
     if choices is None:
         raise InvalidOptionError(f"gpus takes a list of numbers, keys or UUIDs, not {gpus!r}: write [{gpus!r}]")
@@ -113,6 +92,61 @@ def _devices(gpus: Sequence[Choice] | None) -> tuple[Choice, ...] | None:
     return choices
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 def _items(value: object) -> tuple[Any, ...] | None:
-    """What a list has; None when it is none, or is a text, whose items are its letters."""
+    """The items of a list; None when it is none, or is a text, whose items are its letters."""
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else None
+
+
+class Selection:
+    """The devices asked for.
+
+    A bare number ``n`` is the device ``gpu.n``. A device is chosen with its partitions. Devices of a kind that is not
+    mentioned are left out only if they are GPUs: ``gpus=[0]`` says nothing about TPUs.
+
+    Args:
+        choices: What the user wrote; None for everything.
+    """
+
+    def __init__(self, choices: Sequence[Choice] | None) -> None:
+        self._choices = None if choices is None else tuple(f"gpu.{choice}" if str(choice).isdigit() else str(choice) for choice in choices)
+        self.kinds = {"gpu", *(choice.partition(".")[0] for choice in self._choices or () if "." in choice)}
+
+    def wants(self, slot: DeviceSlot) -> bool:
+        """Whether a device was asked for, or the one that it is a partition of."""
+        if self._choices is None or slot.identity.kind not in self.kinds:
+            return True
+        parent = slot.identity.parent
+        return self.names(slot) or any(
+            parent and (slot.key.startswith(f"{choice}.") or _begins(parent, choice)) for choice in self._choices
+        )
+
+    def names(self, slot: DeviceSlot) -> bool:
+        """Whether a choice is this very device."""
+        return any(choice == slot.key or _begins(slot.identity.uuid, choice) for choice in self._choices or ())
+
+    def check(self, slots: Iterable[DeviceSlot]) -> None:
+        """Refuse a choice that no device answers to.
+
+        Args:
+            slots: Every device there is, selected or not.
+
+        Raises:
+            UnknownNameError: Listing the devices there are.
+        """
+        listed = list(slots)
+        for choice in self._choices or ():
+            if not any(Selection((choice,)).names(slot) for slot in listed):
+                known = [f"{slot.key} ({slot.identity.uuid})" if slot.identity.uuid else slot.key for slot in listed]
+                raise UnknownNameError("device", choice, known)
+
+
+def _begins(uuid: str, choice: str) -> bool:
+    return bool(uuid) and uuid.lower().startswith(choice.lower()) and len(choice) >= MIN_UUID_PREFIX

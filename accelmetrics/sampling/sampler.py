@@ -1,39 +1,29 @@
-"""The sampling API: ``Sampler`` for those who keep one, ``sample()`` for everybody else."""
+"""The sampling API: ``Sampler``, and ``sample()``, which keeps samplers itself."""
 
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.registry import pinned, select
 from accelmetrics.sampling.engine import Statistics, ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Options, Visible, checked
-from accelmetrics.sampling.session import SHARED, Session
+from accelmetrics.sampling.sources import SHARED, SourceRegistry
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.snapshot import Snapshot
 
+if TYPE_CHECKING:
+    from accelmetrics.sampling.isolation import ProcessEngine
+
+MOST_SHARED = 8
+"""Samplers that :func:`sample` keeps; the one that was not used for the longest time is closed."""
+
 _Items = TypeVar("_Items")
-
-
-class Engine(Protocol):
-    """What takes the snapshots: in this process, or in a child."""
-
-    @property
-    def statistics(self) -> Statistics:
-        """What was counted."""
-        ...
-
-    def take(self) -> Snapshot:
-        """One snapshot, within the deadline."""
-        ...
-
-    def close(self) -> None:
-        """Give everything back."""
-        ...
 
 
 class Sampler:
@@ -102,7 +92,7 @@ class Sampler:
             DocumentError: Only with ``ACCELMETRICS_VALIDATE=1`` in the environment, which has every snapshot checked
                 against the schema: some backend broke it.
         """
-        snapshot = self._engine.take()
+        snapshot = self._engine.sample()
         if self._validate:
             from accelmetrics.schemas.validation import validate
 
@@ -127,11 +117,11 @@ class Sampler:
 
 def _engine(
     backends: Sequence[str | Backend] | None, options: Options, isolation: str, clock: Clock | None, amd_source: str | None
-) -> Engine:
+) -> ThreadEngine | ProcessEngine:
     chosen = pinned(select(backends), {"amd": amd_source})
     forced = frozenset(backend.name for backend in chosen) if backends is not None else frozenset()
     if isolation == "thread":
-        return ThreadEngine(SHARED if clock is None else Session(clock), chosen, forced, options)
+        return ThreadEngine(SHARED if clock is None else SourceRegistry(clock), chosen, forced, options)
     if isolation == "process":
         from accelmetrics.sampling.isolation import ProcessEngine
 
@@ -139,8 +129,8 @@ def _engine(
     raise InvalidOptionError(f"isolation is {isolation!r}: it must be 'thread' or 'process'")
 
 
-# Filled by single operations on the dict, so that there is no lock for a fork to copy in its locked state.
-_shared: dict[object, Sampler] = {}
+_shared: OrderedDict[object, Sampler] = OrderedDict()
+"""By options, the samplers of :func:`sample`. Changed by single operations, without a lock that a fork could copy while it is held."""
 
 
 def sample(  # noqa: PLR0913 - every option is a keyword with a default
@@ -158,11 +148,13 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
 ) -> Snapshot:
     """Read everything once. The options are those of :class:`Sampler`; calls with equal ones share one sampler."""
     backends, gpus, disk_paths = _kept(backends), _kept(gpus), _kept(disk_paths)
-    key = (backends, gpus, visible, pid, children, disk_paths, timeout, open_timeout, isolation, amd_source)
-    shared = _hashable(key)
-    sampler = _shared.get(key) if shared else None
+    key: object = (backends, gpus, visible, pid, children, disk_paths, timeout, open_timeout, isolation, amd_source)
+    try:
+        sampler = _shared.get(key)
+    except TypeError:  # an option that cannot be used, or a backend that cannot be hashed
+        key, sampler = None, None
     if sampler is None:
-        made = Sampler(
+        sampler = Sampler(
             backends,
             gpus=gpus,
             visible=visible,
@@ -174,19 +166,23 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
             isolation=isolation,
             amd_source=amd_source,
         )
-        sampler = _shared.setdefault(key, made) if shared else made
+        if key is not None:
+            sampler = _shared.setdefault(key, sampler)
+    if key is not None:
+        _keep(key)
     return sampler.sample()
+
+
+def _keep(key: object) -> None:
+    """Note that a shared sampler is used, and close those that are too many."""
+    try:
+        _shared.move_to_end(key)
+        while len(_shared) > MOST_SHARED:
+            _shared.popitem(last=False)[1].close()
+    except KeyError:
+        return  # another thread was quicker
 
 
 def _kept(items: _Items) -> _Items:
     """A list as what a dict's key can have in it; anything else, a text too, as it is, for :class:`Sampler` to refuse."""
     return cast(_Items, tuple(items)) if isinstance(items, Iterable) and not isinstance(items, (str, bytes)) else items
-
-
-def _hashable(key: object) -> bool:
-    """Whether a sampler can be found again under this; one made of what cannot be used, or of a strange backend, is not kept."""
-    try:
-        hash(key)
-    except TypeError:
-        return False
-    return True

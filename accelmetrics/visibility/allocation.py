@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.visible import VisibleList, visibility
-from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice
+from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Selection
 from accelmetrics.sampling.sampler import Sampler
-from accelmetrics.sampling.selection import Selection
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.snapshot import DeviceSlot

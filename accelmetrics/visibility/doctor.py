@@ -7,18 +7,15 @@ plain records.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from accelmetrics.backends.clock import SYSTEM_CLOCK
-from accelmetrics.backends.contract import Backend, Reading
-from accelmetrics.backends.guard import Outcome
+from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.registry import BrokenBackend, pinned, select
 from accelmetrics.sampling.engine import ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, checked
-from accelmetrics.sampling.session import Session
-from accelmetrics.sampling.source import Source
-from accelmetrics.schemas.errors import AccelMetricsError
+from accelmetrics.sampling.reader import Failure, SourceReader
+from accelmetrics.sampling.sources import ManagedSource, SourceRegistry
 from accelmetrics.schemas.identity import BackendStatus, Status
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import Device, Snapshot
@@ -34,7 +31,7 @@ ADVICE: Mapping[str, str] = {
     Reason.RESET_REQUIRED: "stop what runs on the device and reset it with the vendor's tool, or reboot",
     Reason.PARSE_ERROR: "report it with the output of the vendor's tool: its form is not one that this release knows",
 }
-"""What to do where nobody who knows better has said it."""
+"""What to do where neither detection nor the driver says it."""
 
 
 class Gap(NamedTuple):
@@ -171,32 +168,36 @@ def diagnose(
         InvalidOptionError: An option that cannot be used.
         UnknownNameError: A backend, or a source of one, that does not exist.
     """
-    options = checked(gpus=None, pid=None, children=False, disk_paths=("/",), timeout=timeout, open_timeout=open_timeout)
+    options = checked(timeout=timeout, open_timeout=open_timeout)
     chosen = pinned(select(backends), {"amd": amd_source})
     forced = frozenset(backend.name for backend in chosen) if backends is not None else frozenset()
-    engine = ThreadEngine(Session(SYSTEM_CLOCK), chosen, forced, options)
+    engine = ThreadEngine(SourceRegistry(), chosen, forced, options)
     try:
-        snapshot = engine.take()
+        snapshot = engine.sample()
         if any(why.reason == Reason.NEEDS_INTERVAL for why in snapshot.unavailable.values()):
             time.sleep(SETTLE)
-            snapshot = engine.take()
-        return _diagnosis(snapshot, engine.sources())
+            snapshot = engine.sample()
+        pairs = zip(snapshot.backends, engine.readers, strict=True)
+        return Diagnosis(snapshot.hostname, snapshot.timestamp, tuple(_backend(snapshot, status, reader) for status, reader in pairs))
     finally:
         engine.close()
 
 
-def _diagnosis(snapshot: Snapshot, sources: Sequence[Source]) -> Diagnosis:
-    findings = tuple(_backend(snapshot, status, source) for status, source in zip(snapshot.backends, sources, strict=True))
-    return Diagnosis(snapshot.hostname, snapshot.timestamp, findings)
-
-
-def _backend(snapshot: Snapshot, status: BackendStatus, source: Source) -> BackendFinding:
-    wrong = _what_is_wrong(status, source)
-    own = _own_keys(source)
+def _backend(snapshot: Snapshot, status: BackendStatus, reader: SourceReader) -> BackendFinding:
+    source = reader.source
+    wrong = Unavailable("")  # why there is nothing to read at all; what is wrong with single devices stands with them
+    if status.status not in ("ok", "absent") and not source.devices:
+        late = status.status == "timed_out"
+        wrong = Unavailable(Reason.TIMED_OUT if late else Reason.DRIVER_ERROR, status.detail)
+        if source.state == "failed" and source.failure is not None:
+            wrong = source.failure
+    # A driver's ``remark`` says why a better source is not used.
+    remark = getattr(source.opened.driver, "remark", "") if source.opened is not None else ""
+    own = reader.mappers[""].keys if source.backend.kind is None and "" in reader.mappers else {}
     return BackendFinding(
         name=status.name,
         present=source.detection.present and not isinstance(source.backend, BrokenBackend),
-        evidence="; ".join(filter(None, (source.detection.evidence, _remark(source)))),
+        evidence="; ".join(filter(None, (source.detection.evidence, remark if isinstance(remark, str) else ""))),
         status=status.status,
         source=status.source,
         expected_devices=source.detection.devices,
@@ -205,28 +206,13 @@ def _backend(snapshot: Snapshot, status: BackendStatus, source: Source) -> Backe
         advice=_advice(wrong, source),
         open_seconds=source.open_seconds,
         read_seconds=status.duration_seconds if status.source else None,
-        devices=_devices(snapshot, status, source),
-        metrics=len(own & snapshot.metrics.keys()),
+        devices=tuple(_device(snapshot.device(slot.key), reader.failures.get(slot.key)) for slot in reader.slots),
+        metrics=len(own.keys() & snapshot.metrics.keys()),
         gaps=_gaps({key: why for key, why in snapshot.unavailable.items() if key in own}),
     )
 
 
-def _remark(source: Source) -> str:
-    """What a driver with a ``remark`` says of itself: why a better source is not used."""
-    remark = getattr(source.driver, "remark", "")
-    return remark if isinstance(remark, str) else ""
-
-
-def _what_is_wrong(status: BackendStatus, source: Source) -> Unavailable:
-    """Why there is nothing to read at all; what is wrong with single devices stands with them."""
-    if status.status in ("ok", "absent") or source.devices:
-        return Unavailable("")
-    if source.state == "failed" and source.failure is not None:
-        return source.failure
-    return Unavailable(Reason.TIMED_OUT if status.status == "timed_out" else Reason.DRIVER_ERROR, status.detail)
-
-
-def _advice(wrong: Unavailable, source: Source) -> str:
+def _advice(wrong: Unavailable, source: ManagedSource) -> str:
     """What to do: first what detection advises, which holds however the driver fares (a container's missing devices), then the rest."""
     detected = source.detection.advice
     told = source.advice if wrong.reason or source.state != "open" else ""
@@ -237,35 +223,18 @@ def _advice(wrong: Unavailable, source: Source) -> str:
     return told if detected in told else f"{detected}; {told}"
 
 
-def _own_keys(source: Source) -> set[str]:
-    """The keys of a backend without devices."""
-    if source.backend.kind is not None:
-        return set()
-    readings = [result[0].value for cursor in list(source.cursors) for result in list(cursor.results.values())]
-    keys = set(source.coverage.machine)
-    for reading in filter(None, readings):
-        keys.update(reading.unavailable, *(block.names for block in reading.blocks))
-    return keys
-
-
-def _devices(snapshot: Snapshot, status: BackendStatus, source: Source) -> tuple[DeviceFinding, ...]:
-    outcomes = {source.devices[unit].anchor: outcome for unit, outcome in _outcomes(source) if unit < len(source.devices)}
-    mine = {identity.anchor for identity in source.devices}
-    found = [device for device in snapshot.devices if device.identity.anchor in mine]
-    return tuple(_device(device, status, outcomes.get(device.identity.anchor)) for device in found)
-
-
-def _outcomes(source: Source) -> Iterator[tuple[int, Outcome[Reading]]]:
-    """What came of the last reading, by unit; none of a unit whose call has not returned."""
-    for cursor in list(source.cursors):
-        for unit, (outcome, _) in list(cursor.results.items()):
-            yield unit, outcome
-
-
-def _device(device: Device, status: BackendStatus, outcome: Outcome[Reading] | None) -> DeviceFinding:
+def _device(device: Device, failure: Failure | None) -> DeviceFinding:
     gaps = _gaps(device.unavailable)
-    wrong = _why_unreadable(device, status, gaps, outcome)
-    advised = outcome.error.advice if outcome is not None and isinstance(outcome.error, AccelMetricsError) else ""
+    wrong = None if failure is None else failure.why
+    # A counter whose rate waits for another reading has been read.
+    if device.values or any(gap.reason == Reason.NEEDS_INTERVAL for gap in gaps):
+        wrong = None
+    elif gaps:
+        largest = max(gaps, key=lambda gap: len(gap.names))
+        wrong = Unavailable(largest.reason, largest.detail)
+    if wrong is not None and wrong.reason in AT_REST:
+        wrong = None
+    advised = failure.advice if failure is not None else ""
     return DeviceFinding(
         key=device.key,
         name=device.name,
@@ -281,24 +250,8 @@ def _device(device: Device, status: BackendStatus, outcome: Outcome[Reading] | N
     )
 
 
-def _why_unreadable(device: Device, status: BackendStatus, gaps: Sequence[Gap], outcome: Outcome[Reading] | None) -> Unavailable | None:
-    # A counter whose rate waits for another reading has been read.
-    if device.values or any(gap.reason == Reason.NEEDS_INTERVAL for gap in gaps):
-        return None
-    if gaps:
-        largest = max(gaps, key=lambda gap: len(gap.names))
-        wrong = Unavailable(largest.reason, largest.detail)
-    elif outcome is None:
-        wrong = Unavailable(Reason.TIMED_OUT, status.detail)
-    elif outcome.failure is None:
-        return None
-    else:
-        wrong = outcome.failure
-    return None if wrong.reason in AT_REST else wrong
-
-
 def _gaps(missing: Mapping[str, Unavailable]) -> tuple[Gap, ...]:
-    """What is missing, put together by reason and words."""
+    """Put together what is missing by reason and words."""
     names: dict[Unavailable, list[str]] = {}
     for name, why in missing.items():
         names.setdefault(Unavailable(str(why.reason), why.detail), []).append(name)

@@ -23,7 +23,7 @@ def gpus() -> Generator[FakeBackend, None, None]:
         device.release()
 
 
-def lanes() -> int:
+def workers() -> int:
     """How many threads the scripted backend has."""
     return len(own_threads("accelmetrics-fake-"))
 

@@ -187,20 +187,20 @@ def test_a_reader_that_cannot_be_made_costs_its_consumer_only(neighbour: FakeBac
 
 
 def test_an_interrupted_write_is_not_taken_for_a_whole_one(neighbour: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    from accelmetrics.sampling.assemble import Shelf
+    from accelmetrics.sampling.snapshot_builder import KeyMapper
 
     gpus = FakeBackend(devices=3)
     for device in gpus.all_devices():
         device.set(temp=1)
     with Sampler([gpus]) as sampler:
-        real = Shelf.put
+        real = KeyMapper.put
 
-        def interrupted(shelf: Shelf, *rest: Any) -> Any:
-            if shelf.key == "gpu.1":
+        def interrupted(mapper: KeyMapper, *rest: Any) -> Any:
+            if mapper.key == "gpu.1":
                 raise KeyboardInterrupt
-            return real(shelf, *rest)
+            return real(mapper, *rest)
 
-        monkeypatch.setattr(Shelf, "put", interrupted)
+        monkeypatch.setattr(KeyMapper, "put", interrupted)
         with pytest.raises(KeyboardInterrupt):
             sampler.sample()
         monkeypatch.undo()

@@ -10,7 +10,8 @@ import pytest
 from accelmetrics import Reason, Sampler
 from accelmetrics.backends.contract import Detection
 from accelmetrics.testing import FakeBackend
-from tests.sampling.conftest import lanes, until
+from tests.sampling.conftest import workers
+from tests.support.waiting import wait_for
 
 TIMEOUT = 0.3
 LEEWAY = 0.15
@@ -27,7 +28,7 @@ def timed(sampler: Sampler) -> tuple[float, dict[str, float], dict[str, str], st
 def test_one_hung_device_costs_only_itself_and_one_thread(gpus: FakeBackend) -> None:
     with Sampler([gpus], timeout=TIMEOUT) as sampler:
         sampler.sample()
-        before = lanes()
+        before = workers()
         gpus.device(1).hang()
         seconds, metrics, reasons, status = timed(sampler)
         assert seconds < TIMEOUT + LEEWAY
@@ -38,10 +39,10 @@ def test_one_hung_device_costs_only_itself_and_one_thread(gpus: FakeBackend) -> 
             seconds, metrics, _, _ = timed(sampler)
             assert seconds < TIMEOUT / 3
             assert len(metrics) == 6
-        assert lanes() == before + 1
+        assert workers() == before + 1
         assert gpus.device(1).reads == 2, "the stuck call was repeated"
         gpus.device(1).release()
-        until(lambda: lanes() == before)
+        wait_for(lambda: workers() == before)
         assert len(timed(sampler)[1]) == 8
 
 
@@ -53,10 +54,10 @@ def test_two_hung_devices_cost_two_threads(gpus: FakeBackend) -> None:
         seconds, metrics, _, _ = timed(sampler)
         assert seconds < TIMEOUT + LEEWAY
         assert {key.split(".")[1] for key in metrics} == {"1", "3"}
-        assert lanes() == 3
+        assert workers() == 3
         gpus.device(0).release()
         gpus.device(2).release()
-        until(lambda: lanes() == 1)
+        wait_for(lambda: workers() == 1)
         assert len(timed(sampler)[1]) == 8
 
 
@@ -75,11 +76,11 @@ def test_a_driver_that_hangs_as_a_whole_is_given_up_after_a_few_threads() -> Non
             seconds, _, _, status = timed(sampler)
             assert seconds < TIMEOUT / 3
             assert status == "timed_out"
-        assert lanes() <= 4
+        assert workers() <= 4
         for device in backend.all_devices():
             device.release()
-        until(lambda: len(timed(sampler)[1]) == 16)
-        until(lambda: timed(sampler)[3] == "ok" and lanes() <= 2)
+        wait_for(lambda: len(timed(sampler)[1]) == 16)
+        wait_for(lambda: timed(sampler)[3] == "ok" and workers() <= 2)
 
 
 def test_a_driver_that_is_slow_everywhere_is_not_taken_for_hung(gpus: FakeBackend) -> None:
@@ -105,7 +106,7 @@ def test_a_slow_driver_is_shared_by_more_lanes(gpus: FakeBackend) -> None:
             device.slow(0.0)
         sampler.sample()
         sampler.sample()
-        until(lambda: lanes() == 1)
+        wait_for(lambda: workers() == 1)
 
 
 def test_a_driver_too_slow_for_the_deadline_gives_what_it_can_and_goes_on(gpus: FakeBackend) -> None:
@@ -140,9 +141,9 @@ def test_opening_is_waited_for_once_and_no_longer(gpus: FakeBackend) -> None:
         assert 0.35 < seconds < 0.4 + LEEWAY
         assert (metrics, status) == ({}, "timed_out")
         assert timed(sampler)[0] < 0.05
-        assert lanes() == 1
+        assert workers() == 1
         gpus.release_open()
-        until(lambda: len(timed(sampler)[1]) == 8)
+        wait_for(lambda: len(timed(sampler)[1]) == 8)
         assert gpus.opened == 1
 
 
@@ -153,16 +154,16 @@ def test_slow_opening_is_waited_for(gpus: FakeBackend) -> None:
 
 
 def test_an_interrupted_wait_spoils_nothing(gpus: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    from accelmetrics.sampling.cursor import Cursor
+    from accelmetrics.sampling.workers import CountDownLatch
 
     with Sampler([gpus], timeout=TIMEOUT) as sampler:
         sampler.sample()
 
-        def interrupted(cursor: Cursor, seconds: float) -> bool:
+        def interrupted(latch: CountDownLatch, seconds: float) -> bool:
             raise KeyboardInterrupt
 
         gpus.device(0).slow(0.05)
-        monkeypatch.setattr(Cursor, "wait", interrupted)
+        monkeypatch.setattr(CountDownLatch, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             sampler.sample()
         monkeypatch.undo()
@@ -178,7 +179,7 @@ def test_a_call_that_returns_late_is_joined_not_repeated(gpus: FakeBackend) -> N
         sampler.sample()
         threading.Timer(0.1, gpus.device(0).release).start()
         reads = gpus.device(0).reads
-        until(lambda: "gpu.0.temp" in sampler.sample().metrics)
+        wait_for(lambda: "gpu.0.temp" in sampler.sample().metrics)
         assert gpus.device(0).reads <= reads + 1
 
 

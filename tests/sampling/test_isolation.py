@@ -25,7 +25,7 @@ from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.testing import FakeBackend
-from tests.sampling.conftest import until
+from tests.support.waiting import wait_for
 
 
 class Scripted:
@@ -117,7 +117,7 @@ def test_a_library_that_calls_exit_takes_only_the_child_with_it(script: Path, or
         assert words in snapshot.backends[0].detail
         assert [device.key for device in snapshot.devices] == ["gpu.0", "gpu.1"]
         script.write_text("")
-        until(lambda: len(sampler.sample().metrics) == 6)
+        wait_for(lambda: len(sampler.sample().metrics) == 6)
 
 
 def test_a_killed_child_is_replaced_and_devices_keep_their_numbers(script: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_killed_child_is_replaced_and_devices_keep_their_numbers(script: Path)
         snapshot = sampler.sample()
         assert "killed by signal 9 (SIGKILL)" in snapshot.backends[0].detail
         assert snapshot.unavailable["gpu.0.temp"].reason == Reason.DRIVER_UNAVAILABLE
-        until(lambda: len(sampler.sample().metrics) == 6)
+        wait_for(lambda: len(sampler.sample().metrics) == 6)
         assert sampler.sample().metrics["gpu.0.temp"] == 40
         assert sampler.sample().metrics["gpu.0.pid"] != victim
 
@@ -151,7 +151,7 @@ def test_a_child_that_stops_as_a_whole_is_timed_out_and_replaced(script: Path) -
         assert {why.reason for why in snapshot.unavailable.values()} == {Reason.TIMED_OUT}
         assert snapshot.backends[0].status == "timed_out"
         script.write_text("")
-        until(lambda: len(sampler.sample().metrics) == 6, 10.0)
+        wait_for(lambda: len(sampler.sample().metrics) == 6, 10.0)
 
 
 def test_what_a_library_prints_does_not_reach_the_programs_output(script: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +172,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20)
     pid = int(done.stdout)
-    until(lambda: not Path(f"/proc/{pid}").exists() or "State:\tZ" in Path(f"/proc/{pid}/status").read_text())
+    wait_for(lambda: not Path(f"/proc/{pid}").exists() or "State:\tZ" in Path(f"/proc/{pid}/status").read_text())
 
 
 def test_a_fork_starts_a_child_of_its_own_and_leaves_the_parents_alone(script: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_source_that_opens_slowly_again_keeps_its_devices_and_keys_and_nobody_
         assert len(snapshot.unavailable) == 6
         assert snapshot.backends[0].sequence == 2
         script.write_text("")
-        until(lambda: len(sampler.sample().metrics) == 6)
+        wait_for(lambda: len(sampler.sample().metrics) == 6)
         assert sampler.sample().metrics["gpu.0.pid"] != victim
 
 
@@ -296,7 +296,7 @@ def test_a_child_that_cannot_be_started_is_a_reason_and_leaves_nothing_open(
         assert snapshot.backends[0].detail.startswith("the reading process could not be started: ")
         assert not descriptors() - before
         assert sampler.sample().backends[0].detail == snapshot.backends[0].detail, "it is not tried again at once"
-        until(lambda: len(sampler.sample().metrics) == 6)
+        wait_for(lambda: len(sampler.sample().metrics) == 6)
 
 
 def test_when_no_descriptors_are_left_it_is_a_reason(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,15 +353,15 @@ def engine(*backends: Scripted) -> ProcessEngine:
 def test_counting_goes_on_and_the_absent_stay_absent_while_the_child_is_replaced(script: Path) -> None:
     taker = engine(Nobody(script), Scripted(script))
     for _ in range(3):
-        before = taker.take()
+        before = taker.sample()
     assert (before.backends[1].sequence, taker.statistics) == (3, (3, 0, 0))
     os.kill(int(before.metrics["gpu.0.pid"]), signal.SIGKILL)
-    away = taker.take()
+    away = taker.sample()
     assert [(status.status, status.sequence) for status in away.backends] == [("absent", 0), ("failed", 3)]
     assert away.backends[0] == before.backends[0]
     time.sleep(0.15)
     taken = 4
-    while not (after := taker.take()).metrics:
+    while not (after := taker.sample()).metrics:
         taken += 1
     assert after.backends[1].sequence > 3
     assert taker.statistics == (taken + 1, 0, 0)
@@ -383,12 +383,12 @@ def test_places_set_aside_for_a_vendor_that_opens_late_survive_the_child(script:
     other.write_text("")
     script.write_text("open slowly")
     taker = engine(Scripted(script), Second(other))
-    first = taker.take()
+    first = taker.sample()
     assert [(device.key, device.vendor) for device in first.devices] == [("gpu.2", "second")]
     os.kill(int(first.metrics["gpu.2.pid"]), signal.SIGKILL)
     script.write_text("")
-    until(lambda: len(taker.take().devices) == 3)
-    assert [(device.key, device.vendor) for device in taker.take().devices] == [("gpu.0", "acme"), ("gpu.1", "acme"), ("gpu.2", "second")]
+    wait_for(lambda: len(taker.sample().devices) == 3)
+    assert [(device.key, device.vendor) for device in taker.sample().devices] == [("gpu.0", "acme"), ("gpu.1", "acme"), ("gpu.2", "second")]
     taker.close()
 
 
@@ -448,7 +448,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     running.wait()
     running.stdout.close()
     try:
-        until(lambda: gone(reader), 3.0)
+        wait_for(lambda: gone(reader), 3.0)
         assert not gone(worker)
     finally:
         os.kill(worker, signal.SIGKILL)
@@ -463,7 +463,7 @@ def test_ctrl_c_is_for_the_program(script: Path) -> None:
 def test_a_sampler_that_is_forgotten_lets_its_child_go(script: Path, recwarn: pytest.WarningsRecorder) -> None:
     reader = int(isolated(script).sample().metrics["gpu.0.pid"])
     gc.collect()
-    until(lambda: gone(reader))
+    wait_for(lambda: gone(reader))
     assert not recwarn.list
     with isolated(script) as another:
         another.sample()
@@ -474,7 +474,7 @@ def test_a_program_that_ends_without_closing_is_quiet_and_does_not_wait(script: 
     code = program(script, "print(int(sampler.sample().metrics['gpu.0.pid']))")
     done = subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, timeout=20)
     assert done.stderr == ""
-    until(lambda: gone(int(done.stdout)))
+    wait_for(lambda: gone(int(done.stdout)))
 
 
 def test_a_child_that_cannot_be_killed_is_not_waited_for(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,5 +491,5 @@ def test_a_child_that_cannot_be_killed_is_not_waited_for(script: Path, monkeypat
         assert not gone(stuck)
         os.kill(stuck, signal.SIGKILL)
         script.write_text("")
-        until(lambda: len(sampler.sample().metrics) == 6)
+        wait_for(lambda: len(sampler.sample().metrics) == 6)
         assert gone(stuck)

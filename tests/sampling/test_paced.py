@@ -6,7 +6,7 @@ import time
 
 from accelmetrics import Reason, Sampler
 from accelmetrics.testing import FakeBackend
-from tests.sampling.conftest import until
+from tests.support.waiting import wait_for
 
 
 def paced(interval: float = 0.2, seconds: float = 0.0) -> FakeBackend:
@@ -51,7 +51,7 @@ def test_it_goes_on_in_the_background_between_rare_samples() -> None:
     backend = paced(interval=0.1)
     with Sampler([backend]) as sampler:
         sampler.sample()
-        until(lambda: backend.device(0).reads >= 4)
+        wait_for(lambda: backend.device(0).reads >= 4)
         started = time.perf_counter()
         assert sampler.sample().metrics["gpu.0.temp"] >= 4
         assert time.perf_counter() - started < 0.05
@@ -62,11 +62,11 @@ def test_a_reading_that_is_too_old_is_stale() -> None:
     with Sampler([backend], timeout=0.1) as sampler:
         sampler.sample()
         backend.device(0).hang()
-        until(lambda: not sampler.sample().metrics)
+        wait_for(lambda: not sampler.sample().metrics)
         snapshot = sampler.sample()
         assert snapshot.unavailable["gpu.0.temp"].reason in {Reason.STALE, Reason.TIMED_OUT}
         backend.device(0).release()
-        until(lambda: bool(sampler.sample().metrics))
+        wait_for(lambda: bool(sampler.sample().metrics))
 
 
 def test_nobody_asking_any_more_ends_it() -> None:

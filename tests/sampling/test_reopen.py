@@ -6,7 +6,7 @@ from accelmetrics import Reason, Sampler
 from accelmetrics.backends.contract import Detection
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.testing import FakeBackend, FakeClock
-from tests.sampling.conftest import until
+from tests.support.waiting import wait_for
 
 
 def test_a_driver_that_goes_away_is_opened_again_with_back_off(gpus: FakeBackend) -> None:
@@ -59,7 +59,7 @@ def test_a_driver_is_not_closed_beside_a_call_that_hangs(gpus: FakeBackend) -> N
         sampler.sample()
         assert gpus.closed == 0
         gpus.device(0).release()
-        until(lambda: gpus.closed == 1)
+        wait_for(lambda: gpus.closed == 1)
 
 
 def test_devices_keep_their_numbers_when_the_driver_lists_them_in_another_order(gpus: FakeBackend) -> None:
@@ -88,7 +88,7 @@ def test_a_vendor_that_opens_late_finds_its_places_free() -> None:
     with Sampler([first, second], timeout=0.1, open_timeout=0.1) as sampler:
         assert set(sampler.sample().metrics) == {"gpu.2.temp"}
         first.release_open()
-        until(lambda: set(sampler.sample().metrics) == {"gpu.0.temp", "gpu.1.temp", "gpu.2.temp"})
+        wait_for(lambda: set(sampler.sample().metrics) == {"gpu.0.temp", "gpu.1.temp", "gpu.2.temp"})
 
 
 def test_a_vendor_that_never_opens_shifts_nobody_and_one_without_devices_takes_no_place() -> None:
@@ -111,7 +111,7 @@ def test_more_devices_than_were_reserved_are_numbered_after_everybody_else() -> 
     with Sampler([first, second], timeout=0.1, open_timeout=0.1) as sampler:
         assert sampler.sample().metrics == {"gpu.1.temp": 4}
         first.release_open()
-        until(lambda: sampler.sample().metrics == {"gpu.0.temp": 5, "gpu.2.temp": 5, "gpu.1.temp": 4})
+        wait_for(lambda: sampler.sample().metrics == {"gpu.0.temp": 5, "gpu.2.temp": 5, "gpu.1.temp": 4})
 
 
 def test_a_vendor_that_lists_more_than_was_detected_in_time_has_them_side_by_side() -> None:

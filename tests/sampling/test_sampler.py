@@ -13,7 +13,8 @@ from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import InvalidOptionError, SourceError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.testing import FakeBackend, FakeClock
-from tests.sampling.conftest import lanes, until
+from tests.sampling.conftest import workers
+from tests.support.waiting import wait_for
 
 
 def test_values_come_out_under_the_devices_keys(gpus: FakeBackend) -> None:
@@ -122,14 +123,14 @@ def test_what_is_not_detected_is_absent_unless_it_was_asked_for_by_name(gpus: Fa
     gpus.detection = Detection(False, "no such card")
     from accelmetrics.sampling.engine import ThreadEngine
     from accelmetrics.sampling.options import checked
-    from accelmetrics.sampling.session import Session
+    from accelmetrics.sampling.sources import SourceRegistry
 
     options = checked(gpus=None, pid=None, children=False, disk_paths=["/"], timeout=1.0, open_timeout=1.0)
-    engine = ThreadEngine(Session(), [gpus], frozenset(), options)
-    snapshot = engine.take()
+    engine = ThreadEngine(SourceRegistry(), [gpus], frozenset(), options)
+    snapshot = engine.sample()
     assert snapshot.backends[0][:3] == ("fake", "absent", "no such card")
     assert gpus.opened == 0
-    until(lambda: lanes() == 0)
+    wait_for(lambda: workers() == 0)
     with Sampler([gpus]) as sampler:
         assert sampler.sample().metrics["gpu.0.powerWatts"] == 100.0
 

@@ -7,9 +7,10 @@ import threading
 import time
 
 from accelmetrics import Reason, Sampler
-from accelmetrics.sampling.session import SHARED
+from accelmetrics.sampling.sources import SHARED
 from accelmetrics.testing import FakeBackend
-from tests.sampling.conftest import lanes, until
+from tests.sampling.conftest import workers
+from tests.support.waiting import wait_for
 
 
 def test_an_impatient_sampler_does_not_make_a_patient_one_give_up(gpus: FakeBackend) -> None:
@@ -41,10 +42,10 @@ def test_samplers_that_come_and_go_do_not_repeat_an_opening_that_hangs(gpus: Fak
         with Sampler([gpus], timeout=0.05, open_timeout=0.05) as sampler:
             sampler.sample()
     assert gpus.opened == 1
-    assert lanes() == 1
+    assert workers() == 1
     gpus.release_open()
-    until(lambda: gpus.closed == 1)
-    until(lambda: lanes() == 0)
+    wait_for(lambda: gpus.closed == 1)
+    wait_for(lambda: workers() == 0)
     with Sampler([gpus]) as sampler:
         assert len(sampler.sample().metrics) == 8
     assert (gpus.opened, gpus.closed) == (2, 2)
@@ -57,8 +58,8 @@ def test_samplers_that_come_and_go_do_not_repeat_a_call_that_hangs(gpus: FakeBac
             assert {key.split(".")[1] for key in sampler.sample().metrics} == {"1", "2", "3"}
     assert gpus.device(0).reads == 1
     gpus.device(0).release()
-    until(lambda: lanes() == 0)
-    until(lambda: gpus.opened == gpus.closed)
+    wait_for(lambda: workers() == 0)
+    wait_for(lambda: gpus.opened == gpus.closed)
 
 
 def test_a_driver_that_opens_after_its_sampler_was_closed_is_closed_too(gpus: FakeBackend) -> None:
@@ -66,8 +67,8 @@ def test_a_driver_that_opens_after_its_sampler_was_closed_is_closed_too(gpus: Fa
     sampler = Sampler([gpus], timeout=0.05, open_timeout=0.05)
     sampler.sample()
     sampler.close()
-    until(lambda: (gpus.opened, gpus.closed) == (1, 1))
-    until(lambda: lanes() == 0)
+    wait_for(lambda: (gpus.opened, gpus.closed) == (1, 1))
+    wait_for(lambda: workers() == 0)
 
 
 def test_a_driver_whose_close_hangs_holds_nobody_for_long(gpus: FakeBackend) -> None:
@@ -101,7 +102,7 @@ def test_a_reader_that_is_slow_to_make_does_not_break_the_deadline(gpus: FakeBac
         started = time.monotonic()
         sampler.sample()
         assert time.monotonic() - started < 0.6
-        until(lambda: len(sampler.sample().metrics) == 8)
+        wait_for(lambda: len(sampler.sample().metrics) == 8)
 
 
 def test_a_second_caller_does_not_wait_for_its_turn_beyond_its_deadline(gpus: FakeBackend) -> None:
@@ -144,19 +145,19 @@ def test_a_sampler_that_was_never_closed_leaves_nothing_behind(gpus: FakeBackend
     gc.collect()
     with Sampler(["host"]):
         Sampler(["host"]).sample()  # whoever comes next clears up
-    until(lambda: lanes() == 0)
+    wait_for(lambda: workers() == 0)
     assert gpus.closed == 1
 
 
 def test_the_numbering_of_backends_made_by_hand_goes_with_them() -> None:
-    before = len(SHARED._inventories)
+    before = len(SHARED._devices)
     for count in range(1, 20):
         backend = FakeBackend(devices=1)
         backend.device(0).set(temp=count)
         with Sampler([backend]) as sampler:
             assert sampler.sample().metrics == {"gpu.0.temp": count}
             assert len(sampler.sample().devices) == 1
-    until(lambda: len(SHARED._inventories) <= before)
+    wait_for(lambda: len(SHARED._devices) <= before)
 
 
 def test_a_paced_source_that_hangs_costs_nothing_after_a_while() -> None:
@@ -171,11 +172,11 @@ def test_a_paced_source_that_hangs_costs_nothing_after_a_while() -> None:
             snapshot = sampler.sample()
             return not snapshot.metrics and time.monotonic() - started < 0.02
 
-        until(is_quick)
+        wait_for(is_quick)
         assert sampler.sample().unavailable["gpu.0.temp"].reason == Reason.TIMED_OUT
         assert backend.device(0).reads <= 3
         backend.device(0).release()
-        until(lambda: bool(sampler.sample().metrics))
+        wait_for(lambda: bool(sampler.sample().metrics))
 
 
 def test_a_driver_that_goes_away_beside_a_hung_call_is_opened_again(gpus: FakeBackend) -> None:
@@ -188,7 +189,7 @@ def test_a_driver_that_goes_away_beside_a_hung_call_is_opened_again(gpus: FakeBa
         gpus.go_away()
         sampler.sample()
         gpus.come_back()
-        until(lambda: "gpu.1.temp" in sampler.sample().metrics, 10.0)
+        wait_for(lambda: "gpu.1.temp" in sampler.sample().metrics, 10.0)
         gpus.device(0).release()
 
 
@@ -199,8 +200,7 @@ def test_the_queue_does_not_grow_while_everything_hangs(gpus: FakeBackend) -> No
             device.hang()
         for _ in range(300):
             sampler.sample()
-        source = next(iter(SHARED._users))
-        assert all(found.crew.queue.qsize() < 10 for found in SHARED._users), source
+        assert all(source.pool.queue.qsize() < 10 for source in SHARED._sources.values())
         for device in gpus.all_devices():
             device.release()
 
@@ -215,7 +215,7 @@ def test_the_number_of_stuck_threads_is_bounded() -> None:
             device.hang()
         for _ in range(40):
             sampler.sample()
-        assert lanes() <= 16
+        assert workers() <= 16
         for device in backend.all_devices():
             device.release()
-        until(lambda: len(sampler.sample().metrics) == 40)
+        wait_for(lambda: len(sampler.sample().metrics) == 40)

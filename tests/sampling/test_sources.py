@@ -8,10 +8,7 @@ import pytest
 import accelmetrics
 from accelmetrics import InvalidOptionError, Sampler, UnknownNameError
 from accelmetrics.backends.amd import backend as amd
-from accelmetrics.backends.amd.rounds import CommandDriver
-from accelmetrics.backends.clock import SYSTEM_CLOCK
 from accelmetrics.backends.registry import pinned, select
-from accelmetrics.sampling.source import Source
 from accelmetrics.visibility.doctor import diagnose
 from tests.simulators.amdgpu import Tree, machines
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
@@ -92,16 +89,6 @@ def test_a_pin_leaves_other_backends_as_they_are() -> None:
 def test_a_pinned_backend_is_itself_after_a_journey() -> None:
     assert pickle.loads(pickle.dumps(amd)) is amd
     assert pickle.loads(pickle.dumps(amd.pinned("amd-smi"))) is amd.pinned("amd-smi")
-
-
-def test_the_interval_is_the_open_drivers_and_else_the_backends(both: RocmSmiStandIn) -> None:
-    source = Source(amd.pinned("rocm-smi"), SYSTEM_CLOCK)
-    assert (source.interval, source.paced) == (0.0, False)
-    source.driver = source.backend.open()
-    assert isinstance(source.driver, CommandDriver)
-    assert (source.interval, source.paced) == (2.0, True)
-    source.driver = None
-    assert source.interval == 0.0
 
 
 @pytest.mark.parametrize(("command", "where"), [("dump", '"source": "rocm-smi"'), ("doctor", '"source": "rocm-smi"')])

@@ -21,7 +21,9 @@ def remember() -> None:
 
 def own_threads(prefix: str = "accelmetrics-") -> list[str]:
     """Return the sorted names of the threads with this prefix that began during this test and still run."""
-    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith(prefix) and thread not in _KNOWN)
+    return sorted(
+        thread.name for thread in threading.enumerate() if thread.is_alive() and thread.name.startswith(prefix) and thread not in _KNOWN
+    )
 
 
 def wait_for_no_threads(prefix: str = "accelmetrics-") -> None:

@@ -12,7 +12,7 @@ from accelmetrics import Sampler, Snapshot, diagnose
 from accelmetrics.backends.amd import amdsmi_library, backend
 from accelmetrics.backends.amd.in_process import RELIST, InProcessDriver
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.sampling.session import Session
+from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from tests.sampling.conftest import until
@@ -273,7 +273,7 @@ def two(tree: Tree) -> tuple[Device, Device]:
 
 @pytest.fixture
 def fans(two: tuple[Device, Device], monkeypatch: pytest.MonkeyPatch) -> Iterator[Fans]:
-    monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", Session())  # no number was given out
+    monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", SourceRegistry())  # no number was given out
     made = Fans(two)
     install(monkeypatch, made.module)
     yield made

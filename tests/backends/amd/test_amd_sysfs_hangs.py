@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Reason, Sampler
-from accelmetrics.sampling.session import Session
+from accelmetrics.sampling.sources import SourceRegistry
 from tests.sampling.conftest import until
 from tests.simulators.amdgpu import Device, Tree, machines
 
@@ -18,7 +18,7 @@ TIMEOUT, SLACK = 0.5, 0.4
 @pytest.fixture
 def cards(system: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Device, Device]:
     """Two cards on a machine without ROCm, of which nobody has read any."""
-    monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", Session())
+    monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", SourceRegistry())
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
     monkeypatch.setattr("accelmetrics.backends.amd.amdsmi_library.DEFAULT_ROOT", str(tmp_path))
     return machines.mi250(Tree(system))

@@ -11,7 +11,7 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.tpu import TpuBackend, backend, driver, runtime
-from accelmetrics.sampling.session import Session
+from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.schemas.catalogue.tpu import FAMILIES
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.simulators.tpu import DUTY_CYCLE, QUEUE, USAGE, Histogram, Linear, RefusalError, TpuMachine, TpuRuntime
@@ -26,7 +26,7 @@ Start = Callable[[], TpuRuntime]
 def new_process(machine: TpuMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was sampled yet. The runtime is asked ten times as often as outside of tests, and polls are shared as they are there."""
     assert machine.root.exists()
-    monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", Session())
+    monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", SourceRegistry())
     monkeypatch.setattr(TpuBackend, "interval", INTERVAL / 10)
     monkeypatch.setattr(driver, "FRESH", INTERVAL / 20)
 

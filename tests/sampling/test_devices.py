@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from accelmetrics import Reason, Sampler
-from accelmetrics.sampling.inventory import Inventory
+from accelmetrics.sampling.devices import DeviceRegistry
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.testing import FakeBackend, FakeClock
 from accelmetrics.testing.fake import FakeDriver
@@ -43,8 +43,8 @@ def tpu(number: int, address: str = "") -> DeviceIdentity:
     return DeviceIdentity("tpu", "google", number, pci_bus_id=address)
 
 
-def keys(inventory: Inventory, *devices: DeviceIdentity) -> list[str]:
-    return [place.key for place in inventory.adopt("tpu", devices)]
+def keys(registry: DeviceRegistry, *devices: DeviceIdentity) -> list[str]:
+    return [slot.key for slot in registry.adopt("tpu", devices)]
 
 
 CHIPS = ("0000:00:04.0", "0000:00:05.0")
@@ -53,33 +53,33 @@ CHIPS = ("0000:00:04.0", "0000:00:05.0")
 @pytest.mark.parametrize("ids", [(1,), (1, 2), (0, 1, 2), (1, 42, 46)])
 def test_no_two_devices_have_one_key(ids: tuple[int, ...]) -> None:
     """Chips that were listed while nobody used them keep their numbers, whatever ids without a chip a runtime names later."""
-    inventory = Inventory()
-    assert keys(inventory, *map(tpu, range(2), CHIPS)) == ["tpu.0", "tpu.1"]
-    later = keys(inventory, *map(tpu, ids), *map(tpu, (60, 61), CHIPS))
+    registry = DeviceRegistry()
+    assert keys(registry, *map(tpu, range(2), CHIPS)) == ["tpu.0", "tpu.1"]
+    later = keys(registry, *map(tpu, ids), *map(tpu, (60, 61), CHIPS))
     assert later[-2:] == ["tpu.0", "tpu.1"]
     assert len(set(later)) == len(later)
-    assert keys(inventory, *map(tpu, ids), *map(tpu, (60, 61), CHIPS)) == later
+    assert keys(registry, *map(tpu, ids), *map(tpu, (60, 61), CHIPS)) == later
     wanted = [f"tpu.{number}" for number in ids if number > 1]
     assert all(key in later for key in wanted if key not in {"tpu.2"}), "a number that was free is the runtime's own"
-    assert [place.identity.vendor_index for place in inventory.known("tpu")[:2]] == [60, 61]
+    assert [slot.identity.vendor_index for slot in registry.known("tpu")[:2]] == [60, 61]
 
 
 def test_the_devices_of_one_chip_keep_their_keys_when_a_runtime_numbers_them() -> None:
     """Their address is no name for one of them, nor is a number that the next program changes; their order is."""
-    inventory = Inventory()
+    registry = DeviceRegistry()
     each = [address for address in CHIPS for _ in range(2)]
-    idle = keys(inventory, *map(tpu, range(4), each))
+    idle = keys(registry, *map(tpu, range(4), each))
     assert idle == ["tpu.0", "tpu.1", "tpu.2", "tpu.3"]
-    assert keys(inventory, *map(tpu, range(8, 12), each)) == idle
-    other = Inventory()
-    other.restore(inventory.export())
+    assert keys(registry, *map(tpu, range(8, 12), each)) == idle
+    other = DeviceRegistry()
+    other.restore(registry.numbering)
     assert keys(other, *map(tpu, range(4), each)) == idle
     assert len(other.known("tpu")) == 4
 
 
 def test_devices_that_cannot_be_told_apart_have_keys_of_their_own() -> None:
     """As a plug-in may list them."""
-    found = [place.key for place in Inventory().adopt("acme", [DeviceIdentity("gpu", "acme", 0)] * 2)]
+    found = [slot.key for slot in DeviceRegistry().adopt("acme", [DeviceIdentity("gpu", "acme", 0)] * 2)]
     assert found == ["gpu.0", "gpu.1"]
 
 

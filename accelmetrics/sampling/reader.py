@@ -1,0 +1,427 @@
+"""One sampler's readings of one source: asked for, arrived, served.
+
+Workers write what arrives, the sampler's thread takes it. Every shared step is a single operation on a built-in container, so that
+neither side holds a lock while the other works, and an interrupt between two steps is repaired at the next reading.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from accelmetrics.backends.contract import Block, Reader, Reading
+from accelmetrics.backends.guard import guarded
+from accelmetrics.sampling.devices import DeviceRegistry, VisibilityFilter
+from accelmetrics.sampling.options import Options, Selection
+from accelmetrics.sampling.snapshot_builder import Entry, KeyMapper, fault
+from accelmetrics.sampling.sources import SLOW_READING, ManagedSource, OpenDriver
+from accelmetrics.sampling.workers import CountDownLatch, Worker
+from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError, SourceError
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, Status
+from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.snapshot import DeviceSlot, rfc3339
+
+SHORTEST_HANG = 0.05
+"""Seconds without a returned call below which no worker is abandoned, however impatient a sampler is."""
+TIMES = (type(None), float)
+GONE = Unavailable(Reason.DRIVER_UNAVAILABLE, "the driver was closed before this was read")
+HUNG = Unavailable(Reason.TIMED_OUT, "a call into the driver has not returned")
+DRIVER_HUNG = Unavailable(Reason.TIMED_OUT, "the driver answers no call: too many have not returned")
+NO_THREAD = Unavailable(Reason.DRIVER_ERROR, "no thread is to be had to call the driver with")
+TOO_SLOW = Unavailable(Reason.TIMED_OUT, "the driver did not answer within the deadline")
+LATE = Unavailable(Reason.STALE, "the reading is late: the interpreter was busy elsewhere, no call into the driver hangs")
+STILL_OPENING = Unavailable(Reason.TIMED_OUT, "the driver is still being opened")
+STALE = Unavailable(Reason.STALE, "the source's last reading is too old")
+LOST = Unavailable(Reason.DEVICE_LOST, "the driver no longer lists this device")
+NO_FAULTS = frozenset({Reason.NOT_IN_USE, Reason.NOT_SUPPORTED, Reason.NEEDS_INTERVAL, Reason.SUSPENDED})
+"""Reasons for which a source may give no value, and be well."""
+
+
+class Failure(NamedTuple):
+    """Why a unit was not read, and what to do about it."""
+
+    why: Unavailable
+    advice: str = ""
+
+
+_Result = tuple[Reading | Failure | None, float, OpenDriver | None]
+"""What a call gave, when the source took it on the sampler's clock, and from which driver."""
+NOT_ARRIVED: _Result = (None, 0.0, None)
+
+
+class SourceReader:
+    """One sampler's place at one source.
+
+    Attributes:
+        source: The source.
+        forced: Whether the source is opened whatever detection says: it was asked for by name.
+        opened: The driver that is read; None while there is none.
+        pending: Units to be read that no worker has taken yet.
+        wanted: Units that are waited for: pending, or in a call.
+        given_up: Units in a call that is not waited for any more.
+        waiting: Whether the sampler waits for something that it has asked for.
+        slots: The devices that were selected, by number: all that were ever seen, lost ones too.
+        candidates: The devices that could be selected: all of the source, or those that the watched process sees.
+        mappers: By device key, what maps the unit's readings to keys; under an empty key, that of the machine-wide unit.
+        failures: By device key, likewise, what is wrong with the last reading.
+        timed_out: Whether some unit gave no answer at the last reading.
+        asked_at: When the last reading was asked for, on the sampler's clock.
+        served_at: When the sampler last looked, on its clock.
+    """
+
+    def __init__(self, source: ManagedSource, devices: DeviceRegistry, options: Options, selection: Selection, forced: bool) -> None:
+        self.source = source
+        self.forced = forced
+        self.opened: OpenDriver | None = None
+        self.pending: deque[int] = deque()
+        self.wanted: set[int] = set()
+        self.given_up: set[int] = set()
+        self.waiting = False
+        self.slots: tuple[DeviceSlot, ...] = ()
+        self.candidates: tuple[DeviceSlot, ...] = ()
+        self.mappers: dict[str, KeyMapper] = {}
+        self.failures: dict[str, Failure] = {}
+        self.timed_out = False
+        self.asked_at = 0.0
+        self.served_at = 0.0
+        self._devices = devices
+        self._options = options
+        self._selection = selection
+        self._filter = VisibilityFilter(options)
+        self._listing: tuple[DeviceIdentity, ...] | None = None
+        self._units: list[tuple[int, KeyMapper]] = []
+        self._lost: list[KeyMapper] = []
+        self._reader: tuple[OpenDriver, Reader] | None = None
+        self._reader_lock = threading.Lock()
+        self._arrived: dict[int, _Result] = {}
+        self._served: dict[int, float] = {}
+        self._latch: CountDownLatch | None = None
+        self._spent = 0.0
+        self._sequence = 0
+        source.join(self)
+        weakref.finalize(self, _dropped, source).atexit = False
+
+    def prepare(self) -> OpenDriver | None:
+        """Get ready to read the driver that is open now, and the devices that it lists now. Returns None while none is open."""
+        source, opened = self.source, self.source.opened
+        if opened is not self.opened:
+            self.opened = None
+            if opened is not None:
+                for kept in (self.pending, self.wanted, self.given_up, self._arrived, self._served):
+                    kept.clear()
+                self.asked_at = 0.0
+                self._list_devices(opened, source.devices)
+                self.opened = opened
+        elif opened is not None:
+            guarded(source.look)
+            if source.devices is not self._listing:
+                self._list_devices(opened, source.devices)
+        return opened
+
+    def ask(self, now: float, latch: CountDownLatch) -> None:
+        """Ask for a reading, if one is due.
+
+        Args:
+            now: When, on the sampler's clock.
+            latch: What to count down when everything has arrived that is worth waiting for.
+        """
+        source, opened = self.source, self.prepare()
+        self.waiting = opened is not None
+        if opened is None:
+            latch.count_down(source.backend.name)
+            return
+        self.served_at = now
+        paced = opened.interval > 0
+        if paced and not self.due(now):
+            self.join(latch)
+        else:
+            self.begin(now, latch)
+            if self.pending:
+                count = source.workers_wanted() if source.busy_seconds > SLOW_READING else 1
+                source.pool.submit(self.work, min(count, len(self.pending)))
+        if paced and all(unit in self.given_up or self._is_served(unit, self._limit(now)) for unit, _ in self._units):
+            self.waiting = False
+            latch.count_down(source.backend.name)
+
+    def due(self, now: float) -> bool:
+        """Whether a source with a pace of its own is to be read again."""
+        return not self.wanted and (not self.asked_at or now - self.asked_at >= self.source.pace)
+
+    def begin(self, now: float, latch: CountDownLatch | None = None) -> None:
+        """Note that every unit is to be read; those in a call since the last time are joined, not read again."""
+        calls, pending, wanted = self.source.pool.calls, self.pending, self.wanted
+        self.asked_at, self._spent, self._latch = now, 0.0, None
+        undisturbed = not (calls or pending or wanted)
+        for unit, _ in self._units:
+            if undisturbed:
+                wanted.add(unit)
+                pending.append(unit)
+            elif unit in self.given_up and unit in calls:
+                wanted.discard(unit)
+            else:
+                joined = unit in pending or (unit in wanted and unit in calls)
+                wanted.add(unit)
+                if not joined:
+                    pending.append(unit)
+        self._latch = latch
+        if latch is not None and not wanted:
+            latch.count_down(self.source.backend.name)
+
+    def join(self, latch: CountDownLatch) -> None:
+        """Have a latch counted down when everything that is waited for already has arrived."""
+        self._latch = latch
+        if not self.wanted:
+            latch.count_down(self.source.backend.name)
+
+    def _is_served(self, unit: int, limit: float) -> bool:
+        """Whether a unit of a paced source has a result that is not stale."""
+        _, read_at, driver = self._arrived.get(unit, NOT_ARRIVED)
+        return driver is self.opened and read_at >= limit
+
+    def watch(self, seconds: float, patience: float) -> bool:
+        """Note that so much time has passed, and give up units whose calls stood still for too long.
+
+        The worker of such a call is abandoned, so that another can go on with the rest; readers with more patience still wait.
+
+        Args:
+            seconds: The time that has passed.
+            patience: Seconds for which a call may stand still before it is given up.
+
+        Returns:
+            Whether anything is still worth waiting for.
+        """
+        pool = self.source.pool
+        for unit, worker in list(pool.calls.items()):
+            if unit < 0:
+                continue
+            idle = worker.stood_still(seconds)
+            if idle >= patience and unit in self.wanted:
+                self.given_up.add(unit)
+                self.wanted.discard(unit)
+            if idle >= max(patience, SHORTEST_HANG):
+                pool.abandon(worker, unit)
+        return bool(self.wanted) and (bool(pool.workers) or not self.wanted.isdisjoint(pool.calls))
+
+    def work(self, worker: Worker) -> None:
+        """Read pending units, on a worker, until there are none or the worker is abandoned."""
+        source, opened = self.source, self.opened
+        worker.reader, worker.progress = self, []
+        while opened is not None:
+            outcome = guarded(self._read_pending, worker, opened)
+            self._spent += outcome.seconds
+            error = outcome.error
+            if error is None or outcome.failure is None:
+                break
+            failure = Failure(outcome.failure, error.advice if isinstance(error, AccelMetricsError) else "")
+            self._land(worker, opened, failure, source.clock.monotonic())
+            if isinstance(error, DriverGoneError):
+                source.driver_gone(opened, error)
+        guarded(source.look)
+        latch = self._latch
+        if latch is not None and not self.wanted:
+            latch.count_down(source.backend.name)
+        if source.retired or not source.readers:
+            source.tidy(worker)
+
+    def _read_pending(self, worker: Worker, opened: OpenDriver) -> None:
+        source, pending, progress = self.source, self.pending, worker.progress
+        calls, monotonic = source.pool.calls, source.clock.monotonic
+        while not worker.abandoned:
+            try:
+                unit = pending.popleft()
+            except IndexError:
+                return
+            other = calls.setdefault(unit, worker)
+            if other is not worker:
+                if other.reader is not self and not source.pool.follow(self, unit, other):
+                    pending.append(unit)
+                continue
+            worker.unit = unit
+            if source.opened is not opened:
+                raise SourceError(*(source.failure or GONE))
+            made = self._reader
+            if made is None or made[0] is not opened:
+                made = self._make_reader(opened)
+            reading = made[1].read(unit, progress)
+            if type(reading) is not Reading or type(reading.read_at) not in TIMES:
+                reading = _checked(reading)
+            self._land(worker, opened, reading, monotonic() if reading.read_at is None else reading.read_at)
+
+    def _make_reader(self, opened: OpenDriver) -> tuple[OpenDriver, Reader]:
+        with self._reader_lock:
+            made = self._reader
+            if made is None or made[0] is not opened:
+                made = self._reader = (opened, opened.driver.reader(self._options.read_options()))
+            return made
+
+    def _land(self, worker: Worker, opened: OpenDriver, what: Reading | Failure, read_at: float) -> None:
+        """Take the result of a call, and free the unit."""
+        unit, pool = worker.unit, self.source.pool
+        self._arrived[unit] = (what, read_at, opened)
+        worker.progress.append(None)
+        pool.fruitless = 0
+        del pool.calls[unit]
+        self.given_up.discard(unit)
+        self.wanted.discard(unit)
+        if worker.followers:
+            pool.call_followers(worker)
+
+    def collect(self, late: bool, entries: list[Entry]) -> BackendStatus:
+        """Take what has arrived.
+
+        Args:
+            late: Whether the interpreter was too busy elsewhere to wait for everything.
+            entries: Where to add, of every unit, the reading or the reason why there is none.
+
+        Returns:
+            How the source fared.
+        """
+        source, opened, arrived = self.source, self.opened, self._arrived
+        if opened is None or source.opened is not opened:
+            return self._closed(entries)
+        now = oldest = source.clock.monotonic()
+        failures: dict[str, Failure] = {}
+        paced = opened.interval > 0
+        limit = self._limit(now) if paced else self.asked_at - self._options.timeout
+        fresh, gives, first = False, False, len(entries)
+        for unit, mapper in self._units:
+            what, read_at, driver = arrived.get(unit, NOT_ARRIVED)
+            if what is None or driver is not opened or read_at < limit:
+                what = Failure(self._missing(unit, late))
+            elif paced:
+                fresh = fresh or self._served.get(unit) != read_at
+                self._served[unit] = read_at
+            else:
+                fresh = True
+                arrived.pop(unit, None)  # served once
+            if isinstance(what, Failure):
+                failures[mapper.key] = what
+                entries.append((mapper, what.why))
+            else:
+                gives = gives or _gives(what)
+                entries.append((mapper, what))
+                oldest = min(oldest, read_at)
+        if source.devices is not self._listing:
+            # What this reading found out about its devices. Those that it found besides are read from the next one on.
+            self._list_devices(opened, source.devices[: len(self._listing or ())])
+        self._sequence += fresh
+        if self._spent:
+            source.busy_seconds = self._spent
+        self.failures = failures
+        self.timed_out = False
+        status: Status = "ok"
+        detail = "; ".join(filter(None, (source.detection.evidence, self._filter.caveat)))
+        if not gives or failures or self._lost:
+            status, detail = self._fared(entries[first:], detail)
+            entries.extend((mapper, LOST) for mapper in self._lost)
+        name = source.backend.name
+        if len(failures) == len(self._units):
+            return BackendStatus(name, status, detail, source.source, sequence=self._sequence)
+        age = max(0.0, now - oldest)
+        stamp = rfc3339(source.clock.time_ns() - int(age * 1e9))
+        return BackendStatus(name, status, detail, source.source, self._spent, stamp, age, self._sequence)
+
+    def _limit(self, now: float) -> float:
+        """How old a result may be that is served: it has arrived since the last time, or is one of a paced source and not stale."""
+        source = self.source
+        return (now - 2.0 * source.pace if source.interval > 0 else self.asked_at) - self._options.timeout
+
+    def _missing(self, unit: int, late: bool) -> Unavailable:
+        pool = self.source.pool
+        if unit in self.given_up:
+            return HUNG
+        if not pool.workers:
+            return DRIVER_HUNG if pool.calls else NO_THREAD
+        if late:
+            return LATE
+        return STALE if self.source.interval > 0 and unit in self._arrived else TOO_SLOW
+
+    def _closed(self, entries: list[Entry]) -> BackendStatus:
+        """Add the reason why the source is not open to the entries, for every key that it ever gave."""
+        source, name = self.source, self.source.backend.name
+        self.failures, self.timed_out = {}, False
+        if source.state == "absent":
+            return BackendStatus(name, "absent", source.detection.evidence)
+        failure = source.failure if source.failure is not None and source.state != "opening" else STILL_OPENING
+        if source.coverage.machine:
+            self._machine_mapper()
+        self.failures = dict.fromkeys(self.mappers, Failure(failure, source.advice))
+        self.timed_out = failure.reason == Reason.TIMED_OUT
+        entries.extend((mapper, failure) for mapper in self.mappers.values())
+        status: Status = "timed_out" if self.timed_out else "failed"
+        return BackendStatus(name, status, failure.detail, duration_seconds=source.open_seconds, sequence=self._sequence)
+
+    def _fared(self, entries: Sequence[Entry], remarks: str) -> tuple[Status, str]:
+        """How an open source fared that is not well, or gives no value, and what there is to say about it."""
+        failures = self.failures
+        if failures:
+            late = [failure.why.reason == Reason.TIMED_OUT for failure in failures.values()]
+            self.timed_out = any(late)
+            wrong = [(key, failure.why) for key, failure in failures.items()]
+            status: Status = "degraded" if len(failures) < len(entries) else "timed_out" if all(late) else "failed"
+        else:
+            silent = _silence(entries)
+            if silent is not None:
+                self.timed_out = silent.reason == Reason.TIMED_OUT
+                return "timed_out" if self.timed_out else "degraded", f"{silent.reason}: {silent.detail}"
+            if not self._lost:
+                return "ok", remarks
+            wrong, status = [(mapper.key, LOST) for mapper in self._lost], "degraded"
+        return status, "; ".join([f"{key or self.source.backend.name}: {why.reason}: {why.detail}" for key, why in wrong])
+
+    def _list_devices(self, opened: OpenDriver, devices: tuple[DeviceIdentity, ...]) -> None:
+        """Note which devices there are, and which units of the driver are to be read."""
+        name, coverage = self.source.backend.name, self.source.coverage
+        listed = self._devices.adopt(name, devices)
+        shown = self._filter.show(self._devices.known(name))
+        self.candidates = tuple(shown.values())
+        self.slots = tuple(slot for slot in self.candidates if self._selection.wants(slot))
+        for slot in self.slots:
+            if slot.key not in self.mappers:
+                self.mappers[slot.key] = KeyMapper(slot.key, coverage.partitions if slot.identity.parent else coverage.devices)
+        keys = [shown[slot.key].key if slot.key in shown else "unseen" for slot in listed]
+        units = [(unit, self.mappers[key]) for unit, key in enumerate(keys) if key in self.mappers]
+        self._lost = [mapper for key, mapper in self.mappers.items() if key and key not in keys]
+        self._units = [*units, (len(keys), self._machine_mapper())] if opened.machine_wide else units
+        self._listing = devices
+
+    def _machine_mapper(self) -> KeyMapper:
+        return self.mappers.setdefault("", KeyMapper("", self.source.coverage.machine))
+
+
+def _dropped(source: ManagedSource) -> None:
+    """A reader was garbage-collected: have a worker see whether the source is still used. Safe in the middle of anything."""
+    if source.opened is not None:
+        source.pool.queue.put(source.tidy)
+
+
+def _checked(reading: object) -> Reading:
+    """Hold to the contract what did not look like a reading at first sight."""
+    if not isinstance(reading, Reading):
+        raise TypeError(f"read() gave {reading!r}, which is no Reading")
+    if reading.read_at is not None:
+        reading.read_at = float(reading.read_at)
+    return reading
+
+
+def _gives(reading: Reading) -> bool:
+    """Whether there is a value in a reading, or something that is not of the contract's form."""
+    if not isinstance(reading.blocks, (list, tuple)):
+        return True
+    for block in reading.blocks:  # noqa: SIM110 - a generator costs more here
+        if type(block) is not Block or block.names:
+            return True
+    return False
+
+
+def _silence(entries: Sequence[Entry]) -> Unavailable | None:
+    """Why a source that was read gives no value of any unit, where something is wrong; None where it gives one."""
+    faults: list[Unavailable] = []
+    for _, what in entries:
+        if not isinstance(what, Reading) or _gives(what) or fault(what):
+            return None
+        faults.extend(why for why in what.unavailable.values() if why.reason not in NO_FAULTS)
+    return next((why for why in faults if why.reason != Reason.TIMED_OUT), faults[0] if faults else None)

@@ -1,0 +1,180 @@
+"""From readings to the flat dict: keys put in front of values, reasons gathered, nothing that is not a finite number.
+
+Every value of every reading passes here. What does not change from one reading to the next (names, blocks of values, reasons) is
+recognised, by identity or else by equality, and not built again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+
+from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
+from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+LARGEST = 1.7e308
+"""What still fits a double: JSON's readers have nothing larger."""
+NUMBERS = frozenset({int, float})
+"""Exactly these: a bool, a Decimal or a number of NumPy's is written and compared in ways of its own."""
+SILENT = Unavailable(Reason.NOT_SUPPORTED, "the backend gave neither a value nor a reason")
+
+
+class _Slot:
+    """What is remembered about the block at one position of a unit's readings."""
+
+    __slots__ = ("block", "keys", "names", "process")
+
+    def __init__(self, block: Block, prefix: str) -> None:
+        self.block: Block | None = None
+        self.names = block.names
+        self.process = block.process
+        self.keys = tuple([prefix + name for name in block.names])
+
+
+class KeyMapper:
+    """Maps the names of one unit's readings to keys.
+
+    Args:
+        key: The device's key (``gpu.3``); empty for the machine-wide unit, whose names are whole keys.
+        owed: The names that the unit owes: one that is neither given nor explained gets a reason.
+
+    Attributes:
+        reasons: By key, why values are missing.
+    """
+
+    def __init__(self, key: str, owed: Iterable[str]) -> None:
+        kind, _, number = key.partition(".")
+        self.key = key
+        self.reasons: Mapping[str, Unavailable] = NO_REASONS
+        self._prefix = f"{key}." if key else ""
+        self._process_prefix = f"{kind}.process.{number}." if key else ""
+        self._owed = tuple(owed)
+        self._slots: list[_Slot] = []
+        self._given: Mapping[str, Unavailable] | None = None
+        self._failure: Unavailable | None = None
+
+    @property
+    def keys(self) -> dict[str, None]:
+        """Every key that it knows, apart from those of processes, in order."""
+        owed = [self._prefix + name for name in self._owed]
+        return dict.fromkeys((*owed, *self.reasons, *(key for slot in self._slots if not slot.process for key in slot.keys)))
+
+    def refresh(self, what: Reading | Unavailable, flat: dict[str, Number]) -> bool:
+        """Write this unit's values over the last ones, if nothing but values changed.
+
+        Returns:
+            Whether that was all; if not, the flat dict must be written anew with :meth:`put`.
+        """
+        if isinstance(what, Unavailable):
+            return what == self._failure
+        blocks, slots = what.blocks, self._slots
+        try:
+            if len(blocks) != len(slots) or (what.unavailable is not self._given and what.unavailable != self._given):
+                return False
+            self._given = what.unavailable
+            for slot, block in zip(slots, blocks):  # noqa: B905 - equally long, and this is the hottest loop there is
+                if slot.block is block:
+                    continue
+                values = block.values
+                if (slot.names is not block.names and slot.names != block.names) or slot.process != block.process:
+                    return False
+                # One sum tells whether all are finite numbers, since infinity and NaN survive it.
+                if len(values) != len(slot.keys) or not isfinite(sum(values)):
+                    return False
+                flat.update(zip(slot.keys, values))  # noqa: B905 - the lengths were compared
+                slot.block = block
+        except (TypeError, AttributeError, OverflowError):  # what a reader gave has no such parts: ``put`` says what is wrong
+            return False
+        return True
+
+    def put(self, what: Reading | Unavailable, flat: dict[str, Number]) -> None:
+        """Add this unit's values to a flat dict that has none of them, and note the reasons for what is missing."""
+        if isinstance(what, Reading) and (wrong := fault(what)):
+            what = Unavailable(Reason.DRIVER_ERROR, f"the backend broke its contract: {wrong}")
+        self._given = None
+        if isinstance(what, Unavailable):
+            self.reasons = dict.fromkeys(self.keys, what)
+            self._failure = what
+            return
+        self._failure = None
+        prefix = self._prefix
+        refused: dict[str, Unavailable] = {}
+        self._slots = [_Slot(block, self._process_prefix if block.process else prefix) for block in what.blocks]
+        for slot, block in zip(self._slots, what.blocks, strict=True):
+            for position, key in enumerate(slot.keys):
+                value: object = block.values[position] if position < len(block.values) else None
+                if isinstance(value, (int, float)) and type(value) in NUMBERS and abs(value) <= LARGEST:
+                    flat[key] = value
+                else:
+                    refused[key] = Unavailable(Reason.INVALID_VALUE, f"the source answered {value!r}")
+        given = {name for block in what.blocks if not block.process for name in block.names}
+        silent = {prefix + name: SILENT for name in self._owed if name not in given and name not in what.unavailable}
+        self.reasons = {**{prefix + name: why for name, why in what.unavailable.items() if name not in given}, **silent, **refused}
+        if not refused:
+            self._given = what.unavailable
+
+
+def fault(reading: Reading) -> str:
+    """Say what is wrong with the parts of a reading; empty when nothing is. For readings whose form has changed."""
+    blocks: object = reading.blocks
+    reasons: object = reading.unavailable
+    if not isinstance(blocks, (list, tuple)) or not all(isinstance(block, Block) for block in blocks):
+        return f"blocks is {blocks!r}, not a list of blocks"
+    for block in blocks:
+        if not isinstance(block.names, tuple) or not all(isinstance(name, str) for name in block.names):
+            return f"a block's names are {block.names!r}, not a tuple of strings"
+        if not isinstance(block.values, (list, tuple)):
+            return f"a block's values are {block.values!r}, not a list"
+    if not isinstance(reasons, Mapping):
+        return f"unavailable is {reasons!r}, not a mapping"
+    for name, why in reasons.items():
+        if not isinstance(name, str) or not isinstance(why, Unavailable):
+            return f"unavailable has {name!r}: {why!r}, not a name and an Unavailable"
+    return ""
+
+
+Entry = tuple[KeyMapper, Reading | Unavailable]
+"""What came of reading a unit: its mapper, and a reading or the reason why there is none."""
+
+
+class SnapshotBuilder:
+    """The flat dict and the reasons of one sampler, kept from reading to reading.
+
+    As long as only values change, they are written over the old ones and the dict is copied, which costs a fraction of building it.
+    Anything else (a value appears or goes, a device fails) has the whole dict written anew.
+    """
+
+    def __init__(self) -> None:
+        self._flat: dict[str, Number] = {}
+        self._reasons: Mapping[str, Unavailable] = NO_REASONS
+        self._processes: dict[str, tuple[DeviceProcess, ...]] = {}
+        self._mappers: list[KeyMapper] = []
+
+    def build(
+        self, entries: Sequence[Entry]
+    ) -> tuple[dict[str, Number], Mapping[str, Unavailable], Mapping[str, tuple[DeviceProcess, ...]]]:
+        """Write the entries.
+
+        Returns:
+            The metrics, a dict of the caller's own; the reasons, and the processes by device, each the same object as last time if
+            nothing in it changed.
+        """
+        flat = self._flat
+        known = iter(self._mappers)
+        processes: dict[str, tuple[DeviceProcess, ...]] = {}
+        same = len(entries) == len(self._mappers)
+        for mapper, what in entries:
+            same = same and next(known) is mapper and mapper.refresh(what, flat)
+            if isinstance(what, Reading) and what.processes is not None and mapper.key:
+                processes[mapper.key] = what.processes
+        if not same:
+            self._mappers = []  # until all is written: an interrupted attempt is not taken for a finished one
+            flat = {}
+            for mapper, what in entries:
+                mapper.put(what, flat)
+            self._reasons = {key: why for mapper, _ in entries for key, why in mapper.reasons.items() if key not in flat}
+            self._flat, self._mappers = flat, [mapper for mapper, _ in entries]
+        if processes != self._processes:
+            self._processes = processes
+        return flat.copy(), self._reasons, self._processes

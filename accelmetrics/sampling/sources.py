@@ -1,0 +1,426 @@
+"""The sources of this process, shared by all its samplers: drivers, workers and the numbering of devices.
+
+A fork copies a process without its threads, and with whatever locks they held. So in the child everything here is made anew,
+except the numbering, which users have seen. Forks made from C bypass Python's hooks: the process id is compared at every reading
+too. A fork waits for drivers that are being opened: an import, or a driver's own lock, would stay locked in the child for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypeVar
+from weakref import WeakSet
+
+from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
+from accelmetrics.backends.contract import Backend, Coverage, Detection, Driver
+from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.backends.registry import is_loaded, is_registered
+from accelmetrics.sampling.devices import DeviceRegistry
+from accelmetrics.sampling.workers import MAX_WORKERS, CountDownLatch, Worker, WorkerPool, nothing
+from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+if TYPE_CHECKING:
+    from accelmetrics.sampling.reader import SourceReader
+
+SLOW_READING = 0.002
+"""Seconds of work per reading above which several workers share it."""
+FIRST_RETRY, LAST_RETRY = 1.0, 60.0
+"""Seconds between attempts to open a source that failed: doubled from the first to the last."""
+INTEREST = 60.0
+"""Seconds for which a source with a pace of its own goes on after it was last asked for."""
+IDLE_PAUSE = 0.05
+"""The shortest wait before a source with a pace of its own is looked at again, in seconds."""
+CLOSING = 1.0
+"""Seconds that closing a source waits for its driver to be closed."""
+FORK_PATIENCE = 1.0
+"""Seconds since its beginning for which a fork waits for an opening."""
+OPENING, CLOSE = -1, -2
+"""Unit numbers of the calls that open and close a driver."""
+
+_T = TypeVar("_T")
+
+
+class OpenDriver:
+    """A driver that was opened, and what it said of itself. A driver that is opened again gets a new one.
+
+    Attributes:
+        driver: The driver.
+        devices: Its devices when it was opened.
+        machine_wide: Whether there is one more unit after the devices.
+        interval: Seconds between two readings, 0 where it is read when asked: the driver's own where it has one.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.driver: Driver = backend.open()
+        missing = [part for part in ("source", "machine_wide", "devices", "reader", "close") if not hasattr(self.driver, part)]
+        if missing:
+            raise TypeError(f"open() gave {self.driver!r}, which is no driver: it lacks {', '.join(missing)}")
+        self.devices = checked_devices(self.driver.devices)
+        self.machine_wide = bool(self.driver.machine_wide)
+        for row in tuple(backend.own_metrics()):
+            if not isinstance(row, Metric):
+                raise TypeError(f"own_metrics() has {row!r}, which is no Metric")
+        self.interval: float = getattr(self.driver, "interval", backend.interval)
+
+
+def checked_devices(devices: object) -> tuple[DeviceIdentity, ...]:
+    """Hold what a driver lists to the contract."""
+    listed = tuple(devices) if isinstance(devices, (list, tuple)) else (devices,)
+    for device in listed:
+        if not isinstance(device, DeviceIdentity):
+            raise TypeError(f"the driver lists {device!r}, which is no DeviceIdentity")
+    return listed
+
+
+def checked_coverage(backend: Backend) -> Coverage:
+    """Ask a backend for its coverage, held to the contract."""
+    given: object = backend.coverage()
+    if not isinstance(given, Coverage) or not all(isinstance(part, Mapping) for part in given):
+        raise TypeError(f"coverage() gave {given!r}, which is no Coverage of mappings")
+    return given
+
+
+def _detect(backend: Backend) -> Detection:
+    found: object = backend.detect()
+    if isinstance(found, Detection) and tuple(map(type, found[1:])) == (str, int, str) and found.devices >= 0:
+        return found
+    raise TypeError(f"detect() gave {found!r}, which is no Detection(present, evidence, devices)")
+
+
+class ManagedSource:
+    """A backend within this process: found, opened, read, lost and opened again.
+
+    Attributes:
+        pool: The workers that call the driver.
+        readers: The samplers' readers of this source; without any it is closed.
+        state: ``new``, ``absent`` (detection found nothing), ``opening``, ``open``, ``failed``.
+        detection: What detection found.
+        coverage: Which metrics the backend gives; nothing while its module is not loaded.
+        opened: The open driver; None while there is none.
+        source: What the open driver reads, in one word.
+        devices: The devices as the driver last listed them; kept when it goes away. The same object while nothing changed.
+        failure: Why the source is not open.
+        advice: What to do about it.
+        opening_since: When the last attempt to open began, on the machine's monotonic clock.
+        open_seconds: How long it took.
+        busy_seconds: How much work the last whole reading was, added up over its units.
+        retired: Drivers that went away and are closed as soon as no call into them is in progress.
+    """
+
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self.backend = backend
+        self.clock = clock
+        self.pool = WorkerPool(backend.name)
+        self.readers: WeakSet[SourceReader] = WeakSet()
+        self.state: Literal["new", "absent", "opening", "open", "failed"] = "new"
+        self.detection = Detection(False, "not looked for yet")
+        self.coverage = Coverage()
+        if is_loaded(backend):
+            self._learn_coverage()
+        self.opened: OpenDriver | None = None
+        self.source = ""
+        self.devices: tuple[DeviceIdentity, ...] = ()
+        self.failure: Unavailable | None = None
+        self.advice = ""
+        self.opening_since = 0.0
+        self.open_seconds: float | None = None
+        self.busy_seconds = 0.0
+        self.retired: list[Driver] = []
+        self._listed: Sequence[DeviceIdentity] | None = None
+        self._attempt: CountDownLatch | None = None
+        self._lock = threading.Lock()
+        self._was_open = False
+        self._failed_attempts = 0
+        self._retry_at = 0.0
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two readings in the background; 0 where it is read when asked, and while it is not open."""
+        opened = self.opened
+        return 0.0 if opened is None else opened.interval
+
+    @property
+    def pace(self) -> float:
+        """Its interval, or twice what a reading takes, so that a slow command never runs more than half of the time."""
+        return max(self.interval, 2.0 * self.busy_seconds)
+
+    def workers_wanted(self) -> int:
+        """How many workers share the next reading, by how much work the last one was."""
+        if self.busy_seconds <= SLOW_READING or self.interval > 0:
+            return 1
+        return min(MAX_WORKERS, 1 + int(self.busy_seconds / SLOW_READING), max(1, len(self.devices)))
+
+    def begin_opening(self, forced: bool) -> bool:
+        """Have the hardware looked for and the source opened, on a worker, if that is due. An interrupted caller leaves no attempt.
+
+        Args:
+            forced: Open it whatever detection says: it was asked for by name.
+
+        Returns:
+            Whether an attempt was begun now.
+        """
+        attempt = CountDownLatch((self.backend.name,))
+        begun = False
+        try:
+            with self._lock:
+                if self._attempt is not None or not self._due(forced):
+                    return False
+                self._attempt, self.opening_since = attempt, time.monotonic()
+            begun = self.pool.submit(partial(self._open, forced))
+            if not begun:
+                self._fail(Unavailable(Reason.DRIVER_ERROR, "no thread is to be had to open it with"))
+        finally:
+            if not begun and self._attempt is attempt:
+                self._attempt = None
+        return begun
+
+    def _due(self, forced: bool) -> bool:
+        if self.state in ("open", "opening"):
+            return False
+        return self.state == "new" or (forced and self.state == "absent") or self.clock.monotonic() >= self._retry_at
+
+    def wait_for_opening(self, until: float) -> None:
+        """Wait for the attempt that is in progress, at most until then on the machine's monotonic clock."""
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.wait(until - time.monotonic())
+
+    def _open(self, forced: bool, worker: Worker) -> None:
+        """Detect, and open what is there or was asked for by name. On a worker: even detection may hang (a dead mount)."""
+        calls = self.pool.calls
+        if calls.setdefault(OPENING, worker) is not worker:
+            return  # another worker is at it
+        if self.opened is None:
+            self.state = "opening"
+            looked = guarded(_detect, self.backend)
+            self.detection = looked.value or Detection(True, looked.failure.detail if looked.failure else "detection gave nothing")
+            outcome = None
+            if self.detection.present or forced:
+                self._learn_coverage()
+                outcome = guarded(OpenDriver, self.backend)
+            with self._lock:
+                self._settle(outcome)
+        del calls[OPENING]
+        self.tidy(worker)
+        with self._lock:
+            attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            attempt.count_down(self.backend.name)
+
+    def _learn_coverage(self) -> None:
+        self.coverage = guarded(checked_coverage, self.backend).value or Coverage()
+
+    def _settle(self, outcome: Outcome[OpenDriver] | None) -> None:
+        """Note what came of an attempt to open; None means that detection found nothing."""
+        self.open_seconds = None if outcome is None else outcome.seconds
+        gone = Unavailable(Reason.DRIVER_UNAVAILABLE, self.detection.evidence)
+        if outcome is not None and outcome.value is not None:
+            self.opened = outcome.value
+            self.devices, self._listed = outcome.value.devices, None
+            self.state, self.failure, self.advice, self._failed_attempts, self._was_open = "open", None, "", 0, True
+            self.pool.wanted = 1
+            if self.interval > 0:
+                self.pool.delay, self.pool.on_idle = self._until_due, self._read_at_own_pace
+        elif outcome is not None:
+            self._fail(outcome.failure, outcome.error)
+        elif self._was_open:
+            self._fail(gone)  # what was there once is missed, and looked for again soon
+        else:
+            self.state, self._retry_at = "absent", self.clock.monotonic() + LAST_RETRY
+            self.failure, self.advice = gone, self.detection.advice
+
+    def _fail(self, failure: Unavailable | None, error: BaseException | None = None) -> None:
+        self.failure = failure
+        self.advice = error.advice if isinstance(error, AccelMetricsError) else ""
+        self._retry_at = self.clock.monotonic() + min(LAST_RETRY, FIRST_RETRY * 2.0**self._failed_attempts)
+        self._failed_attempts = min(self._failed_attempts + 1, 10)
+        self.state = "failed"
+
+    def look(self) -> None:
+        """Note the devices that the driver lists now, and what it reads. Lets through whatever a plug-in throws."""
+        opened = self.opened
+        if opened is None:
+            return
+        self.source = opened.driver.source
+        listed = opened.driver.devices
+        if listed is not self._listed:
+            self._listed = listed
+            devices = checked_devices(listed)
+            with self._lock:
+                if self.opened is opened and devices != self.devices and len(devices) >= len(self.devices):
+                    self.devices = devices
+
+    def driver_gone(self, opened: OpenDriver, error: DriverGoneError) -> None:
+        """Retire a driver that a reading found gone; it is opened again later."""
+        with self._lock:
+            if self.opened is opened:
+                self._retire()
+                self._fail(error.unavailable, error)
+
+    def _until_due(self) -> float | None:
+        """Seconds until the next reading in the background; None while no sampler is interested."""
+        now = self.clock.monotonic()
+        due = [reader.asked_at for reader in self._interested(now)]
+        return max(IDLE_PAUSE, min(due) + self.pace - now) if due else None
+
+    def _read_at_own_pace(self, worker: Worker) -> None:
+        now = self.clock.monotonic()
+        for reader in self._interested(now):
+            if reader.due(now):
+                reader.begin(now)
+                reader.work(worker)
+
+    def _interested(self, now: float) -> list[SourceReader]:
+        with self._lock:
+            return [reader for reader in self.readers if reader.opened is self.opened and now - reader.served_at < INTEREST]
+
+    def join(self, reader: SourceReader) -> None:
+        """Keep the source open for a reader."""
+        with self._lock:
+            self.readers.add(reader)
+
+    def leave(self, reader: SourceReader) -> None:
+        """Close the driver, on a worker, when no reader is left; waits for that, though not for a call that is stuck."""
+        with self._lock:
+            self.readers.discard(reader)
+            if not self.readers and self.state in ("absent", "failed"):
+                self.state, self._failed_attempts = "new", 0
+        closed = CountDownLatch((self.backend.name,))
+
+        def close(worker: Worker) -> None:
+            self.tidy(worker)
+            closed.count_down(self.backend.name)
+
+        if not self.readers and self.opened is not None and self.pool.submit(close):
+            closed.wait(CLOSING)
+
+    def tidy(self, worker: Worker) -> None:
+        """Close, on a worker, the driver if no reader is left, and drivers that went away if no call into them is in progress."""
+        with self._lock:
+            if not self.readers and self.state != "opening":
+                self._retire()
+                self.state, self._failed_attempts = "new", 0
+        if self.opened is None:
+            self.pool.release()
+        calls = self.pool.calls
+        calls.setdefault(CLOSE, worker)
+        while self.retired and not any(unit >= 0 for unit in list(calls)):
+            try:
+                driver = self.retired.pop()
+            except IndexError:  # another worker was quicker
+                break
+            guarded(driver.close)
+        if calls.get(CLOSE) is worker:
+            del calls[CLOSE]
+
+    def _retire(self) -> None:
+        if self.opened is not None:
+            self.retired.append(self.opened.driver)
+        self.opened = None
+        self.pool.delay, self.pool.on_idle = None, nothing
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of it is left: no reader, no call in progress, no driver to close."""
+        return not (self.readers or self.pool.calls or self.retired or self.opened)
+
+
+class SourceRegistry:
+    """The sources of one process, and the numbering of their devices.
+
+    Attributes:
+        clock: What intervals and timestamps are taken from.
+        epoch: Raised when everything was made anew, after a fork.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.clock = clock
+        self.epoch = 0
+        self.pid = os.getpid()
+        self._lock = threading.Lock()
+        self._sources: dict[object, ManagedSource] = {}
+        self._devices: dict[tuple[object, ...], DeviceRegistry] = {}
+        _REGISTRIES.add(self)
+
+    def acquire(self, backends: Sequence[Backend], join: Callable[[ManagedSource, DeviceRegistry], _T]) -> tuple[DeviceRegistry, list[_T]]:
+        """Have a new reader join the source of each backend.
+
+        Returns:
+            The numbering that goes with just this selection of backends, and what ``join`` gave.
+        """
+        with self._lock:
+            self._sweep()
+            # Registered backends are one object each; those made by hand are told apart by theirs.
+            keys = tuple((id(backend), backend.name) for backend in backends)
+            devices = self._devices.setdefault(keys, DeviceRegistry())
+            joined = []
+            for key, backend in zip(keys, backends, strict=True):
+                if key not in self._sources:
+                    self._sources[key] = ManagedSource(backend, self.clock)
+                joined.append(join(self._sources[key], devices))
+            return devices, joined
+
+    def release(self, readers: Sequence[SourceReader]) -> None:
+        """Close what no other sampler uses. Sources from before a fork are left to the parent."""
+        known = set(self._sources.values())
+        for reader in readers:
+            if reader.source in known:
+                reader.source.leave(reader)
+        with self._lock:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Close what was left open by an interrupt; drop the sources of backends made by hand that are idle, and their numbering.
+
+        Those of registered backends stay, so that a device has one number for as long as the process lives. One with a call in
+        progress stays too: the next sampler finds it, and does not make the same call again.
+        """
+        for source in self._sources.values():
+            if not source.readers and source.opened is not None:
+                source.pool.submit(source.tidy)
+        gone = {key for key, source in self._sources.items() if source.idle and not is_registered(source.backend)}
+        if gone:
+            self._sources = {key: source for key, source in self._sources.items() if key not in gone}
+            self._devices = {keys: devices for keys, devices in self._devices.items() if gone.isdisjoint(keys)}
+
+    def after_fork(self) -> None:
+        """Forget drivers, workers and locks; keep the numbering."""
+        self.pid = os.getpid()
+        self.epoch += 1
+        self._lock = threading.Lock()
+        self._sources = {}
+        for devices in self._devices.values():
+            devices.after_fork()
+
+    def wait_for_openings(self) -> None:
+        """Wait until no driver is being opened, at most so long after an opening began."""
+        for source in list(self._sources.values()):
+            source.wait_for_opening(source.opening_since + FORK_PATIENCE)
+
+
+_REGISTRIES: WeakSet[SourceRegistry] = WeakSet()
+
+
+def _before_fork() -> None:
+    if not isinstance(threading.current_thread(), Worker):
+        for registry in list(_REGISTRIES):
+            registry.wait_for_openings()
+
+
+def _after_fork() -> None:
+    for registry in list(_REGISTRIES):
+        registry.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+
+SHARED = SourceRegistry()
+"""The registry that samplers use unless they are given a clock of their own."""

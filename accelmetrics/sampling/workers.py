@@ -1,0 +1,258 @@
+"""Daemon threads that call the drivers, so that a caller never waits inside one.
+
+A worker takes tasks from its pool's queue and is in at most one call into the driver at a time: one unit, for one reader. When that
+call makes no progress, a waiting caller abandons the worker and another one goes on with the rest; the abandoned worker keeps its
+unit until the call returns. So a unit is never read by two workers, a stuck call is never repeated, and the number of threads is
+bounded. Abandoning a worker says nothing about how long others wait: each reader has its own patience.
+
+Workers are made here and not by an executor, which would join them at interpreter exit and so wait for a hung driver.
+
+Callers may be interrupted anywhere (Ctrl-C in the main thread), workers may not. So whatever takes several steps is done by workers,
+and a caller takes locks in a ``with`` statement alone: ``threading.Event`` and ``Condition`` would stay locked for ever after an
+interrupt in the middle of their Python code.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from accelmetrics.sampling.reader import SourceReader
+
+MAX_WORKERS = 4
+"""Workers that read one slow source side by side."""
+MAX_FRUITLESS = 3
+"""Abandoned workers in a row, with no answer in between, after which a driver counts as hung as a whole."""
+MAX_THREADS = 16
+"""Threads of one source, those in stuck calls among them."""
+
+Task = Callable[["Worker"], None]
+
+
+class CountDownLatch:
+    """Opens when every party has arrived. A party may arrive several times, from any thread.
+
+    Args:
+        parties: Names of those to wait for.
+    """
+
+    __slots__ = ("_away", "_closed")
+
+    def __init__(self, parties: Iterable[Hashable]) -> None:
+        self._away = set(parties)
+        self._closed = threading.Lock()  # held until the latch opens
+        self._closed.acquire()
+
+    def count_down(self, party: Hashable) -> None:
+        """Note that a party has arrived."""
+        self._away.discard(party)
+        if not self._away:
+            self._open()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it opens, at most so long. Returns whether it is open."""
+        try:
+            if self._away:
+                self._closed.acquire(timeout=max(0.0, min(seconds, threading.TIMEOUT_MAX)))
+        finally:
+            if not self._away:
+                self._open()  # for the next thread that waits, also when this one is interrupted
+        return not self._away
+
+    def _open(self) -> None:
+        if self._closed.locked():
+            try:
+                self._closed.release()
+            except RuntimeError:
+                return  # another thread was quicker
+
+
+class Worker(threading.Thread):
+    """One thread of a pool, and the call into the driver that it is in.
+
+    Attributes:
+        reader: The reader that the call is made for; None while the driver is opened or closed.
+        unit: The unit that is read.
+        progress: What the backend appends to after every call into the driver, a new list for every task; its length is the progress.
+        abandoned: The call is stuck: nothing waits for it any more.
+        followers: Other readers that wait for the unit.
+    """
+
+    def __init__(self, pool: WorkerPool, number: int) -> None:
+        super().__init__(name=f"accelmetrics-{pool.name}-{number}", daemon=True)
+        self.reader: SourceReader | None = None
+        self.unit = 0
+        self.progress: list[Any] = []
+        self.abandoned = False
+        self.followers: list[tuple[SourceReader, int]] = []
+        self._pool = pool
+        self._seen: tuple[list[Any], int] = ([], 0)
+        self._looked_at = 0.0
+        self._idle = 0.0
+
+    def stood_still(self, seconds: float) -> float:
+        """Note that so much time has passed, and return for how long no call has returned. Two watchers do not count twice."""
+        now = time.perf_counter()
+        seconds, self._looked_at = min(seconds, now - self._looked_at), now
+        before, self._seen = self._seen, (self.progress, len(self.progress))
+        moved = before[0] is not self._seen[0] or before[1] != self._seen[1]
+        self._idle = 0.0 if moved else self._idle + seconds
+        return self._idle
+
+    def run(self) -> None:
+        """Work until there are more workers than the pool wants."""
+        pool = self._pool
+        pool.enlist(self)
+        try:
+            while not ((self.abandoned or len(pool.workers) > pool.wanted) and pool.dismiss(self)):
+                try:
+                    task = pool.queue.get(timeout=pool.delay() if pool.delay else None)
+                except Empty:
+                    task = pool.on_idle
+                task(self)
+                del task  # nothing here keeps a reader alive while the worker waits
+                self.reader = None
+        finally:
+            pool.left(self)
+
+
+class WorkerPool:
+    """The workers of one source and the queue they work from.
+
+    Attributes:
+        name: The source's name, which its threads have in theirs.
+        calls: By unit, the worker that is in a call for it. Workers claim a unit with ``setdefault`` and give it back with ``del``.
+        lock: Held for everything that looks at several workers.
+        workers: Workers that take tasks, sooner or later.
+        wanted: How many workers are kept.
+        fruitless: Workers abandoned since the driver last answered.
+        delay: Gives the seconds that a worker waits for a task before it runs ``on_idle``; None to wait for ever.
+        on_idle: The task of a source that is read in the background.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.queue: SimpleQueue[Task] = SimpleQueue()
+        self.calls: dict[int, Worker] = {}
+        self.lock = threading.Lock()
+        self.workers: set[Worker] = set()
+        self.wanted = 0
+        self.fruitless = 0
+        self.delay: Callable[[], float | None] | None = None
+        self.on_idle: Task = nothing
+        self._stuck: set[Worker] = set()
+        self._started = 0
+
+    def submit(self, task: Task, wanted: int = 1) -> bool:
+        """Queue a task once for each of so many workers, and have so many that are not in a call, as far as the limits allow.
+
+        Returns:
+            Whether some worker will take the task.
+        """
+        with self.lock:
+            self.wanted = wanted
+            free = self._free() if self.calls else self.workers
+            if len(free) != wanted:
+                self._adjust(wanted)
+            if not self.workers:
+                return False
+            for _ in range(wanted):
+                self.queue.put(task)
+        return True
+
+    def _adjust(self, wanted: int) -> None:
+        while len(free := self._free()) < wanted and self._may_start() and self._start():
+            pass
+        for _ in range(len(free) - wanted):
+            self.queue.put(nothing)  # wakes a worker that may leave
+
+    def abandon(self, worker: Worker, unit: int) -> None:
+        """Give up a worker that is stuck in a call; another one takes over, unless too many have been given up."""
+        with self.lock:
+            if worker.abandoned or self.calls.get(unit) is not worker:
+                return
+            worker.abandoned = True
+            self.workers.discard(worker)
+            self._stuck.add(worker)
+            self.fruitless += 1
+            if not self.workers and self._may_start():
+                self._start()
+            if worker.reader is not None and self.workers:
+                self.queue.put(worker.reader.work)
+
+    def release(self) -> None:
+        """Let the workers leave as soon as no task is left."""
+        with self.lock:
+            self.wanted = 0
+            for _ in self.workers:
+                self.queue.put(nothing)
+
+    def follow(self, reader: SourceReader, unit: int, other: Worker) -> bool:
+        """Have a unit read for another reader as soon as the call that is in progress for it returns. Returns False if it has."""
+        with self.lock:
+            other.followers.append((reader, unit))
+            if self.calls.get(unit) is other:
+                return True
+            # The call has returned: it may have been before the entry was made.
+            if (reader, unit) in other.followers:
+                other.followers.remove((reader, unit))
+                return False
+            return True
+
+    def call_followers(self, worker: Worker) -> None:
+        """Have the units read that others wait for."""
+        with self.lock:
+            followers, worker.followers = worker.followers, []
+            for reader, unit in followers:
+                reader.pending.append(unit)
+                self.queue.put(reader.work)
+
+    def enlist(self, worker: Worker) -> None:
+        """Count a worker that has started: the thread that started it may have been interrupted before counting it."""
+        with self.lock:
+            self.workers.add(worker)
+
+    def dismiss(self, worker: Worker) -> bool:
+        """Whether a worker may leave; one that was abandoned and has come back is counted again otherwise."""
+        with self.lock:
+            self._stuck.discard(worker)
+            worker.abandoned = False
+            self.workers.add(worker)
+            leaves = len(self._free()) > self.wanted and (len(self.workers) > 1 or self.queue.empty())
+            if leaves:
+                self.workers.discard(worker)
+            return leaves
+
+    def left(self, worker: Worker) -> None:
+        """Forget a worker that has ended, for whatever reason: what it was reading is free."""
+        with self.lock:
+            self.workers.discard(worker)
+            self._stuck.discard(worker)
+            for unit in [unit for unit, other in self.calls.items() if other is worker]:
+                del self.calls[unit]
+
+    def _free(self) -> set[Worker]:
+        return self.workers.difference(list(self.calls.values()))
+
+    def _may_start(self) -> bool:
+        return self.fruitless < MAX_FRUITLESS and len(self._stuck) + len(self.workers) < MAX_THREADS
+
+    def _start(self) -> bool:
+        self._started += 1
+        worker = Worker(self, self._started)
+        try:
+            worker.start()
+        except RuntimeError as error:  # the system's limit of threads, or an interpreter on its way out
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise error.__context__ from None  # ``start`` was interrupted while it waited for the thread
+            return False
+        self.workers.add(worker)
+        return True
+
+
+def nothing(worker: Worker) -> None:
+    """Wake a worker, so that it sees that it may leave."""

@@ -1,0 +1,148 @@
+"""Ctrl-C at any place in the first sample and in close loses no source, holds no lock and leaves no thread.
+
+CPython raises KeyboardInterrupt in the main thread after a call, at a function's entry and at a jump backwards. A trace function
+raises it once at each of these places, one after the other, in this package and in the standard library's Python code below it.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from accelmetrics import Sampler
+from accelmetrics.testing import FakeBackend
+from tests.sampling.conftest import workers
+from tests.support.waiting import wait_for
+
+DELIVERING = {
+    dis.opmap[name]
+    for name in ("CALL", "CALL_FUNCTION_EX", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_METHOD", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "RESUME")
+    if name in dis.opmap
+}
+"""After these instructions, in the Pythons that have them."""
+NEVER_IN = ("importlib", "tests/sampling", "_weakrefset", "frozen")
+
+
+class InterruptAt:
+    """Raises KeyboardInterrupt at one of the places where a signal's handler could run.
+
+    Args:
+        place: The number of the place, from 0.
+
+    Attributes:
+        where: The place that was reached: a file and a line; empty if the call ended before.
+    """
+
+    def __init__(self, place: int) -> None:
+        self.where = ""
+        self._left = place
+        self._last: dict[FrameType, int] = {}
+
+    def run(self, call: Callable[[], object]) -> None:
+        """Make a call under the trace; an interrupt ends here."""
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            call()
+        except KeyboardInterrupt:
+            assert self.where
+        finally:
+            sys.settrace(before)
+            self._last.clear()
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if any(part in frame.f_code.co_filename for part in NEVER_IN):
+            return None
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        if event == "opcode" and not self.where:
+            delivered = self._last.get(frame, -1) in DELIVERING
+            self._last[frame] = frame.f_code.co_code[frame.f_lasti]
+            if delivered:
+                if self._left == 0:
+                    self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                    raise KeyboardInterrupt
+                self._left -= 1
+        return self._trace
+
+
+@pytest.fixture(autouse=True)
+def _unvalidated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The validation that tests add to every sample has thousands of places; everything else is imported before the first."""
+    monkeypatch.setenv("ACCELMETRICS_VALIDATE", "0")
+    with Sampler([scripted()]) as sampler:
+        sampler.sample()
+
+
+def scripted() -> FakeBackend:
+    backend = FakeBackend(devices=2)
+    for number in range(2):
+        backend.device(number).set(temp=40 + number)
+    return backend
+
+
+def every_place(attempt: Callable[[InterruptAt], None]) -> int:
+    """Interrupt an attempt once at every place. Returns how many there were."""
+    place = 0
+    while True:
+        interrupt = InterruptAt(place)
+        try:
+            attempt(interrupt)
+        except BaseException as error:
+            raise AssertionError(f"after an interrupt at place {place}, {interrupt.where}") from error
+        if not interrupt.where:
+            return place
+        place += 1
+
+
+def whole(sampler: Sampler) -> bool:
+    return sampler.sample().metrics == {"gpu.0.temp": 40, "gpu.1.temp": 41}
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="platform: another trace function is in use")
+def test_an_interrupt_anywhere_in_the_first_sample_loses_nothing() -> None:
+    def attempt(interrupt: InterruptAt) -> None:
+        backend = scripted()
+        sampler = Sampler([backend], timeout=20.0, open_timeout=20.0)
+        interrupt.run(sampler.sample)
+        assert whole(sampler), "the next sample has everything"
+        assert whole(sampler)
+        assert backend.opened == 1
+        sampler.close()
+        wait_for(lambda: backend.closed == 1 and workers() == 0)
+
+    assert every_place(attempt) > 50
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="platform: another trace function is in use")
+def test_an_interrupt_anywhere_in_a_later_sample_loses_nothing() -> None:
+    backend = scripted()
+    with Sampler([backend], timeout=20.0, open_timeout=20.0) as sampler:
+        sampler.sample()
+
+        def attempt(interrupt: InterruptAt) -> None:
+            interrupt.run(sampler.sample)
+            assert whole(sampler)
+
+        assert every_place(attempt) > 20
+        assert backend.opened == 1
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="platform: another trace function is in use")
+def test_an_interrupt_anywhere_in_close_leaves_nothing_open() -> None:
+    def attempt(interrupt: InterruptAt) -> None:
+        backend = scripted()
+        sampler = Sampler([backend], timeout=20.0, open_timeout=20.0)
+        sampler.sample()
+        interrupt.run(sampler.close)
+        sampler.close()
+        wait_for(lambda: backend.closed == backend.opened == 1 and workers() == 0)
+        assert whole(sampler), "it opens anew"
+        sampler.close()
+
+    assert every_place(attempt) > 20
