@@ -18,6 +18,7 @@ from accelmetrics.schemas.reasons import Reason
 from accelmetrics.testing import FakeClock
 from tests.backends.tpu.reading import Consumer
 from tests.simulators.tpu import DUTY_CYCLE, TOTAL, USAGE, LibtpuStandIn, RefusalError, TpuMachine, TpuRuntime, response
+from tests.support.threads import wait_for_no_threads
 from tests.support.waiting import HANG, Gate, wait_for
 
 Start = Callable[[], TpuRuntime]
@@ -26,10 +27,6 @@ SDK_THREAD = "accelmetrics-tpu-sdk"
 
 def children() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True)}
-
-
-def asks_the_sdk() -> bool:
-    return SDK_THREAD in [thread.name for thread in threading.enumerate()]
 
 
 def consumer(clock: FakeClock) -> Consumer:
@@ -244,7 +241,7 @@ def test_whatever_goes_wrong_at_the_start_leaves_nothing_behind(
     with pytest.raises(OverflowError):
         driver.TpuDriver()
     assert len(closed) == 1
-    wait_for(lambda: not asks_the_sdk())
+    wait_for_no_threads(SDK_THREAD)
     wait_for(lambda: children() <= before)
     assert v5e.answers
     assert libtpu.package.exists()
@@ -464,7 +461,7 @@ def test_without_an_sdk_it_is_said_what_to_install_and_it_is_not_looked_for_agai
         assert seen.reason("tensorcoreUtilization") == "not_supported"
         assert "pip install libtpu" in seen.detail("tensorcoreUtilization")
         clock.advance(10 * LONGEST_INTERVAL)
-        wait_for(lambda: not asks_the_sdk())
+        wait_for_no_threads(SDK_THREAD)
     assert len(asked) == 1
     assert v5e.requests
 
@@ -562,7 +559,7 @@ class Asked:
         """How often it was loaded in all, so many seconds later."""
         self.clock.advance(seconds)
         self.sdk.want(HANG)
-        wait_for(lambda: not asks_the_sdk())
+        wait_for_no_threads(SDK_THREAD)
         return len(self._libtpu.calls)
 
 
@@ -593,7 +590,7 @@ def test_a_closed_driver_asks_nothing_more(v5e: TpuRuntime, libtpu: LibtpuStandI
     libtpu.metric("tensorcore_util", ["1", "2", "3", "4"])
     found = Consumer()
     found.driver.close()
-    wait_for(lambda: not asks_the_sdk())
+    wait_for_no_threads(SDK_THREAD)
     assert v5e.requests
 
 

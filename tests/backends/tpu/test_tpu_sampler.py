@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from accelmetrics.backends.tpu import TpuBackend, backend, driver, runtime
 from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.schemas.catalogue.tpu import FAMILIES
 from accelmetrics.schemas.snapshot import Snapshot
+from tests.cli.shell import call
 from tests.simulators.tpu import DUTY_CYCLE, QUEUE, USAGE, Histogram, Linear, RefusalError, TpuMachine, TpuRuntime
 from tests.support.waiting import HANG, wait_for
 
@@ -251,8 +253,7 @@ def test_a_program_that_only_looks_loads_neither_grpc_nor_libtpu(machine: TpuMac
 
 
 def test_the_command_line_prints_it(v5e: TpuRuntime) -> None:
-    command = [sys.executable, "-m", "accelmetrics", "dump", "--json", "--backends", "tpu", "--settle", "0"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=50)
+    done = call("dump", "--json", "--backends", "tpu", "--settle", "0", env=dict(os.environ))
     document = json.loads(done.stdout)
     assert document["metrics"]["tpu.1.dutyCycle"] == 11.5
     assert [device["vendor_index"] for device in document["devices"]] == [0, 1, 2, 3]
