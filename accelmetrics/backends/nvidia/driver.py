@@ -1,4 +1,4 @@
-"""The open driver: what it lists, what the consumers of one device share, and what one consumer reads of it."""
+"""The open driver: its list of devices, what the consumers of one device share, and what one consumer reads of it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 Reasons = Mapping[str, Unavailable]
+FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
+"""Seconds between two attempts to find a device: doubling from the first to the longest."""
 _HOST_MEMORY = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", re.MULTILINE)
 _NO_HOST_MEMORY = dict.fromkeys(
     MEMORY_NAMES, Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and /proc/meminfo cannot be read")
@@ -66,7 +68,7 @@ class Device:
         self.unavailable: Reasons = NO_REASONS
 
     def refresh(self, now: float, progress: list[Any]) -> None:
-        """Read what is due of the slower values."""
+        """Read the slower values that are due."""
         self.table.read(now, progress)
         self.due = self.table.due
 
@@ -87,9 +89,15 @@ class Listed:
         self.device: Device | None = None
         self.due = -math.inf
         self._failure = failure
+        self._again = -math.inf
+        self._wait = FIRST_WAIT
+
+    def _back_off(self, now: float) -> None:
+        """Set the time of the next attempt to find it."""
+        self._again, self._wait = now + self._wait, min(self._wait * 2, LONGEST_WAIT)
 
     def refresh(self, now: float, progress: list[Any]) -> None:
-        """Do what is due: find the device if it was lost, read slower values.
+        """Do what is due: find the device if it was lost, read the slower values.
 
         Raises:
             SourceError: It cannot be read.
@@ -97,7 +105,7 @@ class Listed:
         raise NotImplementedError
 
     def failed(self) -> SourceError:
-        """Why it cannot be read, as an error of its own: one that is raised again and again would grow."""
+        """Copy the error that says why it cannot be read: one that is raised again and again would grow."""
         failure = self._failure
         return SourceError(failure.reason, failure.message, backend=failure.backend, advice=failure.advice)
 
@@ -145,7 +153,7 @@ class NvidiaDriver:
         self.library.close()
 
     def identify(self, number: int, **facts: Any) -> DeviceIdentity:
-        """Make the identity of a device, by NVML's number, from what is known of the driver and of it."""
+        """Make the identity of a device from its number in NVML and from what is known of the driver and of it."""
         return self._blank._replace(vendor_index=number, **facts)
 
     def add(self, entry: Listed) -> None:
@@ -197,7 +205,7 @@ class DeviceReader:
         self._merged: dict[str, Unavailable] = {}
 
     def read(self, now: float, progress: list[Any]) -> Reading:
-        """Read everything about the device, now."""
+        """Read the device now."""
         listed = self._listed
         if now >= listed.due:
             listed.refresh(now, progress)
@@ -223,7 +231,7 @@ class DeviceReader:
         return Reading([*blocks, memory], {**self._merged, **missing} if missing else self._merged, processes)
 
     def _turn_to(self, device: Device) -> None:
-        """Begin anew: the device's calls were bound again."""
+        """Start anew with a device whose calls were bound again."""
         self._device = device
         self._gpm = GpmReader(device.gpm, self._samples)
         self._share = ProcessShare(self._tree)
@@ -247,7 +255,7 @@ def host_memory() -> tuple[int, int] | None:
 
 
 def _read_host_memory() -> tuple[Block, Reasons]:
-    """The memory metrics of a device that shares the host's: total, and total less what is still available."""
+    """Read the memory metrics of a device that shares the host's: total, and total less what is still available."""
     memory = host_memory()
     if memory is None:
         return Block((), ()), _NO_HOST_MEMORY

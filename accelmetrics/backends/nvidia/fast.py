@@ -63,15 +63,13 @@ class FastValues(Values):
         self._usual: list[int] | None = None
         self._pick: Callable[[Sequence[Number]], tuple[Number, ...]] = tuple
         self._flagged = False
-        bound = self._buffer.bound
-        self._statuses = [FUNCTION_NOT_FOUND if call is None else 0 for call in bound]
-        self._live = list(range(len(bound)))
-        self._calls: tuple[Callable[[], int], ...] = ()
-        missing = {index for index, call in enumerate(bound) if call is None}
-        self._drop(missing | {index for row, index, _ in places if unified and row.source is MEMORY})
+        self._statuses = [FUNCTION_NOT_FOUND if index in self._buffer.missing else 0 for index in range(len(self._buffer.bound))]
+        self._live = list(range(len(self._statuses)))
+        self._calls: list[Callable[[], int]] = []
+        self._drop(self._buffer.missing | {index for row, index, _ in places if unified and row.source is MEMORY})
 
     def depend_on(self, limit: Answer, left_out: frozenset[str]) -> None:
-        """Take over what was read at other paces.
+        """Set what other values of the device decide.
 
         Args:
             limit: The enforced power limit in watts, or why it is not known.
@@ -100,7 +98,7 @@ class FastValues(Values):
         return self._read_rows(progress[start:])
 
     def _read_rows(self, statuses: list[int]) -> tuple[Block, Block]:
-        """Decode row by row what was just read, and settle whether the next reading may go the fast way."""
+        """Decode row by row what was just read, and decide whether the next reading may take the fast way."""
         buffer = self._buffer
         for index, status in zip(self._live, statuses, strict=True):
             check_device(status, buffer.layout.calls[index].function)
@@ -120,7 +118,7 @@ class FastValues(Values):
         return self.block, self._decode_flags(raw[self._mask]) if self._flagged else NOTHING
 
     def _relate(self, answers: dict[str, Answer]) -> None:
-        """Work out the shares, and take away what cannot be beside another value."""
+        """Compute the shares, and drop what is impossible beside another value."""
         functions = {row.name: row.source.function for row in self._rows}
         for share in (share for share in SHARES if share.name in self._names):
             part, whole = answers[share.part], self._limit if share.whole == POWER_LIMIT else answers[share.whole]
@@ -135,7 +133,7 @@ class FastValues(Values):
                 answers[row.name] = impossible(functions[row.name])
 
     def _is_doubtful(self, answers: dict[str, Answer], raw: Sequence[Any]) -> bool:
-        """Whether something was impossible, or is of a type whose all-ones the generated conversion does not know."""
+        """Return whether a value was impossible, or of a type whose all-ones the generated conversion does not know."""
         for row, index, place in self._buffer.layout.places:
             if any(_is_impossible(answers[name]) for name in row.names):
                 return True
@@ -144,7 +142,7 @@ class FastValues(Values):
         return False
 
     def _drop_unsupported(self, raw: Sequence[Any]) -> None:
-        """Make no call again that the driver does not support, nor the batch of fields when it supports none of them."""
+        """Drop the calls that the driver does not support, and the batch of fields when it supports none of them."""
         layout = self._buffer.layout
         unsupported = {index for index in self._live if self._statuses[index] == NOT_SUPPORTED}
         signatures = raw[layout.signatures]
@@ -157,15 +155,15 @@ class FastValues(Values):
             self._drop(unsupported)
 
     def _drop(self, indices: set[int]) -> None:
-        """Make some calls no more; their numbers become harmless to convert."""
+        """Drop calls; their numbers become harmless to convert."""
         for index in indices:
             self._buffer.fill(index)
             self._statuses[index] = self._statuses[index] or NOT_SUPPORTED
         self._live = [index for index in self._live if index not in indices]
-        self._calls = tuple(call for index, call in enumerate(self._buffer.bound) if index in self._live and call is not None)
+        self._calls = [self._buffer.bound[index] for index in self._live]
 
     def _decode_flags(self, mask: int) -> Block:
-        """The bits of a mask as 0 and 1: one block per mask, so that it stays the same object."""
+        """Return the bits of a mask as 0 and 1, in one block per mask, so that it stays the same object."""
         if len(self._masks) >= _KEPT_MASKS:
             self._masks.clear()
         return self._masks.setdefault(mask, Block(self._flags, tuple(mask >> bit & 1 for bit in range(len(self._flags)))))
@@ -180,7 +178,7 @@ def _exceeds(part: Answer, whole: Answer) -> bool:
 
 
 def _picker(indices: Sequence[int], width: int) -> Callable[[Sequence[Number]], tuple[Number, ...]]:
-    """Take the values at some places, always as a tuple; all of them at no cost."""
+    """Return what takes the values at some places, always as a tuple; all of them at no cost."""
     if list(indices) == list(range(width)):
         return tuple
     if len(indices) > 1:

@@ -20,7 +20,7 @@ from typing import Any
 from accelmetrics.backends.contract import NO_REASONS, Block
 from accelmetrics.backends.nvidia.groups import Answer, Group, Values
 from accelmetrics.backends.nvidia.metrics import GPM_METRICS, GPM_OF_INSTANCES, GPM_PACE, GPM_SUPPORT, ONCE, GpmMetric
-from accelmetrics.backends.nvidia.nvml import FUNCTION_NOT_FOUND, Handle, Library, check_device, impossible, unavailable
+from accelmetrics.backends.nvidia.nvml import Handle, Library, check_device, impossible, unavailable
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 MINIMUM_INTERVAL = 0.1
@@ -52,6 +52,7 @@ class Gpm:
         metrics: What is measured.
         names: Their names.
         support: Whether the device has GPM, as its group's only value.
+        take: Takes a sample into its buffer; answers with the return code.
     """
 
     def __init__(self, library: Library, handle: Handle, instance: int | None = None) -> None:
@@ -60,7 +61,7 @@ class Gpm:
         self.names = tuple(metric.name for metric in self.metrics)
         self.support = Group(library, handle, (GPM_SUPPORT,), ONCE)
         sample = library.function("nvmlGpmSampleGet" if whole else "nvmlGpmMigSampleGet")
-        self._sample = None if sample is None else partial(sample, handle, *(() if whole else (instance,)))
+        self.take = partial(sample, handle, *(() if whole else (instance,)))
         self._compute = library.function("nvmlGpmMetricsGet")
         self._get = library.nvml.c_nvmlGpmMetricsGet_t()
         self._get.version = 1
@@ -72,17 +73,13 @@ class Gpm:
         self._pointers = (Sample * 2).from_buffer(self._get, SAMPLES_OFFSET)
         self._raw = partial(struct.Struct("=" + METRIC_LAYOUT * len(self.metrics)).unpack_from, self._get, METRICS_OFFSET)
 
-    def take(self, sample: Sample) -> int:
-        """Take a sample into its buffer. Returns: the return code."""
-        return FUNCTION_NOT_FOUND if self._sample is None else self._sample(sample)
-
     def between(self, first: Sample, second: Sample) -> int:
-        """Work out the metrics between two samples. Returns: the return code."""
+        """Compute the metrics between two samples. Returns: the return code."""
         self._pointers[0], self._pointers[1] = first.value, second.value
-        return FUNCTION_NOT_FOUND if self._compute is None else self._compute(ctypes.byref(self._get))
+        return self._compute(ctypes.byref(self._get))
 
     def values(self) -> tuple[float, ...] | None:
-        """Return all metrics that the last ``between`` worked out; None where one of them failed or is impossible."""
+        """Return all metrics of the last ``between``; None where one of them failed or is impossible."""
         raw = self._raw()
         values = tuple(map(mul, raw[1::2], self._factors))
         # NaN compares with nothing, so it fails the first test.
@@ -90,7 +87,7 @@ class Gpm:
         return values if good else None
 
     def answers(self) -> dict[str, Answer]:
-        """Return each metric that the last ``between`` worked out, or why it is missing."""
+        """Return each metric of the last ``between``, or why it is missing."""
         raw = self._raw()
         return {
             metric.name: unavailable(status) if status else _checked(metric, value * metric.factor)
@@ -124,7 +121,7 @@ class GpmReader(Values):
         self._sampled = False
 
     def read(self, now: float, progress: list[Any]) -> None:
-        """Sample the device, and work out the metrics since the sample before."""
+        """Take a sample, and compute the metrics since the sample before."""
         samples = self._samples or self._begin(now, progress)
         if samples is None:
             return
@@ -140,7 +137,7 @@ class GpmReader(Values):
             self._keep_metrics()
 
     def _begin(self, now: float, progress: list[Any]) -> Samples | None:
-        """Have sample buffers, if the device has GPM."""
+        """Borrow sample buffers, if the device has GPM."""
         support = self._gpm.support
         support.read(now, progress)
         answer = support.answers()[GPM_SUPPORT.name]
@@ -157,7 +154,7 @@ class GpmReader(Values):
         return lent
 
     def _failed(self, function: str, status: int, progress: list[Any]) -> bool:
-        """Note the return code of a call. Returns: whether it failed, and left the metrics without values."""
+        """Note the return code of a call. Returns: whether it failed, so that the metrics are missing."""
         progress.append(status)
         check_device(status, function)
         if status:
@@ -197,7 +194,7 @@ class SamplePool:
                     return pair
         new = (Sample(), Sample())
         for sample in new:
-            status = FUNCTION_NOT_FOUND if self._allocate is None else self._allocate(ctypes.byref(sample))
+            status = self._allocate(ctypes.byref(sample))
             progress.append(status)
             if status:
                 self._give_back(new)
@@ -208,7 +205,7 @@ class SamplePool:
 
     def _give_back(self, pair: Samples) -> None:
         for sample in pair:
-            if sample.value is not None and self._free is not None:
+            if sample.value is not None:
                 self._free(sample)
 
     def close(self) -> None:

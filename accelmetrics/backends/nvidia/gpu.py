@@ -31,7 +31,7 @@ from accelmetrics.backends.nvidia.nvml import (
     UNINITIALIZED,
     Handle,
     Library,
-    Questions,
+    Queries,
     no_device,
     open_library,
     source_error,
@@ -47,8 +47,6 @@ MOST_GPUS = 1024
 PATIENCE, LATER_PATIENCE = 4.0, 1.0
 """Seconds without an answer to a single call after which it counts as hung, the first time and after that. Without persistence
 mode a GPU that is not in use is initialised by looking up its handle, which takes up to three seconds."""
-FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
-"""Seconds between attempts to enumerate a GPU again: doubling from the first to the longest."""
 MOST_CORES, MOST_NODES = 2**24, 1023
 """The most CUDA cores and NUMA nodes that are believed."""
 STALE = frozenset({INVALID_ARGUMENT})
@@ -65,9 +63,9 @@ def open_driver(clock: Clock) -> NvidiaDriver:
     with ExitStack() as on_failure:
         on_failure.callback(library.close)
         count = _count(library)
-        questions = Questions(library, [], GONE)
-        cuda = questions.number("nvmlSystemGetCudaDriverVersion_v2") or 0
-        version = questions.text("nvmlSystemGetDriverVersion")
+        queries = Queries(library, [], GONE)
+        cuda = queries.number("nvmlSystemGetCudaDriverVersion_v2") or 0
+        version = queries.text("nvmlSystemGetDriverVersion")
         driver = NvidiaDriver(library, clock, version, f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "")
         gpus = [Gpu(driver, index) for index in range(count)]
         on_failure.pop_all()
@@ -78,10 +76,10 @@ def open_driver(clock: Clock) -> NvidiaDriver:
 
 
 def _count(library: Library) -> int:
-    questions = Questions(library, [], frozenset())
-    count = questions.number("nvmlDeviceGetCount_v2", most=2**32 - 1)
+    queries = Queries(library, [], frozenset())
+    count = queries.number("nvmlDeviceGetCount_v2", most=2**32 - 1)
     if count is None:
-        raise source_error(questions.status, "the driver does not say how many GPUs there are")
+        raise source_error(queries.status, "the driver does not say how many GPUs there are")
     if count > MOST_GPUS:
         words = f"the driver says that there are {count} GPUs: more than {MOST_GPUS} are not believed"
         raise SourceError(Reason.INVALID_VALUE, words, backend=BACKEND, advice="reload the driver, or reboot")
@@ -130,7 +128,7 @@ class GpuDevice(Device):
         handle: Its handle.
         identity: What is known of it.
         partitioned: Whether it is in MIG mode.
-        announce: Is told how it stands in the NVLink fabric, in words.
+        announce: Takes its state in the NVLink fabric, in words.
     """
 
     whole = True
@@ -185,18 +183,16 @@ class Gpu(Listed):
         self._handle: Handle | None = None
         self._recognised = False
         self._instances = Instances(driver)
-        self._again = -math.inf
-        self._wait = FIRST_WAIT
 
     def open(self, progress: list[Any]) -> None:
         """Find out what the GPU and its MIG instances are listed by; a failure is told when the GPU is read."""
         now = self._driver.clock.monotonic()
         try:
-            handle = self._recognise(Questions(self._driver.library, progress, GONE), progress)
+            handle = self._recognise(Queries(self._driver.library, progress, GONE), progress)
             self._instances.look(now, handle, self.identity.anchor, progress)
         except SourceError as failure:
             self._failure = failure
-            self._try_again(now)
+            self._back_off(now)
         finally:
             self.opened = True
             self._driver.update()
@@ -216,12 +212,12 @@ class Gpu(Listed):
 
     def _enumerate(self, now: float, progress: list[Any]) -> None:
         """Find out what is not known yet, and bind the calls."""
-        questions = Questions(self._driver.library, progress, GONE)
-        self._try_again(now)
+        queries = Queries(self._driver.library, progress, GONE)
+        self._back_off(now)
         try:
-            handle = self._handle if self._recognised and self._handle is not None else self._recognise(questions, progress)
-            self._describe(questions, handle)
-            if questions.complete:
+            handle = self._handle if self._recognised and self._handle is not None else self._recognise(queries, progress)
+            self._describe(queries, handle)
+            if queries.complete:
                 self._again = math.inf
         except DriverGoneError:
             raise
@@ -229,44 +225,41 @@ class Gpu(Listed):
             self._failure = failure
         self._driver.update()
 
-    def _try_again(self, now: float) -> None:
-        self._again, self._wait = now + self._wait, min(self._wait * 2, LONGEST_WAIT)
-
-    def _recognise(self, questions: Questions, progress: list[Any]) -> Handle:
+    def _recognise(self, queries: Queries, progress: list[Any]) -> Handle:
         """Ask for what a GPU is listed and numbered by."""
-        lookup = Questions(self._driver.library, progress, frozenset())
+        lookup = Queries(self._driver.library, progress, frozenset())
         handle = lookup.handle("nvmlDeviceGetHandleByIndex_v2", self._index)
         if handle is None:
             raise source_error(lookup.status, f"NVIDIA GPU {self._index} cannot be opened")
         self._handle = handle
-        address = questions.pci_bus_id(handle)
-        name = questions.text("nvmlDeviceGetName", handle)
-        self._learn(pci_bus_id=address, name=name, uuid=questions.text("nvmlDeviceGetUUID", handle))
-        self._recognised = questions.complete
+        address = queries.pci_bus_id(handle)
+        name = queries.text("nvmlDeviceGetName", handle)
+        self._learn(pci_bus_id=address, name=name, uuid=queries.text("nvmlDeviceGetUUID", handle))
+        self._recognised = queries.complete
         return handle
 
-    def _describe(self, questions: Questions, handle: Handle) -> None:
+    def _describe(self, queries: Queries, handle: Handle) -> None:
         """Ask for everything else about a GPU that does not change."""
-        total = questions.memory_total(handle)
+        total = queries.memory_total(handle)
         if total == 0:
             host = host_memory()
             self._learn(unified=True, memory_total_bytes=host[0] if host else None)
         elif total is not None:
             self._learn(unified=False, memory_total_bytes=total)
         self._learn(
-            serial=questions.text("nvmlDeviceGetSerial", handle),
-            architecture=questions.architecture(handle),
-            firmware=questions.text("nvmlDeviceGetVbiosVersion", handle),
-            cores=questions.number("nvmlDeviceGetNumGpuCores", handle, most=MOST_CORES) or None,
-            numa_node=self._ask_numa_node(questions, handle),
+            serial=queries.text("nvmlDeviceGetSerial", handle),
+            architecture=queries.architecture(handle),
+            firmware=queries.text("nvmlDeviceGetVbiosVersion", handle),
+            cores=queries.number("nvmlDeviceGetNumGpuCores", handle, most=MOST_CORES) or None,
+            numa_node=self._ask_numa_node(queries, handle),
         )
         if self.device is None or self.device.unified != self.identity.unified:
             self.device = self._bind(handle)
         self.device.memory_total = self.identity.memory_total_bytes
 
-    def _ask_numa_node(self, questions: Questions, handle: Handle) -> int | None:
+    def _ask_numa_node(self, queries: Queries, handle: Handle) -> int | None:
         """NVML says it for GPUs that are NUMA nodes themselves; the slot's node is the kernel's to say. -1 is "none"."""
-        node = questions.number("nvmlDeviceGetNumaNodeId", handle, most=MOST_NODES)
+        node = queries.number("nvmlDeviceGetNumaNodeId", handle, most=MOST_NODES)
         if node is not None or not self.identity.pci_bus_id:
             return node
         # NVML writes eight digits of the domain in capitals, sysfs four in small letters.

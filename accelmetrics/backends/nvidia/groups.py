@@ -46,7 +46,7 @@ _KEPT_LAYOUTS = 256
 
 
 def _value_layout(signature: int) -> str:
-    """Where a field's value stands; a type that is newer than the table is read like the widest one."""
+    """Return where a field's value stands; a type that is newer than the table is read like the widest one."""
     return _VALUE_LAYOUTS.get(signature & 0xFFFFFFFF, "Q")
 
 
@@ -56,7 +56,7 @@ def largest_value(signature: int) -> int:
 
 
 def _answer_layout(call: Call, signatures: Sequence[int]) -> str:
-    """What a call writes, filled up to the alignment of the next one."""
+    """Return the layout of what a call writes, filled up to the alignment of the next one."""
     layout = "".join(FIELD_HEAD + _value_layout(signature) for signature in signatures) if call.fields else call.layout
     return f"{layout}{-struct.calcsize('=' + layout) % _ALIGNMENT}x"
 
@@ -94,7 +94,7 @@ class BufferLayout:
                 self.places.append((row, index, starts[index] + source.members.index(row.member)))
 
     def structure(self, signatures: tuple[int, ...]) -> struct.Struct:
-        """The whole buffer, with fields of these types."""
+        """Return the layout of the whole buffer, with fields of these types."""
         return _structure(self.calls, signatures)
 
 
@@ -117,7 +117,8 @@ class CallBuffer:
 
     Attributes:
         layout: Where everything stands.
-        bound: The calls in the layout's order, None where the driver has no such function.
+        bound: The calls in the layout's order.
+        missing: Which of them the driver does not have.
         unpack: Unpacks the buffer with the types that the fields had last.
         signatures: Types and return codes of the fields, as they were then.
     """
@@ -126,14 +127,13 @@ class CallBuffer:
         self.layout = _buffer_layout(rows, tuple(_source(library, row) for row in rows))
         self._buffer = (ctypes.c_ulonglong * (self.layout.offsets[-1] // _ALIGNMENT))()
         self.bound = [self._bind(library, handle, *at) for at in zip(self.layout.calls, self.layout.offsets, strict=False)]
+        self.missing = {index for index, call in enumerate(self.layout.calls) if not library.has(*call.functions)}
         batch = self.layout.calls[-1].fields
         self.signatures: tuple[int, ...] = (_UNSIGNED_LONG_LONG,) * len(batch)
         self.unpack: Callable[[], tuple[Any, ...]] = partial(self.layout.structure(self.signatures).unpack_from, self._buffer)
 
-    def _bind(self, library: Library, handle: Any, call: Call, offset: int) -> Callable[[], int] | None:
-        function = library.newest(call.functions)
-        if function is None:
-            return None
+    def _bind(self, library: Library, handle: Any, call: Call, offset: int) -> Callable[[], int]:
+        function = library.function(*call.functions)
         if call.fields:
             for index, field in enumerate(call.fields):
                 _FIELD_KEY.pack_into(self._buffer, offset + index * _FIELD_SIZE, field.identifier, field.scope)
@@ -145,7 +145,7 @@ class CallBuffer:
         return partial(function, handle, *arguments, *pointers)
 
     def fill(self, index: int) -> None:
-        """Make every number of a call 1, for one that is never made: harmless to convert."""
+        """Set every number of a call to 1, which is harmless to convert, for one that is never made."""
         call = self.layout.calls[index]
         count = len(call.members) + 2 * len(call.fields)
         layout = _answer_layout(call, [_UNSIGNED_LONG_LONG] * len(call.fields))
@@ -162,7 +162,7 @@ class CallBuffer:
         return raw
 
     def decode(self, raw: Sequence[Any], statuses: Sequence[int]) -> dict[str, Answer]:
-        """Work out every metric of the rows from the unpacked numbers and the calls' return codes."""
+        """Decode every row from the unpacked numbers and the calls' return codes."""
         found: dict[str, Answer] = {}
         for row, index, place in self.layout.places:
             if statuses[index]:
@@ -179,9 +179,9 @@ class CallBuffer:
 
 
 def _source(library: Library, row: Row) -> Call | Field:
-    """What gives a row on this driver."""
+    """Return what gives a row on this driver."""
     source = row.source
-    if isinstance(source, Call) and source.fallback is not None and library.newest(source.functions) is None:
+    if isinstance(source, Call) and source.fallback is not None and not library.has(*source.functions):
         return source.fallback
     return source
 
@@ -249,7 +249,7 @@ class Paced(Values):
         self._failed = False
 
     def read(self, now: float, progress: list[Any]) -> bool:
-        """Read what is due. Returns: whether anything is different from before."""
+        """Read if that is due. Returns: whether anything differs from before."""
         if now < self.due:
             return False
         answers = self.ask(now, progress)
@@ -288,8 +288,9 @@ class Group(Paced):
         super().__init__(interval)
         self._buffer = CallBuffer(library, handle, rows)
         self._patient = patient
-        self._statuses = [FUNCTION_NOT_FOUND if bound is None else 0 for bound in self._buffer.bound]
-        self._live = [index for index, bound in enumerate(self._buffer.bound) if bound is not None]
+        calls = range(len(self._buffer.bound))
+        self._statuses = [FUNCTION_NOT_FOUND if index in self._buffer.missing else 0 for index in calls]
+        self._live = [index for index in calls if index not in self._buffer.missing]
         self._again: list[int] = []
         self._next = -math.inf
         self._answered: tuple[Any, ...] = ()
@@ -311,16 +312,14 @@ class Group(Paced):
         return answers
 
     def _call(self, index: int, progress: list[Any]) -> None:
-        bound = self._buffer.bound[index]
-        assert bound is not None  # only calls that the driver has are live
-        status = bound()
+        status = self._buffer.bound[index]()
         progress.append(status)
         # Checked at once: a lost device answers slowly, and none of the other calls would fare better.
         check_device(status, self._buffer.layout.calls[index].function)
         self._statuses[index] = status
 
     def _plan_again(self, answers: Mapping[str, Answer]) -> None:
-        """Settle which calls are made at the next reading, and which never again."""
+        """Decide which calls are made at the next reading, and which never again."""
         self._live = [index for index in self._live if self._statuses[index] != NOT_SUPPORTED]
         failed = {index for index in self._live if self._statuses[index]}
         if not self._patient:

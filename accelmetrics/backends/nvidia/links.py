@@ -27,7 +27,7 @@ from accelmetrics.backends.nvidia.metrics import (
     Field,
     Row,
 )
-from accelmetrics.backends.nvidia.nvml import FUNCTION_NOT_FOUND, Handle, Library, check_device, impossible, meaning, unavailable
+from accelmetrics.backends.nvidia.nvml import Handle, Library, check_device, impossible, meaning, unavailable
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 MOST_LINKS = 36
@@ -53,7 +53,7 @@ OUTSIDE = Unavailable(Reason.NOT_SUPPORTED, "the GPU belongs to no NVLink fabric
 
 
 class Links(Paced):
-    """The links of one GPU: what is known of each, and over all of them the errors and the traffic that the driver does not add up.
+    """State, traffic and errors of the links of one GPU, and their sums where the driver does not add them up.
 
     Attributes:
         totals: Which of the metrics of all links' traffic are among the values.
@@ -82,7 +82,7 @@ class Links(Paced):
         return answers
 
     def _found(self, now: float, progress: list[Any]) -> dict[str, Answer]:
-        """Everything about the links, from what the groups have."""
+        """Put together what the groups have."""
         if self._fields is None:
             missing = self._count.unavailable.get(COUNT.name, NO_LINKS)
             return dict.fromkeys(LINK_ERRORS, NO_LINKS if missing.reason == Reason.NOT_SUPPORTED else missing)
@@ -97,27 +97,27 @@ class Links(Paced):
         return answers
 
     def _of_each(self, found: Mapping[str, Answer]) -> dict[str, Answer]:
-        """What is told of single links; what a link does not support is not there."""
-        told: dict[str, Answer] = {}
+        """Select the metrics of single links; leave out what a link does not support."""
+        answers: dict[str, Answer] = {}
         for link in range(self._links):
-            told[f"nvlink.{link}.state"] = found[f"state.{link}"]
-            told.update((f"nvlink.{link}.{way}BytesTotal", found[f"{way}.{link}"]) for way in LINK_TRAFFIC)
-        return {name: answer for name, answer in told.items() if not _is_unsupported(answer)}
+            answers[f"nvlink.{link}.state"] = found[f"state.{link}"]
+            answers.update((f"nvlink.{link}.{way}BytesTotal", found[f"{way}.{link}"]) for way in LINK_TRAFFIC)
+        return {name: answer for name, answer in answers.items() if not _is_unsupported(answer)}
 
     def _of_all(self, found: Mapping[str, Answer]) -> dict[str, Answer]:
-        """Over all links: errors, and the traffic where the driver does not add it up itself."""
-        told: dict[str, Answer] = {}
+        """Add up errors over all links, and traffic where the driver does not add it up itself."""
+        answers: dict[str, Answer] = {}
         for name in LINK_ERRORS:
             summed = self._sum(name, found)
-            told[name] = found[f"{name}.all"] if summed is None else summed
+            answers[name] = found[f"{name}.all"] if summed is None else summed
         for way, name in TOTALS.items():
             summed = self._sum(way, found) if _is_unsupported(found[f"{way}.all"]) else None
             if summed is not None:
-                told[name] = summed
-        return told
+                answers[name] = summed
+        return answers
 
     def _sum(self, name: str, found: Mapping[str, Answer]) -> Answer | None:
-        """The sum over the links, None unless all that are not down have a value."""
+        """Add up a metric over the links; None unless all that are not down have a value."""
         values = []
         for link in range(self._links):
             answer = found[f"{name}.{link}"]
@@ -130,7 +130,7 @@ class Links(Paced):
 
 @cache
 def _rows(links: int) -> tuple[Row, ...]:
-    """What is asked about so many links, and over all of them: all GPUs of a machine have the same number."""
+    """Make the rows for so many links; cached, since all GPUs of a machine have the same number."""
     rows = [Row(f"{way}.all", field._replace(scope=ALL_ONES), maximum=LARGEST, factor=KIB) for way, field in LINK_TRAFFIC.items()]
     rows += [Row(f"{name}.all", of_all, maximum=LARGEST) for name, (_, of_all) in LINK_ERRORS.items()]
     for link in range(links):
@@ -144,7 +144,7 @@ def _rows(links: int) -> tuple[Row, ...]:
 
 @cache
 def _state_rows(links: int) -> tuple[Row, ...]:
-    """The state of each link, on drivers without the field for it."""
+    """Make the rows of the links' states for drivers without the field for it."""
     calls = [Call(("nvmlDeviceGetNvLinkState",), arguments=(link,)) for link in range(links)]
     return tuple(Row(f"state.{link}", call, maximum=1) for link, call in enumerate(calls))
 
@@ -154,27 +154,27 @@ def _is_unsupported(answer: Answer) -> bool:
 
 
 class Fabric(Paced):
-    """Whether one GPU has joined the fabric of NVLink switches.
+    """State of one GPU in the fabric of NVLink switches.
 
     Args:
         library: The open library.
         handle: The GPU's handle.
         driver_version: Decides whether the question may be asked at all.
-        announce: Is told how the GPU stands in the fabric, in words.
+        announce: Takes the state in words.
     """
 
     def __init__(self, library: Library, handle: Handle, driver_version: str, announce: Callable[[str], None]) -> None:
         super().__init__(TEN_SECONDS)
         self._refused = _refused(driver_version)
-        self._function = None if self._refused else library.function(FABRIC)
+        self._function = library.function(FABRIC)
         self._handle = handle
         self._announce = announce
         self._info = (ctypes.c_uint * (FABRIC_INFO.size // 4))(FABRIC_VERSION)
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
-        if self._function is None:
+        if self._refused is not None:
             self.due = math.inf
-            return {"fabricState": self._refused or unavailable(FUNCTION_NOT_FOUND)}
+            return {"fabricState": self._refused}
         status = self._function(self._handle, self._info)
         progress.append(status)
         check_device(status, FABRIC)
@@ -195,7 +195,7 @@ class Fabric(Paced):
 
 
 def _refused(version: str) -> Unavailable | None:
-    """Why a driver of this version is not asked; None where it may be."""
+    """Return why a driver of this version is not asked about the fabric; None where it may be."""
     branch = version.partition(".")[0]
     if not (branch.isascii() and branch.isdecimal()):
         return UNKNOWN_DRIVER

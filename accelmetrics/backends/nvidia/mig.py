@@ -1,4 +1,4 @@
-"""The MIG instances of one GPU: found when the driver is opened, and looked for again every ten seconds.
+"""MIG instances: found when the driver is opened, and looked for again every ten seconds.
 
 An instance is a device of its own with memory, processes and GPM metrics. Power, temperature, clocks and memory errors are the
 board's and stay with the GPU, so that sums over devices are right. It has no ``gpu.process`` keys: W&B's have room for one number,
@@ -15,7 +15,7 @@ import math
 from typing import Any
 
 from accelmetrics.backends.nvidia.conversion import convert_memory
-from accelmetrics.backends.nvidia.driver import Device, Listed, NvidiaDriver
+from accelmetrics.backends.nvidia.driver import FIRST_WAIT, Device, Listed, NvidiaDriver
 from accelmetrics.backends.nvidia.fast import FastValues
 from accelmetrics.backends.nvidia.gpm import Gpm
 from accelmetrics.backends.nvidia.groups import EARLY
@@ -30,7 +30,7 @@ from accelmetrics.backends.nvidia.nvml import (
     NOT_SUPPORTED,
     SUCCESS,
     Handle,
-    Questions,
+    Queries,
 )
 from accelmetrics.backends.nvidia.processes import ProcessTable
 from accelmetrics.schemas.errors import SourceError
@@ -40,8 +40,6 @@ from accelmetrics.schemas.reasons import Reason
 INTERVAL = 10.0
 VERIFIED = 1.0
 """Seconds for which a handle is taken to be of the same instance: the driver may give a destroyed one's handle to another."""
-FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
-"""Seconds between two looks for an instance that is gone: doubling from the first to the longest."""
 USUAL_INSTANCES, MOST_INSTANCES = 7, 64
 """How many instances a GPU can have: the most so far, assumed where the driver does not say, and the most that is believed."""
 NO_INSTANCE = frozenset({INVALID_ARGUMENT, NOT_FOUND, GPU_NOT_FOUND})
@@ -54,9 +52,9 @@ def _gone() -> SourceError:
 
 
 class Instance(Listed):
-    """One instance in the list: bound to a handle while it exists.
+    """One MIG instance in the driver's list: bound to a handle while it exists.
 
-    Bound and lost by the GPU's worker, read by its own: each step is one assignment.
+    The GPU's worker binds and loses it while its own reads it: each step is one assignment.
 
     Args:
         driver: The open driver.
@@ -72,11 +70,9 @@ class Instance(Listed):
         self._parent = parent
         self._gpu_instance = gpu_instance
         self._verified = -math.inf
-        self._again = -math.inf
-        self._wait = FIRST_WAIT
 
     def bind(self, handle: Handle) -> None:
-        """Read the instance by this handle from now on."""
+        """Bind the calls of the instance to a handle, unless they are."""
         if self.device is None or self.device.handle.value != handle.value:
             library = self._driver.library
             fast = FastValues(library, handle, MEMORY_ROWS, convert_memory, NO_INSTANCE, _gone)
@@ -85,10 +81,10 @@ class Instance(Listed):
             self._wait = FIRST_WAIT
 
     def lose(self, now: float) -> None:
-        """Note that the instance is no longer listed."""
+        """Unbind the instance, which is no longer listed."""
         if self.device is not None:
             self.device, self.due = None, -math.inf
-            self._again, self._wait = now + FIRST_WAIT, FIRST_WAIT
+            self._again, self._wait = now, FIRST_WAIT
 
     def refresh(self, now: float, progress: list[Any]) -> None:
         if self.device is None and now >= self._again:
@@ -103,27 +99,27 @@ class Instance(Listed):
         self.due = min(self._verified, device.due)
 
     def _verify(self, device: Device, now: float, progress: list[Any]) -> None:
-        """See that the handle is still this instance's, and ask for what is not known of it yet."""
-        questions = Questions(self._driver.library, progress, LOST)
-        uuid = questions.text("nvmlDeviceGetUUID", device.handle)
+        """Check that the handle is still this instance's, and complete the identity."""
+        queries = Queries(self._driver.library, progress, LOST)
+        uuid = queries.text("nvmlDeviceGetUUID", device.handle)
         if uuid == self.identity.uuid:
-            self._describe(questions, device.handle)
+            self._describe(queries, device.handle)
             self._verified = now + VERIFIED * EARLY
-        elif questions.status in (SUCCESS, *NO_INSTANCE):
+        elif queries.status in (SUCCESS, *NO_INSTANCE):
             self.lose(now)
             self._find(now, progress)
 
     def _find(self, now: float, progress: list[Any]) -> None:
         """Look for the instance by its UUID: it may have been made again, or moved to another handle."""
-        self._again, self._wait = now + self._wait, min(self._wait * 2, LONGEST_WAIT)
-        handle = Questions(self._driver.library, progress, GONE).handle("nvmlDeviceGetHandleByUUID", self.identity.uuid.encode())
+        self._back_off(now)
+        handle = Queries(self._driver.library, progress, GONE).handle("nvmlDeviceGetHandleByUUID", self.identity.uuid.encode())
         if handle is not None:
             self.bind(handle)
 
-    def _describe(self, questions: Questions, handle: Handle) -> None:
-        """Ask for what listing it did not need."""
+    def _describe(self, queries: Queries, handle: Handle) -> None:
+        """Complete the identity with what listing the instance did not need."""
         if self.identity.memory_total_bytes is None:
-            total, architecture = questions.memory_total(handle) or None, questions.architecture(self._parent)
+            total, architecture = queries.memory_total(handle) or None, queries.architecture(self._parent)
             self.identity = self.identity._replace(memory_total_bytes=total, architecture=architecture)
             self._driver.update()
 
@@ -143,7 +139,7 @@ class Instances:
         self._known: dict[str, Instance] = {}
 
     def look(self, now: float, gpu: Handle, anchor: str, progress: list[Any]) -> bool:
-        """Find the instances that there are now. Returns: whether the mode is another than before.
+        """Compare the instances with those that the driver lists now. Returns: whether the MIG mode has changed.
 
         Args:
             now: When, on the driver's clock.
@@ -153,40 +149,40 @@ class Instances:
         """
         before = self.enabled
         self.due = now + INTERVAL * EARLY
-        questions = Questions(self._driver.library, progress, LOST)
+        queries = Queries(self._driver.library, progress, LOST)
         modes = (ctypes.c_uint * 2)()  # the present one, and the one after the next reset
-        if questions.call("nvmlDeviceGetMigMode", gpu, ctypes.byref(modes), ctypes.byref(modes, 4)):
+        if queries.call("nvmlDeviceGetMigMode", gpu, ctypes.byref(modes), ctypes.byref(modes, 4)):
             self.enabled = modes[0] == _ENABLED
-        elif questions.complete:
+        elif queries.complete:
             self.enabled, self.due = False, math.inf
         else:
             return False
-        listed = self._list(questions, gpu) if self.enabled else {}
+        listed = self._list(queries, gpu) if self.enabled else {}
         if listed is not None:
-            self._compare(listed, now, gpu, anchor, questions)
+            self._compare(listed, now, gpu, anchor, queries)
         return self.enabled != before
 
-    def _list(self, questions: Questions, gpu: Handle) -> dict[str, tuple[int, Handle]] | None:
-        """Number and handle of each instance by UUID; None where not all questions were answered: then none is said to be gone."""
-        most = questions.number("nvmlDeviceGetMaxMigDeviceCount", gpu)
+    def _list(self, queries: Queries, gpu: Handle) -> dict[str, tuple[int, Handle]] | None:
+        """List number and handle of each instance by UUID; None where a query failed, so that no instance is taken to be gone."""
+        most = queries.number("nvmlDeviceGetMaxMigDeviceCount", gpu)
         found: dict[str, tuple[int, Handle]] = {}
         for number in range(USUAL_INSTANCES if most is None else min(most, MOST_INSTANCES)):
-            handle = questions.handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
-            if questions.status in (NOT_FOUND, INVALID_ARGUMENT, NOT_SUPPORTED):
+            handle = queries.handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
+            if queries.status in (NOT_FOUND, INVALID_ARGUMENT, NOT_SUPPORTED):
                 continue
-            uuid = questions.text("nvmlDeviceGetUUID", handle) if handle is not None else ""
+            uuid = queries.text("nvmlDeviceGetUUID", handle) if handle is not None else ""
             if handle is None or not uuid:
                 return None
             found[uuid] = (number, handle)
         return found
 
-    def _compare(self, listed: dict[str, tuple[int, Handle]], now: float, gpu: Handle, anchor: str, questions: Questions) -> None:
+    def _compare(self, listed: dict[str, tuple[int, Handle]], now: float, gpu: Handle, anchor: str, queries: Queries) -> None:
         """Bind those that are listed, add the new ones, lose those that are gone."""
         for uuid, (number, handle) in listed.items():
             known = self._known.get(uuid)
             if known is None:
-                gpu_instance = questions.number("nvmlDeviceGetGpuInstanceId", handle)
-                name = questions.text("nvmlDeviceGetName", handle)
+                gpu_instance = queries.number("nvmlDeviceGetGpuInstanceId", handle)
+                name = queries.text("nvmlDeviceGetName", handle)
                 identity = self._driver.identify(number, name=name, uuid=uuid, parent=anchor)
                 known = self._known[uuid] = Instance(self._driver, gpu, gpu_instance, identity)
                 known.bind(handle)

@@ -1,4 +1,4 @@
-"""NVML (``libnvidia-ml.so.1``): what its return codes mean, how it is loaded, and how facts are asked for one by one.
+"""NVML (``libnvidia-ml.so.1``): the meaning of its return codes, loading it, and single calls for facts about devices.
 
 ``pynvml`` (nvidia-ml-py) finds, loads and initialises the library; the functions are called through ``ctypes``. The codes are
 those of ``nvmlReturn_t`` in NVIDIA's header. They are written down here rather than taken from the binding, so that a binding
@@ -8,7 +8,7 @@ older than the driver does not leave a code without a meaning.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple, cast
@@ -143,6 +143,11 @@ NvmlFunction = Callable[..., int]
 Handle = ctypes.c_void_p
 
 
+def function_not_found(*_arguments: Any) -> int:
+    """Answer as NVML does for what the installed driver does not have."""
+    return FUNCTION_NOT_FOUND
+
+
 class Library:
     """An initialised NVML.
 
@@ -152,19 +157,22 @@ class Library:
 
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
-        self._functions: dict[str, NvmlFunction | None] = {}
+        self._functions: dict[str, NvmlFunction] = {}
 
-    def function(self, name: str) -> NvmlFunction | None:
-        """Look up an exported function; None where the installed driver does not have it."""
-        if name not in self._functions:
-            # By item, not by attribute: an object of our own, whose argument types are not set elsewhere in the program.
-            with suppress(AttributeError):
-                self._functions[name] = cast("NvmlFunction", self.nvml.nvmlLib[name])
-        return self._functions.setdefault(name, None)
+    def function(self, *names: str) -> NvmlFunction:
+        """Look up the first of several exported functions that the driver has; without one, a function that answers as NVML would."""
+        for name in names:
+            if name not in self._functions:
+                # By item, not by attribute: an object of our own, whose argument types are not set elsewhere in the program.
+                with suppress(AttributeError):
+                    self._functions[name] = cast("NvmlFunction", self.nvml.nvmlLib[name])
+            if name in self._functions:
+                return self._functions[name]
+        return function_not_found
 
-    def newest(self, names: Iterable[str]) -> NvmlFunction | None:
-        """Look up the first of several functions that the driver has."""
-        return next(filter(None, map(self.function, names)), None)
+    def has(self, *names: str) -> bool:
+        """Return whether the driver has one of these functions."""
+        return self.function(*names) is not function_not_found
 
     def close(self) -> None:
         """Shut NVML down. It counts its users, so another one in this process goes on undisturbed."""
@@ -172,8 +180,8 @@ class Library:
             self.nvml.nvmlShutdown()
 
 
-class Questions:
-    """Facts that are asked for one by one: a call that fails leaves out its own fact alone.
+class Queries:
+    """Single calls for facts about devices: one that fails leaves out its own fact alone.
 
     Args:
         library: The open library.
@@ -194,8 +202,7 @@ class Questions:
 
     def call(self, name: str, *arguments: Any) -> bool:
         """Call a function. Returns: whether it succeeded."""
-        function = self._library.function(name)
-        self.status = FUNCTION_NOT_FOUND if function is None else function(*arguments)
+        self.status = self._library.function(name)(*arguments)
         self._progress.append(name)
         if self.status in self._fatal:
             raise source_error(self.status, name)
@@ -229,7 +236,7 @@ class Questions:
     def memory_total(self, handle: Handle) -> int | None:
         """Ask for a device's memory in bytes: 0 where it has none of its own, None where that is not known."""
         # The same function that readings use: what it does not support must not be found in its older form.
-        newest = self._library.function("nvmlDeviceGetMemoryInfo_v2") is not None
+        newest = self._library.has("nvmlDeviceGetMemoryInfo_v2")
         info = (ctypes.c_ulonglong * 5)(MEMORY.version or 0)
         if self.call("nvmlDeviceGetMemoryInfo_v2" if newest else "nvmlDeviceGetMemoryInfo", handle, ctypes.byref(info)):
             total: int = info[1 if newest else 0]
@@ -284,7 +291,7 @@ def _binding_error(message: str) -> SourceError:
 
 
 def _refusal(nvml: Any, code: int) -> SourceError:
-    """Why ``nvmlInit`` failed: reason, words, advice."""
+    """Make the error of an ``nvmlInit`` that failed."""
     found = meaning(code)
     words, advice = f"{found.words} ({found.symbol})", found.advice
     if code in (NOT_FOUND, GPU_NOT_FOUND):
@@ -301,7 +308,7 @@ def _refusal(nvml: Any, code: int) -> SourceError:
 
 
 def _library_version(nvml: Any) -> str:
-    """The library's driver version: NVML puts its own major number in front (``12.535.161.07``)."""
+    """Return the library's driver version; NVML puts its own major number in front (``12.535.161.07``)."""
     try:
         _, _, version = nvml.nvmlSystemGetNVMLVersion().partition(".")
     except nvml.NVMLError:
@@ -310,7 +317,7 @@ def _library_version(nvml: Any) -> str:
 
 
 def no_device() -> SourceError:
-    """Say that the driver works and has no device."""
+    """Make the error of a driver that works and lists no device."""
     advice = (
         "check that the GPU is seated and powered (`lspci -d 10de:`), not bound to another driver, and given to this container or machine"
     )

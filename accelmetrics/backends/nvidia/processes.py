@@ -17,7 +17,7 @@ from accelmetrics.backends.contract import Block, Number
 from accelmetrics.backends.kit.processes import PACE, ProcessTree
 from accelmetrics.backends.nvidia.groups import Answer, Paced
 from accelmetrics.backends.nvidia.metrics import BOARD_METRICS, POWER_LIMIT, SECOND
-from accelmetrics.backends.nvidia.nvml import INSUFFICIENT_SIZE, NOT_FOUND, NOT_SUPPORTED, Handle, Library, NvmlFunction, check_device
+from accelmetrics.backends.nvidia.nvml import INSUFFICIENT_SIZE, NOT_FOUND, NOT_SUPPORTED, Handle, Library, check_device
 from accelmetrics.schemas.identity import DeviceProcess
 
 _ROOM, _SPARE, _MOST = 64, 16, 65536
@@ -48,10 +48,10 @@ class ProcessList:
     """
 
     def __init__(self, library: Library, handle: Handle, forms: Mapping[str, struct.Struct]) -> None:
-        self._name = next(filter(library.function, forms), next(iter(forms)))
-        self._function: NvmlFunction | None = library.function(self._name)
-        self.supported = self._function is not None
-        self.layout = forms[self._name]
+        self._name = next(filter(library.has, forms), "")
+        self._function = library.function(self._name)
+        self.supported = bool(self._name)
+        self.layout = forms[self._name or next(iter(forms))]
         self.data = b""
         self._handle = handle
         self._count = ctypes.c_uint()
@@ -79,7 +79,6 @@ class ProcessList:
         self._entries = (ctypes.c_ulonglong * (room * self.layout.size // 8))()
 
     def _call(self, progress: list[Any], since: int | None) -> int:
-        assert self._function is not None  # not read unless supported
         self._count.value = self._room
         count = ctypes.byref(self._count)
         if since is None:
@@ -103,7 +102,7 @@ class ProcessTable(Paced):
         self._lists = {kind: ProcessList(library, handle, _forms(kind)) for kind in (COMPUTE, GRAPHICS, MPS)}
         self._samples = ProcessList(library, handle, {UTILIZATION: SAMPLE})
         self._seen = 0
-        self._told: tuple[object, ...] = ()
+        self._answered: tuple[object, ...] = ()
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
         lists: dict[str, bytes] = {}
@@ -119,14 +118,14 @@ class ProcessTable(Paced):
             failed |= self._samples.read(progress, self._seen) not in (0, NOT_FOUND, NOT_SUPPORTED)
             samples = self._samples.data
         self.due = -math.inf if failed else now + self._interval
-        if (lists, samples) != self._told:
-            self._told = (lists, samples)
+        if (lists, samples) != self._answered:
+            self._answered = (lists, samples)
             processes = self._merge(lists, samples)
             self.processes = self.processes if processes == self.processes else processes
         return None
 
     def _merge(self, lists: Mapping[str, bytes], samples: bytes) -> tuple[DeviceProcess, ...] | None:
-        """One entry per process, in the order of process numbers; None where NVML has no list to give."""
+        """Merge the lists into one entry per process, by process number; None where NVML has no list."""
         if COMPUTE not in lists:
             return None  # graphics or MPS alone would pass for a device on which nothing is computed
         held = {kind: _held(self._lists[kind].layout.iter_unpack(data)) for kind, data in lists.items()}
@@ -141,7 +140,7 @@ class ProcessTable(Paced):
         return tuple(processes)
 
     def _newest(self, samples: bytes) -> dict[int, tuple[int | None, int | None]]:
-        """The newest sample of each process since the last time; a process without one kept the device idle or is too new."""
+        """Select the newest sample of each process. One without a sample kept the device idle since the last call, or is too new."""
         entries = sorted(SAMPLE.iter_unpack(samples), key=itemgetter(1))
         self._seen = entries[-1][1] if entries else self._seen
         return {pid: (_percent(compute), _percent(memory)) for pid, _, compute, memory in entries}
@@ -153,7 +152,7 @@ def _forms(kind: str) -> dict[str, struct.Struct]:
 
 
 def _held(entries: Iterable[tuple[Any, ...]]) -> dict[int, int | None]:
-    """Bytes by process in one list. A process appears once per MIG instance that it uses; those are added up."""
+    """Add up bytes by process in one list, where a process appears once per MIG instance that it uses."""
     held: dict[int, int | None] = {}
     for pid, answer in entries:
         used = None if answer == _NO_MEMORY else answer
@@ -167,9 +166,9 @@ def _percent(answer: int) -> int | None:
 
 
 class ProcessShare:
-    """What one consumer's watched process and its descendants use of one device: ``gpu.process.{i}.…``.
+    """Use of one device by the watched process and its descendants: ``gpu.process.{i}.…``.
 
-    Their own part is worked out when the processes were read anew, and once a second since process trees change too; the board's
+    The processes' own part is worked out when they were read anew, and once a second since process trees change too; the board's
     part is put beside it at every reading.
 
     Args:
@@ -187,7 +186,7 @@ class ProcessShare:
         self._board: list[int] = []
 
     def is_used(self, processes: tuple[DeviceProcess, ...], total: int | None, now: float) -> bool:
-        """Find out whether one of the watched processes uses the device, which has ``total`` bytes of memory, if that is known."""
+        """Return whether one of the watched processes uses the device, whose memory is ``total`` bytes, if that is known."""
         if processes is not self._processes or now >= self._until:
             members = [process for process in processes if self._tree.owns(process.pid, now)]
             self._processes, self._until, self._used = processes, now + PACE, bool(members)
@@ -195,7 +194,7 @@ class ProcessShare:
         return self._used
 
     def block(self, fast: Block, limit: Number | None) -> Block:
-        """Put their own part and the board's together.
+        """Put together the processes' own part and the board's.
 
         Args:
             fast: The device's fast values.
@@ -212,7 +211,7 @@ class ProcessShare:
 
 
 def _own_part(members: Sequence[DeviceProcess], total: int | None) -> dict[str, Number]:
-    """What the watched processes use together, as far as the driver says: percent, percent, percent, bytes."""
+    """Add up what the watched processes use, as far as the driver says: percent, percent, percent, bytes."""
     used = _sum(process.memory_bytes for process in members)
     own = {
         "gpu": _busy(process.utilization for process in members),
@@ -224,12 +223,12 @@ def _own_part(members: Sequence[DeviceProcess], total: int | None) -> dict[str, 
 
 
 def _sum(values: Iterable[Number | None]) -> Number | None:
-    """The sum of what is known, None when nothing is."""
+    """Add up what is known; None when nothing is."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
 
 def _busy(values: Iterable[Number | None]) -> Number | None:
-    """Shares of the device's time, in percent. Each is rounded by itself, so their sum may come out above the whole."""
+    """Add up shares of the device's time in percent: each is rounded by itself, so that their sum may come out above 100."""
     total = _sum(values)
     return None if total is None else min(total, 100)

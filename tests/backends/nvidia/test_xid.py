@@ -254,7 +254,7 @@ def test_children_of_a_fork_listen_for_themselves(simulator: NvmlSimulator) -> N
             if pid == 0:
                 os._exit(child())
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert not any(listener._calling.locked() and xid._held for listener in xid._LISTENERS)
+        assert not any(listener.calling.locked() and xid._held for listener in xid._LISTENERS)
         print("done")
         """,
     )
