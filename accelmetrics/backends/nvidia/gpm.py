@@ -122,19 +122,31 @@ class GpmReader(Values):
 
     def read(self, now: float, progress: list[Any]) -> None:
         """Take a sample, and compute the metrics since the sample before."""
-        samples = self._samples or self._begin(now, progress)
+        samples, gpm = self._samples or self._begin(now, progress), self._gpm
         if samples is None:
             return
         older, newer = samples
-        if self._failed("nvmlGpmSampleGet", self._gpm.take(older), progress):
-            return  # the sample before stays good: the next one is measured against it
+        status = gpm.take(older)
+        progress.append(status)
+        if status:
+            # The sample before stays good: the next one is measured against it.
+            self._fail(status, "nvmlGpmSampleGet")
+            return
         self._samples = newer, older
-        first, self._sampled = not self._sampled, True
-        self.due = now + (MINIMUM_INTERVAL if first else GPM_PACE)
-        if first:
+        if not self._sampled:
+            self._sampled, self.due = True, now + MINIMUM_INTERVAL
             self._miss(NEEDS_INTERVAL)
-        elif not self._failed("nvmlGpmMetricsGet", self._gpm.between(newer, older), progress):
-            self._keep_metrics()
+            return
+        self.due = now + GPM_PACE
+        status = gpm.between(newer, older)
+        progress.append(status)
+        values = None if status else gpm.values()
+        if values is not None:
+            self.block, self.unavailable = Block(gpm.names, values), NO_REASONS
+        elif status:
+            self._fail(status, "nvmlGpmMetricsGet")
+        else:
+            self.keep(gpm.answers())
 
     def _begin(self, now: float, progress: list[Any]) -> Samples | None:
         """Borrow sample buffers, if the device has GPM."""
@@ -147,29 +159,18 @@ class GpmReader(Values):
             return None
         lent = self._pool.lend(self, progress)
         if isinstance(lent, int):
-            check_device(lent, "nvmlGpmSampleAlloc")
-            self._miss(unavailable(lent))
+            self._fail(lent, "nvmlGpmSampleAlloc")
             return None
         self._samples = lent
         return lent
 
-    def _failed(self, function: str, status: int, progress: list[Any]) -> bool:
-        """Note the return code of a call. Returns: whether it failed, so that the metrics are missing."""
-        progress.append(status)
+    def _fail(self, status: int, function: str) -> None:
+        """Make a call's return code the reason of all metrics, or of the device's failure."""
         check_device(status, function)
-        if status:
-            self._miss(unavailable(status))
-        return status != 0
+        self._miss(unavailable(status))
 
     def _miss(self, reason: Unavailable) -> None:
         self.keep(dict.fromkeys(self._gpm.names, reason))
-
-    def _keep_metrics(self) -> None:
-        values = self._gpm.values()
-        if values is None:
-            self.keep(self._gpm.answers())
-        else:
-            self.block, self.unavailable = Block(self._gpm.names, values), NO_REASONS
 
 
 class SamplePool:

@@ -1,20 +1,25 @@
-"""What a reading costs, as a ratio to a bare pynvml loop of W&B's 13 calls in the same run."""
+"""What a reading costs: functions of ours that it passes, and its time as a ratio to a bare pynvml loop in the same run."""
 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
+from accelmetrics.backends import nvidia
 from tests.backends.nvidia.machine import Consumer
 from tests.simulators.nvml import NvmlSimulator
 
 pynvml: Any = pytest.importorskip("pynvml")
 
 GPUS = 8
+ROOM = str(Path(nvidia.__file__).parent)
 LIMIT = 0.9
 """Generous: 0.55 is usual on an idle machine, and other work comes in between."""
 
@@ -59,3 +64,25 @@ def test_a_reading_costs_less_than_the_bare_calls(simulate: Callable[..., NvmlSi
     reading()
     ratio = min(median(reading) / median(bare_loop) for _ in range(5))
     assert ratio < LIMIT
+
+
+def test_a_warm_reading_passes_few_functions(simulate: Callable[..., NvmlSimulator], consume: Callable[..., Consumer]) -> None:
+    """The consumer's reader, the device's, its fast values, and their conversion: four, and GPM's where a sample is due."""
+    simulate(gpus=1)
+    consumer = consume()
+    for _ in range(2):
+        consumer.later(0.2)
+    for seconds, most in ((0.01, 4), (0.2, 7)):
+        passed: list[str] = []
+        consumer.clock.now += seconds
+
+        def profile(frame: FrameType, event: str, _: object, passed: list[str] = passed) -> None:
+            if event == "call" and frame.f_code.co_filename.startswith(ROOM):
+                passed.append(frame.f_code.co_name)
+
+        sys.setprofile(profile)
+        try:
+            consumer.reader.read(0, [])
+        finally:
+            sys.setprofile(None)
+        assert len(passed) <= most, passed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import os
 from pathlib import Path
 
 import pytest
@@ -108,13 +108,17 @@ def test_no_driver_is_touched(root: Path, simulator: NvmlSimulator) -> None:
     assert simulator.calls() == {}
 
 
-def test_it_is_quick(root: Path, simulator: NvmlSimulator) -> None:
-    """Under 5 ms on a machine with 8 GPUs among 60 PCI devices."""
+def test_it_reads_little(root: Path, simulator: NvmlSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 60 PCI functions the vendor, of NVIDIA's the class: what a machine has besides costs a file each."""
     for number in range(60):
         add_pci(root, f"0000:{number:02x}:00.0", "0x10de" if number < 8 else "0x8086", "0x030200" if number < 8 else "0x060400")
-    durations = []
-    for _ in range(5):
-        started = time.perf_counter()
-        assert backend.detect().devices == 8
-        durations.append(time.perf_counter() - started)
-    assert min(durations) < 0.005
+    opened: list[str] = []
+
+    def noted_open(path: str, *arguments: int) -> int:
+        opened.append(str(path))
+        return real_open(path, *arguments)
+
+    real_open = os.open
+    monkeypatch.setattr(os, "open", noted_open)
+    assert backend.detect().devices == 8
+    assert len(opened) <= 60 + 8 + 1, "and the version of the kernel module"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -21,12 +22,15 @@ def test_the_first_reading_needs_an_interval(consumer: Consumer) -> None:
     assert consumer.later(0.1).metrics.keys() >= GPM
 
 
-def test_no_reading_sleeps(consumer: Consumer) -> None:
-    """Two readings together take nothing like the 100 ms between samples."""
-    started = time.perf_counter()
+def test_no_reading_sleeps(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The 100 ms between two samples are those between two readings."""
+    consumer.read(1)  # begins to listen for Xid errors, on a thread whose start is waited for
+    waited: list[object] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    monkeypatch.setattr(threading.Condition, "wait", lambda *arguments: waited.append(arguments))
     consumer.read(0)
-    consumer.later(0.2)
-    assert time.perf_counter() - started < 0.05
+    assert "smActive" in consumer.later(0.2).metrics
+    assert waited == []
 
 
 def test_every_reading_takes_one_sample(simulator: NvmlSimulator, consumer: Consumer) -> None:

@@ -14,13 +14,15 @@ from tests.simulators.nvml import NvmlSimulator, Process
 
 MIB = 2**20
 SCRIPT = """
-import json, time
-from accelmetrics.backends.nvidia import backend
+import json
+from accelmetrics.backends.nvidia import NvidiaBackend
 from accelmetrics.backends.contract import ReadOptions
-driver = backend.open()
+from accelmetrics.testing import FakeClock
+clock = FakeClock()
+driver = NvidiaBackend(clock).open()
 reader = driver.reader(ReadOptions(1))
 reader.read(0, [])
-time.sleep(0.11)
+clock.advance(0.2)
 reading = reader.read(0, [])
 print(json.dumps({
     "metrics": {name: value for block in reading.blocks for name, value in zip(block.names, block.values)},
