@@ -18,8 +18,7 @@ from accelmetrics.backends.apple.tools import INSTALL_MACMON
 from accelmetrics.backends.apple.values import Values
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.kit.forms import Form
-from accelmetrics.backends.kit.polled import PollCache
+from accelmetrics.backends.kit.polled import Form, PollCache
 from accelmetrics.schemas.catalogue import expected_keys, expected_names
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceIdentity

@@ -17,14 +17,19 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from accelmetrics.backends.contract import Number
 from accelmetrics.backends.kit.system import list_directory, read_once, read_text, sysroot, system_path
+from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.reasons import Unavailable
 
 PACE = 0.95
 """Seconds that an answer is kept; a little less than one, so that readings every second find it outdated."""
+BOARD = ("temp", "powerWatts", "enforcedPowerLimitWatts", "powerPercent")
+"""What ``{kind}.process.{i}`` repeats of the device."""
 _PARENT = re.compile(r"^PPid:\s+(\d+)", re.MULTILINE)
 _LINKS_OF_ONE_THREAD = 3
 """Hard links of ``/proc/PID/task`` with one thread in it: its own two, and one for each thread."""
@@ -225,3 +230,27 @@ def _children_by_parents(progress: list[Any]) -> dict[int, list[int]]:
         if status is not None:
             by_parent.setdefault(status.parent, []).append(int(entry))
     return by_parent
+
+
+def process_values(members: Iterable[DeviceProcess], device: Mapping[str, Number | Unavailable]) -> dict[str, Number]:
+    """What processes use of a device together, with the board's values beside it: the metrics of ``{kind}.process.{i}``.
+
+    Args:
+        members: The watched process and its descendants on the device.
+        device: The device's metrics.
+    """
+    every = list(members)
+    used, busy, memory = (
+        sum(known) if (known := [value for each in every if (value := getattr(each, part)) is not None]) else None
+        for part in ("memory_bytes", "utilization", "memory_utilization")
+    )
+    total = device.get("memoryTotalBytes")
+    # Shares are rounded one by one, so their sum may come out above the whole.
+    found = {
+        "gpu": None if busy is None else min(busy, 100),
+        "memory": None if memory is None else min(memory, 100),
+        "memoryAllocatedBytes": used,
+        "memoryAllocated": 100 * used / total if used is not None and isinstance(total, (int, float)) and 0 < used <= total else None,
+        **{name: device.get(name) for name in BOARD},
+    }
+    return {name: value for name, value in found.items() if isinstance(value, (int, float))}

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.kit.forms import Form
-from accelmetrics.backends.kit.polled import PollCache
+from accelmetrics.backends.kit.polled import Form, PollCache
 from accelmetrics.backends.tpu.devices import (
     BACKEND,
     EXTRA,

@@ -12,11 +12,13 @@ import pytest
 
 from accelmetrics import Sampler, Snapshot
 from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.reasons import Reason
 from accelmetrics.visibility.doctor import diagnose
 from tests.simulators.graphcore import GcipuinfoStandIn, Mode, c600, m2000
 
-KEYS = 9
+C600_NAMES = expected_names("graphcore")
+KEYS = len(C600_NAMES)
 
 
 def reasons(snapshot: Snapshot) -> set[str]:
@@ -126,12 +128,15 @@ def test_an_ipu_that_is_no_longer_listed_is_lost_and_the_others_are_not(stand_in
 @pytest.mark.parametrize(
     "changed", [[c600(0), c600(5)], [c600(0, pci_id="0000:9a:00.0")], [c600(0, board_serial_number="0071.0044.999999")]]
 )
-def test_other_ipus_are_listed_again(stand_in: GcipuinfoStandIn, sampler: Sampler, changed: list[dict[str, str]]) -> None:
+def test_other_ipus_are_added_and_what_they_replace_is_lost(
+    stand_in: GcipuinfoStandIn, sampler: Sampler, changed: list[dict[str, str]]
+) -> None:
     stand_in.behave([c600(0)])
     sampler.sample()
     stand_in.behave(changed)
-    assert reasons(sampler.sample()) == {Reason.DRIVER_UNAVAILABLE}
     snapshot = eventually(sampler, lambda snapshot: len(snapshot.metrics) == 8 * len(changed))
+    gone = {key for key, why in snapshot.unavailable.items() if why.reason == Reason.DEVICE_LOST}
+    assert gone == ({f"ipu.0.{name}" for name in C600_NAMES} if changed[0]["pci id"] != c600(0)["pci id"] else set())
     wanted = {(device["id"], device["board serial number"]) for device in changed}
     assert wanted <= {(str(device.identity.vendor_index), device.identity.serial) for device in snapshot.devices}
 

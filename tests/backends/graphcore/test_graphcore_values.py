@@ -79,11 +79,10 @@ def test_without_a_space_before_the_unit_it_is_the_same(stand_in: GcipuinfoStand
     [
         ("N/A", Reason.NOT_SUPPORTED),
         ("", Reason.NOT_SUPPORTED),
-        ("nan", Reason.INVALID_VALUE),
+        ("nan", Reason.NOT_SUPPORTED),
         ("inf W", Reason.INVALID_VALUE),
         ("-3 W", Reason.INVALID_VALUE),
         ("4294967295 W", Reason.INVALID_VALUE),
-        ("12.6 mW", Reason.PARSE_ERROR),
         ("12.6", Reason.PARSE_ERROR),
         ("12,6 W", Reason.PARSE_ERROR),
         ("twelve watts", Reason.PARSE_ERROR),
@@ -94,6 +93,11 @@ def test_what_is_no_value_costs_only_itself(stand_in: GcipuinfoStandIn, sampler:
     snapshot = sampler.sample()
     assert snapshot.unavailable["ipu.0.total board power (W)"].reason == reason
     assert snapshot.metrics == keys(0, {name: value for name, value in C600_VALUES.items() if name != "total board power (W)"})
+
+
+def test_the_unit_that_is_printed_is_read(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:
+    stand_in.behave([c600(0, total_board_power="12600 mW")])
+    assert sampler.sample().metrics["ipu.0.total board power (W)"] == 12.6
 
 
 def test_values_change_from_reading_to_reading(stand_in: GcipuinfoStandIn, sampler: Sampler) -> None:

@@ -1,26 +1,58 @@
-"""One answer for every unit and every consumer, and readings of which the unchanged parts are the same objects."""
+"""Backends whose source is asked for all devices at once: what one poll serves, who is who, and what a failure costs."""
 
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pytest
 
-from accelmetrics.backends.kit.forms import Form
-from accelmetrics.backends.kit.polled import PollCache
+from accelmetrics import Sampler
+from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.kit import MEMORY, DeviceSample, Field, PolledBackend, Rate, Source
+from accelmetrics.backends.kit.polled import RETRY, PolledDriver, pci_address
+from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.testing import FakeClock
 
-LATE = Unavailable(Reason.TIMED_OUT, "it was late")
+IDENTITY = {"vendor_index": "npu", "uuid": ("uuid", "sid"), "name": "name", "pci_bus_id": "bdf"}
+FIELDS = (Field("powerWatts", "power", "W"), Field("temp", "temp", "C"))
 
 
-class Answer(NamedTuple):
-    """A round of nothing."""
+class Tool:
+    """A source that lists what it is told."""
 
-    number: int
-    finished: float
+    def __init__(self, *records: Mapping[str, Any]) -> None:
+        self.records: list[Mapping[str, Any]] = list(records)
+        self.processes: dict[int, tuple[DeviceProcess, ...]] = {}
+        self.error: BaseException | None = None
+        self.connects = 0
+        self.polls = 0
+        self.closes = 0
+
+    def connect(self) -> Tool:
+        self.connects += 1
+        return self
+
+    def __call__(self) -> Iterable[DeviceSample]:
+        self.polls += 1
+        for number, record in enumerate(self.records):
+            yield DeviceSample(dict(record), self.processes.get(number))
+        if self.error is not None:
+            raise self.error
+
+    def fail(self, error: BaseException | None, *records: Mapping[str, Any]) -> None:
+        """Fail after these devices; list them without failing where there is no error."""
+        self.error, self.records = error, list(records)
+
+    def close(self) -> None:
+        self.closes += 1
+
+
+def npu(number: int, **more: Any) -> dict[str, Any]:
+    return {"npu": number, "uuid": f"RBLN-{number}", "power": f"{100 + number} W", "temp": "40C"} | more
 
 
 @pytest.fixture
@@ -29,71 +61,415 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def rounds(clock: FakeClock) -> PollCache[Answer]:
-    return PollCache(Answer(1, clock.monotonic()), clock, 0.5)
+def tool() -> Tool:
+    return Tool(npu(0), npu(1))
 
 
-def get(rounds: PollCache[Answer], clock: FakeClock, had: int) -> int:
-    return rounds.get(had, lambda number: Answer(number, clock.monotonic())).number
+def backend_of(tool: Tool, clock: FakeClock, **more: Any) -> PolledBackend:
+    given: dict[str, Any] = {"fields": FIELDS, "identity": IDENTITY, "interval": 2.0, "advice": "look again"} | more
+    return PolledBackend("acme", kind="npu", source="acme-smi", connect=tool.connect, clock=clock, **given)
 
 
-def test_who_has_not_had_a_round_is_served_it_while_it_is_fresh(rounds: PollCache[Answer], clock: FakeClock) -> None:
-    assert get(rounds, clock, 0) == 1
-    clock.advance(0.4)
-    assert get(rounds, clock, 0) == 1
-    clock.advance(0.1)
-    assert get(rounds, clock, 0) == 2
+def opened(tool: Tool, clock: FakeClock, **more: Any) -> PolledDriver:
+    return backend_of(tool, clock, **more).open()
 
 
-def test_who_has_had_it_gets_a_new_one(rounds: PollCache[Answer], clock: FakeClock) -> None:
-    assert get(rounds, clock, 1) == 2
-    assert get(rounds, clock, 1) == 2, "another unit of the same pass"
-    assert get(rounds, clock, 2) == 3
-    assert rounds.latest.number == 3
+def values(reading: Reading, process: bool = False) -> dict[str, Any]:
+    return {
+        name: value for block in reading.blocks if block.process == process for name, value in zip(block.names, block.values, strict=True)
+    }
 
 
-def test_what_fails_leaves_the_round_before_it(rounds: PollCache[Answer], clock: FakeClock) -> None:
-    def fail(number: int) -> Answer:
-        raise OSError(number)
-
-    with pytest.raises(OSError, match="2"):
-        rounds.get(1, fail)
-    assert (get(rounds, clock, 0), get(rounds, clock, 1)) == (1, 2)
+WATCHING = ReadOptions(1)
 
 
-def test_who_asks_while_one_is_made_waits_for_that_one(rounds: PollCache[Answer], clock: FakeClock) -> None:
-    made: list[int] = []
-    begun, may_end = threading.Event(), threading.Event()
-
-    def make(number: int) -> Answer:
-        begun.set()
-        may_end.wait(5.0)
-        made.append(number)
-        return Answer(number, clock.monotonic())
-
-    threads = [threading.Thread(target=rounds.get, args=(1, make)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    assert begun.wait(5.0)
-    may_end.set()
-    for thread in threads:
-        thread.join()
-    assert made == [2]
+# Polls
 
 
-def test_a_reading_has_values_reasons_and_the_rest() -> None:
-    reading = Form().reading({"temp": 40, "powerWatts": LATE}, (DeviceProcess(7),), 12.5)
-    (block,) = reading.blocks
-    assert (block.names, tuple(block.values)) == (("temp",), (40,))
-    assert dict(reading.unavailable) == {"powerWatts": LATE}
-    assert (reading.processes, reading.read_at) == ((DeviceProcess(7),), 12.5)
+def test_one_poll_serves_every_device_and_consumer_for_half_an_interval(tool: Tool, clock: FakeClock) -> None:
+    driver = opened(tool, clock)
+    first, second = driver.reader(WATCHING), driver.reader(WATCHING)
+    progress: list[Any] = []
+    assert [values(reader.read(unit, progress))["powerWatts"] for reader in (first, second) for unit in (0, 1)] == [100, 101, 100, 101]
+    assert (tool.polls, len(progress)) == (1, 4)
+    clock.advance(2.0)
+    first.read(0, progress)
+    first.read(1, progress)
+    clock.advance(0.9)
+    second.read(0, progress)
+    assert tool.polls == 2
+    first.read(0, progress)
+    assert tool.polls == 3, "one that has had the latest gets a new one"
 
 
-def test_what_did_not_change_is_the_same_object() -> None:
-    form = Form()
-    first, second = (form.reading({"temp": number, "powerWatts": LATE}) for number in (40, 41))
+def test_a_poll_that_is_served_again_is_the_same_reading(tool: Tool, clock: FakeClock) -> None:
+    reader = opened(tool, clock).reader(WATCHING)
+    first = reader.read(0, [])
+    clock.advance(2.0)
+    second = reader.read(0, [])
+    assert second is not first
+    assert second.read_at == 1002.0
     assert second.blocks[0].names is first.blocks[0].names
     assert second.unavailable is first.unavailable
-    third = form.reading({"temp": 41, "powerWatts": 5.0})
-    assert (third.blocks[0].names, dict(third.unavailable)) == (("temp", "powerWatts"), {})
-    assert dict(first.unavailable) == {"powerWatts": LATE}, "what was given out is never altered"
+
+
+def test_a_failed_poll_is_shared_and_the_next_one_is_tried(tool: Tool, clock: FakeClock) -> None:
+    reader = opened(tool, clock).reader(WATCHING)
+    reader.read(0, [])
+    reader.read(1, [])
+    tool.fail(SourceError(Reason.NO_PERMISSION, "not for you", advice="ask"))
+    for unit in (0, 1):
+        clock.advance(0.5)
+        with pytest.raises(SourceError, match="not for you") as caught:
+            reader.read(unit, [])
+        assert (caught.value.reason, caught.value.backend, caught.value.advice) == (Reason.NO_PERMISSION, "acme", "ask")
+    assert tool.polls == 2
+    tool.fail(None, npu(0), npu(1))
+    clock.advance(2.0)
+    assert values(reader.read(0, []))["powerWatts"] == 100
+
+
+@pytest.mark.parametrize("error", [RuntimeError("boom"), SystemExit(3), KeyError("x")], ids=["error", "exit", "bug"])
+def test_whatever_a_poll_throws_is_a_reason(tool: Tool, clock: FakeClock, error: BaseException) -> None:
+    reader = opened(tool, clock).reader(WATCHING)
+    tool.fail(error)
+    clock.advance(2.0)
+    with pytest.raises(SourceError, match=type(error).__name__) as caught:
+        reader.read(0, [])
+    assert caught.value.reason == Reason.DRIVER_ERROR
+
+
+def test_after_three_failures_in_a_row_the_driver_is_to_be_opened_again(tool: Tool, clock: FakeClock) -> None:
+    reader = opened(tool, clock).reader(WATCHING)
+    tool.fail(RuntimeError("boom"))
+    kinds = []
+    for _ in range(3):
+        clock.advance(2.0)
+        with pytest.raises(SourceError) as caught:
+            reader.read(0, [])
+        kinds.append(type(caught.value))
+    assert kinds == [SourceError, SourceError, DriverGoneError]
+
+
+def test_threads_that_ask_together_share_a_poll(tool: Tool, clock: FakeClock) -> None:
+    driver = opened(tool, clock)
+    clock.advance(2.0)
+    threads = [threading.Thread(target=driver.reader(WATCHING).read, args=(unit, [])) for unit in (0, 1) * 4]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tool.polls == 2
+
+
+def test_it_is_closed_with_its_driver(tool: Tool, clock: FakeClock) -> None:
+    opened(tool, clock).close()
+    assert tool.closes == 1
+
+
+# Opening
+
+
+def test_a_source_that_lists_nothing_does_not_open(clock: FakeClock) -> None:
+    tool = Tool()
+    with pytest.raises(SourceError, match="acme-smi lists no NPU") as caught:
+        opened(tool, clock)
+    assert (caught.value.reason, caught.value.backend, caught.value.advice) == (Reason.DRIVER_UNAVAILABLE, "acme", "look again")
+    assert tool.closes == 1
+
+
+def test_why_a_source_does_not_open_is_told(clock: FakeClock) -> None:
+    def refuse() -> Any:
+        raise SourceError(Reason.DRIVER_UNAVAILABLE, "not installed", advice="install it")
+
+    backend = PolledBackend("acme", kind="npu", source="acme-smi", connect=refuse, fields=FIELDS, clock=clock)
+    with pytest.raises(SourceError, match="not installed") as caught:
+        backend.open()
+    assert caught.value.advice == "install it"
+
+
+# Devices
+
+
+def test_devices_stand_in_the_order_of_their_numbers(clock: FakeClock) -> None:
+    driver = opened(Tool(npu(4), npu(1), npu(2)), clock)
+    assert [device.vendor_index for device in driver.devices] == [1, 2, 4]
+    assert [values(driver.reader(WATCHING).read(unit, []))["powerWatts"] for unit in range(3)] == [101, 102, 104]
+
+
+def test_identity_is_what_the_record_tells(clock: FakeClock) -> None:
+    record = npu(3, name=" CA22 ", uuid="N/A", sid="S1", bdf="0000:C1:00.0") | {"memory": {"total": "16 GiB"}}
+    fields = (*FIELDS, Field("memoryTotalBytes", "memory.total", "B"))
+    (device,) = opened(Tool(record), clock, fields=fields, vendor="acme-inc").devices
+    assert (device.kind, device.vendor, device.vendor_index, device.name, device.uuid) == ("npu", "acme-inc", 3, "CA22", "S1")
+    assert (device.pci_bus_id, device.memory_total_bytes) == ("0000:C1:00.0", 2**34)
+
+
+def test_a_device_that_moves_in_the_list_stays_itself(tool: Tool, clock: FakeClock) -> None:
+    driver = opened(tool, clock)
+    reader = driver.reader(WATCHING)
+    tool.records = [npu(7, uuid="RBLN-1", power="7 W"), npu(8, uuid="RBLN-0", power="8 W")]
+    clock.advance(2.0)
+    assert [values(reader.read(unit, []))["powerWatts"] for unit in (0, 1)] == [8, 7]
+    assert [device.vendor_index for device in driver.devices] == [8, 7]
+
+
+@pytest.mark.parametrize("again", ["0000:c1:00.0", "00000000:C1:00.0", "C1:00.0"])
+def test_pci_addresses_are_compared_however_they_are_printed(clock: FakeClock, again: str) -> None:
+    tool = Tool({"npu": 0, "bdf": "0000:C1:00.0", "power": 5}, {"npu": 1, "bdf": "0000:C2:00.0", "power": 6})
+    reader = opened(tool, clock).reader(WATCHING)
+    tool.records = [{"npu": 1, "bdf": again, "power": 7}]
+    clock.advance(2.0)
+    assert values(reader.read(0, []))["powerWatts"] == 7
+    assert pci_address(again) == "00000000:c1:00.0"
+
+
+def test_one_that_is_no_longer_listed_is_lost_and_costs_no_other(tool: Tool, clock: FakeClock) -> None:
+    driver = opened(tool, clock)
+    reader = driver.reader(WATCHING)
+    tool.records = [npu(1)]
+    clock.advance(2.0)
+    with pytest.raises(SourceError, match="acme-smi no longer lists NPU 0") as caught:
+        reader.read(0, [])
+    assert caught.value.reason == Reason.DEVICE_LOST
+    assert values(reader.read(1, []))["powerWatts"] == 101
+    tool.records = [npu(0), npu(1)]
+    clock.advance(2.0)
+    assert values(reader.read(0, []))["powerWatts"] == 100
+    assert len(driver.devices) == 2
+
+
+def test_one_that_is_new_is_added(tool: Tool, clock: FakeClock) -> None:
+    driver = opened(tool, clock)
+    before = driver.devices
+    reader = driver.reader(WATCHING)
+    clock.advance(2.0)
+    reader.read(0, [])
+    assert driver.devices is before
+    tool.records.append(npu(2))
+    clock.advance(2.0)
+    reader.read(0, [])
+    assert [device.uuid for device in driver.devices] == ["RBLN-0", "RBLN-1", "RBLN-2"]
+    assert values(reader.read(2, []))["powerWatts"] == 102
+
+
+def test_an_attribute_that_is_missing_for_a_while_is_kept(tool: Tool, clock: FakeClock) -> None:
+    driver = opened(tool, clock)
+    before = driver.devices
+    tool.records[0] = npu(0, uuid="N/A")
+    clock.advance(2.0)
+    driver.reader(WATCHING).read(0, [])
+    assert driver.devices is before
+
+
+def test_output_that_is_cut_costs_the_devices_that_it_lacks(tool: Tool, clock: FakeClock) -> None:
+    reader = opened(tool, clock).reader(WATCHING)
+    tool.fail(SourceError(Reason.PARSE_ERROR, "cut after NPU 0"), npu(0))
+    clock.advance(2.0)
+    assert values(reader.read(0, []))["powerWatts"] == 100
+    with pytest.raises(SourceError, match="cut after NPU 0") as caught:
+        reader.read(1, [])
+    assert caught.value.reason == Reason.PARSE_ERROR
+
+
+# Several sources
+
+
+def slow(tool: Tool, fields: tuple[Field, ...], interval: float = 60.0) -> Source:
+    return Source("acme-info", tool.connect, fields, interval, identity=IDENTITY)
+
+
+LIMIT = (Field("enforcedPowerLimitWatts", "limit", "W"),)
+
+
+def test_a_second_source_has_its_own_pace_and_fields(tool: Tool, clock: FakeClock) -> None:
+    info = Tool({"npu": 1, "uuid": "RBLN-1", "limit": 300, "name": "CA22"}, {"npu": 0, "limit": 250}, {"npu": 9, "limit": 1})
+    driver = opened(tool, clock, also=[slow(info, LIMIT)])
+    reader = driver.reader(WATCHING)
+    for _ in range(5):
+        assert [values(reader.read(unit, [])) for unit in (0, 1)] == [
+            {"powerWatts": 100, "temp": 40, "enforcedPowerLimitWatts": 250},
+            {"powerWatts": 101, "temp": 40, "enforcedPowerLimitWatts": 300},
+        ]
+        clock.advance(2.0)
+    assert (tool.polls, info.polls) == (5, 1)
+    assert (len(driver.devices), driver.devices[1].name, driver.source) == (2, "CA22", "acme-smi+acme-info")
+    clock.advance(60.0)
+    reader.read(0, [])
+    assert info.polls == 2
+
+
+def test_a_source_that_fails_costs_its_fields_alone(tool: Tool, clock: FakeClock) -> None:
+    info = Tool()
+    info.fail(SourceError(Reason.TIMED_OUT, "static hangs"))
+    driver = opened(tool, clock, also=[slow(info, LIMIT)])
+    reading = driver.reader(WATCHING).read(0, [])
+    assert values(reading) == {"powerWatts": 100, "temp": 40}
+    assert dict(reading.unavailable) == {"enforcedPowerLimitWatts": Unavailable(Reason.TIMED_OUT, "static hangs")}
+    assert driver.source == "acme-smi"
+    info.fail(None, npu(0, limit=250))
+    clock.advance(60.0)
+    assert values(driver.reader(WATCHING).read(0, []))["enforcedPowerLimitWatts"] == 250
+
+
+def test_sources_that_both_list_devices_stand_in_for_each_other(tool: Tool, clock: FakeClock) -> None:
+    """The first that has a metric gives it; while one fails, the other's devices are still read."""
+    other = Tool(npu(0, power="1 W", temp="N/A"), npu(1, power="2 W", fan=7))
+    also = Source("acme-stat", other.connect, (*FIELDS, Field("fanSpeed", "fan", "%")), identity=IDENTITY)
+    reader = opened(tool, clock, also=[also]).reader(WATCHING)
+    assert values(reader.read(1, [])) == {"powerWatts": 101, "temp": 40, "fanSpeed": 7}
+    tool.fail(RuntimeError("boom"))
+    clock.advance(2.0)
+    reading = reader.read(0, [])
+    assert values(reading) == {"powerWatts": 1}
+    assert {name: why.reason for name, why in reading.unavailable.items()} == {
+        "temp": Reason.DRIVER_ERROR,
+        "fanSpeed": Reason.NOT_SUPPORTED,
+    }
+
+
+def test_one_source_of_several_is_opened_again_by_itself(tool: Tool, clock: FakeClock) -> None:
+    info = Tool(npu(0, limit=250))
+    reader = opened(tool, clock, also=[slow(info, LIMIT, 2.0)]).reader(WATCHING)
+    info.fail(RuntimeError("boom"))
+    for _ in range(4):
+        clock.advance(2.0)
+        reader.read(0, [])
+    assert (info.connects, info.closes, info.polls) == (1, 1, 4)
+    info.fail(None, npu(0, limit=250))
+    clock.advance(RETRY)
+    assert values(reader.read(0, []))["enforcedPowerLimitWatts"] == 250
+    assert (info.connects, tool.connects) == (2, 1)
+
+
+# Processes
+
+
+def test_the_watched_process_is_told_of_apart(tool: Tool, clock: FakeClock) -> None:
+    fields = (*FIELDS, Field("memoryTotalBytes", "total", "B"), Field("memoryAllocatedBytes", "used", "B"), *MEMORY)
+    tool.records = [npu(0, total=1000, used=600), npu(1)]
+    tool.processes = {0: (DeviceProcess(777, "compute", 250), DeviceProcess(4242, "compute", 350)), 1: ()}
+    backend = backend_of(tool, clock, fields=fields, processes='acme-smi "contexts"')
+    reader = backend.open().reader(ReadOptions(777, watched=True))
+    reading = reader.read(0, [])
+    assert values(reading, process=True) == {"memoryAllocatedBytes": 250, "memoryAllocated": 25.0, "temp": 40, "powerWatts": 100}
+    assert reading.processes == tool.processes[0]
+    assert values(reader.read(1, []), process=True) == {}
+    assert values(reader.read(1, []))["powerWatts"] == 101
+    assert backend.coverage().processes["memoryAllocatedBytes"] == 'acme-smi "contexts"'
+
+
+def test_a_device_of_one_program_is_not_in_use_by_another(tool: Tool, clock: FakeClock) -> None:
+    tool.processes = {0: (DeviceProcess(777),), 1: ()}
+    driver = opened(tool, clock, exclusive=True)
+    named, anyone = driver.reader(ReadOptions(777, watched=True)), driver.reader(ReadOptions(777))
+    assert values(named.read(0, [])) == {"powerWatts": 100, "temp": 40}
+    assert values(anyone.read(1, [])) == {"powerWatts": 101, "temp": 40}
+    reading = named.read(1, [])
+    assert dict(reading.unavailable) == dict.fromkeys(
+        ("powerWatts", "temp"), Unavailable(Reason.NOT_IN_USE, "the watched process 777 does not use this NPU")
+    )
+
+
+# Rates, the machine, coverage
+
+
+def test_rates_belong_to_the_consumer(tool: Tool, clock: FakeClock) -> None:
+    driver = opened(tool, clock, fields=(Rate("powerWatts", "energy", "J"),))
+    first, second = driver.reader(WATCHING), driver.reader(WATCHING)
+    given: list[list[Any]] = [[], []]
+    for second_too in (True, False, False, True):
+        tool.records = [npu(0, energy=100 * tool.polls)]
+        clock.advance(2.0)
+        for reader, told in zip((first, second), given, strict=True):
+            if reader is first or second_too:
+                told.append(values(reader.read(0, [])).get("powerWatts"))
+    assert given == [[None, 50, 50, 50], [None, 50]]
+
+
+def test_a_stream_s_time_is_its_own(clock: FakeClock) -> None:
+    def connect() -> Any:
+        return lambda: [DeviceSample(npu(0), read_at=1.5)]
+
+    backend = PolledBackend("acme", kind="npu", source="acme-stream", connect=connect, fields=FIELDS, clock=clock)
+    assert backend.open().reader(WATCHING).read(0, []).read_at == 1.5
+
+
+def test_what_belongs_to_no_device(tool: Tool, clock: FakeClock) -> None:
+    machine = DeviceSample({"watts": "5 W"}, machine=True)
+
+    def connect() -> Any:
+        return lambda: [machine, *tool()]
+
+    backend = PolledBackend(
+        "acme",
+        kind="npu",
+        source="acme-smi",
+        connect=connect,
+        fields=FIELDS,
+        identity=IDENTITY,
+        machine=(Field("cpu.powerWatts", "watts", "W"),),
+        clock=clock,
+    )
+    assert dict(backend.coverage().machine) == {"cpu.powerWatts": 'acme-smi "watts"'}
+    driver = backend.open()
+    assert driver.machine_wide
+    reader = driver.reader(WATCHING)
+    assert (values(reader.read(2, [])), values(reader.read(1, []))) == ({"cpu.powerWatts": 5}, {"powerWatts": 101, "temp": 40})
+    tool.records.append(npu(2))
+    clock.advance(2.0)
+    with pytest.raises(DriverGoneError, match="lists a new device"):
+        reader.read(0, [])
+
+
+def test_a_record_that_reads_is_asked_when_the_device_is_read(clock: FakeClock) -> None:
+    """As a directory of files does: one device that cannot be read costs no other."""
+
+    class Files(dict[str, object]):
+        """Counts how often it is asked."""
+
+        asked = 0
+
+        def get(self, place: str, default: object = None) -> object:
+            self.asked += place == "power"
+            return super().get(place, default)
+
+    def asleep() -> None:
+        raise SourceError(Reason.SUSPENDED, "it sleeps")
+
+    one, other = Files(npu(0)), Files(npu(1))
+
+    def connect() -> Any:
+        return lambda: [DeviceSample(one, check=lambda: None), DeviceSample(other, check=asleep)]
+
+    backend = PolledBackend("acme", kind="npu", source="sysfs", connect=connect, fields=FIELDS, identity=IDENTITY, clock=clock)
+    reader = backend.open().reader(WATCHING)
+    clock.advance(0.05)
+    reading = reader.read(0, [])
+    assert (values(reading)["powerWatts"], reading.read_at) == (100, 1000.05)
+    reader.read(0, [])
+    assert one.asked == 2
+    with pytest.raises(SourceError, match="it sleeps"):
+        reader.read(1, [])
+    assert other.asked == 0
+
+
+def test_coverage_lists_every_name_once(tool: Tool, clock: FakeClock) -> None:
+    also = [slow(Tool(), (*LIMIT, Field("temp", "t", "C", words="acme-info --slow")))]
+    coverage = backend_of(tool, clock, also=also).coverage()
+    assert dict(coverage.devices) == {
+        "powerWatts": 'acme-smi "power"',
+        "temp": 'acme-smi "temp"',
+        "enforcedPowerLimitWatts": 'acme-info "limit"',
+    }
+    assert (coverage.partitions, coverage.machine, coverage.processes, coverage.optional) == ({}, {}, {}, {})
+
+
+def test_a_sampler_reads_it_like_any_other(tool: Tool) -> None:
+    backend = PolledBackend("acme", kind="npu", source="acme-smi", connect=tool.connect, fields=FIELDS, identity=IDENTITY)
+    tool.records[1] = npu(1, temp="N/A")
+    with Sampler([backend]) as sampler:
+        snapshot = sampler.sample()
+    assert snapshot.metrics == {"npu.0.powerWatts": 100, "npu.0.temp": 40, "npu.1.powerWatts": 101}
+    assert snapshot.unavailable["npu.1.temp"] == (Reason.NOT_SUPPORTED, "N/A")
+    assert (snapshot.backends[0].status, snapshot.backends[0].source) == ("ok", "acme-smi")

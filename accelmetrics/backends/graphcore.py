@@ -1,0 +1,74 @@
+"""Graphcore IPUs, through the vendor's Python module ``gcipuinfo``.
+
+The module comes with the Poplar SDK, not from PyPI. One call lists every IPU with its attributes, printed as text with a unit
+(``17.8 C``, ``20MHz``); ``N/A`` says that a board has no such sensor. IPUs of an IPU-Machine are reached over the network and show
+neither on the PCI bus nor below ``/dev``. Read on a stand-in only, never yet on a real IPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+
+from accelmetrics.backends.kit import PRINTED, DeviceSample, Field, PolledBackend, PollOnce, quoted, text, whole
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.reasons import Reason
+
+USER = "user process id"
+"""The attribute that an idle IPU does not have."""
+INSTALL = (
+    "gcipuinfo comes with Graphcore's Poplar SDK and not from PyPI: enable the SDK in this shell (source <sdk>/enable), or pip install "
+    "the gcipuinfo wheel of the SDK for this Python"
+)
+PARTITION = "see whether gc-info --list-devices lists any: on an IPU-Machine a partition must exist (IPUOF_VIPU_API_PARTITION_ID)"
+
+FIELDS = (
+    Field("average board temp (C)", "average board temp", PRINTED),
+    Field("average die temp (C)", "average die temp", PRINTED),
+    Field("clock (MHz)", "clock", PRINTED),
+    Field("ipu power (W)", "ipu power", PRINTED),
+    Field("total board power (W)", "total board power", PRINTED, high=20_000),
+    Field("ipu utilisation (%)", "ipu utilisation", PRINTED, in_use=True),
+    Field("ipu utilisation (session) (%)", "ipu utilisation (session)", PRINTED, in_use=True),
+    Field("link speed (GT/s)", "link speed", PRINTED),
+)
+IDENTITY = {
+    "vendor_index": "id",
+    "name": "board type",
+    "pci_bus_id": "pci id",
+    "serial": "board serial number",  # of the board: its IPUs share it
+    "architecture": "ipu architecture",
+    "driver_version": "driver version",
+    "firmware": "firmware version",
+    "numa_node": "numa node",
+}
+
+
+def connect() -> PollOnce:
+    """Import the module and make its inventory."""
+    try:
+        module = importlib.import_module("gcipuinfo")
+    except ImportError as error:
+        raise SourceError(Reason.DRIVER_UNAVAILABLE, f"import gcipuinfo: {error}", advice=INSTALL) from error
+    inventory = module.gcipuinfo()
+    inventory.setUpdateMode(True)  # or every later call answers what was read at first
+
+    def poll() -> Iterable[DeviceSample]:
+        answer = inventory.getDevices()
+        if not isinstance(answer, (list, tuple)) or not all(isinstance(device, Mapping) for device in answer):
+            raise SourceError(Reason.PARSE_ERROR, f"gcipuinfo.getDevices() answered no list of devices: {quoted(answer)}")
+        return [DeviceSample(dict(device), _processes(device.get(USER))) for device in answer]
+
+    return poll
+
+
+def _processes(printed: object) -> tuple[DeviceProcess, ...] | None:
+    """The process that holds an IPU: one, or none; None where the attribute makes no sense."""
+    pid = whole(printed)
+    return (DeviceProcess(pid, "compute"),) if pid else None if text(printed) else ()
+
+
+backend = PolledBackend(
+    "graphcore", kind="ipu", source="gcipuinfo", connect=connect, fields=FIELDS, identity=IDENTITY, exclusive=True, advice=PARTITION
+)

@@ -1,0 +1,456 @@
+"""Which metric is read from where in a vendor's record, in which unit.
+
+A record is what a source says of one device: a document's object, a row of a table, a directory of files. A table of rows says what
+becomes of it::
+
+    FIELDS = (
+        Field("powerWatts", "card_power", "W"),
+        Field("memoryAllocatedBytes", "memory.used", "B"),                 # a path into the document
+        Field("memoryTotalBytes", ("memory.total", "memory.capacity"), "B"),       # several spellings, tried in order
+        *MEMORY,                                                           # share and rest of the two above
+        Rate("gpu", "busy_time", "us"),                                    # from a counter
+    )
+
+What a row gives is in the catalogue's unit, possible, and never a stand-in: every other answer becomes a reason.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from accelmetrics.backends.contract import Number
+from accelmetrics.schemas.catalogue import match
+from accelmetrics.schemas.errors import UnknownNameError
+from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+Value = Number | Unavailable
+Record = Mapping[str, Any]
+
+PRINTED = "printed"
+"""As a field's unit: the number must have its unit beside it."""
+
+_UNITS: dict[str, tuple[str, float]] = {
+    **{"1": ("count", 1), "gt/s": ("transfers", 1)},
+    **{"ratio": ("share", 1), "%": ("share", 1e-2), "permille": ("share", 1e-3)},
+    **{"kw": ("power", 1e3), "w": ("power", 1), "mw": ("power", 1e-3), "uw": ("power", 1e-6)},
+    **{"kj": ("energy", 1e3), "j": ("energy", 1), "mj": ("energy", 1e-3), "uj": ("energy", 1e-6)},
+    **{"c": ("temperature", 1), "cel": ("temperature", 1), "mc": ("temperature", 1e-3)},
+    **{"ghz": ("frequency", 1e9), "mhz": ("frequency", 1e6), "khz": ("frequency", 1e3), "hz": ("frequency", 1)},
+    **{"s": ("time", 1), "ms": ("time", 1e-3), "us": ("time", 1e-6), "ns": ("time", 1e-9)},
+    # Every vendor's tool that prints MB of memory means 1,048,576 bytes.
+    **dict.fromkeys(("b", "by", "byte", "bytes"), ("bytes", 1)),
+    **{f"{prefix}{unit}": ("bytes", 1024**power) for power, prefix in enumerate("kmgt", 1) for unit in ("b", "ib", "iby")},
+    **{f"{prefix}{unit}": ("rate", 1000**power) for power, prefix in enumerate(("", *"kmg")) for unit in ("b/s", "by/s")},
+    **{f"{prefix}ib/s": ("rate", 1024**power) for power, prefix in enumerate("kmg", 1)},
+    "mbit/s": ("rate", 125_000),
+}
+"""By unit in lower case: what is measured, and how many of the first unit it is."""
+_PER_SECOND = {"energy": "power", "time": "share", "bytes": "rate", "count": "count"}
+"""What a counter's rise per second measures."""
+_SPELLINGS = str.maketrans({"°": "", "℃": "C", "µ": "u", "μ": "u"})
+_MULTIPLE = re.compile(r"(\d+(?:\.\d+)?)\s*(\D.*)", re.ASCII)
+
+_POSSIBLE = {
+    "%": (0, 1000),
+    "W": (0, 4000),
+    "Cel": (-50, 200),
+    "MHz": (0, 20_000),
+    "By": (0, 2**50),
+    "By/s": (0, 2**50),
+    "J": (0, 1e13),
+    "GT/s": (0, 1000),
+    "1": (0, 2**53),
+}
+"""By unit of the catalogue. A sensor that is not there answers 65535 or -273, an all-ones register of microwatts 4294.97 W."""
+_ALL_ONES = (2**32 - 1, 2**64 - 1)
+_NEVER_ZERO = frozenset(
+    {
+        *("enforcedPowerLimitWatts", "memoryTotalBytes", "maxSmClock", "maxMemoryClock", "tempLimit.slowdown", "tempLimit.shutdown"),
+        *("pcieLinkGen", "pcieLinkWidth", "maxPcieLinkGen", "maxPcieLinkWidth", "energyJoules"),
+    }
+)
+"""Metrics of which a 0 says that there is no value: no device has a limit, a size or a link of 0."""
+
+_NUMBER = re.compile(r"([+-]?\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*([^\d\s].*)?", re.IGNORECASE | re.ASCII)
+_ABSENT = re.compile(
+    r"[\s\[\]()*-]*(n/?a\b.*|none|nan\b.*|unknown|unsupported|not (support|available)\w*\b.*)?[\s\[\]()*-]*", re.IGNORECASE | re.ASCII
+)
+_NOT_FINITE = re.compile(r"[+-]?inf(inity)?\b.*", re.IGNORECASE | re.ASCII)
+_LONGEST = 120
+"""Characters: no value is longer, and longer ones are not worth matching."""
+
+
+def quoted(value: object) -> str:
+    """What was printed, for a reason's detail, cut to a sensible length."""
+    printed = value.strip() if isinstance(value, str) else repr(value)
+    return printed if len(printed) <= _LONGEST else f"{printed[:_LONGEST]}…"
+
+
+def is_absent(value: object) -> bool:
+    """Whether this is how a tool says that it has no value: ``N/A``, ``[Not Supported]``, ``-``, ``None``, nothing at all."""
+    return value is None or (isinstance(value, str) and len(value) <= _LONGEST and _ABSENT.fullmatch(value) is not None)
+
+
+def text(value: object) -> str:
+    """A name or an identifier as printed; empty where the source has none."""
+    return "" if is_absent(value) or isinstance(value, bool) or not isinstance(value, (str, int)) else str(value).strip()
+
+
+def whole(value: object) -> int | None:
+    """A whole number that is an identifier (an index, a process); None where it is none."""
+    digits = text(value)
+    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 12 else None
+
+
+def number(printed: object, unit: str = "", target: str = "1") -> Value:
+    """Read a printed value.
+
+    Args:
+        printed: Text, a number, or a reason, which stays what it is.
+        unit: The unit of a number that has none beside it; :data:`PRINTED` where it must have one.
+        target: The unit to convert to.
+
+    Returns:
+        The number, a whole one as an int; or ``not_supported``, ``parse_error``, ``invalid_value``.
+    """
+    if isinstance(printed, Unavailable):
+        return printed
+    if is_absent(printed):
+        return Unavailable(Reason.NOT_SUPPORTED, quoted(printed) or "empty")
+    beside, value = "", printed
+    if isinstance(printed, str):
+        found = _NUMBER.fullmatch(printed.strip(" \t\r\n()")) if len(printed) <= _LONGEST else None
+        if found is None:
+            reason = Reason.INVALID_VALUE if _NOT_FINITE.fullmatch(printed.strip()) else Reason.PARSE_ERROR
+            return Unavailable(reason, f"no number: {quoted(printed)}")
+        digits, beside = found[1], found[2] or ""
+        value = int(digits) if digits.lstrip("+-").isdecimal() else float(digits)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return Unavailable(Reason.PARSE_ERROR, f"no number: {quoted(printed)}")
+    converted = None if unit == PRINTED and not beside else _convert(value, beside or unit or target, target)
+    if converted is None:
+        return Unavailable(Reason.PARSE_ERROR, f"no number of {target}: {quoted(printed)}")
+    return converted if abs(converted) <= 1e300 else Unavailable(Reason.INVALID_VALUE, quoted(printed))
+
+
+def _convert(value: Number, unit: str, target: str) -> Number | None:
+    """A number in another unit; None where that measures something else, or is unknown."""
+    source, wanted = _scale(unit), _scale(target)
+    if source is None or wanted is None or source[0] != wanted[0]:
+        return None
+    up, down = source[1] / wanted[1], wanted[1] / source[1]
+    # Whole factors are exact where their fractions are not.
+    if abs(value) > 1e300 or not math.isfinite(value) or up == 1:
+        return value
+    return value * _exact(up) if up > 1 else value / _exact(down)
+
+
+def _scale(unit: str) -> tuple[str, float] | None:
+    """What a unit measures, and how many of the first unit of its kind it is; ``0.01 C`` is a hundredth of a degree."""
+    plain = unit.translate(_SPELLINGS).strip().lower()
+    multiple = None if plain == "1" else _MULTIPLE.fullmatch(plain)
+    measured = _UNITS.get(multiple[2] if multiple else plain)
+    return (measured[0], measured[1] * float(multiple[1])) if measured and multiple else measured
+
+
+def _exact(factor: float) -> Number:
+    return round(factor) if math.isclose(factor, round(factor), rel_tol=1e-9) else factor
+
+
+class Field(NamedTuple):
+    """One metric that stands in the record.
+
+    Attributes:
+        metric: The catalogue's name; one that begins with ``_`` is for derived rows only.
+        where: Its place: a key, or a path of keys and list positions joined by dots, in any case; several are tried in order. One that
+            has no value makes way for the next; one whose value is wrong does not.
+        unit: The unit of a number that has none beside it; :data:`PRINTED` where it must have one; the metric's own when left out.
+        convert: What is done first to what stands there: gives text, a number, a reason, or None for nothing.
+        zero_is_missing: Whether a 0 is no measurement; for limits, sizes and links that needs not be said.
+        high: The largest possible value in the metric's unit, where that is not what the unit allows.
+        in_use: Whether the source has it only while a program uses the device.
+        words: Where it is read, for the documentation; its place when left out.
+    """
+
+    metric: str
+    where: str | tuple[str, ...]
+    unit: str = ""
+    convert: Callable[[Any], object] | None = None
+    zero_is_missing: bool = False
+    high: float | None = None
+    in_use: bool = False
+    words: str = ""
+
+
+class Rate(NamedTuple):
+    """A metric that is the rise of a counter between two readings of one consumer.
+
+    The unit is the counter's: energy gives power, time the share of time, bytes bytes per second, a count a number per second.
+
+    Attributes:
+        metric: The catalogue's name.
+        where: The counter's place, as in :class:`Field`.
+        unit: The counter's unit.
+        over: The place of a second counter, in the same unit, that the rise is divided by instead of the time.
+        idle: Whether it counts what is left of the time: the rest is given.
+        bits: After how many bits it wraps; 0 for one that starts anew when it falls.
+        pace: Seconds between two differences at least; meanwhile the last one stands.
+        words: As in :class:`Field`.
+    """
+
+    metric: str
+    where: str | tuple[str, ...]
+    unit: str
+    over: str = ""
+    idle: bool = False
+    bits: int = 0
+    pace: float = 0.0
+    words: str = ""
+
+
+class Derived(NamedTuple):
+    """A metric that is made of others of the same device; missing for the reason of the first that is missing.
+
+    Attributes:
+        metric: The catalogue's name.
+        inputs: The names of the others.
+        compute: From their numbers to its own.
+        words: How, for the documentation.
+    """
+
+    metric: str
+    inputs: tuple[str, ...]
+    compute: Callable[..., Number]
+    words: str
+
+
+Row = Field | Rate | Derived
+
+
+def _places(row: Field | Rate) -> tuple[str, ...]:
+    return (row.where,) if isinstance(row.where, str) else row.where
+
+
+def share(metric: str, part: str, of: str) -> Derived:
+    """A metric that is one as a percentage of another."""
+    return Derived(metric, (part, of), lambda some, all_: 100 * some / all_, f"{part} / {of}")
+
+
+def difference(metric: str, whole_: str, part: str) -> Derived:
+    """A metric that is one less another."""
+    return Derived(metric, (whole_, part), lambda all_, some: all_ - some, f"{whole_} - {part}")
+
+
+def total(metric: str, *parts: str) -> Derived:
+    """A metric that is the sum of others."""
+    return Derived(metric, parts, lambda *numbers: sum(numbers), " + ".join(parts))
+
+
+MEMORY = (
+    share("memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes"),
+    difference("memoryFreeBytes", "memoryTotalBytes", "memoryAllocatedBytes"),
+)
+"""What follows from the memory that is used and the memory that there is."""
+POWER_SHARE = share("powerPercent", "powerWatts", "enforcedPowerLimitWatts")
+
+
+class FlatRecord(dict[str, object]):
+    """A record by paths in lower case, looked up in any case."""
+
+    def get(self, place: str, default: object = None) -> object:
+        """What stands at a place."""
+        return super().get(place.lower(), default)
+
+
+def flat(document: object) -> FlatRecord:
+    """Make a record of a document: ``{"Memory": {"Used ": 1}}`` has ``memory.used``, a list its positions and itself.
+
+    An object with a ``value`` is that value, with its ``unit`` beside it.
+    """
+    found = FlatRecord()
+    pending: list[tuple[str, object]] = [("", document)]
+    for path, value in pending:
+        if len(pending) > 100_000:
+            break
+        if isinstance(value, Mapping) and "value" in value:
+            plain, unit = value["value"], value.get("unit")
+            value = f"{plain} {unit}" if unit and isinstance(plain, (int, float)) else plain  # noqa: PLW2901
+        if isinstance(value, (Mapping, list, tuple)):
+            items = value.items() if isinstance(value, Mapping) else enumerate(value)
+            pending += [(f"{path}.{str(name).strip().lower()}".lstrip("."), item) for name, item in items]
+            if not isinstance(value, Mapping):
+                found[path] = value
+        else:
+            found[path] = value
+    return found
+
+
+Counters = dict[str, tuple[float, Number, Value]]
+"""By metric, what one consumer's rate is taken from: when the counter was read, what it said, and the rate then."""
+
+
+class Table:
+    """A vendor's rows, bound to the catalogue.
+
+    Args:
+        source: What the record is from, in one word.
+        kind: The kind of devices; empty for rows whose metrics are whole keys.
+        rows: The rows.
+        own: Catalogue rows that only this vendor has.
+
+    Attributes:
+        words: By every name that is given, where it is read.
+
+    Raises:
+        UnknownNameError: The catalogue has no such metric.
+    """
+
+    def __init__(self, source: str, kind: str, rows: Iterable[Row], own: Sequence[Metric] = ()) -> None:
+        self._source = source
+        self._rows = tuple(rows)
+        self._metrics = {row.metric: _metric(row.metric, kind, own) for row in self._rows if not row.metric.startswith("_")}
+        self.words = {name: self._words(row) for row in self._rows for name in self.names(row.metric)}
+
+    def _words(self, row: Row) -> str:
+        if row.words or isinstance(row, Derived):
+            return row.words
+        place = f'{self._source} "{_places(row)[0]}"'
+        return f"{place}, rise per second" if isinstance(row, Rate) else place
+
+    def read(self, record: Record, counters: Counters, at: float, idle: bool = False) -> dict[str, Value]:
+        """What stands in a record, by metric; derived rows are left to :meth:`derive`.
+
+        Args:
+            record: The record, whose keys are looked up as the rows spell them.
+            counters: What this consumer's rates are taken from.
+            at: When the record was read, on the monotonic clock.
+            idle: Whether it is known that no program uses the device.
+        """
+        found: dict[str, Value] = {}
+        for row in self._rows:
+            if isinstance(row, Field):
+                value = self._field(row, record)
+                if idle and row.in_use and isinstance(value, Unavailable) and value.reason == Reason.NOT_SUPPORTED:
+                    value = Unavailable(Reason.NOT_IN_USE, f"no program uses this device, and {value.detail}")
+                found[row.metric] = self._possible(row, value)
+            elif isinstance(row, Rate):
+                found[row.metric] = self._possible(row, self._rate(row, record, counters, at))
+        return found
+
+    def value(self, metric: str, record: Record) -> Value:
+        """One metric that stands in a record."""
+        row = next((row for row in self._rows if row.metric == metric and isinstance(row, Field)), None)
+        missing = Unavailable(Reason.NOT_SUPPORTED, f"{self._source} does not give it")
+        return missing if row is None or isinstance(row, Derived) else self._possible(row, self._field(row, record))
+
+    def derive(self, found: dict[str, Value]) -> None:
+        """Add the derived metrics to those that were read."""
+        for row in self._rows:
+            if isinstance(row, Derived):
+                found[row.metric] = self._possible(row, _derive(row, found))
+
+    def names(self, metric: str) -> tuple[str, ...]:
+        """The names under which a metric is given: the catalogue's and its aliases; none for one that only derived rows need."""
+        return self._metrics[metric].names if metric in self._metrics else ()
+
+    def missing(self, why: Unavailable) -> dict[str, Value]:
+        """Every metric that is read, missing for one reason."""
+        return {row.metric: why for row in self._rows if not isinstance(row, Derived)}
+
+    def _field(self, row: Field | Rate, record: Record) -> Value:
+        metric = self._metrics.get(row.metric)
+        target = metric.unit if metric is not None and isinstance(row, Field) else _first_unit(row.unit)
+        why: Unavailable | None = None
+        for place in _places(row):
+            said = record.get(place)
+            if said is not None and isinstance(row, Field) and row.convert is not None:
+                said = row.convert(said)
+            if said is None:
+                continue
+            value = number(said, row.unit, target)
+            if not isinstance(value, Unavailable) or value.reason != Reason.NOT_SUPPORTED:
+                return value
+            why = why or value
+        return why or Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives no "{_places(row)[0]}"')
+
+    def _rate(self, row: Rate, record: Record, counters: Counters, at: float) -> Value:
+        count = self._field(row, record)
+        since = self._field(row._replace(where=row.over), record) if row.over else at
+        if isinstance(count, Unavailable) or isinstance(since, Unavailable):
+            counters.pop(row.metric, None)
+            return count if isinstance(count, Unavailable) else since
+        before = counters.get(row.metric)
+        if before is not None and (since == before[0] or since - before[0] < row.pace):
+            return before[2]
+        rate: Value = Unavailable(Reason.NEEDS_INTERVAL, "the first reading: a rate needs two")
+        if before is not None:
+            risen, seconds = count - before[1], since - before[0]
+            if risen < 0 and row.bits:
+                risen += _convert(2**row.bits, row.unit, _first_unit(row.unit)) or 0
+            if risen < 0 or seconds < 0:
+                rate = Unavailable(Reason.NEEDS_INTERVAL, "the counter has started anew")
+            else:
+                rate = 1 - risen / seconds if row.idle else risen / seconds
+                rate = self._per_second(row, max(0, rate))
+        counters[row.metric] = (since, count, rate)
+        return rate
+
+    def _per_second(self, row: Rate, rate: Number) -> Value:
+        metric = self._metrics.get(row.metric)
+        measured = _scale(row.unit)
+        gives = "share" if row.over else _PER_SECOND.get(measured[0] if measured else "", "")
+        unit = next((name for name, (what, factor) in _UNITS.items() if what == gives and factor == 1), "")
+        return number(rate, unit, metric.unit if metric is not None else unit)
+
+    def _possible(self, row: Row, value: Value) -> Value:
+        """The value where it is possible, in the form that the catalogue asks for."""
+        metric = self._metrics.get(row.metric)
+        if isinstance(value, Unavailable) or metric is None:
+            return value
+        given = value
+        if metric.integer:
+            value = round(value)
+            if value != given and metric.unit == "1":
+                return Unavailable(Reason.PARSE_ERROR, f"no whole number: {given}")
+        low, high = _POSSIBLE.get(metric.unit, (-math.inf, math.inf))
+        if isinstance(row, Field):
+            if value == 0 and (row.zero_is_missing or row.metric in _NEVER_ZERO):
+                return Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives 0 for "{_places(row)[0]}", which is no measurement')
+            high = high if row.high is None else row.high
+        low = low if metric.minimum is None else max(low, metric.minimum)
+        high = high if metric.maximum is None else min(high, metric.maximum)
+        if isinstance(row, Rate) and metric.maximum is not None and metric.maximum < value <= 1.05 * metric.maximum:
+            return metric.maximum  # counter and clock are not read in the same instant
+        return value if low <= value <= high and value not in _ALL_ONES else Unavailable(Reason.INVALID_VALUE, f"{given} {metric.unit}")
+
+
+def _first_unit(unit: str) -> str:
+    """The unit of factor 1 for what a unit measures."""
+    measured = _scale(unit)
+    return next((name for name, (what, factor) in _UNITS.items() if measured and what == measured[0] and factor == 1), unit)
+
+
+def _metric(name: str, kind: str, own: Sequence[Metric]) -> Metric:
+    row = next((row for row in own if row.name == name), None)
+    for head in (f"{kind}.0.", "gpu.0.") if kind else ("",):
+        row = row or match(f"{head}{name}")
+    if row is None:
+        raise UnknownNameError("metric", name, (row.name for row in own))
+    return row
+
+
+def _derive(row: Derived, found: Mapping[str, Value]) -> Value:
+    numbers = []
+    for name in row.inputs:
+        value = found.get(name, Unavailable(Reason.NOT_SUPPORTED, f"{name} is not read"))
+        if isinstance(value, Unavailable):
+            return value
+        numbers.append(value)
+    try:
+        return row.compute(*numbers)
+    except ZeroDivisionError:
+        return Unavailable(Reason.INVALID_VALUE, f"{row.words}: division by 0")

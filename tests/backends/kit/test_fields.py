@@ -1,0 +1,265 @@
+"""Fields: what is printed becomes a number in the catalogue's unit, or a reason, and nothing else."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accelmetrics.backends.kit import MEMORY, POWER_SHARE, PRINTED, Derived, Field, Rate, difference, flat, number, total
+from accelmetrics.backends.kit.fields import Counters, Row, Table, Value
+from accelmetrics.schemas.errors import UnknownNameError
+from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+
+def reason_of(value: Value) -> str:
+    assert isinstance(value, Unavailable), value
+    return value.reason
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("printed", "unit", "target", "value"),
+    [
+        ("17.8 C", "C", "Cel", 17.8),
+        ("30C", "C", "Cel", 30),
+        ("-5.5 C", "C", "Cel", -5.5),
+        ("36.2 °C", "", "Cel", 36.2),
+        ("41 ℃", "C", "Cel", 41),
+        ("1330MHz", "MHz", "MHz", 1330),
+        ("(800Mhz)", "MHz", "MHz", 800),
+        ("0.00%", "%", "%", 0.0),
+        (" 99.96 % ", "%", "%", 99.96),
+        ("8 GT/s", "GT/s", "GT/s", 8),
+        ("1.2e1W", "W", "W", 12.0),
+        ("16.\tW", "W", "W", 16.0),
+        ("12600 mW", "W", "W", 12.6),
+        (250_500_000, "uW", "W", 250.5),
+        (3, "KiB", "By", 3072),
+        ("1.5 GiB", "", "By", 1.5 * 2**30),
+        ("2MB", "B", "By", 2**21),
+        (45_500, "mC", "Cel", 45.5),
+        (4550, "0.01 C", "Cel", 45.5),
+        (2005, "0.1 W", "W", 200.5),
+        (0.25, "ratio", "%", 25.0),
+        (1_500_000_000, "Hz", "MHz", 1500),
+        (7, "", "1", 7),
+        ("5 MB/s", "", "By/s", 5_000_000),
+        ("7 kJ", "J", "J", 7000),
+        (3, "mJ", "J", 0.003),
+    ],
+)
+def test_values_as_printed(printed: object, unit: str, target: str, value: float) -> None:
+    found = number(printed, unit, target)
+    assert found == pytest.approx(value, rel=1e-15)
+    assert type(found) is type(value) or found == value
+
+
+@pytest.mark.parametrize(
+    "printed", [7j, ["1 W"], True, "1 W" * 100, "1 2 W", "W", "0x10 W", "١٢ W", "--5 W", "no errors", "12 C", "3 furlongs", "12,6 W"]
+)
+def test_what_is_no_number_of_the_unit_is_a_parse_error(printed: object) -> None:
+    assert reason_of(number(printed, "W", "W")) == Reason.PARSE_ERROR
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [None, "", "  ", "N/A", "n/a", "NA", "[N/A]", "-", "--", "None", "unknown", "not available", "[Not Supported]", "not support", "nan"],
+)
+def test_absent_is_not_supported(printed: object) -> None:
+    assert reason_of(number(printed, "W", "W")) == Reason.NOT_SUPPORTED
+
+
+@pytest.mark.parametrize("printed", ["-inf", "Infinity W", "1e999 W", math.inf, math.nan])
+def test_what_is_not_finite_is_invalid(printed: object) -> None:
+    assert reason_of(number(printed, "W", "W")) == Reason.INVALID_VALUE
+
+
+def test_a_unit_may_be_required() -> None:
+    assert number("12.5 W", PRINTED, "W") == 12.5
+    assert reason_of(number("12.5", PRINTED, "W")) == Reason.PARSE_ERROR
+
+
+@given(
+    st.text(max_size=200) | st.integers() | st.floats() | st.none() | st.binary(max_size=5), st.sampled_from(["W", "%", "By", "Cel", "1"])
+)
+def test_any_answer_is_a_finite_number_or_a_reason(printed: object, unit: str) -> None:
+    found = number(printed, "", unit)
+    assert isinstance(found, Unavailable) or math.isfinite(found)
+
+
+@given(st.floats(min_value=-50, max_value=4000), st.sampled_from(["", " ", "  "]), st.sampled_from(["W", "C", "MHz", "%", "GT/s"]))
+def test_a_number_with_its_unit_is_given_exactly(value: float, gap: str, unit: str) -> None:
+    assert number(f"{value!r}{gap}{unit}", PRINTED, "Cel" if unit == "C" else unit) == value
+
+
+# Tables
+
+
+def read(rows: tuple[Row, ...], document: object, counters: Counters | None = None, at: float = 0.0, **more: Any) -> dict[str, Value]:
+    """Every metric of a record, by all of its names."""
+    table = Table("tool", more.pop("kind", "npu"), rows, more.pop("own", ()))
+    found = table.read(flat(document), {} if counters is None else counters, at, **more)
+    table.derive(found)
+    return {name: value for metric, value in found.items() for name in table.names(metric)}
+
+
+def test_a_record_is_looked_up_by_paths_in_any_case() -> None:
+    document = {"Power Readings": {"Power Draw ": "120W"}, "cores": [{"util": 5}, {"util": 7}], "GPU use (%)": "9"}
+    rows = (
+        Field("powerWatts", "power readings.power draw"),
+        Field("gpu", ("nothing", "GPU use (%)"), "%"),
+        Field("memory", "cores", convert=lambda cores: sum(core["util"] for core in cores) / len(cores)),
+        Field("temp", "cores.1.util", "C"),
+    )
+    assert read(rows, document) == {"powerWatts": 120, "gpu": 9, "memory": 6.0, "temp": 7}
+
+
+def test_a_value_with_its_unit_beside_it_is_one_value() -> None:
+    document = {"power": {"socket_power": {"value": 71, "unit": "mW"}, "limit": {"value": "N/A", "unit": "W"}}}
+    found = read((Field("powerWatts", "power.socket_power", "W"), Field("enforcedPowerLimitWatts", "power.limit", "W")), document)
+    assert found["powerWatts"] == 0.071
+    assert reason_of(found["enforcedPowerLimitWatts"]) == Reason.NOT_SUPPORTED
+
+
+def test_a_place_without_a_value_makes_way_and_one_with_a_wrong_value_does_not() -> None:
+    rows = (Field("temp", ("edge", "junction"), "C"),)
+    assert read(rows, {"edge": "N/A", "junction": "55"}) == {"temp": 55}
+    assert reason_of(read(rows, {"edge": "hot", "junction": "55"})["temp"]) == Reason.PARSE_ERROR
+    assert read(rows, {})["temp"] == Unavailable(Reason.NOT_SUPPORTED, 'tool gives no "edge"')
+
+
+@pytest.mark.parametrize(
+    ("metric", "said", "unit"),
+    [("gpu", 101, "%"), ("temp", 65535, "C"), ("temp", -273, "C"), ("powerWatts", 4294.967295, "W"), ("smClock", 65535, "MHz")],
+)
+def test_what_is_impossible_is_invalid(metric: str, said: float, unit: str) -> None:
+    assert reason_of(read((Field(metric, "x", unit),), {"x": said})[metric]) == Reason.INVALID_VALUE
+
+
+def test_all_ones_are_no_count() -> None:
+    rows = (Field("pcieReplays", "x"),)
+    assert [reason_of(read(rows, {"x": said})["pcieReplays"]) for said in (2**32 - 1, 2**64 - 1)] == [Reason.INVALID_VALUE] * 2
+    assert reason_of(read(rows, {"x": 1.5})["pcieReplays"]) == Reason.PARSE_ERROR
+
+
+def test_a_zero_that_cannot_be_is_missing() -> None:
+    document = {"x": 0}
+    assert read((Field("powerWatts", "x", "W"),), document) == {"powerWatts": 0}
+    for row in (Field("powerWatts", "x", "W", zero_is_missing=True), Field("maxSmClock", "x", "MHz"), Field("memoryTotalBytes", "x", "B")):
+        (value,) = read((row,), document).values()
+        assert reason_of(value) == Reason.NOT_SUPPORTED
+
+
+def test_bytes_and_megahertz_are_whole() -> None:
+    found = read((Field("memoryAllocatedBytes", "m", "MiB"), Field("smClock", "c", "GHz")), {"m": 1.0000001, "c": 1.7004})
+    assert found == {"memoryAllocatedBytes": 1048576, "smClock": 1700}
+    assert all(type(value) is int for value in found.values())
+
+
+def test_every_spelling_is_given() -> None:
+    assert read((Field("link speed (GT/s)", "x"),), {"x": 16}, kind="ipu") == {"link speed (GT/s)": 16, "speed (GT/s)": 16}
+
+
+def test_what_only_a_running_program_has() -> None:
+    row = Field("gpu", "util", "%", in_use=True)
+    assert reason_of(read((row,), {}, idle=True)["gpu"]) == Reason.NOT_IN_USE
+    assert reason_of(read((row,), {}, idle=False)["gpu"]) == Reason.NOT_SUPPORTED
+    assert read((row,), {"util": 0}, idle=True) == {"gpu": 0}
+
+
+def test_shares_and_rests() -> None:
+    rows = (
+        *(Field("memoryAllocatedBytes", "used", "B"), Field("memoryTotalBytes", "total", "B"), *MEMORY),
+        *(Field("powerWatts", "power", "W"), Field("enforcedPowerLimitWatts", "limit", "W"), POWER_SHARE),
+    )
+    found = read(rows, {"used": 25, "total": 100, "power": 150, "limit": 0})
+    assert (found["memoryAllocated"], found["memoryFreeBytes"]) == (25.0, 75)
+    assert reason_of(found["powerPercent"]) == Reason.NOT_SUPPORTED
+    beyond = read(rows, {"used": 120, "total": 100})
+    assert (beyond["memoryAllocatedBytes"], beyond["memoryTotalBytes"]) == (120, 100)
+    assert [reason_of(beyond[name]) for name in ("memoryAllocated", "memoryFreeBytes")] == [Reason.INVALID_VALUE] * 2
+
+
+def test_a_derived_metric_may_need_what_is_not_given() -> None:
+    rows = (
+        *(Field("_free", "dram free", "KB"), Field("memoryTotalBytes", "dram total", "KB")),
+        difference("memoryAllocatedBytes", "memoryTotalBytes", "_free"),
+        *(Field("_a", "a", "mW"), Field("_b", "b", "mW"), total("powerWatts", "_a", "_b")),
+        Derived("temp", ("_a",), lambda watts: 1 // (watts - 1), "odd"),
+    )
+    found = read(rows, {"dram free": "1024 KB", "dram total": "1 GB", "a": 1000, "b": 500})
+    assert {name: value for name, value in found.items() if name != "temp"} == {
+        "memoryTotalBytes": 2**30,
+        "memoryAllocatedBytes": 2**30 - 2**20,
+        "powerWatts": 1.5,
+    }
+    assert reason_of(found["temp"]) == Reason.INVALID_VALUE
+
+
+def test_a_metric_that_the_catalogue_does_not_have_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="wafers"):
+        read((Field("wafers", "x"),), {})
+    own = Metric("npu.{i}.wafers", "1", "gauge", "Wafers in the pile.", integer=True, maximum=10)
+    assert read((Field("wafers", "x"),), {"x": "7"}, own=(own,)) == {"wafers": 7}
+    assert reason_of(read((Field("wafers", "x"),), {"x": "70"}, own=(own,))["wafers"]) == Reason.INVALID_VALUE
+
+
+def test_whole_keys_are_read_of_the_machine() -> None:
+    assert read((Field("cpu.powerWatts", "p", "mW"),), {"p": 1500}, kind="") == {"cpu.powerWatts": 1.5}
+
+
+# Rates
+
+
+def rates(row: Rate, *readings: tuple[float, dict[str, object]]) -> list[Value]:
+    counters: Counters = {}
+    return [read((row,), document, counters, at)[row.metric] for at, document in readings]
+
+
+def test_a_rate_needs_two_readings() -> None:
+    first, second, third = rates(Rate("gpu", "busy", "us"), (10.0, {"busy": 0}), (12.0, {"busy": 500_000}), (13.0, {"busy": 1_500_000}))
+    assert reason_of(first) == Reason.NEEDS_INTERVAL
+    assert (second, third) == (25.0, 100)
+
+
+def test_energy_gives_power_and_a_share_of_idle_time_the_rest() -> None:
+    assert rates(Rate("powerWatts", "energy", "uJ"), (0.0, {"energy": 0}), (2.0, {"energy": 300_000_000}))[1] == 150.0
+    assert rates(Rate("gpu", "rc6", "ms", idle=True), (0.0, {"rc6": 0}), (2.0, {"rc6": 1500}))[1] == pytest.approx(25.0)
+
+
+def test_one_counter_over_another() -> None:
+    row = Rate("gpu", "cycles", "1", over="total")
+    assert rates(row, (0.0, {"cycles": 0, "total": 0}), (1.0, {"cycles": 30, "total": 40}))[1] == 75.0
+
+
+def test_a_counter_that_falls_has_wrapped_or_started_anew() -> None:
+    fallen: tuple[tuple[float, dict[str, object]], ...] = ((0.0, {"c": 2**32 - 100}), (1.0, {"c": 900}), (2.0, {"c": 1900}))
+    wrapped = rates(Rate("pcieTxBytes", "c", "B", bits=32), *fallen)
+    assert wrapped[1:] == [1000, 1000]
+    anew = rates(Rate("pcieTxBytes", "c", "B"), *fallen)
+    assert reason_of(anew[1]) == Reason.NEEDS_INTERVAL
+    assert anew[2] == 1000
+
+
+def test_the_same_reading_gives_the_same_rate_and_a_pace_holds_it() -> None:
+    row = Rate("gpu", "busy", "ms", pace=1.0)
+    told = rates(row, (0.0, {"busy": 0}), (1.0, {"busy": 100}), (1.0, {"busy": 100}), (1.5, {"busy": 600}), (2.0, {"busy": 600}))
+    assert told[1:] == [10.0, 10.0, 10.0, 50.0]
+
+
+def test_a_counter_that_is_missing_for_a_while_begins_again() -> None:
+    told = rates(Rate("gpu", "busy", "ms"), (0.0, {"busy": 0}), (1.0, {}), (2.0, {"busy": 900}), (3.0, {"busy": 1000}))
+    assert [reason_of(value) for value in told[:3]] == [Reason.NEEDS_INTERVAL, Reason.NOT_SUPPORTED, Reason.NEEDS_INTERVAL]
+    assert told[3] == pytest.approx(10.0)
+
+
+def test_a_little_more_than_the_whole_is_the_whole() -> None:
+    assert rates(Rate("gpu", "busy", "ms"), (0.0, {"busy": 0}), (1.0, {"busy": 1010}))[1] == 100
+    assert reason_of(rates(Rate("gpu", "busy", "ms"), (0.0, {"busy": 0}), (1.0, {"busy": 5000}))[1]) == Reason.INVALID_VALUE
