@@ -33,6 +33,8 @@ def examine(backend: str, env: Mapping[str, str], *more: str, named: bool = Fals
         by: ``run`` where the process must be a new one, since this one may have loaded what must not be there.
     """
     selection = ["--backends", backend] if named else []
+    if "--timeout" not in more:
+        more = (*more, "--timeout", "20")  # what is late on a busy machine is no finding
     shown = by("doctor", *selection, *more, env=env)
     strict = by("doctor", "--json", "--strict", *selection, *more, env=env)
     assert shown.stderr == strict.stderr == ""

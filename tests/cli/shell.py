@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
@@ -111,6 +112,20 @@ def start(*arguments: str, env: Mapping[str, str] | None = None, session: bool =
         text=True,
         start_new_session=session,
     )
+
+
+def rest_of(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Wait for a process's end: what it has printed and said since what was read of it.
+
+    `Popen.communicate` loses what `readline` has read ahead.
+    """
+    with ThreadPoolExecutor(2) as pool:
+        reading = [pool.submit(stream.read) if stream is not None else None for stream in (process.stdout, process.stderr)]
+        process.wait(HANG)
+        out, errors = (one.result(HANG) if one is not None else "" for one in reading)
+    for stream in filter(None, (process.stdout, process.stderr)):
+        stream.close()
+    return out, errors
 
 
 @cache

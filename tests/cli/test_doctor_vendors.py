@@ -242,7 +242,7 @@ def test_a_container_without_its_tpus(tree: Tree, tpus: TpuMachine, generation: 
     found = examine("tpu", tpu_environment(tree))
     assert (found.status, found.strict) == (0, 0)
     assert f"what to do: in a container, start it with {flags} (google.com/tpu in Kubernetes)" in found.words
-    assert "who holds it cannot be seen" in found.words
+    assert "the processes that hold it cannot be seen" in found.words
     assert "no program holds it" not in found.words
 
 

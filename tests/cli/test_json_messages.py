@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.shell import call, environment, start
-from tests.support.waiting import HANG
+from tests.cli.shell import call, environment, rest_of, start
 
 JSON = ("--log-format", "json", "--label", "team=vision", "--backends", "host")
 JOB = {"SLURM_JOB_ID": "4711"}
@@ -37,7 +36,7 @@ def stopped(*arguments: str) -> subprocess.CompletedProcess[str]:
         assert stream is not None
         first = stream.readline()
         program.send_signal(signal.SIGTERM)
-        out, said = program.communicate(timeout=HANG)
+        out, said = rest_of(program)
     finally:
         program.kill()
     return subprocess.CompletedProcess(arguments, program.returncode, out, first + said if arguments[0] == "serve" else said)

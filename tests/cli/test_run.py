@@ -20,7 +20,7 @@ import pytest
 
 from accelmetrics import Monitor
 from accelmetrics.cli.child_process import Arrived, Signals
-from tests.cli.shell import COMMAND, call, environment, one_line, start
+from tests.cli.shell import COMMAND, call, environment, one_line, rest_of, start
 from tests.simulators.nvml import NvmlSimulator, Ramp
 from tests.support.waiting import HANG
 
@@ -89,14 +89,18 @@ def test_input_and_output_are_the_commands_own() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, data, bytes(range(256)))
 
 
-def test_standard_error_has_the_commands_part_first_then_the_summary(simulator: NvmlSimulator) -> None:
+def test_standard_error_has_the_commands_part_first_then_the_summary(simulator: NvmlSimulator, tmp_path: Path) -> None:
     """And standard output only what is the command's."""
-    arguments = [*COMMAND, "run", "--", "sh", "-c", "echo out; echo err >&2; exit 4"]
-    done = subprocess.run(arguments, env=environment(**simulator.environment()), capture_output=True, text=True, timeout=HANG)
+    script = tmp_path / "job"
+    script.write_text("#!/bin/sh\nuntil grep -q gpu.1.gpu run.jsonl; do sleep 0.05; done; echo out; echo err >&2; exit 4\n")
+    script.chmod(0o755)
+    arguments = [*COMMAND, "run", "--exporter", "jsonl:run.jsonl", "--", "./job", "a b"]
+    env = environment(**simulator.environment())
+    done = subprocess.run(arguments, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=HANG)
     assert (done.returncode, done.stdout) == (4, "out\n")
     first, title, headings, *devices, last = done.stderr.splitlines()
     assert first == "err"
-    assert title.startswith("sh -c 'echo out; echo err >&2; exit 4': exit status 4: 0.")
+    assert title.startswith("./job 'a b': exit status 4: ")
     assert headings.split() == ["util", "mean", "max", "memory", "mean", "max", "power", "mean", "max", "temp", "max", "energy"]
     assert [line.split()[:3] for line in devices] == [["gpu.0", "37.0%", "37.0%"], ["gpu.1", "48.0%", "48.0%"]]
     assert "s of CPU time" in last
@@ -139,7 +143,7 @@ def test_signals_are_passed_on_once(name: str) -> None:
         assert process.stdout.readline() == f"{sent}\n"
     (pid,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
     os.kill(pid, signal.SIGKILL)
-    out, errors = process.communicate(timeout=HANG)
+    out, errors = rest_of(process)
     assert (process.returncode, out, errors) == (137, "", "")
 
 
@@ -176,13 +180,13 @@ def test_what_it_used_as_json(simulator: NvmlSimulator, tmp_path: Path) -> None:
     """Per device name, means and maxima, energy, readings; the command, its status, how long it took."""
     simulator.gpu[0].set(gpu_util=80, power_mw=250_000, temperature=66, energy_mj=Ramp(1e9, rate=250_000))
     simulator.gpu[1].set(gpu_util=None, energy_mj=None)
-    stats = tmp_path / "stats.json"
-    script = ["sh", "-c", "sleep 1; exit 5"]
-    arguments = ("run", "--interval", "0.1", "--label", "team=vision", "--stats", str(stats), "--quiet", "--", *script)
-    done = call(*arguments, env=environment(**simulator.environment()))
+    stats, readings = tmp_path / "stats.json", tmp_path / "run.jsonl"
+    script = ["sh", "-c", f"until [ $(wc -l < {readings}) -ge 6 ]; do sleep 0.05; done; exit 5"]
+    options = ("--interval", "0.2", "--label", "team=vision", "--stats", str(stats), "--exporter", f"jsonl:{readings}", "--quiet")
+    done = call("run", *options, "--", *script, env=environment(**simulator.environment()))
     assert (done.returncode, done.stdout, done.stderr) == (5, "", "")
     found = json.loads(stats.read_text())
-    assert (found["command"], found["exit_status"], found["interval_seconds"]) == (script, 5, 0.1)
+    assert (found["command"], found["exit_status"], found["interval_seconds"]) == (script, 5, 0.2)
     assert "signal" not in found
     assert found["duration_seconds"] >= 1
     assert found["labels"]["team"] == "vision"
@@ -321,7 +325,7 @@ def test_nothing_delays_the_end(
     )
     assert process.stdout is not None
     ended = float(process.stdout.readline())
-    process.communicate(timeout=HANG)
+    rest_of(process)
     assert time.time() - ended < inspect.signature(Monitor.stop).parameters["timeout"].default
     assert process.returncode == 0
     assert json.loads(stats.read_text())["exit_status"] == 0

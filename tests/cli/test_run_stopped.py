@@ -13,7 +13,7 @@ import pytest
 
 from accelmetrics.cli import child_process
 from accelmetrics.cli.child_process import Arrived, Signals
-from tests.cli.shell import COMMAND, call, environment, one_line, run, start
+from tests.cli.shell import COMMAND, call, environment, one_line, rest_of, run, start
 from tests.cli.terminals import Terminal, shell
 from tests.support.waiting import HANG, idle, wait_for
 
@@ -59,7 +59,7 @@ def test_a_stop_and_its_end_are_no_signal_that_was_sent(tmp_path: Path) -> None:
         process.send_signal(signal.SIGCONT)
         wait_for(lambda: not is_stopped(process.pid))
     end.touch()
-    assert (*process.communicate(timeout=HANG), process.returncode) == ("", "", 0)
+    assert (*rest_of(process), process.returncode) == ("", "", 0)
 
 
 def test_a_command_that_waited_in_the_background_for_the_terminal_is_brought_to_the_front() -> None:
@@ -87,8 +87,12 @@ def test_what_was_not_asked_for_is_no_signal(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_signals_are_passed_on_between_two_readings() -> None:
     """And at the cost of next to no CPU time while there are none."""
-    program = "import signal, time; signal.signal(signal.SIGUSR1, lambda *ignored: print('told', flush=True)); print('ready', flush=True)\n"
-    process = start(*RUN, "--interval", "3600", "--", sys.executable, "-c", program + "while True: time.sleep(5)")
+    program = (
+        "import os, signal, time; signal.signal(signal.SIGUSR1, lambda *ignored: os.write(1, b'told\\n'))\n"
+        "os.write(1, b'ready\\n')\n"
+        "while True: time.sleep(5)\n"
+    )
+    process = start(*RUN, "--interval", "3600", "--", sys.executable, "-c", program)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     for _ in range(3):
@@ -98,7 +102,7 @@ def test_signals_are_passed_on_between_two_readings() -> None:
     idle(1.0)
     spent = cpu_ticks(process.pid) - before
     process.terminate()
-    process.communicate(timeout=HANG)
+    rest_of(process)
     assert spent / os.sysconf("SC_CLK_TCK") < 0.1
 
 

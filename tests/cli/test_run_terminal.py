@@ -257,7 +257,7 @@ def test_the_summary_begins_on_a_line_of_its_own(busy: NvmlSimulator) -> None:
             assert re.search(r"exit status 0: \d", lines[1 if rest else 0])
 
 
-def test_an_error_of_ours_leaves_the_terminal_whole(busy: NvmlSimulator, tmp_path: Path) -> None:
+def test_an_error_of_ours_leaves_the_terminal_whole(busy: NvmlSimulator, tmp_path: Path, go_on: Path) -> None:
     """Whatever goes wrong in drawing."""
     (tmp_path / "sitecustomize.py").write_text(
         "import accelmetrics.cli.live_line as module\n"
@@ -265,8 +265,10 @@ def test_an_error_of_ours_leaves_the_terminal_whole(busy: NvmlSimulator, tmp_pat
         "module.live_line = live_line\n"
     )
     path = f"{tmp_path}:{environment()['PYTHONPATH']}"
-    with on_terminal(*RUN, "--", "sleep", "0.2", env={**busy.environment(), "PYTHONPATH": path}) as terminal:
+    command = ("sh", "-c", f"until [ -e {go_on} ]; do sleep 0.05; done")
+    with on_terminal(*RUN, "--", *command, env={**busy.environment(), "PYTHONPATH": path}) as terminal:
         assert terminal.end() == 1
+        go_on.touch()
         assert "RuntimeError: a mistake" in terminal.text
         assert (terminal.size, terminal.whole_screen_scrolls) == ((24, 100), True)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.cli.pictures import Kept
-from tests.cli.shell import call, document, environment, on_path, one_line, start
+from tests.cli.shell import call, document, environment, on_path, one_line, rest_of, start
 from tests.cli.terminals import Terminal, on_terminal, shell
 from tests.simulators.nvml import NvmlSimulator
 from tests.support.waiting import HANG
@@ -225,7 +225,7 @@ def test_lines_where_there_is_no_terminal(simulator: NvmlSimulator) -> None:
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(3)]
     process.send_signal(signal.SIGTERM)
-    rest, errors = process.communicate(timeout=HANG)
+    rest, errors = rest_of(process)
     assert (process.returncode, errors) == (0, "")
     assert {re.sub(r"[\d.]+%", "%", line) for line in [*lines, *rest.splitlines(keepends=True)]} == {
         "GPU Monitor - GPU0: %/% | GPU1: %/%\n"
@@ -264,7 +264,7 @@ def test_without_rich_a_terminal_is_told_how_to_get_it(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline().startswith("Host Monitor - CPU ")
     process.terminate()
-    process.communicate(timeout=HANG)
+    rest_of(process)
     assert process.returncode == 0
 
 
