@@ -236,8 +236,8 @@ def test_a_tpu_whose_holder_serves_no_metrics(tree: Tree, tpus: TpuMachine) -> N
 
 @pytest.mark.parametrize(("generation", "flags"), [("v4", "--device=/dev/accel0 --device=/dev/accel1"), ("v5e", "--device=/dev/vfio")])
 def test_a_container_without_its_tpus(tree: Tree, tpus: TpuMachine, generation: str, flags: str) -> None:
-    """The flag, and nothing is claimed of who holds them; they may be idle, which is no failure."""
-    tpus.nodes = False
+    """The flag, and nothing is claimed of their holders; they may be idle, which is no failure."""
+    tpus.contain()
     tpus.chips(generation, 2)
     found = examine("tpu", tpu_environment(tree))
     assert (found.status, found.strict) == (0, 0)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.amd.fdinfo import Client, parse
-from accelmetrics.backends.amd.holders import Holders
+from accelmetrics.backends.kit.holders import NodeHolders
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.schemas.identity import DeviceProcess
 
@@ -47,6 +47,11 @@ class Seen(NamedTuple):
     complete: bool
 
 
+def is_gpu(node: str) -> bool:
+    """Whether a device node is a GPU's."""
+    return node.startswith("/dev/dri/")
+
+
 class ProcessTable:
     """The processes on all devices of one driver. Several lanes may ask; one looks, the others get what it found last.
 
@@ -58,9 +63,9 @@ class ProcessTable:
         unified: The same, to which may be added.
     """
 
-    def __init__(self, unified: Iterable[str], holders: Holders | None = None) -> None:
+    def __init__(self, unified: Iterable[str], holders: NodeHolders | None = None) -> None:
         self.unified = set(unified)
-        self._holders = holders or Holders()
+        self._holders = holders or NodeHolders(is_gpu)
         self._looking = threading.Lock()
         self._until = -math.inf
         self._at = 0.0

@@ -16,14 +16,14 @@ Devices that no runtime names have the lowest numbers that are left, their own p
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import NamedTuple
 
 from accelmetrics.backends.contract import Detection
+from accelmetrics.backends.kit.holders import NodeHolders
 from accelmetrics.backends.kit.system import PCI, list_directory, pci_devices, read_text, system_path
 from accelmetrics.schemas.errors import MissingDependencyError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
@@ -159,50 +159,6 @@ def _installed(module: str) -> bool:
         return False
 
 
-class Holders(NamedTuple):
-    """Processes that have the chips' device nodes open.
-
-    Attributes:
-        pids: By device node, the processes, in order.
-        complete: Whether there can be no other. Without root, other users' processes cannot be looked into; where the device nodes
-            are not there (a container that was not given them), the processes that hold them are not either.
-    """
-
-    pids: dict[str, tuple[int, ...]]
-    complete: bool
-
-
-def find_holders(nodes: Iterable[str]) -> Holders:
-    """Look through the links below ``/proc/<pid>/fd`` for these device nodes."""
-    wanted = frozenset(nodes)
-    found: dict[str, list[int]] = {}
-    complete = all(system_path(node).exists() for node in wanted)
-    for pid in sorted(int(name) for name in list_directory("/proc") if name.isdecimal()):
-        links = _open_files(pid)
-        complete = complete and links is not None
-        for node in wanted & (links or set()):
-            found.setdefault(node, []).append(pid)
-    return Holders({node: tuple(pids) for node, pids in found.items()}, complete)
-
-
-def _open_files(pid: int) -> set[str] | None:
-    """What a process has open; nothing when it has just ended, None when this user may not know."""
-    directory = system_path(f"/proc/{pid}/fd")
-    found = set()
-    try:
-        names = os.listdir(directory)  # noqa: PTH208  names alone are wanted, and there are thousands
-    except PermissionError:
-        return None
-    except OSError:
-        return set()
-    for name in names:
-        try:
-            found.add(os.readlink(f"{directory}/{name}"))  # noqa: PTH115  as above
-        except OSError:  # closed since
-            continue
-    return found
-
-
 class TpuDevice(NamedTuple):
     """One device.
 
@@ -231,11 +187,11 @@ class TpuDevice(NamedTuple):
             numa_node=self.chip.numa_node,
         )
 
-    def pids(self, holders: Holders) -> tuple[int, ...]:
+    def pids(self, holders: NodeHolders) -> tuple[int, ...]:
         """The processes that are seen to hold it."""
-        return holders.pids.get(self.chip.node, ()) if self.chip is not None else ()
+        return holders.of(self.chip.node) if self.chip is not None else ()
 
-    def processes(self, holders: Holders) -> tuple[DeviceProcess, ...] | None:
+    def processes(self, holders: NodeHolders) -> tuple[DeviceProcess, ...] | None:
         """The processes that hold it; None where that is not known."""
         pids = self.pids(holders)
         if pids or (holders.complete and self.chip is not None):
@@ -243,7 +199,7 @@ class TpuDevice(NamedTuple):
         return None
 
 
-def list_devices(chips: Sequence[Chip], ids: Sequence[int], holders: Holders) -> tuple[TpuDevice, ...]:
+def list_devices(chips: Sequence[Chip], ids: Sequence[int], holders: NodeHolders) -> tuple[TpuDevice, ...]:
     """Every device, by number.
 
     Args:
@@ -262,8 +218,8 @@ def list_devices(chips: Sequence[Chip], ids: Sequence[int], holders: Holders) ->
     return tuple(sorted(named, key=lambda device: device.number))
 
 
-def _positions(ids: Sequence[int], devices: Sequence[Chip], holders: Holders) -> Sequence[int | None]:
-    held = [position for position, chip in enumerate(devices) if chip.node in holders.pids]
+def _positions(ids: Sequence[int], devices: Sequence[Chip], holders: NodeHolders) -> Sequence[int | None]:
+    held = [position for position, chip in enumerate(devices) if holders.of(chip.node)]
     if len(held) == len(ids):
         return held
     if len(devices) == len(ids):

@@ -20,15 +20,14 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.kit.holders import NodeHolders
 from accelmetrics.backends.kit.polled import Form, PollCache
 from accelmetrics.backends.tpu.devices import (
     BACKEND,
     EXTRA,
-    Holders,
     TpuDevice,
     chip_groups,
     find_chips,
-    find_holders,
     list_devices,
 )
 from accelmetrics.backends.tpu.runtime import HOST, PORTS_VARIABLE, PortAnswers, Runtimes, ports
@@ -56,8 +55,8 @@ from accelmetrics.schemas.reasons import Reason, Unavailable
 
 FRESH = 0.5
 """Seconds for which a poll is served to consumers that have not had it: half of the source's interval."""
-HOLDERS_INTERVAL = 5.0
-"""Seconds between two looks at which processes hold the chips: it takes a look at every process."""
+HOLDERS_INTERVAL = 0.95
+"""Seconds between two looks at which processes hold the chips."""
 
 
 class PortAssignment:
@@ -117,7 +116,7 @@ class Poll:
     """
 
     def __init__(
-        self, answers: Sequence[PortAnswers], sdk: SdkReading, holders: Holders, assignment: PortAssignment, per_chip: int, now: float
+        self, answers: Sequence[PortAnswers], sdk: SdkReading, holders: NodeHolders, assignment: PortAssignment, per_chip: int, now: float
     ) -> None:
         self.holders = holders
         self._answers = answers
@@ -231,7 +230,7 @@ class TpuDriver:
             missing = MissingDependencyError("grpcio" if error.name == "grpc" else "protobuf", EXTRA, backend=BACKEND)
             raise SourceError(missing.reason, missing.message, backend=BACKEND, advice=missing.advice) from error
         self._sdk = Sdk(SDK_NAMES, clock)
-        self._holders = Holders({}, False)
+        self._holders = NodeHolders(frozenset(chip.node for chip in self._chips).__contains__)
         self._looked_at = -math.inf
         with ExitStack() as on_failure:
             on_failure.callback(self.close)
@@ -275,11 +274,11 @@ class TpuDriver:
     def _poll(self, progress: list[Any], wait: float = 0.0) -> Poll:
         now = self._clock.monotonic()
         if now - self._looked_at >= HOLDERS_INTERVAL:
-            self._holders, self._looked_at = find_holders(chip.node for chip in self._chips), now
-            progress.append(now)
+            self._looked_at = now
+            self._holders.look(progress)
         answers = self._runtimes.ask(GRPC_NAMES, progress)
         # The SDK is loaded on a machine that has chips, and while a program uses them: never anywhere else.
-        if self._chips and (self._holders.pids or any(port.failure is None for port in answers)):
+        if self._chips and (self._holders.held() or any(port.failure is None for port in answers)):
             self._sdk.want(wait)
         return Poll(answers, self._sdk.latest(), self._holders, self._assignment, self._per_chip, self._clock.time_ns() / 1e9)
 

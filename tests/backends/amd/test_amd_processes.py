@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from accelmetrics import allocation
 from accelmetrics.backends.amd import backend as amd
-from accelmetrics.backends.amd import holders
 from accelmetrics.backends.amd.fdinfo import MOST, parse
-from accelmetrics.backends.amd.holders import AGAIN, DESCRIPTORS, FIRST_PASS, LATER_PASS, Holders
 from accelmetrics.backends.amd.in_process import InProcessDriver
-from accelmetrics.backends.amd.processes import ProcessTable
+from accelmetrics.backends.amd.processes import ProcessTable, is_gpu
 from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.kit import holders
+from accelmetrics.backends.kit.holders import AGAIN, DESCRIPTORS, FIRST_PASS, LATER_PASS, NodeHolders
 from accelmetrics.schemas.identity import DeviceProcess
 from tests.simulators.amdgpu import Tree, client, machines
 
@@ -47,7 +47,7 @@ class Watcher:
     def __init__(self, unified: frozenset[str] = frozenset(), each: float = 0.0) -> None:
         self.now = 100.0
         ticks = count()
-        self.table = ProcessTable(unified, Holders(lambda: next(ticks) * each))
+        self.table = ProcessTable(unified, NodeHolders(is_gpu, lambda: next(ticks) * each))
         self.progress: list[Any] = []
 
     def look(self, address: str = CARD, later: float = 1.0) -> tuple[DeviceProcess, ...] | None:
@@ -73,7 +73,7 @@ def found(watcher: Watcher, later: float = 1.0) -> tuple[DeviceProcess, ...]:
 def another_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on we are somebody else than who owns the processes."""
     mine = os.geteuid()
-    monkeypatch.setattr("accelmetrics.backends.amd.holders.os.geteuid", lambda: mine + 4711)
+    monkeypatch.setattr("accelmetrics.backends.kit.holders.os.geteuid", lambda: mine + 4711)
 
 
 def test_memory_engines_and_kind_of_each_process(tree: Tree) -> None:
@@ -153,7 +153,7 @@ def test_known_users_are_listed_beside_others_that_are_not_known(tree: Tree, mon
             raise PermissionError(path)
         return listing(path)
 
-    monkeypatch.setattr("accelmetrics.backends.amd.holders.os.listdir", refuse)
+    monkeypatch.setattr("accelmetrics.backends.kit.holders.os.listdir", refuse)
     watcher = Watcher()
     assert [process.pid for process in found(watcher)] == [41]
     assert watcher.look(OTHER) is None

@@ -63,9 +63,9 @@ def test_where_holders_cannot_be_looked_into_it_is_not_said_that_there_are_none(
     assert "no program" not in found.detail("dutyCycle")
 
 
-def test_without_the_device_nodes_it_is_not_said_that_there_are_none(machine: TpuMachine) -> None:
+def test_in_a_container_it_is_not_said_that_there_are_none(machine: TpuMachine) -> None:
     """A container that was not given them does not show the processes that hold them either."""
-    machine.nodes = False
+    machine.contain()
     machine.chips("v5e", 1)
     found = Consumer().device(0)
     assert found.only_reason() == "not_in_use"
@@ -221,7 +221,7 @@ def test_values_beyond_a_float_cost_themselves(v5e: TpuRuntime, libtpu: LibtpuSt
     wait_for(lambda: children() <= before)
 
 
-@pytest.mark.parametrize("step", ["list_devices", "port_devices", "find_holders"])
+@pytest.mark.parametrize("step", ["list_devices", "port_devices", "NodeHolders.look"])
 def test_whatever_goes_wrong_at_the_start_leaves_nothing_behind(
     v5e: TpuRuntime, libtpu: LibtpuStandIn, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -237,7 +237,7 @@ def test_whatever_goes_wrong_at_the_start_leaves_nothing_behind(
         raise OverflowError(len(arguments))
 
     monkeypatch.setattr(Runtimes, "close", note)
-    monkeypatch.setattr(driver, step, broken)
+    monkeypatch.setattr(f"accelmetrics.backends.tpu.driver.{step}", broken)
     with pytest.raises(OverflowError):
         driver.TpuDriver()
     assert len(closed) == 1

@@ -32,12 +32,26 @@ class TpuMachine:
 
     Args:
         root: What stands in front of them.
-        nodes: Whether the chips' device nodes are there; a container that was not given any has none.
+
+    Attributes:
+        nodes: Whether chips that are put in have their device nodes; in a container that was not given any they do not.
     """
 
-    def __init__(self, root: Path, nodes: bool = True) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
-        self.nodes = nodes
+        self.nodes = True
+        self._namespace("pid:[4026531836]")  # the one of the whole machine
+
+    def contain(self) -> None:
+        """Put this process into a container, whose ``/proc`` has its own processes and which was given no device node."""
+        self.nodes = False
+        self._namespace("pid:[4026532209]")
+
+    def _namespace(self, name: str) -> None:
+        link = self.root / "proc/1/ns/pid"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        self.link(link, name)
 
     def chips(self, generation: str, count: int) -> list[str]:
         """Put in so many chips; returns their device nodes."""

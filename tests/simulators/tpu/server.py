@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Mapping
 from concurrent import futures
+from functools import lru_cache
 from typing import Any
 
 import grpc
@@ -33,6 +35,17 @@ class RefusalError(Exception):
 Answer = bytes | RefusalError
 
 
+@lru_cache(maxsize=1)
+def has_ipv6() -> bool:
+    """Whether localhost has an address of version 6."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
 class TpuRuntime:
     """The service that one program serves on one port.
 
@@ -55,16 +68,27 @@ class TpuRuntime:
         self.start()
 
     def start(self) -> None:
-        """Listen, on the same port as before if there was one."""
+        """Listen on both of localhost's addresses, on the same port as before if there was one."""
+        while not self._listen():
+            assert not self.port, f"port {self.port} was taken by another program"
+
+    def _listen(self) -> bool:
         # One more than there are metrics, so that hung calls leave room for new ones.
-        self._server = grpc.server(futures.ThreadPoolExecutor(48), options=[("grpc.so_reuseport", 0)])
+        server = grpc.server(futures.ThreadPoolExecutor(48), options=[("grpc.so_reuseport", 0)])
         handlers = {
             "GetRuntimeMetric": grpc.unary_unary_rpc_method_handler(self._get),
             "ListSupportedMetrics": grpc.unary_unary_rpc_method_handler(self._list),
         }
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        self.port = self._server.add_insecure_port(f"localhost:{self.port}")
-        self._server.start()
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        try:
+            port = server.add_insecure_port(f"127.0.0.1:{self.port}")
+            if has_ipv6():
+                server.add_insecure_port(f"[::1]:{port}")
+        except RuntimeError:
+            return False
+        self.port, self._server = port, server
+        server.start()
+        return True
 
     def stop(self) -> None:
         """End, as the program that holds the TPU does: connections are cut."""
