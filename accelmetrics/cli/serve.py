@@ -43,6 +43,7 @@ def configure(parser: ArgumentParser) -> None:
     add("--tls-client-names", metavar="LIST", help="of those, only these names, separated by commas")
     add("--auth", type=parsing.path, metavar="FILE", help="let in only clients with one of these passwords")
     add("--bearer-token-file", type=parsing.path, metavar="FILE", help="let in clients with this token")
+    add("--allowed-host", action="append", default=[], metavar="NAME", help="a host name to answer to, beside localhost")
     add("--make-password", metavar="USER", help="ask for a password and print the line for the --auth file, then exit")
     add("--keys", default="prometheus", metavar="NAME", help="whose names the metrics have (default: prometheus)")
     add("--per-link", action="store_true", help="serve every link of NVLink and xGMI by itself too: more than twice the series")
@@ -92,6 +93,7 @@ def run(options: Namespace, out: Stdout) -> int:
         tls_client_names=options.tls_client_names,
         auth_file=options.auth,
         bearer_token_file=options.bearer_token_file,
+        allowed_hosts=",".join(options.allowed_host),
         per_link=options.per_link,
     )
     with until_stopped() as stopped, closing(endpoint):
@@ -113,7 +115,7 @@ def _listen(endpoint: PrometheusExporter) -> None:
 
 
 def _password_line(user: str) -> str:
-    from accelmetrics.exporters.credentials import password_line
+    from accelmetrics.exporters.http.access import password_line
 
     password = _password(user)
     try:

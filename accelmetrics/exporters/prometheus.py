@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from accelmetrics.exporters.credentials import Credentials
-from accelmetrics.exporters.exposition import MAX_SERIES, OPENMETRICS, TEXT, accepts_gzip, prefers_openmetrics, require_client
+from accelmetrics.exporters.http.access import Credentials, TlsContexts, TlsFiles
 from accelmetrics.exporters.http.address import Address
-from accelmetrics.exporters.http.listener import Listener
-from accelmetrics.exporters.http.messages import Handler, Request, Response
-from accelmetrics.exporters.page import Page
-from accelmetrics.exporters.tls import TlsContexts, TlsFiles
+from accelmetrics.exporters.scrape_cache import MAX_SERIES, OPENMETRICS, TEXT, ScrapeCache, accepts_gzip, prefers_openmetrics
+from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.record import Record
+
+if TYPE_CHECKING:
+    from tornado.httputil import HTTPServerRequest
+
+    from accelmetrics.exporters.http.server import Answer, Route, Server
 
 log = logging.getLogger("accelmetrics")
 
@@ -26,7 +29,6 @@ _INDEX = b"""<!doctype html><title>accelmetrics</title><h1>accelmetrics</h1><ul>
 <li><a href="/-/ready">/-/ready</a> whether anything was measured yet
 </ul>
 """
-_LATER = {"Retry-After": "1"}
 
 
 class PrometheusExporter:
@@ -43,18 +45,20 @@ class PrometheusExporter:
         auth_file: Lets in only clients with one of these passwords: lines that
             :func:`accelmetrics.exporters.credentials.password_line` makes.
         bearer_token_file: Lets in clients with this token, beside those with a password.
+        allowed_hosts: Names, separated by commas, under which the endpoint may be asked for (``Host``). On loopback those beside
+            ``localhost``; elsewhere, unless given, all. Addresses are always allowed.
         max_series: At most so many series are served.
         max_age: A record older than this, in seconds, is not served; by default two intervals and the timeout, at least 5 s.
         per_link: Serves each link between devices beside the sum over all of them.
 
     Attributes:
         address: Where it listens, with the port that the system chose once it is open.
-        routes: By path, what answers a request; more may be added before ``open``.
+        routes: Path, handler and its arguments, as tornado takes them; more may be added before ``open``.
 
     Raises:
         InvalidOptionError: An option cannot be used, or lacks another one that it needs.
         UnknownNameError: There is no such dialect.
-        MissingDependencyError: ``prometheus-client`` is not installed.
+        MissingDependencyError: ``prometheus-client`` or ``tornado`` is not installed.
     """
 
     name = "prometheus"
@@ -70,23 +74,28 @@ class PrometheusExporter:
         tls_client_names: str | None = None,
         auth_file: str | None = None,
         bearer_token_file: str | None = None,
+        allowed_hosts: str | None = None,
         max_series: int = MAX_SERIES,
         max_age: float | None = None,
         per_link: bool = False,
     ) -> None:
-        require_client()
+        require("tornado", "prometheus")
+        from accelmetrics.exporters.http.server import Answer, Route
+
+        self._answer = Answer
         self.address = self._wanted = Address.parse(address, PORT)
-        self._page = Page(dialect, max_series, max_age, per_link)
-        self._tls = TlsFiles.of(tls_cert, tls_key, tls_client_ca, tls_client_names)
+        self._cache = ScrapeCache(dialect, max_series, max_age, per_link)
+        self._tls = TlsFiles.from_options(tls_cert, tls_key, tls_client_ca, tls_client_names)
         self._credentials = Credentials(auth_file, bearer_token_file) if auth_file or bearer_token_file else None
-        self._listener: Listener | None = None
-        self.routes: dict[str, Handler] = {
-            "/": lambda _: Response(200, _INDEX, "text/html; charset=utf-8"),
-            "/metrics": self._metrics,
-            "/api/snapshot": self._snapshot,
-            "/-/healthy": lambda _: Response(200, b"healthy\n"),
-            "/-/ready": self._ready,
-        }
+        self._hosts = [name.strip() for name in (allowed_hosts or "").split(",") if name.strip()]
+        self._server: Server | None = None
+        self.routes: list[tuple[str, type[Route], dict[str, Any]]] = [
+            ("/", Route, {"compute": lambda _: Answer(_INDEX, "text/html; charset=utf-8")}),
+            ("/metrics", Route, {"compute": self._metrics}),
+            ("/api/snapshot", Route, {"compute": self._snapshot}),
+            ("/-/healthy", Route, {"compute": lambda _: Answer(b"healthy\n"), "public": True}),
+            ("/-/ready", Route, {"compute": self._ready, "public": True}),
+        ]
 
     def open(self) -> None:
         """Begin to listen.
@@ -94,55 +103,50 @@ class PrometheusExporter:
         Raises:
             OSError: The port is in use or may not be used, or a certificate, password or token file cannot be read.
         """
+        from accelmetrics.exporters.http.server import Server
+
         self.close()
-        self._page.forget()
+        self._cache.forget()
         if self._credentials is not None:
             self._credentials.read()
         tls = TlsContexts(self._tls) if self._tls else None
-        listener = Listener(self._wanted, self.routes, tls=tls, credentials=self._credentials)
-        listener.open()
-        self._listener, self.address = listener, listener.address
-        self._warn()
+        server = Server(self._wanted, self.routes, tls=tls, credentials=self._credentials, allowed_hosts=self._hosts)
+        server.open()
+        self._server, self.address = server, server.address
+        closed = self._credentials is not None or bool(self._tls and self._tls.client_ca)
+        missing = [what for what, there in (("TLS", self._tls), ("a password", closed)) if not there]
+        if missing and not self.address.is_loopback:
+            log.warning("http://%s can be read from other machines without %s", self.address, " or ".join(missing))
 
     def export(self, record: Record) -> None:
-        self._page.take(record)
+        self._cache.take(record)
 
     def flush(self) -> None:
         """Nothing waits: a record is served from the moment it is taken."""
 
     def close(self) -> None:
         """End all connections and threads."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
-    def _warn(self) -> None:
-        missing = [what for what, there in (("TLS", self._tls), ("a password", self._closed)) if not there]
-        if missing and not self.address.is_loopback:
-            log.warning("http://%s can be read from other machines without %s", self.address, " or ".join(missing))
+    # Routes
 
-    @property
-    def _closed(self) -> bool:
-        """Whether a client has to say who it is."""
-        return self._credentials is not None or bool(self._tls and self._tls.client_ca)
+    def _metrics(self, request: HTTPServerRequest) -> Answer:
+        openmetrics = prefers_openmetrics(request.headers.get("Accept", ""))
+        packed = accepts_gzip(request.headers.get("Accept-Encoding", ""))
+        body = self._cache.metrics(openmetrics, packed)
+        return self._answer(body, OPENMETRICS if openmetrics else TEXT, _encoding(packed))
 
-    # Handlers
-
-    def _metrics(self, request: Request) -> Response:
-        openmetrics = prefers_openmetrics(request.header("accept"))
-        packed = accepts_gzip(request.header("accept-encoding"))
-        body = self._page.metrics(openmetrics, packed)
-        return Response(200, body, OPENMETRICS if openmetrics else TEXT, _encoding(packed))
-
-    def _snapshot(self, request: Request) -> Response:
-        packed = accepts_gzip(request.header("accept-encoding"))
-        body = self._page.snapshot(packed)
+    def _snapshot(self, request: HTTPServerRequest) -> Answer:
+        packed = accepts_gzip(request.headers.get("Accept-Encoding", ""))
+        body = self._cache.snapshot(packed)
         if body is None:
-            return Response(503, b"there is no recent snapshot\n", headers=_LATER)
-        return Response(200, body, "application/json", _encoding(packed))
+            return self._answer(b"there is no recent snapshot\n", status=503)
+        return self._answer(body, "application/json", _encoding(packed))
 
-    def _ready(self, _: Request) -> Response:
-        return Response(200, b"ready\n") if self._page.ready else Response(503, b"nothing was measured yet\n", headers=_LATER)
+    def _ready(self, _: HTTPServerRequest) -> Answer:
+        return self._answer(b"ready\n") if self._cache.ready else self._answer(b"nothing was measured yet\n", status=503)
 
 
 def _encoding(packed: bool) -> Mapping[str, str]:

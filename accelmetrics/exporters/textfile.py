@@ -8,10 +8,9 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from accelmetrics.exporters.exposition import MAX_SERIES, require_client
 from accelmetrics.exporters.files import absolute
-from accelmetrics.exporters.page import Page
 from accelmetrics.exporters.rotation import lock
+from accelmetrics.exporters.scrape_cache import MAX_SERIES, ScrapeCache
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Record
 
@@ -44,11 +43,10 @@ class TextfileExporter:
     def __init__(
         self, path: str | os.PathLike[str], *, dialect: str = "prometheus", max_series: int = MAX_SERIES, per_link: bool = False
     ) -> None:
-        require_client()
         self.path = absolute(path)
         if self.path.suffix != _ENDING:
             raise InvalidOptionError(f"the file {str(self.path)!r} must end in {_ENDING}: node_exporter reads no other")
-        self._page = Page(dialect, max_series, per_link=per_link)
+        self._cache = ScrapeCache(dialect, max_series, per_link=per_link)
         self._written: os.stat_result | None = None
 
     def open(self) -> None:
@@ -57,7 +55,7 @@ class TextfileExporter:
         Raises:
             OSError: It is not there and cannot be made.
         """
-        self._page.forget()
+        self._cache.forget()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = re.compile(rf"\.{re.escape(self.path.name)}\.[a-z0-9_]{{8}}", re.ASCII)
         for entry in self.path.parent.iterdir():
@@ -71,8 +69,8 @@ class TextfileExporter:
         Raises:
             OSError: It cannot be written; the file stays as it was.
         """
-        self._page.take(record)
-        self._replace(self._page.metrics())
+        self._cache.take(record)
+        self._replace(self._cache.metrics())
 
     def flush(self) -> None:
         """Nothing waits: each record is written at once."""

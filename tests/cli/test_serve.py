@@ -35,8 +35,9 @@ def serving(*arguments: str, **env: str) -> Iterator[tuple[subprocess.Popen[str]
         program.communicate(timeout=HANG)
 
 
-def get(url: str, user: str = "") -> tuple[int, str]:
-    headers = {"Authorization": "Basic " + base64.b64encode(user.encode()).decode()} if user else {}
+def get(url: str, user: str = "", **headers: str) -> tuple[int, str]:
+    if user:
+        headers["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
     try:
         with urlopen(Request(url, headers=headers), timeout=HANG) as answer:
             return answer.status, answer.read().decode()
@@ -68,6 +69,13 @@ def test_other_names_are_served() -> None:
     with NvmlSimulator(1) as simulator, serving("--keys", "dcgm", "--backends", "nvidia", **simulator.environment()) as (_, base):
         ready(base)
         assert "DCGM_FI_DEV_GPU_TEMP{" in get(f"{base}/metrics")[1]
+
+
+def test_only_names_of_this_machine_are_answered_to() -> None:
+    """On loopback, and those that are allowed: a web site whose name is made to mean this machine reads nothing."""
+    with serving("--backends", "host", "--allowed-host", "gpu.example", "--allowed-host", "node.example") as (_, base):
+        statuses = [get(f"{base}/-/healthy", Host=host)[0] for host in ("localhost", "gpu.example:80", "node.example", "evil.example")]
+    assert statuses == [200, 200, 200, 421]
 
 
 def test_a_password_is_asked_for(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import http.client
 import json
 import logging
 import os
+import signal
 import socket
-import threading
+import sys
 import time
 from collections.abc import Iterator, Mapping
 
@@ -20,13 +21,17 @@ from accelmetrics.dialects import registry as dialects
 from accelmetrics.dialects.contract import Point
 from accelmetrics.exporters import registry
 from accelmetrics.exporters.http.address import Address
-from accelmetrics.exporters.http.messages import Response
+from accelmetrics.exporters.http.server import Answer, Route
 from accelmetrics.exporters.prometheus import PORT, PrometheusExporter
+from accelmetrics.exporters.scrape_cache import ScrapeCache
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError
 from accelmetrics.schemas.record import MonitorStatus, Record, Step
+from accelmetrics.testing import FakeClock
 from tests.records import record
+from tests.support.threads import own_threads
+from tests.support.waiting import HANG
 
-Answer = tuple[int, Mapping[str, str], bytes]
+Answered = tuple[int, Mapping[str, str], bytes]
 
 
 @pytest.fixture
@@ -38,9 +43,9 @@ def exporter() -> Iterator[PrometheusExporter]:
     made.close()
 
 
-def ask(exporter: PrometheusExporter, path: str = "/metrics", method: str = "GET", **headers: str) -> Answer:
+def ask(exporter: PrometheusExporter, path: str = "/metrics", method: str = "GET", **headers: str) -> Answered:
     """Status, headers by lower-case name and body of one request."""
-    connection = http.client.HTTPConnection(exporter.address.host, exporter.address.port, timeout=5)
+    connection = http.client.HTTPConnection(exporter.address.host, exporter.address.port, timeout=HANG)
     try:
         connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
         answer = connection.getresponse()
@@ -123,7 +128,7 @@ def test_probes_tell_alive_from_ready(exporter: PrometheusExporter) -> None:
 
 def test_other_paths_and_methods_are_refused(exporter: PrometheusExporter) -> None:
     """404 names where to look, 405 what is allowed; the connection stays usable."""
-    connection = http.client.HTTPConnection(exporter.address.host, exporter.address.port, timeout=5)
+    connection = http.client.HTTPConnection(exporter.address.host, exporter.address.port, timeout=HANG)
     for method, path, status in (("GET", "/nothing", 404), ("DELETE", "/metrics", 405), ("OPTIONS", "/", 405), ("GET", "/", 200)):
         connection.request(method, path)
         answer = connection.getresponse()
@@ -167,7 +172,7 @@ def test_another_dialect_can_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_routes_can_be_added() -> None:
     """What stands in ``routes`` before the endpoint is opened is served beside the rest."""
     exporter = PrometheusExporter("127.0.0.1:0")
-    exporter.routes["/more"] = lambda request: Response(200, request.query.encode())
+    exporter.routes.append(("/more", Route, {"compute": lambda request: Answer(request.query.encode())}))
     exporter.open()
     assert ask(exporter, "/more?a=b")[2] == b"a=b"
     exporter.close()
@@ -193,11 +198,13 @@ def test_before_the_first_record_nothing_is_up(exporter: PrometheusExporter) -> 
 
 def test_old_values_are_never_served_as_fresh() -> None:
     """A record older than max_age leaves every device down under its own labels, and no measurement; a new one mends that."""
-    exporter = PrometheusExporter("127.0.0.1:0", max_age=0.3)
+    exporter = PrometheusExporter("127.0.0.1:0", max_age=3600)
     exporter.open()
     exporter.export(record())
     before = lines(exporter)
-    time.sleep(0.35)
+    old = record()
+    old.snapshot.time_ns -= 3601 * 10**9
+    exporter.export(old)
     after = lines(exporter)
     assert {name for name in after if name.startswith("accel_")} == {name for name in before if name.startswith("accel_up")}
     assert {value for name, value in after.items() if name.startswith("accel_up")} == {"0.0"}
@@ -211,24 +218,26 @@ def test_old_values_are_never_served_as_fresh() -> None:
 
 
 @pytest.mark.parametrize(
-    ("interval", "age", "up"), [(1.0, 4.0, "1.0"), (1.0, 6.0, "0.0"), (10.0, 20.0, "1.0"), (10.0, 22.0, "0.0"), (None, 4.0, "1.0")]
+    ("interval", "age", "fresh"), [(1.0, 4.9, True), (1.0, 5.1, False), (10.0, 20.9, True), (10.0, 21.1, False), (None, 4.9, True)]
 )
-def test_how_old_is_too_old_follows_the_interval(exporter: PrometheusExporter, interval: float | None, age: float, up: str) -> None:
-    """Two intervals and a second, and never less than five seconds."""
-    old = Snapshot(time.time_ns() - int(age * 1e9), "node-1", {"cpu": 1.0})
-    exporter.export(Record(old, monitor=None if interval is None else MonitorStatus(interval)))
-    assert lines(exporter)["accelmetrics_up"] == up
+@pytest.mark.parametrize("set_back", [False, True], ids=["clock goes on", "clock is set back"])
+def test_how_old_is_too_old_follows_the_interval(interval: float | None, age: float, fresh: bool, set_back: bool) -> None:
+    """Two intervals and a second, and never less than five seconds; a record that seems to come from the future grows old all the same."""
+    clock = FakeClock()
+    cache = ScrapeCache("prometheus", clock=clock)
+    snapshot = Snapshot(clock.time_ns() + set_back * 3600 * 10**9, "node-1", {"cpu": 1.0})
+    cache.take(Record(snapshot, monitor=None if interval is None else MonitorStatus(interval)))
+    assert cache.snapshot() is not None
+    clock.advance(age)
+    assert (cache.snapshot() is not None) == (b"\naccelmetrics_up 1.0\n" in cache.metrics()) == fresh
 
 
-def test_a_clock_that_is_set_back_does_not_make_old_values_fresh() -> None:
-    """A record that seems to come from the future grows old all the same."""
-    exporter = PrometheusExporter("127.0.0.1:0", max_age=0.2)
-    exporter.open()
-    exporter.export(Record(Snapshot(time.time_ns() + 3600 * 10**9, "node-1", {"cpu": 1.0})))
-    assert lines(exporter)["accelmetrics_up"] == "1.0"
-    time.sleep(0.25)
-    assert lines(exporter)["accelmetrics_up"] == "0.0"
-    exporter.close()
+def test_a_machine_that_slept_has_no_fresh_values() -> None:
+    """The monotonic clock stands meanwhile, the wall clock does not."""
+    clock = FakeClock()
+    cache = ScrapeCache("prometheus", clock=clock)
+    cache.take(Record(Snapshot(clock.time_ns() - 3600 * 10**9, "node-1", {"cpu": 1.0})))
+    assert cache.snapshot() is None
 
 
 # Beginning and end
@@ -252,7 +261,7 @@ def test_it_can_be_opened_again_on_the_same_port() -> None:
     port = exporter.address.port
     again = PrometheusExporter(str(port))
     with socket.create_connection(exporter.address) as client:
-        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert client.recv(12) == b"HTTP/1.1 200"
         exporter.close()
         again.open()
@@ -280,10 +289,10 @@ def test_close_leaves_nothing_behind() -> None:
             exporter.close()
 
     round_trip()
-    threads, files = threading.active_count(), psutil.Process().num_fds()
+    files = psutil.Process().num_fds()
     for _ in range(20):
         round_trip()
-    assert threading.active_count() <= threads
+    assert own_threads("accelmetrics-http") == []
     assert psutil.Process().num_fds() <= files
 
 
@@ -295,8 +304,7 @@ def test_a_forked_child_does_not_keep_the_port(exporter: PrometheusExporter) -> 
     if child == 0:
         exporter.close()
         os.write(writer, b"x")
-        time.sleep(10)
-        os._exit(0)
+        signal.pause()
     try:
         assert os.read(reader, 1) == b"x"
         assert lines(exporter)
@@ -372,8 +380,9 @@ def test_the_string_form_sets_everything() -> None:
     assert default.address == ("127.0.0.1", PORT)
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without prometheus-client the error is there at once, with the command that installs it."""
-    monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
+@pytest.mark.parametrize("package", ["prometheus_client", "tornado"])
+def test_a_missing_package_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without prometheus-client or tornado the error is there at once, with the command that installs it."""
+    monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'accelmetrics\[prometheus\]'"):
         PrometheusExporter()

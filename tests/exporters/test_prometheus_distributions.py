@@ -9,8 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
 from accelmetrics.dialects.contract import Distribution, Point
-from accelmetrics.exporters.exposition import Exposition
-from accelmetrics.exporters.page import Page
+from accelmetrics.exporters.scrape_cache import Exposition, ScrapeCache
 from tests.dialects.scenes import GPU_0, nvidia, record, step
 from tests.exporters.prometheus_server import check_metrics
 
@@ -46,12 +45,12 @@ def test_promtool_finds_nothing_wrong() -> None:
 
 
 def test_every_record_counts_whether_it_is_scraped_or_not() -> None:
-    """Three records between two scrapes, then the same page read twice: three steps."""
-    page = Page("training")
+    """Three records between two scrapes, then the same cache read twice: three steps."""
+    cache = ScrapeCache("training")
     for number in range(3):
-        page.take(record({nvidia(0): GPU_0}, {"torch.0.memoryAllocatedBytes": 2**20}, (step(number, step_seconds=0.2),), time_ns=_now()))
+        cache.take(record({nvidia(0): GPU_0}, {"torch.0.memoryAllocatedBytes": 2**20}, (step(number, step_seconds=0.2),), time_ns=_now()))
     for _ in range(2):
-        text = page.metrics().decode()
+        text = cache.metrics().decode()
         assert "training_steps_total 3.0" in text
         assert "training_step_duration_seconds_count 3.0" in text
         assert 'memory_allocation_mb_sum{gpu_index="0"} 3.0' in text

@@ -14,8 +14,7 @@ from accelmetrics import Sampler
 from accelmetrics.dialects import registry as dialects
 from accelmetrics.dialects.contract import Point
 from accelmetrics.dialects.prometheus import PROMETHEUS
-from accelmetrics.exporters.exposition import Exposition, accepts_gzip, prefers_openmetrics
-from accelmetrics.exporters.page import Page
+from accelmetrics.exporters.scrape_cache import Exposition, ScrapeCache, accepts_gzip, prefers_openmetrics
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.prometheus_server import check_metrics
@@ -60,13 +59,13 @@ def test_promtool_finds_nothing_wrong_with_eight_gpus_and_the_host() -> None:
             sampler.sample()
             snapshot = sampler.sample()
     what = Record(snapshot, record().labels, record().steps, record().monitor)
-    text = _page(what, per_link=True).metrics()
+    text = _cache(what, per_link=True).metrics()
     assert check_metrics(text) == ""
     found = _samples(text)
     assert len(found["accel_power_watts"]) == 8
     assert len(found["accel_link_port_up"]) > 8
     assert found["accelmetrics_series_dropped_total"] == [({}, 0.0)]
-    assert found.keys() - _samples(_page(what).metrics()).keys() == {"accel_link_port_up", "accel_link_port_bytes_total"}
+    assert found.keys() - _samples(_cache(what).metrics()).keys() == {"accel_link_port_up", "accel_link_port_bytes_total"}
     assert {name for name in found if name.startswith("accel_")} > {"accel_ecc_errors_total", "accel_host_cpu_ratio"}
 
 
@@ -86,7 +85,7 @@ def test_promtool_finds_nothing_wrong_with_an_amd_card_and_tpus(tmp_path: Path, 
             snapshot = sampler.sample()
     finally:
         runtime.stop()
-    text = _page(Record(snapshot)).metrics()
+    text = _cache(Record(snapshot)).metrics()
     monkeypatch.undo()
     assert check_metrics(text) == ""
     found = _samples(text)
@@ -105,10 +104,10 @@ def _tpu_host(root: Path) -> Path:
     return root
 
 
-def _page(what: Record, per_link: bool = False) -> Page:
-    page = Page("prometheus", max_age=60, per_link=per_link)
-    page.take(what)
-    return page
+def _cache(what: Record, per_link: bool = False) -> ScrapeCache:
+    cache = ScrapeCache("prometheus", max_age=60, per_link=per_link)
+    cache.take(what)
+    return cache
 
 
 def test_openmetrics_says_the_same_as_text() -> None:
@@ -177,35 +176,35 @@ def test_a_name_has_one_type_with_and_without_its_ending() -> None:
 @pytest.mark.parametrize("name", dialects.names())
 def test_every_dialect_can_be_served(name: str) -> None:
     """Both formats are read back whole by the field's own parsers, with the devices' state beside the dialect's names."""
-    page = Page(name, max_age=60)
-    page.take(record())
-    assert len(_samples(page.metrics())["accel_up"]) == 2
-    assert len(list(parse_openmetrics(page.metrics(openmetrics=True).decode()))) > 20
+    cache = ScrapeCache(name, max_age=60)
+    cache.take(record())
+    assert len(_samples(cache.metrics())["accel_up"]) == 2
+    assert len(list(parse_openmetrics(cache.metrics(openmetrics=True).decode()))) > 20
 
 
 def test_a_record_that_is_offered_again_counts_once() -> None:
-    """An exporter whose file could not be written gets the same record anew: what the page counts over records stays as it is."""
+    """An exporter whose file could not be written gets the same record anew: what the cache counts over records stays as it is."""
     what = record()
     failed = [status._replace(status="timed_out") for status in what.snapshot.backends]
     what = what._replace(snapshot=Snapshot(what.snapshot.time_ns, "node-1", {"cpu": 1.0}, backends=failed))
-    page = Page("prometheus", max_age=60)
+    cache = ScrapeCache("prometheus", max_age=60)
     for _ in range(3):
-        page.take(what)
-        page.metrics()
-    found = _samples(page.metrics())
+        cache.take(what)
+        cache.metrics()
+    found = _samples(cache.metrics())
     assert {labels["source"]: value for labels, value in found["accelmetrics_collect_timeouts_total"]} == {"nvidia": 1.0, "host": 1.0}
-    assert check_metrics(page.metrics()) == ""
+    assert check_metrics(cache.metrics()) == ""
 
 
 def test_a_record_is_counted_when_it_comes_not_when_it_is_scraped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scrape that is late, while the next record has come already, does not count its own once more."""
     monkeypatch.setitem(dialects.DIALECTS, "counter", f"{__name__}:COUNTER")
-    page = Page("counter", max_age=60)
-    page.take(record())
-    latest = page._latest
-    page.take(record())
-    monkeypatch.setattr(page, "_latest", latest)
-    assert _samples(page.metrics())["shown_total"] == [({}, 1.0)]
+    cache = ScrapeCache("counter", max_age=60)
+    cache.take(record())
+    latest = cache._latest
+    cache.take(record())
+    monkeypatch.setattr(cache, "_latest", latest)
+    assert _samples(cache.metrics())["shown_total"] == [({}, 1.0)]
     assert COUNTER.shown == 2
 
 
@@ -249,12 +248,12 @@ def test_histograms_and_summaries_are_whole() -> None:
 
 def test_there_are_no_more_series_than_allowed() -> None:
     """The rest is counted, once for each record; how things fare is never what is cut off."""
-    page = Page("prometheus", max_series=30, max_age=60)
+    cache = ScrapeCache("prometheus", max_series=30, max_age=60)
     what = record(8)
     for turn in (1, 2):
-        page.take(what)
-        found = _samples(page.metrics())
-        page.metrics(openmetrics=True)
+        cache.take(what)
+        found = _samples(cache.metrics())
+        cache.metrics(openmetrics=True)
         assert sum(map(len, found.values())) == 31
         assert len(found["accel_up"]) == 8
         dropped = len(list(PROMETHEUS.points(what))) + 2 - 30  # two sources have a counter that only an endpoint keeps

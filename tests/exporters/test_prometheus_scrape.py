@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.exporters.credentials import password_line
+from accelmetrics.exporters.http.access import password_line
 from accelmetrics.exporters.prometheus import PrometheusExporter
 from accelmetrics.monitor.job import job_labels
 from accelmetrics.schemas.record import MonitorStatus, Record

@@ -1,1 +1,1 @@
-"""A small HTTP server for scrapes: safe against slow and hostile clients, and cheap for the program that it lives in."""
+"""The HTTP server of the scrape endpoint: tornado on a thread of its own, safe against slow and hostile clients."""

@@ -1,0 +1,286 @@
+"""Access to the HTTP server: certificates, passwords and tokens, each in files that are read again when they change."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import logging
+import secrets
+import ssl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from accelmetrics.schemas.errors import InvalidOptionError
+
+log = logging.getLogger("accelmetrics")
+
+COST, BLOCK, LANES = 2**14, 8, 1
+"""Of scrypt: 16 MiB and about 40 ms for each password that is tried."""
+MAX_MEMORY = 64 * 2**20
+DIGEST_BYTES = 32
+REMEMBERED = 64
+"""Passwords that were right, and are not hashed again."""
+
+
+def file_states(*paths: Path | None) -> tuple[tuple[int, ...], ...]:
+    """Return what changes when one of the files does; a missing file is one state of it."""
+    found = []
+    for path in filter(None, paths):
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+            continue
+        found.append((0, 0, 0))
+    return tuple(found)
+
+
+# Certificates
+
+
+class TlsFiles(NamedTuple):
+    """PEM files of a server.
+
+    Attributes:
+        cert: The server's certificate and its chain.
+        key: Its private key, without a password; None when it stands in ``cert``.
+        client_ca: Authorities whose clients are let in; None lets in clients without a certificate.
+        client_names: Of those clients, only the ones whose certificate carries one of these names (DNS, IP address, URI or
+            e-mail among its subject alternative names); empty allows all.
+    """
+
+    cert: Path
+    key: Path | None
+    client_ca: Path | None
+    client_names: frozenset[str]
+
+    @classmethod
+    def from_options(cls, cert: str | None, key: str | None, client_ca: str | None, client_names: str | None) -> TlsFiles | None:
+        """Read the options ``tls_cert``, ``tls_key``, ``tls_client_ca`` and ``tls_client_names``; None where TLS is not asked for.
+
+        Raises:
+            InvalidOptionError: An option is given without the one that it needs.
+        """
+        names = frozenset(filter(None, (name.strip() for name in (client_names or "").split(","))))
+        if not cert and (key or client_ca):
+            raise InvalidOptionError("tls_key and tls_client_ca need tls_cert, the server's certificate")
+        if client_names is not None and not (client_ca and names):
+            raise InvalidOptionError("tls_client_names needs tls_client_ca and at least one name")
+        return cls(Path(cert), Path(key) if key else None, Path(client_ca) if client_ca else None, names) if cert else None
+
+
+class TlsContexts:
+    """The TLS context of the certificates as they are now, for each new connection.
+
+    Raises:
+        OSError: A file cannot be read, or does not hold what it should.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._states = file_states(*files[:3])
+        self._context = _load(files)
+
+    def current(self) -> ssl.SSLContext:
+        """Return the context. Files that cannot be read leave the last good one in force, which is logged once."""
+        states = file_states(*self._files[:3])
+        if states != self._states:
+            self._states = states
+            try:
+                self._context = _load(self._files)
+            except OSError as error:
+                log.warning("the TLS certificate %s changed and cannot be read, the old one stays: %s", self._files.cert, error)
+        return self._context
+
+    def allows(self, certificate: Mapping[str, Any] | None) -> bool:
+        """Return whether a client may come in, by the certificate that the handshake has verified."""
+        wanted = self._files.client_names
+        return not wanted or any(name in wanted for _, name in (certificate or {}).get("subjectAltName", ()))
+
+
+def _load(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    with _naming("the certificate", files.cert, files.key):
+        # An empty password makes a key that has one an error; without it, OpenSSL would ask on the terminal.
+        context.load_cert_chain(files.cert, files.key, password="")
+    if files.client_ca:
+        with _naming("the authorities", files.client_ca):
+            context.load_verify_locations(files.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+@contextlib.contextmanager
+def _naming(what: str, *paths: Path | None) -> Iterator[None]:
+    """Put the files' names into an error: OpenSSL gives none."""
+    try:
+        yield
+    except OSError as error:
+        why = f"OpenSSL says {error.reason or error.strerror}" if isinstance(error, ssl.SSLError) else error.strerror or error
+        raise OSError(f"{what} in {' and '.join(map(str, filter(None, paths)))} cannot be used: {why}") from error
+
+
+# Passwords and tokens
+
+
+class PasswordHash(NamedTuple):
+    """A password as it is stored: how it was hashed, and the result."""
+
+    cost: int
+    block: int
+    lanes: int
+    salt: bytes
+    digest: bytes
+
+    @classmethod
+    def parse(cls, text: str) -> PasswordHash:
+        """Read ``scrypt$16384$8$1$salt$digest``.
+
+        Raises:
+            ValueError: The text is no such hash, or one that OpenSSL refuses or that takes more than 32 MiB to compute.
+        """
+        kind, cost, block, lanes, salt, digest = text.split("$")
+        found = cls(int(cost), int(block), int(lanes), base64.b64decode(salt, validate=True), base64.b64decode(digest, validate=True))
+        power_of_two = found.cost > 1 and found.cost & (found.cost - 1) == 0
+        memory = 128 * found.cost * found.block * found.lanes
+        fits = power_of_two and min(found.block, found.lanes) > 0 and memory <= MAX_MEMORY // 2
+        if kind != "scrypt" or len(found.digest) != DIGEST_BYTES or not fits:
+            raise ValueError("not a scrypt hash that can be used")
+        return found
+
+    def digest_of(self, password: str) -> bytes:
+        """Hash another password in the same way."""
+        return hashlib.scrypt(
+            password.encode(), salt=self.salt, n=self.cost, r=self.block, p=self.lanes, maxmem=MAX_MEMORY, dklen=DIGEST_BYTES
+        )
+
+
+UNKNOWN_USER = PasswordHash(COST, BLOCK, LANES, bytes(16), bytes(DIGEST_BYTES))
+"""Tried for users who do not exist, so that time does not tell who does."""
+
+
+def password_line(user: str, password: str) -> str:
+    """Return a line for a password file: the user, a colon and the scrypt hash of the password under a salt of its own.
+
+    Raises:
+        ValueError: The user's name is empty or holds a colon or a line break.
+    """
+    if not user or set(user) & set(":\r\n"):
+        raise ValueError(f"{user!r} cannot be a user's name: it must not be empty nor hold a colon or a line break")
+    salt = secrets.token_bytes(16)
+    digest = PasswordHash(COST, BLOCK, LANES, salt, b"").digest_of(password)
+    salt_text, digest_text = (base64.b64encode(part).decode() for part in (salt, digest))
+    return f"{user}:scrypt${COST}${BLOCK}${LANES}${salt_text}${digest_text}"
+
+
+class Credentials:
+    """Compares what a client says with what lies in the files. A file that cannot be read lets nothing in.
+
+    Args:
+        auth_file: Lines of ``user:scrypt$…``, as :func:`password_line` makes them; others are skipped and logged.
+        bearer_token_file: A token.
+    """
+
+    def __init__(self, auth_file: str | None = None, bearer_token_file: str | None = None) -> None:
+        self._auth_file = Path(auth_file) if auth_file else None
+        self._token_file = Path(bearer_token_file) if bearer_token_file else None
+        self._states: object = None
+        self._users: dict[str, PasswordHash] = {}
+        self._token = b""
+        # Passwords that were right, by a keyed digest: nothing that a client sends can stand for another entry.
+        self._key = secrets.token_bytes(32)
+        self._verified: dict[bytes, None] = {}
+        self._told = ""
+
+    @property
+    def schemes(self) -> str:
+        """How a client may say who it is, for ``WWW-Authenticate``."""
+        basic = ['Basic realm="accelmetrics", charset="UTF-8"'] if self._auth_file else []
+        return ", ".join([*basic, 'Bearer realm="accelmetrics"'] if self._token_file else basic)
+
+    def read(self) -> None:
+        """Read the files, if they changed since.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+        states = file_states(self._auth_file, self._token_file)
+        if states == self._states:
+            return
+        # Until both are read nothing is let in, and the next request tries again.
+        self._users, self._token, self._states = {}, b"", None
+        users = dict(_users(self._auth_file)) if self._auth_file else {}
+        token = self._token_file.read_bytes().strip() if self._token_file else b""
+        self._users, self._token, self._states = users, token, states
+
+    def known(self, authorization: str) -> bool | None:
+        """Return whether a client may come in, as far as that takes no time; None where a password has to be tried."""
+        self._reread()
+        scheme, _, said = authorization.strip().partition(" ")
+        if scheme.lower() == "bearer":  # compared as digests of one length, so that time does not tell the token's
+            digests = (hashlib.sha256(token).digest() for token in (said.strip().encode(), self._token))
+            return bool(self._token) and hmac.compare_digest(*digests)
+        user, password = _basic(authorization)
+        if not user or not self._auth_file:
+            return False
+        return True if self._mark(user, password, self._users.get(user, UNKNOWN_USER)) in self._verified else None
+
+    def tried(self, authorization: str) -> bool:
+        """Return whether the password is right. Takes about 40 ms of processor time, whoever the user is."""
+        user, password = _basic(authorization)
+        stored = self._users.get(user)
+        expected = stored or UNKNOWN_USER
+        if not hmac.compare_digest(expected.digest_of(password), expected.digest) or stored is None:
+            return False
+        self._verified[self._mark(user, password, stored)] = None
+        if len(self._verified) > REMEMBERED:
+            self._verified.pop(next(iter(self._verified)))
+        return True
+
+    def _reread(self) -> None:
+        said = ""
+        try:
+            self.read()
+        except OSError as error:
+            said = f"nobody can log in, the password or token file cannot be read: {error}"
+        if said and said != self._told:
+            log.warning(said)
+        self._told = said
+
+    def _mark(self, user: str, password: str, expected: PasswordHash) -> bytes:
+        """Cover the stored hash too, so that a changed password is not remembered; lengths keep the parts apart."""
+        digest = hmac.new(self._key, digestmod="sha256")
+        for part in (user.encode(), password.encode(), expected.salt, expected.digest):
+            digest.update(len(part).to_bytes(8, "big") + part)
+        return digest.digest()
+
+
+def _users(path: Path) -> Iterator[tuple[str, PasswordHash]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:  # as any file that cannot be read; its bytes are not told
+        raise OSError(f"{path} is not a password file: it is not UTF-8 at byte {error.start}") from None
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        user, _, stored = line.strip().partition(":")
+        try:
+            yield user, PasswordHash.parse(stored)
+        except ValueError:  # what the line holds is not told: it may be a password
+            log.warning("%s, line %d: not user:scrypt$…, skipped; password_line() makes such lines", path, number)
+
+
+def _basic(authorization: str) -> tuple[str, str]:
+    """User and password, empty where the header holds no such pair."""
+    scheme, _, said = authorization.strip().partition(" ")
+    if scheme.lower() != "basic":
+        return "", ""
+    try:
+        user, _, password = base64.b64decode(said.strip(), validate=True).decode().partition(":")
+    except ValueError:  # not ASCII, not base64 or not UTF-8
+        return "", ""
+    return user, password

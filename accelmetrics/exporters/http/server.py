@@ -1,0 +1,520 @@
+"""The HTTP server: tornado on a thread and an event loop of its own, with limits on what a client may cost.
+
+Slow, idle and half-open clients are connections with a timer, not threads. Two more threads hold one call each: one computes
+answers, one hashes passwords. What takes long ends its own connection and nothing else:
+
+- Each connection has one timer: for the handshake and the first request, for an answer to be taken, for the next request.
+- Connections are limited in all and per address. One more closes the connection of the same address that has kept the server
+  waiting longest, those that were never let in first.
+- Requests without valid credentials are limited per address and second, passwords that wait to be hashed per address. Addresses
+  take turns, so that guessing holds up no log-in from elsewhere, and none of it an answer to a client that is let in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import socket
+import threading
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar, cast
+
+from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters, HTTP1ServerConnection
+from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate, HTTPServerRequest
+from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
+from tornado.web import Application, HTTPError, RequestHandler
+
+from accelmetrics.exporters.http.access import Credentials, TlsContexts
+from accelmetrics.exporters.http.address import Address
+
+log = logging.getLogger("accelmetrics")
+_T = TypeVar("_T")
+
+LEAST_CONNECTIONS = 16
+PAUSE = 0.1
+"""Seconds until the next attempt where no connection can be accepted."""
+SPARE = 0.5
+"""Seconds of a scrape's timeout that are left for the answer's way back."""
+TARPIT = 1.0
+"""Seconds until a refusal beyond the limit is answered."""
+COME_AGAIN = (429, 503)
+COPIED = 1 << 16
+"""Bytes of a body that may be copied."""
+SCRAPE_TIMEOUT = "X-Prometheus-Scrape-Timeout-Seconds"
+NO_HEADERS: Mapping[str, str] = {}
+
+
+class Limits(NamedTuple):
+    """What a client may cost, in counts, bytes and seconds.
+
+    Attributes:
+        connections: Open at once; half of them from one address.
+        computing: Requests that wait to be computed at once; one more is answered with 503.
+        guesses: Passwords of one address that wait to be hashed; one more is answered with 429.
+        refusals: Requests of one address and second that are refused at once with 401; more wait, and are answered with 429.
+        head_bytes: Request line and headers.
+        head: Seconds for the TLS handshake, the request line and the headers of the first request.
+        answer: Seconds for computing an answer.
+        write: Seconds for a client to take the answer.
+        idle: Seconds from an answer to the next request's headers.
+    """
+
+    connections: int = 256
+    computing: int = 40
+    guesses: int = 64
+    refusals: int = 20
+    head_bytes: int = 8192
+    head: float = 10.0
+    answer: float = 10.0
+    write: float = 15.0
+    idle: float = 60.0
+
+    @property
+    def affordable_connections(self) -> int:
+        """Connections that leave three quarters of the files that this process may open to the program around the server."""
+        try:
+            import resource
+        except ImportError:  # Windows
+            return self.connections
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return self.connections if soft == resource.RLIM_INFINITY else min(self.connections, max(LEAST_CONNECTIONS, soft // 4))
+
+
+class Answer(NamedTuple):
+    """What a request is answered with; ``headers`` beside those that every answer has."""
+
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    headers: Mapping[str, str] = NO_HEADERS
+    status: int = 200
+
+
+Compute = Callable[[HTTPServerRequest], Answer]
+"""Computes an answer. Called on the thread for answers, one request at a time: it must not wait."""
+
+
+class Client:
+    """A connection, as the context that tornado keeps with its requests.
+
+    Attributes:
+        remote_ip: The client's address.
+        protocol: ``http`` or ``https``.
+        let_in: Whether a request of it has been let in.
+    """
+
+    def __init__(self, stream: IOStream, remote_ip: str, protocol: str) -> None:
+        self.stream = stream
+        self.remote_ip = remote_ip
+        self.protocol = protocol
+        self.let_in = False
+        self._loop = asyncio.get_running_loop()
+        self._since = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wait(self, seconds: float) -> None:
+        """Close the connection unless the client does its part within so many seconds."""
+        self.work()
+        self._since = self._loop.time()
+        self._timer = self._loop.call_later(seconds, self.stream.close)
+
+    def work(self) -> None:
+        """Stop the timer: the client waits for the server. A route that streams does this, and limits each write itself."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @property
+    def may_go(self) -> bool:
+        """Whether the server waits for the client, so that its connection may be closed for another one."""
+        return self._timer is not None
+
+    @property
+    def worth(self) -> tuple[bool, float]:
+        """Order in which connections are closed: clients that were never let in first, then by how long they are waited for."""
+        return self.let_in, self._since
+
+
+class Route(RequestHandler):
+    """Checks who asks, and answers with what is computed. Pages and streams subclass it and define ``get``."""
+
+    def initialize(self, compute: Compute, public: bool = False) -> None:
+        """Take the arguments of the route.
+
+        Args:
+            compute: Computes the answer.
+            public: Whether it is answered without credentials, and to pages of other sites.
+        """
+        self._compute = compute
+        self._public = public
+        self.client = cast(Client, cast(HTTP1Connection, self.request.connection).context)
+        self.server = cast(Server, self.settings["server"])
+
+    def set_default_headers(self) -> None:
+        """Replace tornado's."""
+        self.clear_header("Server")
+        for name, value in (("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")):
+            self.set_header(name, value)
+        self.set_header("Cache-Control", "no-store")
+
+    async def prepare(self) -> None:
+        """Refuse a client that may not come in."""
+        self.client.work()
+        await self.server.check(self.request, self.client, self._public)
+
+    async def get(self) -> None:
+        """Answer; ``HEAD`` likewise, without the body."""
+        answer = await self.server.compute(self._compute, self.request)
+        self.set_status(answer.status)
+        if answer.status in COME_AGAIN:
+            self.set_header("Retry-After", "1")
+        self.set_header("Content-Type", answer.content_type)
+        for name, value in answer.headers.items():
+            self.set_header(name, value)
+        self.set_header("Content-Length", str(len(answer.body)))
+        if len(answer.body) > COPIED:
+            self.flush()  # the headers by themselves: sent together, tornado copies the body for each client
+        self.finish(answer.body)
+
+    head = get
+
+    def on_finish(self) -> None:
+        """Limit the time for the answer to be taken."""
+        self.client.wait(self.server.limits.write)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer an error in one line."""
+        error = kwargs["exc_info"][1]
+        said = error.log_message if isinstance(error, HTTPError) else f"{type(error).__name__}: see the program's log"
+        if status_code == 401:
+            self.set_header("WWW-Authenticate", self.server.schemes)
+        elif status_code == 405:
+            said = "only GET and HEAD are served"
+            self.set_header("Allow", "GET, HEAD")
+        elif status_code in COME_AGAIN:
+            self.set_header("Retry-After", "1")
+        self.finish(f"{said or self._reason}\n")
+
+    def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
+        """Log what an answer failed of; not that a client has gone."""
+        if not isinstance(value, HTTPError | StreamClosedError):
+            log.warning("%s could not be answered", self.request.path, exc_info=value)
+
+
+class Server(HTTPServerConnectionDelegate):
+    """Answers HTTP requests on one port.
+
+    Args:
+        address: Where to listen.
+        routes: As tornado's ``Application`` takes them: path, :class:`Route` or a subclass of it, its arguments.
+        tls: The certificates; None serves without TLS.
+        credentials: Who may come in; None lets in everyone.
+        allowed_hosts: Names that a request's ``Host`` may have. On loopback those beside its own. Empty elsewhere: any.
+        limits: What a client may cost.
+
+    Attributes:
+        address: Where it listens once it is open: with the port that the system chose.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        routes: Iterable[tuple[str, type[Route], Mapping[str, Any]]],
+        *,
+        tls: TlsContexts | None = None,
+        credentials: Credentials | None = None,
+        allowed_hosts: Iterable[str] = (),
+        limits: Limits = Limits(),  # noqa: B008 - it cannot be changed
+    ) -> None:
+        self.address = address
+        self.limits = limits
+        self._tls = tls
+        self._credentials = credentials
+        own = ("localhost", address.host) if address.is_loopback else ()
+        names = frozenset(name.lower() for name in (*allowed_hosts, *own))
+        self._hosts = names if address.is_loopback or allowed_hosts else None
+        self._application = Application(
+            [(path, kind, dict(arguments)) for path, kind, arguments in routes],
+            default_handler_class=Route,
+            default_handler_args={"compute": _nothing},
+            log_function=lambda _: None,
+            server=self,
+        )
+        self._parameters = HTTP1ConnectionParameters(max_header_size=limits.head_bytes, max_body_size=0)
+        self._most = limits.affordable_connections
+        self._clients: set[Client] = set()
+        self._computing = 0
+        self._refused: Counter[str] = Counter()
+        self._refused_in = 0
+        self._guesses: Counter[str] = Counter()
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    @property
+    def schemes(self) -> str:
+        """How a client may say who it is, for ``WWW-Authenticate``."""
+        return self._credentials.schemes if self._credentials is not None else ""
+
+    def open(self) -> None:
+        """Listen, from a thread of its own.
+
+        Raises:
+            OSError: The port is in use or may not be used, or no thread can be started.
+        """
+        self._sockets = self.address.listen()
+        self.address = self.address._replace(port=self._sockets[0].getsockname()[1])
+        self._owner = os.getpid()
+        self._answers: Executor = ThreadPoolExecutor(1, "accelmetrics-http-answers")
+        self._passwords: Executor = ThreadPoolExecutor(1, "accelmetrics-http-passwords")
+        self._running = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="accelmetrics-http", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no thread is to be had
+            _close(self._sockets)
+            raise OSError(f"cannot listen on {self.address}: {error}") from error
+        self._running.wait()
+        _close_in_forks()
+        _OPEN.add(self)
+
+    def close(self) -> None:
+        """End all connections and threads. In a child that was forked meanwhile there is nothing to end."""
+        _OPEN.discard(self)
+        if os.getpid() != self._owner:
+            return
+        with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+            self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join()
+        self._answers.shutdown(cancel_futures=True)
+        self._passwords.shutdown(cancel_futures=True)
+
+    def leave_to_parent(self) -> None:
+        """Close what a forked child has inherited, or the port would stay taken while it lives."""
+        _close(self._sockets)
+        _close(client.stream.socket for client in self._clients)
+
+    # Connections, on the loop's thread
+
+    def _run(self) -> None:
+        with _without_words_of_tornado():
+            asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(lambda _, said: log.debug("http: %s", said.get("message"), exc_info=said.get("exception")))
+        self._end = asyncio.Event()
+        self._turn = asyncio.Lock()
+        accepting = [self._loop.create_task(self._accept(one)) for one in self._sockets]
+        self._running.set()
+        await self._end.wait()
+        for task in accepting:
+            task.cancel()
+        await asyncio.wait(accepting)
+        _close(self._sockets)
+        for client in tuple(self._clients):
+            client.stream.close()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                accepted, (host, *_) = await self._loop.sock_accept(listening)
+            except OSError:  # no file descriptor is free, or the client is gone already
+                self._make_room(self._clients)
+                await asyncio.sleep(PAUSE)
+                continue
+            self._admit(accepted, host)
+            await asyncio.sleep(0)  # a flood of new clients does not hold up the others
+
+    def _admit(self, accepted: socket.socket, host: str) -> None:
+        """Serve a connection, if there is room for it or another one can be closed; all before its TLS handshake."""
+        addresses = Counter(client.remote_ip for client in self._clients)
+        crowded = ""
+        if addresses[host] >= self._most // 2:
+            crowded = host
+        elif len(self._clients) >= self._most:
+            crowded = addresses.most_common(1)[0][0]
+        if crowded and not self._make_room(client for client in self._clients if client.remote_ip == crowded):
+            accepted.close()
+            return
+        most = 4 * self.limits.head_bytes
+        try:
+            if self._tls is None:
+                stream, protocol = IOStream(accepted, max_buffer_size=most), "http"
+            else:
+                secure = self._tls.current().wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+                stream, protocol = SSLIOStream(secure, max_buffer_size=most), "https"
+            stream.set_nodelay(True)
+        except OSError:  # the client is gone already
+            accepted.close()
+            return
+        client = Client(stream, host, protocol)
+        self._clients.add(client)
+        client.wait(self.limits.head)
+        HTTP1ServerConnection(stream, self._parameters, client).start_serving(self)
+
+    def _make_room(self, clients: Iterable[Client]) -> bool:
+        """Close the connection that is worth least; False where all of them wait for the server."""
+        client = min((one for one in clients if one.may_go), key=lambda one: one.worth, default=None)
+        if client is None:
+            return False
+        self._clients.discard(client)
+        client.stream.close()
+        return True
+
+    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
+        """Wait for a connection's first request or its next one."""
+        client = cast(Client, cast(HTTP1Connection, request_conn).context)
+        if client.let_in:
+            client.wait(self.limits.idle)
+        return self._application.start_request(server_conn, request_conn)
+
+    def on_close(self, server_conn: object) -> None:
+        """Forget a connection."""
+        client = cast(Client, cast(HTTP1ServerConnection, server_conn).context)
+        client.work()
+        self._clients.discard(client)
+
+    # Requests, on the loop's thread
+
+    async def check(self, request: HTTPServerRequest, client: Client, public: bool) -> None:
+        """Check a request's host, site, certificate and credentials.
+
+        Raises:
+            HTTPError: It is refused.
+        """
+        if self._hosts is not None and not _is_address(request.host_name) and request.host_name.rstrip(".") not in self._hosts:
+            raise HTTPError(421, "this host name is not served here: see --allowed-host")
+        if public:
+            return
+        if request.headers.get("Sec-Fetch-Site") == "cross-site":
+            raise HTTPError(403, "pages of other sites may not read this")
+        if self._tls is not None and not self._tls.allows(cast(dict[str, Any], request.get_ssl_certificate())):
+            raise HTTPError(403, "the certificate bears none of the names that are let in")
+        if self._credentials is not None:
+            said = request.headers.get("Authorization", "")
+            known = self._credentials.known(said)
+            if not (await self._guess(self._credentials, client, said) if known is None else known):
+                await self._refuse(client)
+        client.let_in = True
+
+    async def _guess(self, credentials: Credentials, client: Client, said: str) -> bool:
+        """Hash a password, one at a time of each address in turn, and for half of the time at most."""
+        address = client.remote_ip
+        if self._guesses[address] >= self.limits.guesses:
+            raise HTTPError(429, "too many passwords wait to be tried")
+        self._guesses[address] += 1
+        try:
+            async with self._turns[address], self._turn:
+                if client.stream.closed():
+                    return False
+                began = self._loop.time()
+                right = await self._submit(self._passwords, credentials.tried, said)
+                await asyncio.sleep(self._loop.time() - began)
+                return right
+        finally:
+            self._guesses[address] -= 1
+            if not self._guesses[address]:
+                del self._guesses[address], self._turns[address]
+
+    async def _refuse(self, client: Client) -> None:
+        second = int(self._loop.time())
+        if second != self._refused_in:
+            self._refused_in = second
+            self._refused.clear()
+        self._refused[client.remote_ip] += 1
+        if self._refused[client.remote_ip] > self.limits.refusals:
+            client.wait(TARPIT + self.limits.write)
+            await asyncio.sleep(TARPIT)
+            raise HTTPError(429, "too many requests without valid credentials")
+        raise HTTPError(401, "credentials are missing or wrong")
+
+    async def compute(self, call: Compute, request: HTTPServerRequest) -> Answer:
+        """Compute an answer within the client's own timeout, where Prometheus tells it.
+
+        Raises:
+            HTTPError: Too many wait, or it takes too long.
+        """
+        if self._computing >= self.limits.computing:
+            raise HTTPError(503, "too many requests at once")
+        asked = _seconds(request.headers.get(SCRAPE_TIMEOUT, ""))
+        limit = self.limits.answer if asked is None else min(self.limits.answer, max(asked - SPARE, asked / 2))
+        self._computing += 1
+        try:
+            answer = self._submit(self._answers, call, request)
+            await asyncio.wait({answer}, timeout=limit)
+        finally:
+            self._computing -= 1
+        if not answer.done():
+            raise HTTPError(503, "the answer took too long")
+        return answer.result()
+
+    def _submit(self, executor: Executor, call: Callable[[Any], _T], argument: object) -> asyncio.Future[_T]:
+        try:
+            return self._loop.run_in_executor(executor, call, argument)
+        except RuntimeError:  # the interpreter is about to exit
+            raise HTTPError(503, "the program is ending") from None
+
+
+def _nothing(_: HTTPServerRequest) -> Answer:
+    return Answer(b"there is nothing here: see /\n", status=404)
+
+
+def _is_address(host: str) -> bool:
+    """Whether a ``Host`` is a number, which no name server can make to mean another machine."""
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host.strip("[]"))
+        return True
+    return False
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return seconds if 0 < seconds < float("inf") else None
+
+
+def _close(sockets: Iterable[socket.socket]) -> None:
+    for one in sockets:
+        one.close()
+
+
+@contextlib.contextmanager
+def _without_words_of_tornado() -> Iterator[None]:
+    """Have what tornado logs on this thread about clients that misbehave said at the level DEBUG, by our own logger."""
+    ours = threading.get_ident()
+
+    def passes(record: logging.LogRecord) -> bool:
+        if record.thread == ours:
+            log.debug("http: %s", record.getMessage(), exc_info=record.exc_info)
+        return record.thread != ours
+
+    loggers = [logging.getLogger(f"tornado.{name}") for name in ("general", "application")]
+    for one in loggers:
+        one.addFilter(passes)
+    try:
+        yield
+    finally:
+        for one in loggers:
+            one.removeFilter(passes)
+
+
+_OPEN: weakref.WeakSet[Server] = weakref.WeakSet()
+
+
+@lru_cache(maxsize=1)
+def _close_in_forks() -> None:
+    """Have forked children close what they inherit; asked for once."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_leave_all)
+
+
+def _leave_all() -> None:
+    for server in list(_OPEN):
+        server.leave_to_parent()

@@ -1,0 +1,329 @@
+"""What a scrape is answered with: the latest record as Prometheus metrics, written once and served as often as it is asked for.
+
+Taking a record costs next to nothing; the text is written at the first scrape that sees the record. A record that has grown
+old is never served as if it were fresh: then only health is left, with every device down.
+
+``prometheus_client`` writes the text; what it is given is made safe here. Whatever a dialect or a machine comes up with, the text
+stays one that Prometheus takes whole: one type and one help text per metric, no series twice, names of letters, digits and
+underscores, label values of bounded length that are valid UTF-8, and no more series than allowed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from accelmetrics.dialects.contract import Counting, Point
+from accelmetrics.dialects.prometheus_health import NO_PAST, Past, health
+from accelmetrics.dialects.registry import dialect as dialect_of
+from accelmetrics.schemas.errors import InvalidOptionError, require
+from accelmetrics.schemas.record import Record, Step
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+MAX_SERIES = 20_000
+MAX_LABEL_BYTES = 128
+LEAST_AGE = 5.0
+PATIENCE = 1.0
+"""The sampler's default timeout in seconds, which a record does not tell."""
+PER_LINK = "accel_link_port_"
+"""More than half of what a GPU with 18 links has to say."""
+DROPPED = Point(
+    "accelmetrics_series_dropped_total", 0, {}, "counter", "1", "Series that were left out: over the limit, or there already by that name."
+)
+
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_:]")
+_NOT_IN_LABELS = re.compile(r"[^a-zA-Z0-9_]")
+_CONTROL = dict.fromkeys((*range(10), *range(11, 32), 127), "\ufffd")
+_PARTS = ("_bucket", "_sum", "_count")
+_MOST_NAMES = 4096
+
+
+class _Latest(NamedTuple):
+    """A record and what was written of it already.
+
+    Attributes:
+        record: The record; None before the first one.
+        past: What the records up to it said.
+        taken: When it came, by the monotonic clock.
+        written: Texts by form.
+        points: Its points in a dialect that counts over all records, which it does when the record comes; None in another one.
+    """
+
+    record: Record | None
+    past: Past
+    taken: float
+    written: dict[tuple[str, ...], bytes]
+    points: tuple[Point, ...] | None = None
+
+
+class ScrapeCache:
+    """The latest record. It is taken on one thread and written on another one.
+
+    Args:
+        dialect: Whose names the metrics have.
+        max_series: At most so many series are written.
+        max_age: A record older than this, in seconds, is not served; None allows two intervals of the monitor and its
+            timeout, and never less than 5 s.
+        per_link: Whether each link between devices has its series beside the sum over all of them.
+        clock: Tells the time by ``monotonic`` and ``time_ns``.
+
+    Raises:
+        UnknownNameError: There is no such dialect.
+        InvalidOptionError: A number is not positive.
+        MissingDependencyError: ``prometheus-client`` is not installed.
+    """
+
+    def __init__(
+        self, dialect: str, max_series: int = MAX_SERIES, max_age: float | None = None, per_link: bool = False, clock: Any = time
+    ) -> None:
+        if max_series < 1:
+            raise InvalidOptionError(f"max_series is {max_series}: it must be at least 1")
+        if max_age is not None and not max_age > 0:
+            raise InvalidOptionError(f"max_age is {max_age}: it must be above 0 seconds")
+        require("prometheus_client", "prometheus", "prometheus-client")
+        self._dialect = dialect_of(dialect)
+        self._max_series = max_series
+        self._max_age = max_age
+        self._left_out = () if per_link else (PER_LINK,)
+        self._clock = clock
+        self._dropped = 0
+        self._counted: _Latest | None = None
+        self._steps: tuple[Step, ...] = ()
+        self._latest = _Latest(None, NO_PAST, 0.0, {})
+
+    @property
+    def ready(self) -> bool:
+        """Whether any record held a value."""
+        return self._latest.past.ready
+
+    def take(self, record: Record) -> None:
+        """Serve this record from now on. What the program logged last is kept until it logs anew."""
+        # Each record is counted once and in order, whether a scrape sees it or not: here, never on the thread of a scrape.
+        counted = tuple(self._dialect.points(record)) if isinstance(self._dialect, Counting) else None
+        self._steps = _merged(self._steps, record.steps)
+        record = record._replace(steps=self._steps)
+        self._latest = _Latest(record, self._latest.past.after(record), self._clock.monotonic(), {}, counted)
+
+    def forget(self) -> None:
+        """Go back to the state before the first record."""
+        self._steps = ()
+        self._latest = _Latest(None, NO_PAST, 0.0, {})
+
+    def metrics(self, openmetrics: bool = False, packed: bool = False) -> bytes:
+        """Return the metrics as text, or OpenMetrics; ``packed`` by gzip."""
+        latest = self._latest
+        fresh = self._is_fresh(latest)
+        form = ("openmetrics" if openmetrics else "text", "fresh" if fresh else "stale")
+        return _once(latest, form, packed, lambda: self._write(latest, fresh, openmetrics))
+
+    def snapshot(self, packed: bool = False) -> bytes | None:
+        """Return the snapshot's document, None while there is none that is recent."""
+        latest = self._latest
+        if latest.record is None or not self._is_fresh(latest):
+            return None
+        return _once(latest, ("snapshot",), packed, latest.record.snapshot.to_json().encode)
+
+    def _write(self, latest: _Latest, fresh: bool, openmetrics: bool) -> bytes:
+        exposition = Exposition(self._points(latest, fresh), self._max_series)
+        if latest is not self._counted:
+            self._dropped += exposition.dropped
+            self._counted = latest
+        exposition.add(DROPPED._replace(value=self._dropped))
+        return exposition.text(openmetrics)
+
+    def _points(self, latest: _Latest, fresh: bool) -> Iterator[Point]:
+        """Health comes first, so that no limit cuts it off; the dialect's own copy of it is left out."""
+        known = set()
+        for point in health(latest.record, latest.past, fresh):
+            known.add(point.name)
+            yield point
+        if latest.record is not None and fresh:
+            found = self._dialect.points(latest.record) if latest.points is None else latest.points
+            yield from (point for point in found if point.name not in known and not point.name.startswith(self._left_out))
+
+    def _is_fresh(self, latest: _Latest) -> bool:
+        record = latest.record
+        if record is None:
+            return False
+        interval = 0.0 if record.monitor is None else record.monitor.interval
+        # By both clocks: the wall clock counts the time that a suspended machine slept through.
+        age = max(self._clock.monotonic() - latest.taken, (self._clock.time_ns() - record.snapshot.time_ns) / 1e9)
+        return bool(age <= (self._max_age or max(LEAST_AGE, 2 * interval + PATIENCE)))
+
+
+def _merged(old: tuple[Step, ...], new: tuple[Step, ...]) -> tuple[Step, ...]:
+    """One step that holds the last value of each name."""
+    if not new:
+        return old
+    latest = new[-1]
+    number = next((step.step for step in reversed((*old, *new)) if step.step is not None), None)
+    values = {name: value for step in (*old, *new) for name, value in step.values.items()}
+    return (Step(latest.time_ns, number, values),)
+
+
+def _once(latest: _Latest, form: tuple[str, ...], packed: bool, write: Callable[[], bytes]) -> bytes:
+    """What ``write`` gives, kept with the record, packed or not."""
+    body = latest.written.get(form)
+    if body is None:
+        body = latest.written[form] = write()
+    if not packed:
+        return body
+    small = (*form, "gzip")
+    if small not in latest.written:
+        latest.written[small] = gzip.compress(body, compresslevel=5)
+    return latest.written[small]
+
+
+class Exposition:
+    """Points, sorted into the metrics of ``prometheus_client``.
+
+    Attributes:
+        dropped: How many series were left out: over the limit, or there already under the same name.
+    """
+
+    def __init__(self, points: Iterable[Point], max_series: int = MAX_SERIES) -> None:
+        self.dropped = 0
+        self._families: dict[str, Metric] = {}
+        self._homes: dict[str, Metric] = {}
+        self._seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
+        given = list(points)
+        self._shapes = _shapes(given)
+        for point in given:
+            for sample in _samples(point):
+                if len(self._seen) < max_series:
+                    self.add(sample)
+                else:
+                    self.dropped += 1
+
+    def add(self, point: Point) -> None:
+        """Add one series, whatever the limit."""
+        name = _name(point.name)
+        labels = {_label(label): _value(value) for label, value in point.labels.items()}
+        series = (name, tuple(sorted(labels.items())))
+        home = None if series in self._seen else self._home(name, point)
+        if home is None:
+            self.dropped += 1
+            return
+        self._seen.add(series)
+        home.add_sample(name, labels, point.value)
+
+    def _home(self, name: str, point: Point) -> Metric | None:
+        """The metric that a name belongs to: what its first series says holds for all others.
+
+        None where another name has taken that metric for a type of its own: ``ticks`` beside the counter ``ticks_total``.
+        """
+        from prometheus_client.metrics_core import Metric
+
+        home = self._homes.get(name)
+        if home is None:
+            family, kind = self._family(name, point)
+            home = self._families.setdefault(family, Metric(family, point.meaning or name, kind))
+            if home.type != kind:
+                return None
+            self._homes[name] = home
+        return home
+
+    def _family(self, name: str, point: Point) -> tuple[str, str]:
+        """Name and type of a series' metric: histograms and summaries consist of several names, counters lose their ending."""
+        bases = (name.removesuffix(part) for part in _PARTS if name.endswith(part))
+        base = next((base for base in bases if base in self._shapes), name)
+        if base in self._shapes:
+            return base, self._shapes[base]
+        if point.kind == "counter":
+            # A counter under a name of another monitor that does not end as counters must is served without a type.
+            return (name.removesuffix("_total"), "counter") if name.endswith("_total") else (name, "unknown")
+        return name, "gauge"
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics, as a registry of ``prometheus_client`` does."""
+        return self._families.values()
+
+    def text(self, openmetrics: bool = False) -> bytes:
+        """Write everything as text of version 0.0.4, or as OpenMetrics 1.0."""
+        from prometheus_client import generate_latest as plain
+        from prometheus_client.openmetrics import exposition
+
+        write: Callable[[Any], bytes] = cast("Any", exposition.generate_latest) if openmetrics else plain
+        return write(self)
+
+
+def _samples(point: Point) -> Iterator[Point]:
+    """A point; a distribution as the series that Prometheus makes of it."""
+    whole = point.distribution
+    if whole is None:
+        yield point
+        return
+    if point.kind == "histogram":
+        for bound, up_to in (*whole.buckets, (math.inf, whole.observations)):
+            labels = {**point.labels, "le": "+Inf" if bound == math.inf else repr(float(bound))}
+            yield Point(f"{point.name}_bucket", up_to, labels, meaning=point.meaning)
+    yield Point(f"{point.name}_count", whole.observations, point.labels, meaning=point.meaning)
+    yield Point(f"{point.name}_sum", whole.total, point.labels, meaning=point.meaning)
+
+
+def _shapes(points: Iterable[Point]) -> dict[str, str]:
+    """The names that are histograms (a bucket has ``le``) or summaries (a share has ``quantile``), or say so."""
+    found: dict[str, str] = {}
+    for point in points:
+        if point.distribution is not None:
+            found[_name(point.name)] = point.kind
+        elif "le" in point.labels and point.name.endswith("_bucket"):
+            found[_name(point.name.removesuffix("_bucket"))] = "histogram"
+        elif "quantile" in point.labels:
+            found[_name(point.name)] = "summary"
+    return found
+
+
+@lru_cache(maxsize=_MOST_NAMES)
+def _name(name: str) -> str:
+    return _legal(_NOT_IN_NAMES.sub("_", name))
+
+
+@lru_cache(maxsize=_MOST_NAMES)
+def _label(name: str) -> str:
+    return _legal(_NOT_IN_LABELS.sub("_", name))
+
+
+def _legal(name: str) -> str:
+    return f"_{name}" if not name or name[0].isdigit() else name
+
+
+def _value(value: str) -> str:
+    """A label's value without what is no text, cut to a bounded length between two characters."""
+    if value.isascii() and value.isprintable() and len(value) <= MAX_LABEL_BYTES:
+        return value
+    data = value.translate(_CONTROL).encode("utf-8", "backslashreplace")
+    return data[:MAX_LABEL_BYTES].decode("utf-8", "ignore")
+
+
+# What a client accepts
+
+
+def prefers_openmetrics(accept: str) -> bool:
+    """Return whether an ``Accept`` header asks for OpenMetrics 1.0 rather than plain text."""
+    return 0 < _weight(accept, "application/openmetrics-text") >= _weight(accept, "text/plain")
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Return whether an ``Accept-Encoding`` header names gzip and does not refuse it."""
+    return _weight(accept_encoding, "gzip") > 0
+
+
+def _weight(header: str, wanted: str) -> float:
+    """The highest weight that a header gives to something: ``text/plain;version=0.0.4;q=0.5`` gives 0.5 to ``text/plain``."""
+    highest = 0.0
+    for part in header.split(","):
+        what, *parameters = (word.strip().lower() for word in part.split(";"))
+        weight = next((word[2:] for word in parameters if word.startswith("q=")), "1")
+        if what == wanted and re.fullmatch(r"[01](\.\d*)?", weight):
+            highest = max(highest, float(weight))
+    return highest
