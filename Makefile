@@ -45,7 +45,7 @@ lint: $(DEV) ## Check style, types, layering and house rules
 	$(BIN)/lint-imports --no-logo --cache-dir .cache/import-linter
 	$(BIN)/python scripts/check_house.py
 
-generate: $(DEV) ## Rewrite the files derived from the metric catalogue
+generate: $(DEV) ## Rewrite the files derived from the tables of metrics
 	@$(BIN)/python -m scripts.generate $(ARGS)
 
 format: $(DEV) ## Apply the formatter and the safe fixes

@@ -58,7 +58,7 @@ def render() -> str:
 
 def _function(name: str, what: str, rows: tuple[Row, ...]) -> str:
     layout = BufferLayout(rows, tuple(row.source for row in rows))
-    by_place = {place: field_of(row.name) for row, _, place in layout.places}
+    by_place = {place: field_of(row.name) for row, _, _, place in layout.places}
     signatures = (3,) * len(layout.calls[-1].fields)
     count = len(layout.structure(signatures).unpack(bytes(layout.offsets[-1])))
     return FUNCTION.format(

@@ -8,15 +8,17 @@ thing, never does. ``[N/A]`` there must be missing here, with a reason.
 from __future__ import annotations
 
 import shutil
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 import pytest
 
 from accelmetrics import Device, Sampler, Snapshot
+from tests.support.waiting import wait_for
 
 SMI = shutil.which("nvidia-smi")
 pytestmark = [
@@ -98,7 +100,7 @@ FIELDS = [
 ]
 ALWAYS_KNOWN = {"gpu", "memoryAllocatedBytes", "temp", "powerWatts", "smClock", "performanceState", "throttle.swPowerCap"}
 """Ours for fields that every release of the tool has."""
-ATTEMPTS = 6
+ATTEMPTS = 10
 """How often a value that moves is compared before it is wrong."""
 IDENTITY = {"name": "name", "uuid": "uuid", "pci.bus_id": "pci_bus_id", "driver_version": "driver_version", "serial": "serial"}
 
@@ -177,7 +179,8 @@ while True:
         worker.wait()
     else:
         pytest.skip("hardware: no Python here that has PyTorch with CUDA, to load the GPU with")
-    time.sleep(3.0)
+    with Sampler(["nvidia"]) as sampler:
+        wait_for(lambda: all(device.values.get("gpu", 100) > 50 for device in sampler.sample().devices), what="the load to show")
     yield
     worker.kill()
     worker.wait()
@@ -193,7 +196,6 @@ def compare(known: list[Field]) -> Snapshot:
         if not wrong:
             print(f"{len(known)} fields of {len(snapshot.devices)} GPUs agree with nvidia-smi: {snapshot.metrics}")
             return snapshot
-        time.sleep(0.5)
     pytest.fail("\n".join(wrong.values()))
 
 
@@ -258,11 +260,13 @@ def test_energy_is_power_over_time(load: None) -> None:
         first = sampler.sample()
         if not all("energyJoules" in device.values for device in first.devices):
             pytest.skip("hardware: these GPUs have no energy counter")
-        readings = []
-        started = time.monotonic()
-        while time.monotonic() - started < 5.0:
+        readings = [first]
+
+        def measured_long_enough() -> bool:
             readings.append(sampler.sample())
-            time.sleep(0.1)
+            return readings[-1].time_ns - first.time_ns > 5e9
+
+        wait_for(measured_long_enough)
         seconds = (readings[-1].time_ns - first.time_ns) / 1e9
     for device in first.devices:
         key = device.key
@@ -273,8 +277,7 @@ def test_energy_is_power_over_time(load: None) -> None:
 
 def test_profiling_metrics_show_the_load_where_the_gpu_has_them(load: None) -> None:
     with Sampler(["nvidia"]) as sampler:
-        sampler.sample()
-        time.sleep(1.0)
+        wait_for(lambda: not any(why.reason == "needs_interval" for why in sampler.sample().unavailable.values()))
         snapshot = sampler.sample()
     for device in snapshot.devices:
         if "smActive" not in device.values:
@@ -292,14 +295,17 @@ def test_every_promised_key_has_a_value_or_a_reason() -> None:
         assert list(findings(sampler.sample())) == []
 
 
-def test_a_sample_costs_little() -> None:
+def test_a_sample_costs_less_than_asking_the_tool() -> None:
     with Sampler(["nvidia"]) as sampler:
         sampler.sample()
-        costs = []
-        for _ in range(50):
-            started = time.perf_counter()
-            sampler.sample()
-            costs.append(time.perf_counter() - started)
-            time.sleep(0.02)
-    print(f"median {sorted(costs)[25] * 1e3:.2f} ms, worst {max(costs) * 1e3:.2f} ms")
-    assert sorted(costs)[25] < 0.25
+        ours = [seconds_of(sampler.sample) for _ in range(50)]
+    tools = [seconds_of(lambda: smi_at_once(["power.draw"])) for _ in range(5)]
+    print(f"median {statistics.median(ours) * 1e3:.2f} ms, worst {max(ours) * 1e3:.2f} ms; the tool's {statistics.median(tools):.2f} s")
+    assert statistics.median(ours) < statistics.median(tools)
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """How long a call takes."""
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started

@@ -19,7 +19,8 @@ between two GPM samples (they are those of two consecutive readings), no questio
 
 Which file: ``detection`` looks without the driver, ``nvml`` is the library and its return codes, ``metrics`` the table of what
 there is. ``gpu`` opens the driver and finds the GPUs, ``mig`` their instances. ``driver`` lists them and reads one of them for one
-consumer, out of what ``fast``, ``groups``, ``links``, ``gpm``, ``xid`` and ``processes`` read.
+consumer, out of what ``fast``, ``groups``, ``links``, ``gpm``, ``xid`` and ``processes`` read. One value more is a row in
+``metrics`` and one in the catalogue, then ``make generate``.
 """
 
 from __future__ import annotations

@@ -223,8 +223,8 @@ class DeviceReader:
             self._merge(device)
         blocks = [values, flags, gpm.block, *device.blocks]
         processes = device.table.processes
-        if processes and device.whole and self._share.is_used(processes, device.memory_total, now):
-            blocks.append(self._share.block(values, device.limit))
+        if processes and device.whole and (share := self._share.block(processes, now, values, device.memory_total, device.limit)):
+            blocks.append(share)
         if not device.unified:
             return Reading(blocks, self._merged, processes)
         memory, missing = _read_host_memory()

@@ -57,7 +57,7 @@ class FastValues(Values):
         self._watts: Number = 1.0
         self._buffer = CallBuffer(library, handle, rows)
         places = self._buffer.layout.places
-        self._flags, self._mask = next(((row.flags, place) for row, _, place in places if row.flags), ((), 0))
+        self._flags, self._mask = next(((row.flags, place) for row, _, _, place in places if row.flags), ((), 0))
         self._masks: dict[int, Block] = {}
         # How the calls answered when the rows were last decoded one by one; None when the next reading has to do that again.
         self._usual: list[int] | None = None
@@ -66,7 +66,7 @@ class FastValues(Values):
         self._statuses = [FUNCTION_NOT_FOUND if index in self._buffer.missing else 0 for index in range(len(self._buffer.bound))]
         self._live = list(range(len(self._statuses)))
         self._calls: list[Callable[[], int]] = []
-        self._drop(self._buffer.missing | {index for row, index, _ in places if unified and row.source is MEMORY})
+        self._drop(self._buffer.missing | {index for row, _, index, _ in places if unified and row.source is MEMORY})
 
     def depend_on(self, limit: Answer, left_out: frozenset[str]) -> None:
         """Set what other values of the device decide.
@@ -134,8 +134,8 @@ class FastValues(Values):
 
     def _is_doubtful(self, answers: dict[str, Answer], raw: Sequence[Any]) -> bool:
         """Return whether a value was impossible, or of a type whose all-ones the generated conversion does not know."""
-        for row, index, place in self._buffer.layout.places:
-            if any(_is_impossible(answers[name]) for name in row.names):
+        for row, names, index, place in self._buffer.layout.places:
+            if any(_is_impossible(answers[name]) for name in names):
                 return True
             if isinstance(row.source, Field) and not self._statuses[index] and largest_value(raw[place - 1]) < row.maximum:
                 return True

@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number
-from accelmetrics.backends.nvidia.metrics import CONSTANTS, LARGEST, Call, Field, Row
+from accelmetrics.backends.nvidia.metrics import ALL_ONES, CONSTANTS, LARGEST, Call, Field, Row
 from accelmetrics.backends.nvidia.nvml import (
     FUNCTION_NOT_FOUND,
     NOT_SUPPORTED,
@@ -39,25 +39,23 @@ _FIELD_SIZE = struct.calcsize(f"={FIELD_HEAD}Q")
 _UNSIGNED_LONG_LONG = 3
 _VALUE_LAYOUTS = {0: "d", 1: "I4x", 2: "Q" if struct.calcsize("L") == 8 else "I4x", _UNSIGNED_LONG_LONG: "Q", 4: "q", 5: "i4x", 6: "H6x"}
 """``nvmlValueType_t`` to the part of ``nvmlValue_t`` that holds the value; the bytes beyond a narrow one are not defined."""
-_LARGEST_VALUES = {"I4x": 2**32 - 2, "H6x": 2**16 - 2}
-"""The largest value of a narrow type: all-ones means that there is none."""
+_NARROW = {"I4x": 2**32 - 2, "H6x": 2**16 - 2}
+_LARGEST_VALUES = {kind: _NARROW[layout] for kind, layout in _VALUE_LAYOUTS.items() if layout in _NARROW}
+"""The largest value of each narrow unsigned type: all-ones means that there is none."""
 _ALIGNMENT = 8
 _KEPT_LAYOUTS = 256
 
 
-def _value_layout(signature: int) -> str:
-    """Return where a field's value stands; a type that is newer than the table is read like the widest one."""
-    return _VALUE_LAYOUTS.get(signature & 0xFFFFFFFF, "Q")
-
-
 def largest_value(signature: int) -> int:
     """Return the largest value that a field of this type can have."""
-    return _LARGEST_VALUES.get(_value_layout(signature), LARGEST)
+    return _LARGEST_VALUES.get(signature & ALL_ONES, LARGEST)
 
 
 def _answer_layout(call: Call, signatures: Sequence[int]) -> str:
     """Return the layout of what a call writes, filled up to the alignment of the next one."""
-    layout = "".join(FIELD_HEAD + _value_layout(signature) for signature in signatures) if call.fields else call.layout
+    # A type that is newer than the table is read like the widest one.
+    fields = "".join(FIELD_HEAD + _VALUE_LAYOUTS.get(signature & ALL_ONES, "Q") for signature in signatures)
+    layout = fields if call.fields else call.layout
     return f"{layout}{-struct.calcsize('=' + layout) % _ALIGNMENT}x"
 
 
@@ -67,7 +65,7 @@ class BufferLayout:
     Attributes:
         calls: The calls; a batch of all fields comes last.
         offsets: Where the answer of each begins, in bytes; at the end, where the last one ends.
-        places: The rows, each with the index of its call and that of its number among the unpacked ones.
+        places: Each row and its metrics, the index of its call, and that of its number among the unpacked ones.
         signatures: Where the fields' signatures stand among these.
     """
 
@@ -85,13 +83,13 @@ class BufferLayout:
         for call in self.calls:
             typical = [_UNSIGNED_LONG_LONG] * len(call.fields)
             self.offsets.append(self.offsets[-1] + struct.calcsize("=" + _answer_layout(call, typical)))
-        self.places: list[tuple[Row, int, int]] = []
+        self.places: list[tuple[Row, tuple[str, ...], int, int]] = []
         for row, source in zip(rows, sources, strict=True):
             if isinstance(source, Field):
-                self.places.append((row, *found[source]))
+                self.places.append((row, row.names, *found[source]))
             else:
                 index = calls.index(source)
-                self.places.append((row, index, starts[index] + source.members.index(row.member)))
+                self.places.append((row, row.names, index, starts[index] + source.members.index(row.member)))
 
     def structure(self, signatures: tuple[int, ...]) -> struct.Struct:
         """Return the layout of the whole buffer, with fields of these types."""
@@ -164,17 +162,22 @@ class CallBuffer:
     def decode(self, raw: Sequence[Any], statuses: Sequence[int]) -> dict[str, Answer]:
         """Decode every row from the unpacked numbers and the calls' return codes."""
         found: dict[str, Answer] = {}
-        for row, index, place in self.layout.places:
+        for row, names, index, place in self.layout.places:
+            number, maximum, missing = raw[place], row.maximum, None
             if statuses[index]:
-                answer: Answer = unavailable(statuses[index])
+                missing = unavailable(statuses[index])
             elif isinstance(row.source, Field):
-                answer = _field_answer(row, raw[place - 1], raw[place])
+                signature = raw[place - 1]
+                maximum = min(maximum, largest_value(signature))
+                missing = field_unavailable(signature >> 32) if signature >> 32 else None
+            if missing is None and not row.minimum <= number <= maximum:  # NaN is within no bounds
+                missing = impossible(row.source.function)
+            if missing is not None:
+                found.update(dict.fromkeys(names, missing))
+            elif row.flags:
+                found.update((name, number >> bit & 1) for bit, name in enumerate(names))
             else:
-                answer = _checked(row, raw[place], row.maximum)
-            if row.flags and not isinstance(answer, Unavailable):
-                found.update((name, int(answer) >> bit & 1) for bit, name in enumerate(row.flags))
-            else:
-                found.update(dict.fromkeys(row.names, answer))
+                found.update(dict.fromkeys(names, number / row.divisor if row.divisor != 1 else number * row.factor))
         return found
 
 
@@ -184,17 +187,6 @@ def _source(library: Library, row: Row) -> Call | Field:
     if isinstance(source, Call) and source.fallback is not None and not library.has(*source.functions):
         return source.fallback
     return source
-
-
-def _field_answer(row: Row, signature: int, number: Number) -> Answer:
-    status = signature >> 32
-    return field_unavailable(status) if status else _checked(row, number, min(row.maximum, largest_value(signature)))
-
-
-def _checked(row: Row, number: Number, maximum: int) -> Answer:
-    if not row.minimum <= number <= maximum:  # NaN is within no bounds
-        return impossible(row.source.function)
-    return number / row.divisor if row.divisor != 1 else number * row.factor
 
 
 class Values:
@@ -323,8 +315,8 @@ class Group(Paced):
         self._live = [index for index in self._live if self._statuses[index] != NOT_SUPPORTED]
         failed = {index for index in self._live if self._statuses[index]}
         if not self._patient:
-            for row, index, _ in self._buffer.layout.places:
-                answer = answers[row.names[0]]
+            for _, names, index, _ in self._buffer.layout.places:
+                answer = answers[names[0]]
                 if isinstance(answer, Unavailable) and answer.reason != Reason.NOT_SUPPORTED:
                     failed.add(index)
         self._again = [index for index in self._live if index in failed]

@@ -179,27 +179,29 @@ class ProcessShare:
         self._tree = tree
         self._processes: tuple[DeviceProcess, ...] | None = None
         self._until = -math.inf
-        self._used = False
-        self._own: dict[str, Number] = {}
+        self._own: dict[str, Number] | None = None
         self._shape: tuple[object, ...] = ()
         self._names: tuple[str, ...] = ()
         self._board: list[int] = []
 
-    def is_used(self, processes: tuple[DeviceProcess, ...], total: int | None, now: float) -> bool:
-        """Return whether one of the watched processes uses the device, whose memory is ``total`` bytes, if that is known."""
-        if processes is not self._processes or now >= self._until:
-            members = [process for process in processes if self._tree.owns(process.pid, now)]
-            self._processes, self._until, self._used = processes, now + PACE, bool(members)
-            self._own = _own_part(members, total)
-        return self._used
-
-    def block(self, fast: Block, limit: Number | None) -> Block:
-        """Put together the processes' own part and the board's.
+    def block(
+        self, processes: tuple[DeviceProcess, ...], now: float, fast: Block, memory: int | None, limit: Number | None
+    ) -> Block | None:
+        """Put together the processes' own part and the board's; None while none of them uses the device.
 
         Args:
+            processes: All processes on the device.
+            now: When, on the driver's clock.
             fast: The device's fast values.
-            limit: The enforced power limit in watts, if it is known.
+            memory: The device's memory in bytes, if known.
+            limit: The enforced power limit in watts, if known.
         """
+        if processes is not self._processes or now >= self._until:
+            members = [process for process in processes if self._tree.owns(process.pid, now)]
+            self._processes, self._until = processes, now + PACE
+            self._own = _own_part(members, memory) if members else None
+        if self._own is None:
+            return None
         shape = (tuple(self._own), fast.names, limit is None)
         if shape != self._shape:
             self._shape = shape

@@ -21,7 +21,7 @@ def numbers(rows: tuple[Row, ...], of: Callable[[Row], int]) -> tuple[int, ...]:
     layout = BufferLayout(rows, tuple(row.source for row in rows))
     count = len(layout.structure((3,) * len(layout.calls[-1].fields)).unpack(bytes(layout.offsets[-1])))
     raw = [3] * count
-    for row, _, place in layout.places:
+    for row, _, _, place in layout.places:
         raw[place] = of(row)
     return tuple(raw)
 

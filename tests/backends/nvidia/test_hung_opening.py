@@ -29,8 +29,8 @@ AT_FIRST_READING = [
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "PATIENCE", 0.5)
-    monkeypatch.setattr(gpu, "LATER_PATIENCE", 0.2)
+    monkeypatch.setattr(gpu, "PATIENCE", 1.0)
+    monkeypatch.setattr(gpu, "LATER_PATIENCE", 0.4)
 
 
 def temperatures(simulator: NvmlSimulator, units: list[int]) -> dict[str, int]:
@@ -41,7 +41,7 @@ def temperatures(simulator: NvmlSimulator, units: list[int]) -> dict[str, int]:
 def test_a_hung_gpu_hides_no_other(simulator: NvmlSimulator, function: str) -> None:
     """The first snapshot has the others; the hung one says why it has nothing, and is back as soon as the call returns."""
     simulator.rule(function, 1, hang=True)
-    with Sampler([NvidiaBackend()], timeout=1.0) as sampler:
+    with Sampler([NvidiaBackend()], timeout=2.0) as sampler:
         snapshot = sampler.sample()  # returns though the call does not
         assert {key: value for key, value in snapshot.metrics.items() if key.endswith(".temp")} == temperatures(simulator, [0, 2])
         assert {str(why.reason) for key, why in snapshot.unavailable.items() if key.startswith("gpu.1.")} == {"timed_out"}
