@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-
 if TYPE_CHECKING:
     from accelmetrics.backends.contract import Coverage, Detection, Driver
     from accelmetrics.schemas.identity import DeviceKind
@@ -19,18 +17,11 @@ if TYPE_CHECKING:
 
 
 class TpuBackend:
-    """Google TPUs through their runtime.
-
-    Args:
-        clock: What ages and paces are measured on.
-    """
+    """Google TPUs through their runtime."""
 
     name = "tpu"
     kind: DeviceKind | None = "tpu"
     interval = 1.0  # beside the readings: a runtime that hangs holds none of them up
-
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._clock = clock
 
     def detect(self) -> Detection:
         from accelmetrics.backends.tpu.devices import detect
@@ -40,7 +31,7 @@ class TpuBackend:
     def open(self) -> Driver:
         from accelmetrics.backends.tpu.driver import TpuDriver
 
-        return TpuDriver(self._clock)
+        return TpuDriver()
 
     def coverage(self) -> Coverage:
         from accelmetrics.backends.tpu.values import COVERAGE

@@ -16,7 +16,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
@@ -86,48 +86,68 @@ class PortAssignment:
             reports: By port, what it reports.
         """
         serving: dict[int, PortDevices] = {}
-        for number in sorted({number for report in reports.values() for number in report.devices}):
-            claims = [port for port, report in reports.items() if number in report.devices]
-            if len(claims) > 1:
-                self._conflicts.setdefault(number, (claims[0], claims[1]))
-            known = self.ports.get(number)
-            if known in claims or (known is not None and number in self._conflicts):
-                claims = [claim for claim in claims if claim == known]
-            if claims:
-                self.ports[number] = claims[0]
-                serving[number] = reports[claims[0]]
+        for port, report in reports.items():
+            for number in report.devices:
+                known = self.ports.setdefault(number, port)
+                if known != port and known in reports and number in reports[known].devices:
+                    self._conflicts.setdefault(number, (known, port))
+                elif number not in self._conflicts:
+                    self.ports[number] = port
+                if self.ports[number] == port:
+                    serving[number] = report
         return serving
 
 
 class Poll:
-    """The answers of every source at one time.
+    """The answers of every source at one time, and the readings made of them.
 
     Args:
+        number: Counted from 1.
         answers: The ports' answers.
         sdk: The SDK's latest ones.
         holders: The processes that hold the chips.
         assignment: Which port serves which device.
         per_chip: How many devices share a value that is reported per chip.
-        now: Seconds since 1970.
+        clock: Where the present is taken from.
 
     Attributes:
+        number: As given.
+        finished: When all had answered, in seconds on the monotonic clock.
         ids: Numbers of the devices that the runtimes report, in order.
-        holders: As given.
+        readings: Each listed device's reading and the machine's, once they are made.
     """
 
     def __init__(
-        self, answers: Sequence[PortAnswers], sdk: SdkReading, holders: NodeHolders, assignment: PortAssignment, per_chip: int, now: float
+        self,
+        number: int,
+        answers: Sequence[PortAnswers],
+        sdk: SdkReading,
+        holders: NodeHolders,
+        assignment: PortAssignment,
+        per_chip: int,
+        clock: Clock,
     ) -> None:
-        self.holders = holders
+        self.number = number
+        self.finished = clock.monotonic()
+        self.readings: tuple[Reading, ...] = ()
         self._answers = answers
         self._sdk = sdk
+        self._holders = holders
         self._assignment = assignment
         self._per_chip = per_chip
+        now = clock.time_ns() / 1e9
         self._reports = {port: port_devices(metrics, per_chip, now) for port, failure, metrics in answers if failure is None}
         self._serving = assignment.assign(self._reports)
         self.ids = sorted({number for report in self._reports.values() for number in report.devices})
 
-    def device_values(self, listed: Sequence[TpuDevice]) -> list[dict[str, Value]]:
+    def make_readings(self, listed: Sequence[TpuDevice], forms: Sequence[Form]) -> None:
+        """Make the readings of the listed devices and of the machine."""
+        parts = [*self._device_values(listed), self._machine_values()]
+        holding = [*(device.processes(self._holders) for device in listed), None]
+        units = zip(forms, parts, holding, strict=True)
+        self.readings = tuple(form.reading(part, processes, self.finished) for form, part, processes in units)
+
+    def _device_values(self, listed: Sequence[TpuDevice]) -> list[dict[str, Value]]:
         """Every device's values and reasons, in the order in which they are listed."""
         serving = dict(self._serving)
         # A runtime that reports no device at all has reasons at least.
@@ -160,18 +180,18 @@ class Poll:
         for port, failure, _ in self._answers:
             if failure is not None and failure.reason != Reason.NOT_IN_USE and known in (None, port):
                 return failure
-        pids = device.pids(self.holders)
-        if self._assignment.conflict and known is None and (pids or not self.holders.complete):
+        pids = device.pids(self._holders)
+        if self._assignment.conflict and known is None and (pids or not self._holders.complete):
             return Unavailable(Reason.DRIVER_ERROR, f"{self._assignment.conflict}: which chip each means is not known")
         asked = f"{HOST}:{', '.join(str(port) for port, _, _ in self._answers)}"
         if pids:
             hint = f"start it with {PORTS_VARIABLE} set, and this program too"
             return Unavailable(Reason.DRIVER_UNAVAILABLE, f"process {pids[0]} holds it and serves no metrics on {asked}: {hint}")
-        if not self.holders.complete:
+        if not self._holders.complete:
             return Unavailable(Reason.NOT_IN_USE, f"no runtime on {asked} reports it; the processes that hold it cannot be seen")
         return Unavailable(Reason.NOT_IN_USE, f"no program holds it: no runtime on {asked} reports it")
 
-    def machine_values(self) -> dict[str, Value]:
+    def _machine_values(self) -> dict[str, Value]:
         """Values of all devices together: the runtimes'; the SDK's where the runtimes have none."""
         failures = [failure for _, failure, _ in self._answers if failure is not None]
         if len(failures) == len(self._answers):
@@ -188,20 +208,6 @@ class Poll:
             values |= machine_keys(family, found)
         lengths = queues([metrics.get(QUEUE_GRPC, NOT_LISTED) for metrics in answering]) or sdk_counts(self._sdk.first(QUEUE_SDK))
         return {**values, **{f"{QUEUE_KEY}.{name}": sound(length) for name, length in lengths.items()}}
-
-
-class Served(NamedTuple):
-    """The readings of one poll.
-
-    Attributes:
-        number: Counted from 1.
-        finished: When it had ended, in seconds on the monotonic clock.
-        readings: Every device's part of it, and the machine's.
-    """
-
-    number: int
-    finished: float
-    readings: tuple[Reading, ...]
 
 
 class TpuDriver:
@@ -234,13 +240,13 @@ class TpuDriver:
         self._looked_at = -math.inf
         with ExitStack() as on_failure:
             on_failure.callback(self.close)
-            first = self._poll([], FIRST_WAIT)
-            self._listed = list_devices(self._chips, first.ids, first.holders)
+            first = self._poll(1, [], FIRST_WAIT)
+            self._listed = list_devices(self._chips, first.ids, self._holders)
             if not self._listed:
                 asked = f"{HOST}:{', '.join(map(str, numbers))}"
                 raise SourceError(Reason.DRIVER_UNAVAILABLE, f"no TPU on the PCI bus, and no runtime on {asked}")
             self._forms = [Form() for _ in range(len(self._listed) + 1)]
-            self._polls = PollCache(self._serve(first, 1), clock, FRESH)
+            self._polls = PollCache(self._served(first), clock, FRESH)
             on_failure.pop_all()
         self._devices = tuple(device.identity() for device in self._listed)
 
@@ -268,10 +274,10 @@ class TpuDriver:
         Raises:
             DriverGoneError: A runtime names devices that are not listed.
         """
-        latest = self._polls.get(had, lambda number: self._serve(self._poll(progress), number))
+        latest = self._polls.get(had, lambda number: self._served(self._poll(number, progress)))
         return latest.number, latest.readings[unit]
 
-    def _poll(self, progress: list[Any], wait: float = 0.0) -> Poll:
+    def _poll(self, number: int, progress: list[Any], wait: float = 0.0) -> Poll:
         now = self._clock.monotonic()
         if now - self._looked_at >= HOLDERS_INTERVAL:
             self._looked_at = now
@@ -280,19 +286,16 @@ class TpuDriver:
         # The SDK is loaded on a machine that has chips, and while a program uses them: never anywhere else.
         if self._chips and (self._holders.held() or any(port.failure is None for port in answers)):
             self._sdk.want(wait)
-        return Poll(answers, self._sdk.latest(), self._holders, self._assignment, self._per_chip, self._clock.time_ns() / 1e9)
+        return Poll(number, answers, self._sdk.latest(), self._holders, self._assignment, self._per_chip, self._clock)
 
-    def _serve(self, poll: Poll, number: int) -> Served:
+    def _served(self, poll: Poll) -> Poll:
         new = set(poll.ids) - {device.number for device in self._listed}
         if new:
             raise DriverGoneError(
                 Reason.DRIVER_UNAVAILABLE, f"the runtime has new devices ({', '.join(map(str, sorted(new)))}): they are to be listed again"
             )
-        finished = self._clock.monotonic()
-        parts = [*poll.device_values(self._listed), poll.machine_values()]
-        holding = [*(device.processes(poll.holders) for device in self._listed), None]
-        units = zip(self._forms, parts, holding, strict=True)
-        return Served(number, finished, tuple(form.reading(part, pids, finished) for form, part, pids in units))
+        poll.make_readings(self._listed, self._forms)
+        return poll
 
 
 class TpuReader:

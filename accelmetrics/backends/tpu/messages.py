@@ -123,12 +123,11 @@ def metric_response(data: bytes) -> list[Entry]:
 
 
 def supported_metrics(data: bytes) -> frozenset[str]:
-    """Read the names in a ``ListSupportedMetricsResponse``.
-
-    Raises:
-        ValueError: It is none.
-    """
-    return frozenset(_text(metric.name) for metric in _parsed("SupportedMetrics", data).metrics)
+    """Read the names in a ``ListSupportedMetricsResponse``; none where it is not understood."""
+    try:
+        return frozenset(_text(metric.name) for metric in _parsed("SupportedMetrics", data).metrics)
+    except ValueError:
+        return frozenset()
 
 
 def _parsed(name: str, data: bytes) -> Any:

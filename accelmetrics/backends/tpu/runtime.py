@@ -153,7 +153,7 @@ class _Port:
             progress.append(self._number)
             # An older runtime cannot list; one that does not answer is not asked for more this time.
             if isinstance(answer, bytes):
-                self._serves = _names(answer)
+                self._serves = supported_metrics(answer)
             elif answer.reason == Reason.TIMED_OUT:
                 self._failure = answer
         self._calls = {}
@@ -197,10 +197,3 @@ class _Port:
         status = error.code().name
         detail = f"{self._address}: {status}: {error.details() or ''}".rstrip(": ")
         return Unavailable(REASONS.get(status, Reason.DRIVER_ERROR), detail[:LONGEST_DETAIL])
-
-
-def _names(data: bytes) -> frozenset[str]:
-    try:
-        return supported_metrics(data)
-    except ValueError:
-        return frozenset()

@@ -15,7 +15,8 @@ import math
 import re
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,31 +132,26 @@ def understood(printed: str, status: int, taken: float) -> SdkReading:
     metrics: dict[str, Series | Unavailable] = {}
     ending = f"signal {-status}" if status < 0 else f"exit status {status}"
     otherwise = Unavailable(Reason.DRIVER_ERROR, f"libtpu's SDK ended its process ({ending})")
-    for line in filter(None, map(_line, printed.splitlines())):
+    for line in _lines(printed):
+        name, data = str(line.get("name")), line.get("data")
         if "missing" in line:
             return SdkReading(taken, {}, Unavailable(Reason.NOT_SUPPORTED, f"{NOT_THERE} ({line['missing']})"), missing=True)
         if "done" in line:
             otherwise = Unavailable(Reason.NOT_SUPPORTED, "libtpu's SDK does not have it")
-        elif isinstance(line.get("name"), str):
-            metrics[line["name"]] = _series(line)
+        elif isinstance(data, list):
+            metrics[name] = Series(str(line.get("description", "")), tuple(map(str, data)))
+        else:
+            metrics[name] = Unavailable(Reason.NOT_SUPPORTED, f"libtpu's SDK: {line.get('error', 'no data')}")
     return SdkReading(taken, metrics, otherwise)
 
 
-def _series(line: Mapping[str, Any]) -> Series | Unavailable:
-    data = line.get("data")
-    if isinstance(data, list):
-        return Series(str(line.get("description", "")), tuple(map(str, data)))
-    return Unavailable(Reason.NOT_SUPPORTED, f"libtpu's SDK: {line.get('error', 'no data')}")
-
-
-def _line(text: str) -> dict[str, Any] | None:
-    if not text.startswith("{"):
-        return None
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+def _lines(printed: str) -> Iterator[dict[str, Any]]:
+    """The objects among the lines."""
+    for text in printed.splitlines():
+        with suppress(ValueError, RecursionError):
+            line = json.loads(text) if text.startswith("{") else None
+            if isinstance(line, dict):
+                yield line
 
 
 _LINK = re.compile(r"(?P<chip>.*?)\.?\bici\d+[^:]*:\s*(?P<score>\S+)", re.IGNORECASE | re.ASCII)
