@@ -139,7 +139,12 @@ class Counter:
         self.seen = 0
 
     def feed(self, values: Mapping[str, int], now: float = 0.0) -> None:
-        """Take the system's numbers by instance, and when they were read, in monotonic seconds, where a rate is wanted."""
+        """Take the system's numbers by instance, one that has none under any name.
+
+        Args:
+            values: The numbers.
+            now: When they were read, in monotonic seconds, where a rate is wanted.
+        """
         gains = [value - self._last.get(name, value) for name, value in values.items()]
         gain = sum(max(one, 0) for one in gains)
         self.gain = gain if self.seen and min(gains, default=0) >= 0 else None
