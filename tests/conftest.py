@@ -9,9 +9,11 @@ Anything else a test needs (a compiler, a server, an optional package) is instal
 absence skips the test; with ``ACCELMETRICS_CI=1`` such a skip is a failure, so that no check goes silently missing.
 """
 
+import gc
 import os
 import signal
 from collections.abc import Generator
+from itertools import islice
 
 import pytest
 
@@ -69,3 +71,25 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_runtest_setup() -> None:
     """Threads of ours that other tests left do not count in this one."""
     threads.remember()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the slow tests, those of one file in one process: each process begins with an equal share of the list (``worksteal``)."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow = [item for item in items if item.get_closest_marker("slow") is not None]
+    if workers == 1 or not slow:
+        return
+    files = sorted({item.path for item in slow})
+    quick = iter([item for item in items if item.get_closest_marker("slow") is None])
+    ordered: list[pytest.Item] = []
+    for number in range(workers):
+        first = [item for item in slow if files.index(item.path) % workers == number]
+        share = (len(items) - len(ordered)) // (workers - number)
+        ordered += [*first, *islice(quick, max(0, share - len(first)))]
+    items[:] = [*ordered, *quick]
+
+
+def pytest_collection_finish() -> None:
+    """What collecting made stays until the end: the garbage collector need not look at it at each of its rounds."""
+    gc.collect()
+    gc.freeze()

@@ -1,4 +1,4 @@
-"""Both streams, collected once for all tests."""
+"""Both streams, collected once for all tests and all of their processes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import pytest
 from benchmarks.environments import EnvironmentUnavailable, wandb_python
 from tests.differential import streams
 from tests.simulators.nvml import SimulatorUnavailable
+from tests.support.session import made_once
 
 
 @pytest.fixture(scope="session")
 def both(tmp_path_factory: pytest.TempPathFactory) -> streams.Streams:
     """What W&B's collector and accelmetrics said about the same simulated machine."""
-    try:
-        return streams.collect(_python(), tmp_path_factory.mktemp("differential"))
-    except SimulatorUnavailable as error:
-        pytest.skip(str(error))
 
+    def collect(directory: Path) -> None:
+        try:
+            streams.collect(wandb_python(), directory)
+        except (EnvironmentUnavailable, SimulatorUnavailable) as error:
+            pytest.skip(str(error))
 
-def _python() -> Path:
-    try:
-        return wandb_python()
-    except EnvironmentUnavailable as error:
-        pytest.skip(str(error))
+    return streams.read(made_once(tmp_path_factory, "differential", collect))

@@ -1,15 +1,17 @@
 """The simulated machine that both collectors watch: eight H100s whose values change in phases, some of them failing.
 
 A phase is told by the SM clock of GPU 0, which never fails. While values are being changed it is `BETWEEN`, and a phase
-is announced only when everybody has had the time to read its values, those that accelmetrics reads at a slower pace among
-them.
+is announced only when both have read its values anew, those that accelmetrics reads at a slower pace among them.
 """
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 
 from tests.simulators.nvml import Gpu, Location, NvmlSimulator, Process, Ret
+from tests.support.waiting import wait_for
 
 GPUS = 8
 BETWEEN = 500
@@ -18,14 +20,12 @@ MARKER = "gpu.0.smClock"
 
 INTERVAL = 0.25
 """Seconds between two readings of either collector. W&B takes GPM samples at least 0.2 s apart."""
-TICK = 1.5 * INTERVAL
-"""By when a reading that has begun is over."""
 SETTLE = 1.3
-"""What is read once a second has been read anew after so many seconds."""
+"""What is read once a second has been read anew by the first reading after so many seconds."""
 SETTLE_LIMITS = 10.5
 """The same for power limits and ECC counters, which are read every 10 s: they change in phase LIMITED alone."""
-HOLD = 6 * INTERVAL
-"""How long a phase lasts after its announcement."""
+HOLD = 5
+"""Readings of either collector in a phase. W&B gives GPM in some of them only."""
 
 HEALTHY, BUSY, FAILING, RECOVERED, LIMITED = range(5)
 
@@ -54,17 +54,46 @@ def announce(simulator: NvmlSimulator, marker: int) -> None:
     simulator.gpu[0].set(clock_sm=marker)
 
 
-def play(simulator: NvmlSimulator) -> None:
-    """Goes through the phases."""
+class Collectors:
+    """How far both have come: W&B by a call that it alone makes at each reading, accelmetrics by the lines of its output."""
+
+    def __init__(self, simulator: NvmlSimulator, ours: Path) -> None:
+        self._simulator = simulator
+        self._file = ours
+        self._read = 0
+        self._lines: list[str] = [""]
+
+    def wait_for_readings(self, count: int, after: float = 0.0) -> None:
+        """Wait until both have made so many readings from now on, and accelmetrics one after a time on the wall clock."""
+        wandb, ours = self._wandb(), self._ours()
+        wait_for(lambda: self._wandb() >= wandb + count and self._ours() >= ours + count, 120)
+        wait_for(lambda: self._ours() and json.loads(self._lines[-2])["time"] > after, 120)
+
+    def _wandb(self) -> int:
+        return self._simulator.calls().get(("nvmlDeviceGetHandleByIndex_v2", 0), 0)
+
+    def _ours(self) -> int:
+        """The complete lines of the output so far."""
+        with self._file.open() as file:
+            file.seek(self._read)
+            first, *others = file.read().split("\n")
+            self._read = file.tell()
+        self._lines[-1] += first
+        self._lines += others
+        return len(self._lines) - 1
+
+
+def play(simulator: NvmlSimulator, collectors: Collectors) -> None:
+    """Goes through the phases. Two readings are over when two more have begun."""
     for phase in (HEALTHY, BUSY, FAILING, RECOVERED, LIMITED):
         announce(simulator, BETWEEN)
-        time.sleep(TICK)
+        collectors.wait_for_readings(2)
         _change(simulator, phase)
         if phase == FAILING:
             fail(simulator)
-        time.sleep(SETTLE_LIMITS if phase == LIMITED else SETTLE)
+        collectors.wait_for_readings(2, time.time() + (SETTLE_LIMITS if phase == LIMITED else SETTLE))
         announce(simulator, FIRST + phase)
-        time.sleep(HOLD)
+        collectors.wait_for_readings(HOLD)
     announce(simulator, BETWEEN)
 
 

@@ -39,8 +39,8 @@ class Streams(NamedTuple):
     ours: list[Record]
 
 
-def collect(python: Path, directory: Path) -> Streams:
-    """Plays all phases to both collectors."""
+def collect(python: Path, directory: Path) -> None:
+    """Plays all phases to both collectors and leaves what they said in a directory."""
     with NvmlSimulator(machine.GPUS) as simulator, _started(_wandb(python, directory), simulator) as wandb:
         assert wandb.stdout is not None
         facts = json.loads(wandb.stdout.readline() or "{}")
@@ -49,10 +49,16 @@ def collect(python: Path, directory: Path) -> Streams:
         with (directory / "ours.jsonl").open("w") as output:
             ours = [sys.executable, "-m", "tests.differential.collect_ours", str(facts["pid"]), str(machine.INTERVAL)]
             with _started(ours, simulator, output):
-                simulator.wait_for("nvmlDeviceGetPowerUsage", 0, count=6, timeout=20)
+                collectors = machine.Collectors(simulator, directory / "ours.jsonl")
+                collectors.wait_for_readings(3)
                 talk()
-                machine.play(simulator)
-    return Streams(_read_wandb(python, facts["file"]), list(map(_record, (directory / "ours.jsonl").read_text().splitlines())))
+                machine.play(simulator, collectors)
+    (directory / "wandb.jsonl").write_text(_read_wandb(python, facts["file"]))
+
+
+def read(directory: Path) -> Streams:
+    """What both said."""
+    return Streams(*(list(map(_record, (directory / name).read_text().splitlines())) for name in ("wandb.jsonl", "ours.jsonl")))
 
 
 def talk(datagrams: int = 64) -> None:
@@ -83,17 +89,16 @@ def _started(command: list[str], simulator: NvmlSimulator, output: int | IO[str]
     ):
         try:
             yield program
-            program.communicate(timeout=30)
+            program.communicate(timeout=120)
         finally:
             program.kill()
         errors.seek(0)
         assert program.returncode == 0, f"{command} ended with {program.returncode}: {errors.read()[-4000:]}"
 
 
-def _read_wandb(python: Path, file: str) -> list[Record]:
+def _read_wandb(python: Path, file: str) -> str:
     command = [str(python), str(HERE / "read_wandb.py"), file]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    return list(map(_record, done.stdout.splitlines()))
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
 def _record(line: str) -> Record:

@@ -24,9 +24,9 @@ def simulator() -> None:
     ("measure", "least", "most"),
     [
         (readings.against_bare, 0.05, 50),
-        (readings.beside_busy_thread, 0, 2000),
+        (readings.beside_busy_thread, 0, 10_000),
         (readings.calls, 5, 20),
-        (starting.starting, -20, 500),
+        (starting.starting, -2000, 5000),
         (steady.memory, -1, 32),
     ],
 )

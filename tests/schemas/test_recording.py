@@ -321,9 +321,9 @@ def test_reading_is_quick(tmp_path: Path) -> None:
     path.write_bytes(line * 60)
 
     def cost(work: Any) -> float:
-        begin = time.perf_counter()
+        begin = time.thread_time()
         work()
-        return time.perf_counter() - begin
+        return time.thread_time() - begin
 
     quick = min(cost(lambda: list(read_records(path))) for _ in range(5))
     whole = min(cost(lambda: [Snapshot.from_json(line) for _ in range(60)]) for _ in range(5))
