@@ -306,6 +306,17 @@ def test_a_broken_limit_is_a_parse_error_and_costs_its_own_keys(tree: HostTree) 
     assert watch.reason("proc.cpu.throttledPercent") == "parse_error"
 
 
+def test_a_limit_that_was_broken_for_a_while_loses_nothing_that_was_throttled(tree: HostTree) -> None:
+    tree.cgroup("/job")
+    tree.level("/job", cpu_max="50000 100000", cpu_stat="nr_periods 100\nnr_throttled 10")
+    watch = tree.reader()
+    watch.read()
+    tree.level("/job", cpu_max="rubbish")
+    assert "proc.cpu.throttledPercent" not in watch.read(1.0)
+    tree.level("/job", cpu_max="50000 100000", cpu_stat="nr_periods 120\nnr_throttled 15")
+    assert watch.read(1.0)["proc.cpu.throttledPercent"] == pytest.approx(25.0)
+
+
 def test_a_process_that_ended_is_not_in_use_here_too(tree: HostTree) -> None:
     """Its cgroup's keys say what its other keys say."""
     tree.cgroup("/job")

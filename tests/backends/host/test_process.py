@@ -138,6 +138,13 @@ def test_a_zombie_has_ended(tree: HostTree) -> None:
     assert watch.reason("proc.memory.rssMB") == "not_in_use"
 
 
+def test_a_zombie_at_the_first_reading_has_ended_too(tree: HostTree) -> None:
+    tree.process(PID, state="Z", pages=0)
+    watch = tree.reader()
+    watch.read()
+    assert watch.detail("cpu") == f"process {PID} has ended"
+
+
 def test_a_process_whose_first_thread_ended_lives_on(tree: HostTree) -> None:
     tree.process(PID, state="Z", threads=3)
     assert tree.reader().read()["proc.cpu.threads"] == 3
