@@ -28,7 +28,6 @@ from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 Value = Number | Unavailable
-Record = Mapping[str, Any]
 
 PRINTED = "printed"
 """As a field's unit: the number must have its unit beside it."""
@@ -258,20 +257,26 @@ MEMORY = (
 POWER_SHARE = share("powerPercent", "powerWatts", "enforcedPowerLimitWatts")
 
 
-class FlatRecord(dict[str, object]):
-    """A record by paths in lower case, looked up in any case."""
+class Record:
+    """What a source says of one device, by place: made of a document by :func:`flat`, or a subclass that reads when it is asked."""
 
-    def get(self, place: str, default: object = None) -> object:
-        """What stands at a place."""
-        return super().get(place.lower(), default)
+    def __init__(self, places: Mapping[str, object]) -> None:
+        self._places = places
+
+    def get(self, place: str) -> object:
+        """What stands at a place, in any case; None where there is nothing."""
+        return self._places.get(place.lower())
 
 
-def flat(document: object) -> FlatRecord:
+Printed = Mapping[str, Any] | Record
+
+
+def flat(document: object) -> Record:
     """Make a record of a document: ``{"Memory": {"Used ": 1}}`` has ``memory.used``, a list its positions and itself.
 
     An object with a ``value`` is that value, with its ``unit`` beside it.
     """
-    found = FlatRecord()
+    found: dict[str, object] = {}
     pending: list[tuple[str, object]] = [("", document)]
     for path, value in pending:
         if len(pending) > 100_000:
@@ -286,7 +291,7 @@ def flat(document: object) -> FlatRecord:
                 found[path] = value
         else:
             found[path] = value
-    return found
+    return Record(found)
 
 
 Counters = dict[str, tuple[float, Number, Value]]
@@ -321,7 +326,7 @@ class Table:
         place = f'{self._source} "{_places(row)[0]}"'
         return f"{place}, rise per second" if isinstance(row, Rate) else place
 
-    def read(self, record: Record, counters: Counters, at: float, idle: bool = False) -> dict[str, Value]:
+    def read(self, record: Printed, counters: Counters, at: float, idle: bool = False) -> dict[str, Value]:
         """What stands in a record, by metric; derived rows are left to :meth:`derive`.
 
         Args:
@@ -341,7 +346,7 @@ class Table:
                 found[row.metric] = self._possible(row, self._rate(row, record, counters, at))
         return found
 
-    def value(self, metric: str, record: Record) -> Value:
+    def value(self, metric: str, record: Printed) -> Value:
         """One metric that stands in a record."""
         row = next((row for row in self._rows if row.metric == metric and isinstance(row, Field)), None)
         missing = Unavailable(Reason.NOT_SUPPORTED, f"{self._source} does not give it")
@@ -361,7 +366,7 @@ class Table:
         """Every metric that is read, missing for one reason."""
         return {row.metric: why for row in self._rows if not isinstance(row, Derived)}
 
-    def _field(self, row: Field | Rate, record: Record) -> Value:
+    def _field(self, row: Field | Rate, record: Printed) -> Value:
         metric = self._metrics.get(row.metric)
         target = metric.unit if metric is not None and isinstance(row, Field) else _first_unit(row.unit)
         why: Unavailable | None = None
@@ -377,7 +382,7 @@ class Table:
             why = why or value
         return why or Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives no "{_places(row)[0]}"')
 
-    def _rate(self, row: Rate, record: Record, counters: Counters, at: float) -> Value:
+    def _rate(self, row: Rate, record: Printed, counters: Counters, at: float) -> Value:
         count = self._field(row, record)
         since = self._field(row._replace(where=row.over), record) if row.over else at
         if isinstance(count, Unavailable) or isinstance(since, Unavailable):

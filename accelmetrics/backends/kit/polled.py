@@ -23,7 +23,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import NO_REASONS, Block, Coverage, Detection, Number, Reading, ReadOptions
 from accelmetrics.backends.guard import Outcome, guarded
-from accelmetrics.backends.kit.fields import Counters, Record, Row, Table, Value, flat, text, whole
+from accelmetrics.backends.kit.fields import Counters, Printed, Record, Row, Table, Value, flat, text, whole
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
@@ -46,17 +46,18 @@ class DeviceSample(NamedTuple):
     """One device as a poll found it.
 
     Attributes:
-        record: What the source says of it: a document's object, or what has a ``get`` that reads at the moment it is called.
+        record: What the source says of it: a document's object, or a record that reads when it is asked.
         processes: The processes that use it; None where the source cannot say.
         read_at: When the source took the numbers, on the monotonic clock; None for when the poll ended.
-        check: Called before the record is looked up, by what reads at that moment; raises ``SourceError`` for a device that cannot be read.
+        begin: Called with the list that reports progress before a record that reads is looked up; raises ``SourceError`` for a device
+            that cannot be read.
         machine: Whether this is no device but what belongs to none: the record of the backend's ``machine`` rows.
     """
 
-    record: Record
+    record: Printed
     processes: tuple[DeviceProcess, ...] | None = None
     read_at: float | None = None
-    check: Callable[[], None] | None = None
+    begin: Callable[[list[Any]], None] | None = None
     machine: bool = False
 
 
@@ -288,10 +289,10 @@ class PolledReader:
         place = MACHINE if driver.machine_wide and unit == len(driver.devices) else unit
         samples = [poll.units.get(place) for poll in polls]
         self._require(place, polls, samples)
-        found, read_at = self._values(place, state, polls, samples)
+        found, read_at = self._values(place, state, polls, samples, progress)
         processes = next((sample.processes for sample in samples if sample is not None and sample.processes is not None), None)
         reading = self._reading(state, found, processes, read_at)
-        live = any(sample is not None and sample.check is not None for sample in samples)
+        live = any(sample is not None and sample.begin is not None for sample in samples)
         state.reading = None if live else reading
         return reading
 
@@ -317,7 +318,7 @@ class PolledReader:
         )
 
     def _values(
-        self, unit: int, state: _Unit, polls: Sequence[_Poll], samples: Sequence[DeviceSample | None]
+        self, unit: int, state: _Unit, polls: Sequence[_Poll], samples: Sequence[DeviceSample | None], progress: list[Any]
     ) -> tuple[dict[str, Value], float]:
         """Every metric of a unit by all of its names, each from the first source that has it; and when they were read."""
         clock, sources = self._driver.backend.clock, self._driver.sources
@@ -330,8 +331,8 @@ class PolledReader:
                 values = table.missing(poll.failure.unavailable if poll.failure is not None else absent)
             else:
                 at = poll.finished if sample.read_at is None else sample.read_at
-                if sample.check is not None:
-                    sample.check()
+                if sample.begin is not None:
+                    sample.begin(progress)
                     at = clock.monotonic()
                 values = table.read(sample.record, counters, at, idle=sample.processes == ())
                 read_at = read_at if source.spec.interval else min(read_at, at)
@@ -440,9 +441,7 @@ class _OpenSource:
                 raise self._closed_for
             self._retry_at = now + RETRY
             self._ask = self.spec.connect()
-        for sample in self._ask():
-            record = sample.record
-            samples.append(sample._replace(record=flat(record)) if type(record) is dict else sample)
+        samples.extend(each if isinstance(each.record, Record) else each._replace(record=flat(each.record)) for each in self._ask())
 
     def close(self) -> None:
         """Give the source back; it is opened again by a later poll."""

@@ -11,6 +11,7 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.backends.kit import MEMORY, DeviceSample, Field, PolledBackend, Rate, Source
+from accelmetrics.backends.kit.fields import Record
 from accelmetrics.backends.kit.polled import RETRY, PolledDriver, pci_address
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceProcess
@@ -425,22 +426,22 @@ def test_what_belongs_to_no_device(tool: Tool, clock: FakeClock) -> None:
 def test_a_record_that_reads_is_asked_when_the_device_is_read(clock: FakeClock) -> None:
     """As a directory of files does: one device that cannot be read costs no other."""
 
-    class Files(dict[str, object]):
+    class Files(Record):
         """Counts how often it is asked."""
 
         asked = 0
 
-        def get(self, place: str, default: object = None) -> object:
+        def get(self, place: str) -> object:
             self.asked += place == "power"
-            return super().get(place, default)
+            return super().get(place)
 
-    def asleep() -> None:
+    def asleep(progress: list[Any]) -> None:
         raise SourceError(Reason.SUSPENDED, "it sleeps")
 
     one, other = Files(npu(0)), Files(npu(1))
 
     def connect() -> Any:
-        return lambda: [DeviceSample(one, check=lambda: None), DeviceSample(other, check=asleep)]
+        return lambda: [DeviceSample(one, begin=lambda progress: None), DeviceSample(other, begin=asleep)]
 
     backend = PolledBackend("acme", kind="npu", source="sysfs", connect=connect, fields=FIELDS, identity=IDENTITY, clock=clock)
     reader = backend.open().reader(WATCHING)

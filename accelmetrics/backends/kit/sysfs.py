@@ -1,0 +1,148 @@
+"""Devices that are directories of files, as kernel drivers show them below ``/sys``.
+
+::
+
+    FIELDS = (Field("temp", "device/hwmon/hwmon*/temp1_input", "mC"), Field("smClock", "tt_aiclk", "MHz"))
+    IDENTITY = {"vendor_index": "@number", "pci_bus_id": "@pci", "serial": "tt_serial"}
+    backend = PolledBackend("tenstorrent", kind="npu", source="sysfs", connect=directories("/sys/class/tenstorrent/tenstorrent!*"), …)
+
+A field's place is a path below the device's directory. A file is read when its device is read, through a descriptor that stays open,
+so that a file that hangs costs its own device.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from accelmetrics.backends.kit.fields import Record
+from accelmetrics.backends.kit.polled import Connect, DeviceSample
+from accelmetrics.backends.kit.system import Files, KeptFile, list_directory, reason_of, sysroot
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+SLOW = 9.95
+"""Seconds for which slow files are kept; a little less than ten, so that readings every second find them outdated."""
+ASLEEP = ("suspended", "suspending")
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+
+
+class DeviceDirectory(Record):
+    """One device's files as a record: what stands at a path below its directory, where ``*`` is any part of a name.
+
+    Besides files there are ``@name`` (the directory's own), ``@number`` (at the end of that) and ``@pci`` (the device's address).
+
+    Args:
+        path: The directory.
+        files: Where descriptors are kept.
+        slow: Paths of files that are read every ten seconds only.
+    """
+
+    def __init__(self, path: str, files: Files, slow: Sequence[str] = ()) -> None:
+        self.path = path
+        self._files = files
+        self._slow = frozenset(slow)
+        self._kept: dict[str, KeptFile] = {}
+        self._latest: dict[str, tuple[float, object]] = {}
+        self._progress: list[Any] = []
+
+    def begin(self, progress: list[Any]) -> None:
+        """Prepare for a reading.
+
+        Raises:
+            SourceError: The device is powered down, and a look would wake it (``suspended``).
+        """
+        self._progress = progress
+        for place in ("power/runtime_status", "device/power/runtime_status"):
+            if self._read(place) in ASLEEP:
+                raise SourceError(Reason.SUSPENDED, f"{self.path} is powered down: reading it would wake it")
+
+    def get(self, place: str) -> object:
+        """What stands at a place: text, a reason, or None where there is nothing."""
+        if place.startswith("@"):
+            return self._named(place)
+        if place not in self._slow:
+            return self._read(place)
+        now = time.monotonic()
+        if place not in self._latest or now >= self._latest[place][0]:
+            self._latest[place] = now + SLOW, self._read(place)
+        return self._latest[place][1]
+
+    def _named(self, place: str) -> object:
+        name = self.path.rpartition("/")[2]
+        if place == "@number":
+            return name[len(name.rstrip("0123456789")) :]
+        if place == "@pci":
+            paths = (os.path.realpath(f"{sysroot()}{self.path}{below}") for below in ("/device", ""))
+            return next((last for path in paths if _ADDRESS.fullmatch(last := path.rpartition("/")[2])), None)
+        return name
+
+    def _read(self, place: str) -> str | Unavailable | None:
+        file = self._kept.get(place) or self._find(place)
+        if file is None:
+            return None
+        try:
+            return file.read().decode("utf-8", "replace").strip()
+        except OSError as error:
+            self._kept.pop(place, None)  # hwmon directories get other numbers when a driver comes back
+            why = reason_of(error, place)
+            return None if isinstance(error, FileNotFoundError) else why
+        finally:
+            self._progress.append(place)
+
+    def _find(self, place: str) -> KeptFile | None:
+        paths = [self.path]
+        for part in place.split("/"):
+            below = ((path, list_directory(path) if "*" in part else [part]) for path in paths)
+            paths = [f"{path}/{name}" for path, names in below for name in names if fnmatchcase(name, part)]
+        if not paths:
+            return None
+        self._kept[place] = file = self._files.keep(paths[0])
+        return file
+
+
+class _Directories:
+    """The directories that there are now, as a poll."""
+
+    def __init__(self, pattern: str, drivers: Sequence[str], slow: Sequence[str]) -> None:
+        self._parent, _, self._pattern = pattern.rpartition("/")
+        self._drivers = drivers
+        self._slow = slow
+        self._files = Files()
+        self._known: dict[str, DeviceDirectory] = {}
+
+    def __call__(self) -> Iterable[DeviceSample]:
+        names = [name for name in list_directory(self._parent) if fnmatchcase(name, self._pattern)]
+        paths = [path for path in (f"{self._parent}/{name}" for name in names) if not self._drivers or _driver(path) in self._drivers]
+        self._known = {path: self._known.get(path) or DeviceDirectory(path, self._files, self._slow) for path in paths}
+        return [DeviceSample(device, begin=device.begin) for device in self._known.values()]
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        self._files.close()
+
+
+def _driver(path: str) -> str:
+    """The kernel driver that a directory's device is bound to; empty when it is bound to none."""
+    for below in ("/device/driver", "/driver"):
+        try:
+            return os.readlink(f"{sysroot()}{path}{below}").rpartition("/")[2]  # noqa: PTH115 - the link's text is wanted
+        except OSError:
+            continue
+    return ""
+
+
+def directories(pattern: str, *, drivers: Sequence[str] = (), slow: Sequence[str] = ()) -> Connect:
+    """Connect a polled backend to directories below ``/sys``, one a device.
+
+    Args:
+        pattern: Their path, with ``*`` in the last part: ``/sys/class/drm/card*``.
+        drivers: Kernel drivers, of which one must drive the device; any when empty.
+        slow: Paths of files that change rarely and are read every ten seconds.
+    """
+    return lambda: _Directories(pattern, drivers, slow)
