@@ -11,7 +11,7 @@ from accelmetrics.monitor.energy import Energy
 from accelmetrics.monitor.folding import Folder
 from accelmetrics.monitor.rows import Block, Layout, RowMaker
 from accelmetrics.monitor.summary import Summary
-from accelmetrics.schemas.metric import DEVICE_KINDS
+from accelmetrics.schemas.metric import is_host_key
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION
@@ -291,7 +291,7 @@ def _together(streams: list[_Stream], work: _Efficiency) -> Report:
         sum(stream.repeated for stream in streams),
         tuple(sorted(gap for stream in streams for gap in stream.gaps)),
         tuple(devices),
-        {key: held.summary() for key, held in streams[0].folder.metrics.items() if key.partition(".")[0] not in DEVICE_KINDS},
+        {key: held.summary() for key, held in streams[0].folder.metrics.items() if is_host_key(key)},
         work.result(),
     )
 

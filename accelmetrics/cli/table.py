@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from accelmetrics.cli.layout import GAP, aligned, clipped, packed
 from accelmetrics.cli.units import quantity, seconds
 from accelmetrics.schemas.catalogue import SECTIONS, resolve
-from accelmetrics.schemas.metric import DEVICE_KINDS
+from accelmetrics.schemas.metric import split_key
 from accelmetrics.schemas.vitals import printable
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 OTHER = ("", "Other")
 """The section of keys that the catalogue does not have: a plug-in's."""
 INDENT = "  "
-_DEVICE_NUMBER = re.compile(rf"^((?:{'|'.join(DEVICE_KINDS)})\.)\d+(\.)")
 
 SectionName = tuple[str, str]
 
@@ -49,6 +47,13 @@ def render(snapshot: Snapshot, width: int) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
+def _of_any(key: str) -> str:
+    """A device's key with its number left open, for what several devices lack: ``gpu.*.fanSpeed``."""
+    device, name = split_key(key)
+    kind, _, instance = device.partition(".")
+    return f"{kind}.*{instance[len(instance.partition('.')[0]) :]}.{name}" if device and not key.startswith(f"{kind}.process.") else key
+
+
 def _identity(row: Metric) -> str:
     return row.key
 
@@ -65,7 +70,7 @@ def _cell(home: dict[str, SectionName], devices: Sequence[str], key: str, value:
     if not row.device_part:
         return _Cell(home[row.key], "", key, quantity(value, row.unit))
     kind = row.device_part.partition(".")[0]
-    return _Cell(home[row.key], f"{kind}.{sighting.instance}", row.name, quantity(value, row.unit))
+    return _Cell(home[sighting.listed.key], f"{kind}.{sighting.instance}", row.name, quantity(value, row.unit))
 
 
 def _devices(snapshot: Snapshot, width: int) -> list[str]:
@@ -117,7 +122,7 @@ def _missing(snapshot: Snapshot, width: int) -> list[str]:
     """By reason: how many keys, and which as far as there is room."""
     keys: dict[str, list[str]] = {}
     for key, why in snapshot.unavailable.items():
-        keys.setdefault(str(why.reason), []).append(_DEVICE_NUMBER.sub(r"\1*\2", key) if len(snapshot.identities) > 1 else key)
+        keys.setdefault(str(why.reason), []).append(_of_any(key) if len(snapshot.identities) > 1 else key)
     if not keys:
         return []
     rows = [(reason, str(len(listed)), ", ".join(dict.fromkeys(listed))) for reason, listed in keys.items()]

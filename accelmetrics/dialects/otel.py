@@ -15,7 +15,7 @@ from accelmetrics.dialects.contract import NO_LABELS, Number, Point
 from accelmetrics.dialects.otel_devices import attributes, states
 from accelmetrics.dialects.series import Scale, device_of, filled, scale_of, series
 from accelmetrics.schemas.catalogue import CATALOGUE, resolve
-from accelmetrics.schemas.metric import DEVICE_KINDS, PARTITION, Kind, Metric, field_of, split_series
+from accelmetrics.schemas.metric import Kind, Metric, field_of, split_key, split_series
 from accelmetrics.schemas.record import MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -41,7 +41,6 @@ UNITS = {"%": "1", "MiBy": "By", "GiBy": "By", "MHz": "Hz", "us": "s", "Mbit/s":
 UNITS_BY_NAME = {"hw.errors": "{error}", "process.thread.count": "{thread}"}
 """Units that the conventions give to plain numbers."""
 
-_DEVICE_KEY = re.compile(rf"(?P<device>(?:{'|'.join(DEVICE_KINDS)})\.\d+(?:\.{PARTITION}\.\d+)?)\.(?P<name>.+)")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
 
 
@@ -151,8 +150,8 @@ def series_of(key: str) -> Series | None:
 
 def _unlisted(key: str) -> Series | None:
     """A key of a device that is not in the catalogue, since only a plug-in knows it."""
-    found = _DEVICE_KEY.fullmatch(key)
-    return Series(f"accel.{field_of(found['name'])}", {}, found["device"]) if found else None
+    device, name = split_key(key)
+    return Series(f"accel.{field_of(name)}", {}, device) if device else None
 
 
 @cache

@@ -75,7 +75,7 @@ class DeviceEntry(_Part):
     """A device: who it is, and where it stands."""
 
     key: Key = Field(description="What the keys of its metrics begin with: gpu.0.")
-    kind: DeviceKind = Field(description="The first word of its key.")
+    kind: DeviceKind = Field(description="The first word of its key.", pattern="^[a-z][a-z0-9]*$")
     vendor: str = Field(description="The vendor in one lower-case word.")
     index: int = Field(ge=0, description="The number in its key.")
     vendor_index: int = Field(description="The vendor's own number for it.")

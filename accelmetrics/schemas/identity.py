@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-DeviceKind = Literal["gpu", "tpu", "trn", "ipu", "npu", "hpu"]
+DeviceKind = str
+"""The first word of a device's keys: ``gpu``, ``tpu``, ``trn``, ``ipu``, ``npu``, ``hpu``; another word from another package."""
 Status = Literal["ok", "absent", "degraded", "failed", "timed_out"]
 
 

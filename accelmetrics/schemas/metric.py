@@ -1,6 +1,7 @@
 """One row of the catalogue: everything that is known about one metric, in one place."""
 
 # Annotations are evaluated here: a named tuple whose annotations are strings takes a millisecond longer to make.
+import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
@@ -9,13 +10,18 @@ Unit = Literal["%", "1", "By", "MiBy", "GiBy", "By/s", "W", "J", "Cel", "MHz", "
 Kind = Literal["gauge", "counter"]
 
 DEVICE_KINDS = ("gpu", "tpu", "trn", "ipu", "npu", "hpu")
-"""The first words of device keys. A number after any other word (``cpu.3.cpu_percent``) is not a device's."""
+"""The first words of device keys that built-in backends give; those of other packages may have any other."""
 
 PROGRAM_WORDS = ("torch",)
 """The first words of keys that the watched program itself gives."""
 
 PARTITION = "mig"
 """The word between a device's key and the number of its partition: ``gpu.0.mig.1``."""
+
+_NO_DEVICES = ("cpu", "disk", *PROGRAM_WORDS)
+"""Words after which a number is not a device's: ``cpu.3.cpu_percent``."""
+_NUMBER = r"(?:[0-9]+|{i})"
+_DEVICE_KEY = re.compile(rf"([a-z][a-z0-9]*)\.(?:process\.)?({_NUMBER}(?:\.{PARTITION}\.{_NUMBER})?)\.(.+)", re.DOTALL)
 
 # A plain dict, not a mapping proxy: rows of a plug-in travel through pickle to a child process.
 NOTHING: Mapping[str, str] = {}
@@ -83,7 +89,7 @@ class Metric(NamedTuple):
     @property
     def of_host(self) -> bool:
         """Whether it is the host's: not a device's, nor of all devices of a kind (``tpu.grpcTcpMinRtt.meanUs``), nor the program's."""
-        return not self.device_part and self.key.partition(".")[0] not in (*DEVICE_KINDS, *PROGRAM_WORDS)
+        return not self.device_part and is_host_key(self.key)
 
     @property
     def templated(self) -> bool:
@@ -95,7 +101,18 @@ def name_of(template: str) -> str:
     """Strip the device part of a key template, if it has one."""
     head, found, name = template.partition(".{i}.")
     kind, _, rest = head.partition(".")
-    return name if found and kind in DEVICE_KINDS and rest in ("", "process") else template
+    return name if found and kind not in _NO_DEVICES and rest in ("", "process") else template
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """Split the key or the template of a metric into its device, or partition, and its name; no device where it belongs to none."""
+    found = _DEVICE_KEY.fullmatch(key)
+    return (f"{found[1]}.{found[2]}", found[3]) if found and found[1] not in _NO_DEVICES else ("", key)
+
+
+def is_host_key(key: str) -> bool:
+    """Whether a key is the host's: not a device's, nor of all devices of a kind, nor the program's."""
+    return key.partition(".")[0] not in (*DEVICE_KINDS, *PROGRAM_WORDS) and not split_key(key)[0]
 
 
 def field_of(name: str) -> str:

@@ -118,7 +118,8 @@ def _begun(line: bytes) -> bool:
 def _lines(path: Path) -> Iterator[bytes]:
     """The lines with their ends; the last may have none."""
     with _opened(path) as file:
-        zipped = file.read(len(_GZIP)) == _GZIP
+        beginning = file.read(len(_GZIP))
+        zipped = beginning != b"" and _GZIP.startswith(beginning)
         file.seek(0)
         chunks = iter(lambda: file.read(_CHUNK), b"")
         yield from _split(_unzipped(chunks) if zipped else chunks)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from accelmetrics.schemas.catalogue import expected_keys, expected_names, resolve
 from accelmetrics.schemas.document import Document, describe
 from accelmetrics.schemas.errors import DocumentError
-from accelmetrics.schemas.metric import DEVICE_KINDS, PARTITION, Metric
+from accelmetrics.schemas.metric import Metric, split_key
 from accelmetrics.schemas.metrics_models import DEVICE_MODELS
 from accelmetrics.schemas.models import Model
 from accelmetrics.schemas.published import published
@@ -73,19 +73,9 @@ def _place_findings(snapshot: Snapshot) -> Iterator[str]:
     """Keys that name a device which is not listed."""
     listed = {place.key for place in snapshot.identities}
     for key in (*snapshot.metrics, *snapshot.unavailable):
-        device = _device_of(key)
+        device = split_key(key)[0]
         if device and device not in listed:
             yield f"{key} names a device that is not listed"
-
-
-def _device_of(key: str) -> str:
-    """The key of the device, or partition, that a metric's key names; empty where it names none."""
-    kind, *rest = key.split(".")
-    rest = rest[1:] if rest[:1] == ["process"] else rest
-    if kind not in DEVICE_KINDS or not rest or not rest[0].isdecimal():
-        return ""
-    partition = rest[1:2] == [PARTITION] and len(rest) > 2
-    return ".".join((kind, *rest[: 3 if partition else 1]))
 
 
 def _owed_findings(snapshot: Snapshot) -> Iterator[str]:
@@ -141,9 +131,12 @@ def _shown(view: Model) -> dict[str, Any]:
 
 def _own_names(device: Device) -> dict[str, int | float]:
     """A device's values under the catalogue's own spellings; those of its links have no attributes of their own."""
-    kind = device.kind if device.kind in DEVICE_MODELS else "gpu"
-    sightings = {name: resolve(f"{kind}.0.{name}") for name in device.values}
-    return {name: device.values[name] for name, sighting in sightings.items() if sighting and not (sighting.alias or sighting.link)}
+    sightings = {name: resolve(f"{device.kind}.0.{name}") for name in device.values}
+    return {
+        sighting.listed.name: device.values[name]
+        for name, sighting in sightings.items()
+        if sighting and sighting.listed.key.partition(".")[0] in DEVICE_MODELS and not (sighting.alias or sighting.link)
+    }
 
 
 def _host_flat(metrics: Mapping[str, int | float]) -> dict[str, int | float]:

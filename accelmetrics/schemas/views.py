@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import ValidationError
 
-from accelmetrics.schemas.catalogue import resolve
+from accelmetrics.schemas.catalogue import NEUTRAL_NAMES, resolve
 from accelmetrics.schemas.catalogue.host import INSTANCES
-from accelmetrics.schemas.metric import DEVICE_KINDS
+from accelmetrics.schemas.metric import is_host_key
 from accelmetrics.schemas.metrics_models import (
     DEVICE_MODELS,
     CpuMetrics,
@@ -35,7 +35,10 @@ _INSTANCE_MODELS: dict[str, type[Model]] = {
 
 def device_metrics(kind: str, values: Values) -> DeviceMetrics:
     """The view of a device's values by name. A kind without rows of its own is seen through the names GPUs have."""
-    return cast("DeviceMetrics", _view(DEVICE_MODELS.get(kind, GpuMetrics), values))
+    model = DEVICE_MODELS.get(kind)
+    if model is None:
+        values = {**values, **{name: values[spelled] for name, spelled in NEUTRAL_NAMES.items() if spelled in values}}
+    return cast("DeviceMetrics", _view(model or GpuMetrics, values))
 
 
 def process_metrics(values: Values) -> GpuProcessMetrics:
@@ -48,7 +51,7 @@ def host_metrics(metrics: Values) -> HostMetrics:
     plain: dict[str, Any] = {}
     instances: dict[str, dict[Any, dict[str, int | float]]] = {}
     for key, value in metrics.items():
-        if key.partition(".")[0] not in DEVICE_KINDS:
+        if is_host_key(key):
             _place(key, value, plain, instances)
     for name, found in instances.items():
         plain[name] = {number: _view(_INSTANCE_MODELS[name], values) for number, values in found.items()}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
-UTILIZATION = ("gpu", "dutyCycle", "tensorcoreUtilization", "neuroncore_utilization", "ipu utilisation (%)")
+UTILIZATION = ("gpu", "utilization", "dutyCycle", "tensorcoreUtilization", "neuroncore_utilization", "ipu utilisation (%)")
 MEMORY_PERCENT = ("memoryAllocated", "hbmMemoryUsage")
 MEMORY_USED = ("memoryAllocatedBytes", "hbmCapacityUsage")
 MEMORY_TOTAL = ("memoryTotalBytes", "hbmCapacityTotal")

@@ -365,3 +365,20 @@ def test_importing_the_catalogue_and_the_snapshot_loads_nothing_heavy() -> None:
 
 def test_public_names_exist() -> None:
     assert all(hasattr(catalogue, name) for name in catalogue.__all__)
+
+
+def test_kinds_without_rows_of_their_own_have_those_of_gpus() -> None:
+    for key, template in (
+        ("npu.3.powerWatts", "npu.{i}.powerWatts"),
+        ("hpu.0.memoryAllocatedBytes", "hpu.{i}.memoryAllocatedBytes"),
+        ("dpu.1.utilization", "dpu.{i}.utilization"),
+        ("npu.process.0.memoryAllocated", "npu.process.{i}.memoryAllocated"),
+        ("npu.0.unCorrectedMemoryErrors", "npu.{i}.uncorrectedMemoryErrors"),
+    ):
+        found = resolve(key)
+        assert found is not None
+        assert found.row.key == template
+        assert found.listed in CATALOGUE
+        assert found.row._replace(key=found.listed.key, aliases=found.listed.aliases) == found.listed
+    for key in ("npu.0.wafers", "npu.0.gpu", "tpu.0.powerWatts", "gpu.0.utilization", "cpu.0.powerWatts", "npu.x.powerWatts"):
+        assert resolve(key) is None

@@ -13,7 +13,7 @@ from accelmetrics.schemas.vitals import Vitals, first, processors, vitals
 from accelmetrics.testing import FakeBackend
 from tests.records import snapshot
 
-KINDS = ("gpu", "tpu", "trn", "ipu")
+KINDS = ("gpu", "tpu", "trn", "ipu", "npu")
 
 
 def taken(key: str, identity: DeviceIdentity, **values: float) -> Vitals:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Number
-from accelmetrics.schemas.catalogue import match
+from accelmetrics.schemas.catalogue import CATALOGUE, match
 from accelmetrics.schemas.errors import UnknownNameError
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -440,11 +440,9 @@ def _first_unit(unit: str) -> str:
 
 
 def _metric(name: str, kind: str, own: Sequence[Metric]) -> Metric:
-    row = next((row for row in own if row.name == name), None)
-    for head in (f"{kind}.0.", "gpu.0.") if kind else ("",):
-        row = row or match(f"{head}{name}")
+    row = next((row for row in own if row.name == name), None) or match(f"{kind}.0.{name}" if kind else name)
     if row is None:
-        raise UnknownNameError("metric", name, (row.name for row in own))
+        raise UnknownNameError("metric", name, (row.name for row in (*own, *CATALOGUE)))
     return row
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from typing import NamedTuple
 
 from accelmetrics.schemas.catalogue import apple, gpu, gpu_links, gpu_process, gpu_profiling, host, ipu, neuron, torch, tpu
-from accelmetrics.schemas.metric import DEVICE_KINDS, PARTITION, Metric
+from accelmetrics.schemas.metric import Metric, split_key
 
 __all__ = ["CATALOGUE", "SECTIONS", "KeyMatch", "Section", "expected_keys", "expected_names", "find", "match", "resolve", "rows_for"]
 
@@ -74,12 +74,14 @@ class KeyMatch(NamedTuple):
             ``disk./.usageGB``; empty without one.
         alias: Whether the key is another spelling of the row's own.
         link: What stands at a second placeholder: ``7`` in ``gpu.3.nvlink.7.state``.
+        listed: The catalogue's own row; ``row`` is made of it for a kind of device that has no rows of its own.
     """
 
     row: Metric
     instance: str
     alias: bool
-    link: str = ""
+    link: str
+    listed: Metric
 
 
 class _Index(NamedTuple):
@@ -141,35 +143,50 @@ def resolve(key: str) -> KeyMatch | None:
     """Recognise a concrete key (``gpu.3.powerWatts``) or a template, under any of its spellings; None when it is unknown."""
     index = _index()
     if plain := index.plain.get(key):
-        return KeyMatch(plain[0], "", plain[1])
+        return KeyMatch(plain[0], "", plain[1], "", plain[0])
     return _resolve_device(index, key) or _resolve_template(index, key)
 
 
 def _resolve_device(index: _Index, key: str) -> KeyMatch | None:
-    kind, _, rest = key.partition(".")
-    if kind not in DEVICE_KINDS:
+    device, name = split_key(key)
+    kind, _, instance = device.partition(".")
+    if not device:
         return None
-    number, _, name = rest.partition(".")
-    if number == "process":
-        kind = f"{kind}.process"
-        number, _, name = name.partition(".")
-    elif name.startswith(_OF_PARTITION):
-        number, name = _split_partition(number, name)
-    names = index.by_device_part.get(kind, {})
+    names = _rows_of(f"{kind}.process" if key.startswith(f"{kind}.process.") else kind)
     found, link = names.get(name), ""
     if found is None:
         name, link = _split_link(name)
         found = names.get(name)
-    return KeyMatch(found[0], number, found[1], link) if found and _are_numbers(number) else None
+    return KeyMatch(found[0], instance, found[1], link, found[2]) if found else None
 
 
-_OF_PARTITION = f"{PARTITION}."
+@cache
+def _rows_of(part: str) -> dict[str, tuple[Metric, bool, Metric]]:
+    """By name, the rows of a kind of device: its own, or those of GPUs, which mean the same on every accelerator."""
+    own = _index().by_device_part.get(part)
+    if own is not None:
+        return {name: (row, alias, row) for name, (row, alias) in own.items()}
+    kind, _, process = part.partition(".")
+    rows = _index().by_device_part["gpu.process" if process else "gpu"]
+    return {NEUTRAL_NAMES.get(name, name): (row_for(kind, row), alias, row) for name, (row, alias) in rows.items()}
 
 
-def _split_partition(number: str, name: str) -> tuple[str, str]:
-    """``mig.1.smActive`` of device 0 is ``smActive`` of ``0.mig.1``."""
-    partition, _, rest = name.removeprefix(_OF_PARTITION).partition(".")
-    return f"{number}.{PARTITION}.{partition}", rest
+NEUTRAL_NAMES = {"gpu": "utilization"}
+"""Names that say which kind of device they are about, and what they are on devices of other kinds."""
+
+
+def has_own_rows(kind: str) -> bool:
+    """Whether a kind of device has rows of its own. Devices of other kinds have those of GPUs."""
+    return kind in _index().by_device_part
+
+
+def row_for(kind: str, row: Metric) -> Metric:
+    """A GPU's row as devices of another kind have it, if they have no rows of their own; any other row unchanged."""
+    if row.key.partition(".")[0] != "gpu" or has_own_rows(kind):
+        return row
+    head = row.key.removesuffix(row.name).replace("gpu", kind, 1)
+    aliases = tuple(alias.replace("gpu", kind, 1) for alias in row.aliases)
+    return row._replace(key=head + NEUTRAL_NAMES.get(row.name, row.name), aliases=aliases)
 
 
 def _split_link(name: str) -> tuple[str, str]:
@@ -179,16 +196,11 @@ def _split_link(name: str) -> tuple[str, str]:
     return (f"{head}.{{link}}.{last}", link) if _is_number(link) or link == "{link}" else (name, "")
 
 
-def _are_numbers(instance: str) -> bool:
-    """A device's number, or that of a partition below it."""
-    return all(_is_number(number) for number in instance.split(f".{PARTITION}."))
-
-
 def _resolve_template(index: _Index, key: str) -> KeyMatch | None:
     for prefix, suffix, numbered, row, alias in index.templates:
         instance = key[len(prefix) : len(key) - len(suffix)]
         if instance and key == f"{prefix}{instance}{suffix}" and (not numbered or _is_number(instance)):
-            return KeyMatch(row, instance, alias)
+            return KeyMatch(row, instance, alias, "", row)
     return None
 
 

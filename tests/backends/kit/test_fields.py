@@ -114,11 +114,11 @@ def test_a_record_is_looked_up_by_paths_in_any_case() -> None:
     document = {"Power Readings": {"Power Draw ": "120W"}, "cores": [{"util": 5}, {"util": 7}], "GPU use (%)": "9"}
     rows = (
         Field("powerWatts", "power readings.power draw"),
-        Field("gpu", ("nothing", "GPU use (%)"), "%"),
+        Field("utilization", ("nothing", "GPU use (%)"), "%"),
         Field("memory", "cores", convert=lambda cores: sum(core["util"] for core in cores) / len(cores)),
         Field("temp", "cores.1.util", "C"),
     )
-    assert read(rows, document) == {"powerWatts": 120, "gpu": 9, "memory": 6.0, "temp": 7}
+    assert read(rows, document) == {"powerWatts": 120, "utilization": 9, "memory": 6.0, "temp": 7}
 
 
 def test_a_value_with_its_unit_beside_it_is_one_value() -> None:
@@ -137,7 +137,7 @@ def test_a_place_without_a_value_makes_way_and_one_with_a_wrong_value_does_not()
 
 @pytest.mark.parametrize(
     ("metric", "said", "unit"),
-    [("gpu", 101, "%"), ("temp", 65535, "C"), ("temp", -273, "C"), ("powerWatts", 4294.967295, "W"), ("smClock", 65535, "MHz")],
+    [("utilization", 101, "%"), ("temp", 65535, "C"), ("temp", -273, "C"), ("powerWatts", 4294.967295, "W"), ("smClock", 65535, "MHz")],
 )
 def test_what_is_impossible_is_invalid(metric: str, said: float, unit: str) -> None:
     assert reason_of(read((Field(metric, "x", unit),), {"x": said})[metric]) == Reason.INVALID_VALUE
@@ -168,10 +168,10 @@ def test_every_spelling_is_given() -> None:
 
 
 def test_what_only_a_running_program_has() -> None:
-    row = Field("gpu", "util", "%", in_use=True)
-    assert reason_of(read((row,), {}, idle=True)["gpu"]) == Reason.NOT_IN_USE
-    assert reason_of(read((row,), {}, idle=False)["gpu"]) == Reason.NOT_SUPPORTED
-    assert read((row,), {"util": 0}, idle=True) == {"gpu": 0}
+    row = Field("utilization", "util", "%", in_use=True)
+    assert reason_of(read((row,), {}, idle=True)["utilization"]) == Reason.NOT_IN_USE
+    assert reason_of(read((row,), {}, idle=False)["utilization"]) == Reason.NOT_SUPPORTED
+    assert read((row,), {"util": 0}, idle=True) == {"utilization": 0}
 
 
 def test_shares_and_rests() -> None:
@@ -224,18 +224,20 @@ def rates(row: Rate, *readings: tuple[float, dict[str, object]]) -> list[Value]:
 
 
 def test_a_rate_needs_two_readings() -> None:
-    first, second, third = rates(Rate("gpu", "busy", "us"), (10.0, {"busy": 0}), (12.0, {"busy": 500_000}), (13.0, {"busy": 1_500_000}))
+    first, second, third = rates(
+        Rate("utilization", "busy", "us"), (10.0, {"busy": 0}), (12.0, {"busy": 500_000}), (13.0, {"busy": 1_500_000})
+    )
     assert reason_of(first) == Reason.NEEDS_INTERVAL
     assert (second, third) == (25.0, 100)
 
 
 def test_energy_gives_power_and_a_share_of_idle_time_the_rest() -> None:
     assert rates(Rate("powerWatts", "energy", "uJ"), (0.0, {"energy": 0}), (2.0, {"energy": 300_000_000}))[1] == 150.0
-    assert rates(Rate("gpu", "rc6", "ms", idle=True), (0.0, {"rc6": 0}), (2.0, {"rc6": 1500}))[1] == pytest.approx(25.0)
+    assert rates(Rate("utilization", "rc6", "ms", idle=True), (0.0, {"rc6": 0}), (2.0, {"rc6": 1500}))[1] == pytest.approx(25.0)
 
 
 def test_one_counter_over_another() -> None:
-    row = Rate("gpu", "cycles", "1", over="total")
+    row = Rate("utilization", "cycles", "1", over="total")
     assert rates(row, (0.0, {"cycles": 0, "total": 0}), (1.0, {"cycles": 30, "total": 40}))[1] == 75.0
 
 
@@ -249,17 +251,17 @@ def test_a_counter_that_falls_has_wrapped_or_started_anew() -> None:
 
 
 def test_the_same_reading_gives_the_same_rate_and_a_pace_holds_it() -> None:
-    row = Rate("gpu", "busy", "ms", pace=1.0)
+    row = Rate("utilization", "busy", "ms", pace=1.0)
     told = rates(row, (0.0, {"busy": 0}), (1.0, {"busy": 100}), (1.0, {"busy": 100}), (1.5, {"busy": 600}), (2.0, {"busy": 600}))
     assert told[1:] == [10.0, 10.0, 10.0, 50.0]
 
 
 def test_a_counter_that_is_missing_for_a_while_begins_again() -> None:
-    told = rates(Rate("gpu", "busy", "ms"), (0.0, {"busy": 0}), (1.0, {}), (2.0, {"busy": 900}), (3.0, {"busy": 1000}))
+    told = rates(Rate("utilization", "busy", "ms"), (0.0, {"busy": 0}), (1.0, {}), (2.0, {"busy": 900}), (3.0, {"busy": 1000}))
     assert [reason_of(value) for value in told[:3]] == [Reason.NEEDS_INTERVAL, Reason.NOT_SUPPORTED, Reason.NEEDS_INTERVAL]
     assert told[3] == pytest.approx(10.0)
 
 
 def test_a_little_more_than_the_whole_is_the_whole() -> None:
-    assert rates(Rate("gpu", "busy", "ms"), (0.0, {"busy": 0}), (1.0, {"busy": 1010}))[1] == 100
-    assert reason_of(rates(Rate("gpu", "busy", "ms"), (0.0, {"busy": 0}), (1.0, {"busy": 5000}))[1]) == Reason.INVALID_VALUE
+    assert rates(Rate("utilization", "busy", "ms"), (0.0, {"busy": 0}), (1.0, {"busy": 1010}))[1] == 100
+    assert reason_of(rates(Rate("utilization", "busy", "ms"), (0.0, {"busy": 0}), (1.0, {"busy": 5000}))[1]) == Reason.INVALID_VALUE
