@@ -48,24 +48,23 @@ if TYPE_CHECKING:
     from accelmetrics.backends.kit.sysfs import directories as directories
     from accelmetrics.backends.kit.system import find_hardware as find_hardware
 
-_HOMES = {
-    "commands": ("Command", "Completed"),
-    "fields": ("MEMORY", "POWER_SHARE", "PRINTED", "Derived", "Field", "Rate", "Record", "difference", "share", "total")
-    + ("is_absent", "number", "quoted", "text", "whole"),
-    "line_process": ("LineProcess", "stream"),
-    "parsing": ("grouped", "json_document", "json_documents", "rows", "sections"),
-    "polled": ("DeviceSample", "PollOnce", "PolledBackend", "Source"),
-    "sysfs": ("directories",),
-    "system": ("find_hardware",),
+_PUBLIC = {
+    "commands": "Command Completed",
+    "fields": "MEMORY POWER_SHARE PRINTED Derived Field Rate Record difference is_absent number quoted share text total whole",
+    "line_process": "LineProcess stream",
+    "parsing": "grouped json_document json_documents rows sections",
+    "polled": "DeviceSample PollOnce PolledBackend Source",
+    "sysfs": "directories",
+    "system": "find_hardware",
 }
+_HOMES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(name for names in _HOMES.values() for name in names)
+    return sorted(_HOMES)
