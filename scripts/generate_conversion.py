@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from accelmetrics.backends.nvidia.groups import BufferLayout
+from accelmetrics.backends.nvidia.groups import BufferLayout, structure_of
 from accelmetrics.backends.nvidia.metrics import FAST_ROWS, MEMORY_ROWS, POWER_LIMIT, SHARES, Field, Row, fast_names
 from accelmetrics.schemas.metric import field_of
 
@@ -60,7 +60,7 @@ def _function(name: str, what: str, rows: tuple[Row, ...]) -> str:
     layout = BufferLayout(rows, tuple(row.source for row in rows))
     by_place = {place: field_of(row.name) for row, _, _, place in layout.places}
     signatures = (3,) * len(layout.calls[-1].fields)
-    count = len(layout.structure(signatures).unpack(bytes(layout.offsets[-1])))
+    count = len(structure_of(layout.calls, signatures).unpack(bytes(layout.offsets[-1])))
     return FUNCTION.format(
         name=name,
         what=what,

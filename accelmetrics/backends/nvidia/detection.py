@@ -48,7 +48,7 @@ def _candidates(name: str) -> list[str]:
 
 
 def _loads(path: str) -> bool:
-    """Whether the loader finds a library. Loading NVML runs no driver code: that begins with ``nvmlInit``."""
+    """Return whether the loader finds a library. Loading NVML runs no driver code: that begins with ``nvmlInit``."""
     try:
         ctypes.CDLL(path)
     except OSError:

@@ -91,17 +91,14 @@ class BufferLayout:
                 index = calls.index(source)
                 self.places.append((row, row.names, index, starts[index] + source.members.index(row.member)))
 
-    def structure(self, signatures: tuple[int, ...]) -> struct.Struct:
-        """Return the layout of the whole buffer, with fields of these types."""
-        return _structure(self.calls, signatures)
-
 
 # The devices of a machine are mostly alike: one of them has worked it out for all.
 _buffer_layout = lru_cache(maxsize=_KEPT_LAYOUTS)(BufferLayout)
 
 
 @lru_cache(maxsize=_KEPT_LAYOUTS)
-def _structure(calls: tuple[Call, ...], signatures: tuple[int, ...]) -> struct.Struct:
+def structure_of(calls: tuple[Call, ...], signatures: tuple[int, ...]) -> struct.Struct:
+    """Return the layout of a whole buffer, with fields of these types."""
     return struct.Struct("=" + "".join(_answer_layout(call, signatures) for call in calls))
 
 
@@ -128,7 +125,7 @@ class CallBuffer:
         self.missing = {index for index, call in enumerate(self.layout.calls) if not library.has(*call.functions)}
         batch = self.layout.calls[-1].fields
         self.signatures: tuple[int, ...] = (_UNSIGNED_LONG_LONG,) * len(batch)
-        self.unpack: Callable[[], tuple[Any, ...]] = partial(self.layout.structure(self.signatures).unpack_from, self._buffer)
+        self.unpack: Callable[[], tuple[Any, ...]] = partial(structure_of(self.layout.calls, self.signatures).unpack_from, self._buffer)
 
     def _bind(self, library: Library, handle: Any, call: Call, offset: int) -> Callable[[], int]:
         function = library.function(*call.functions)
@@ -155,7 +152,7 @@ class CallBuffer:
         signatures = raw[self.layout.signatures]
         if signatures != self.signatures:
             self.signatures = signatures
-            self.unpack = partial(self.layout.structure(signatures).unpack_from, self._buffer)
+            self.unpack = partial(structure_of(self.layout.calls, signatures).unpack_from, self._buffer)
             raw = self.unpack()
         return raw
 
@@ -290,7 +287,10 @@ class Group(Paced):
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
         whole = now >= self._next
         for index in self._live if whole else self._again:
-            self._call(index, progress)
+            status = self._statuses[index] = self._buffer.bound[index]()
+            progress.append(status)
+            # Checked at once: a lost device answers slowly, and none of the other calls would fare better.
+            check_device(status, self._buffer.layout.calls[index].function)
         if whole:
             self._next = now + self._interval
         raw = self._buffer.numbers()
@@ -302,13 +302,6 @@ class Group(Paced):
             self._plan_again(answers)
         self.due = -math.inf if self._again else self._next
         return answers
-
-    def _call(self, index: int, progress: list[Any]) -> None:
-        status = self._buffer.bound[index]()
-        progress.append(status)
-        # Checked at once: a lost device answers slowly, and none of the other calls would fare better.
-        check_device(status, self._buffer.layout.calls[index].function)
-        self._statuses[index] = status
 
     def _plan_again(self, answers: Mapping[str, Answer]) -> None:
         """Decide which calls are made at the next reading, and which never again."""

@@ -172,6 +172,12 @@ class GpmMetric(NamedTuple):
     factor: float = 1.0
     maximum: float = 100.0
 
+    @property
+    def words(self) -> str:
+        """Where it is read, in which unit and how often, for people."""
+        unit = "" if self.factor == 1 else f", MiB/s × {self.factor:.0f}"
+        return f"GPM, NVML_GPM_METRIC_{self.symbol} ({self.identifier}){unit}, {GPM_PACE} s"
+
 
 UTILIZATION = Call(("nvmlDeviceGetUtilizationRates",), "II", ("gpu", "memory"), structure="c_nvmlUtilization_t")
 _MEMORY_V1 = Call(("nvmlDeviceGetMemoryInfo",), "QQQ", ("total", "free", "used"), structure="c_nvmlMemory_t")
@@ -330,9 +336,11 @@ def fast_names(rows: tuple[Row, ...]) -> tuple[str, ...]:
 def coverage() -> Coverage:
     """List every metric with the words that say where it is read."""
     rows = {name: row.words for row in METRICS for name in row.names if not row.flags}
-    rows |= {name: f"{EVENT_REASONS.function}, bit {_flag_symbol(name)} (0x{1 << bit:x})" for bit, name in enumerate(THROTTLE)}
+    for bit, name in enumerate(THROTTLE):
+        reason = name.removeprefix("throttle.")
+        rows[name] = f"{EVENT_REASONS.function}, bit nvmlClocksEventReason{reason[0].upper()}{reason[1:]} (0x{1 << bit:x})"
     shares = {share.name: f"{share.part} / {share.whole}" for share in SHARES}
-    gpm = {metric.name: _gpm_words(metric) for metric in GPM_METRICS}
+    gpm = {metric.name: metric.words for metric in GPM_METRICS}
     links = {
         name: f"the sum of {of_link.words} over the links, else {of_all.words}, 10 s" for name, (of_link, of_all) in LINK_ERRORS.items()
     }
@@ -362,13 +370,3 @@ def coverage() -> Coverage:
             **traffic,
         },
     )
-
-
-def _flag_symbol(name: str) -> str:
-    reason = name.removeprefix("throttle.")
-    return f"nvmlClocksEventReason{reason[0].upper()}{reason[1:]}"
-
-
-def _gpm_words(metric: GpmMetric) -> str:
-    unit = "" if metric.factor == 1 else f", MiB/s × {metric.factor:.0f}"
-    return f"GPM, NVML_GPM_METRIC_{metric.symbol} ({metric.identifier}){unit}, {GPM_PACE} s"

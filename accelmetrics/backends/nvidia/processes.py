@@ -99,7 +99,11 @@ class ProcessTable(Paced):
     def __init__(self, library: Library, handle: Handle) -> None:
         super().__init__(SECOND)
         self.processes: tuple[DeviceProcess, ...] | None = None
-        self._lists = {kind: ProcessList(library, handle, _forms(kind)) for kind in (COMPUTE, GRAPHICS, MPS)}
+        names = {kind: f"nvmlDeviceGet{kind}RunningProcesses" for kind in (COMPUTE, GRAPHICS, MPS)}
+        self._lists = {
+            kind: ProcessList(library, handle, {f"{name}_v3": PROCESS, f"{name}_v2": PROCESS, name: PROCESS_V1})
+            for kind, name in names.items()
+        }
         self._samples = ProcessList(library, handle, {UTILIZATION: SAMPLE})
         self._seen = 0
         self._answered: tuple[object, ...] = ()
@@ -144,11 +148,6 @@ class ProcessTable(Paced):
         entries = sorted(SAMPLE.iter_unpack(samples), key=itemgetter(1))
         self._seen = entries[-1][1] if entries else self._seen
         return {pid: (_percent(compute), _percent(memory)) for pid, _, compute, memory in entries}
-
-
-def _forms(kind: str) -> dict[str, struct.Struct]:
-    name = f"nvmlDeviceGet{kind}RunningProcesses"
-    return {f"{name}_v3": PROCESS, f"{name}_v2": PROCESS, name: PROCESS_V1}
 
 
 def _held(entries: Iterable[tuple[Any, ...]]) -> dict[int, int | None]:

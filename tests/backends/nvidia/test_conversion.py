@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from accelmetrics.backends.nvidia.conversion import convert_gpu, convert_memory
-from accelmetrics.backends.nvidia.groups import BufferLayout
+from accelmetrics.backends.nvidia.groups import BufferLayout, structure_of
 from accelmetrics.backends.nvidia.metrics import FAST_ROWS, MEMORY_ROWS, SHARES, Field, Row, fast_names
 from tests.backends.nvidia.machine import Consumer
 from tests.simulators.nvml import NvmlSimulator
@@ -19,7 +19,7 @@ LIMIT = 123.0
 def numbers(rows: tuple[Row, ...], of: Callable[[Row], int]) -> tuple[int, ...]:
     """What would be unpacked, if each row had this number."""
     layout = BufferLayout(rows, tuple(row.source for row in rows))
-    count = len(layout.structure((3,) * len(layout.calls[-1].fields)).unpack(bytes(layout.offsets[-1])))
+    count = len(structure_of(layout.calls, (3,) * len(layout.calls[-1].fields)).unpack(bytes(layout.offsets[-1])))
     raw = [3] * count
     for row, _, _, place in layout.places:
         raw[place] = of(row)
