@@ -145,9 +145,14 @@ class Counter:
             values: The numbers.
             now: When they were read, in monotonic seconds, where a rate is wanted.
         """
-        gains = [value - self._last.get(name, value) for name, value in values.items()]
-        gain = sum(max(one, 0) for one in gains)
-        self.gain = gain if self.seen and min(gains, default=0) >= 0 else None
+        last, gain, whole = self._last, 0, self.seen > 0
+        for name, value in values.items():
+            before = last.get(name, value)
+            if value < before:
+                whole = False
+            else:
+                gain += value - before
+        self.gain = gain if whole else None
         self.total += gain
         self._elapsed, self._then = now - self._then, now
         self._last = values

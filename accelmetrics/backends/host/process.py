@@ -238,7 +238,8 @@ class ProcessCollector:
         self._start: int | None = None
         self._then = 0.0
         self._affinity_due = 0.0
-        self._allowed: Sequence[tuple[int, int]] = ()
+        self._online: tuple[int, ...] = ()
+        self._cpus = 1.0
         self._time = TreeCpuTime(processes.look, children)
 
     def __call__(self, context: ReadContext) -> None:
@@ -275,15 +276,15 @@ class ProcessCollector:
         return min(100.0 * used / 1e9 / elapsed / capacity, 100.0)
 
     def _capacity(self, context: ReadContext) -> float:
-        """The CPUs that the process may use."""
-        if context.now >= self._affinity_due:
-            self._affinity_due = context.now + SLOW_PACE
+        """The CPUs that the process may use; its affinity is read again at a slow pace, and when CPUs are switched on or off."""
+        if context.now >= self._affinity_due or context.online is not self._online:
+            self._affinity_due, self._online = context.now + SLOW_PACE, context.online
+            online: Sequence[int] = context.online or range(os.cpu_count() or 1)
             try:
-                self._allowed = self._processes.allowed()
+                ranges = self._processes.allowed()
             except (OSError, ValueError):
                 # Without the list nothing is known to hold the process to fewer CPUs than the host has.
-                self._allowed = ()
-        online: Sequence[int] = context.online or range(os.cpu_count() or 1)
-        allowed = sum(any(first <= cpu <= last for first, last in self._allowed) for cpu in online)
-        cpus = float(allowed or len(online))
-        return min(cpus, context.cpu_quota) if context.cpu_quota else cpus
+                ranges = []
+            allowed = sum(any(first <= cpu <= last for first, last in ranges) for cpu in online)
+            self._cpus = float(allowed or len(online))
+        return min(self._cpus, context.cpu_quota) if context.cpu_quota else self._cpus

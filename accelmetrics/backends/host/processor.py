@@ -66,14 +66,16 @@ class CpuCollector:
     def __init__(self, read: Callable[[], dict[int, CpuTime]]) -> None:
         self._read = read
         self._last: dict[int, CpuTime] = {}
+        self._online: tuple[int, ...] = ()
         self._keys: dict[int, str] = {}
 
     def __call__(self, context: ReadContext) -> None:
         context.online = ()
         times = self._read()
-        context.online = tuple(times)
         if times.keys() != self._keys.keys():
+            self._online = tuple(times)
             self._keys = {number: f"cpu.{number}.cpu_percent" for number in times}
+        context.online = self._online
         for number, time in times.items():
             before = self._last.get(number)
             context.put(self._keys[number], FIRST if before is None else busy_percent(before, time))
