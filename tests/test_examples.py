@@ -19,8 +19,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.exporters.receivers import free_port, grpc_collector, http_server
+from tests.exporters.receivers import grpc_collector, http_server
 from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable
+from tests.support.network import free_port
+from tests.support.waiting import HANG
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/backends.md", "docs/dialects.md", "docs/exporters.md", "docs/monitor.md")
@@ -119,7 +121,7 @@ def ran(command: list[str], directory: Path, environment: dict[str, str]) -> sub
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=4 * HANG,
     )
 
 

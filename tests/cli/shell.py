@@ -6,7 +6,6 @@ descriptors, exit, a cold start, what is loaded.
 
 from __future__ import annotations
 
-import copy
 import io
 import json
 import logging
@@ -25,6 +24,7 @@ import jsonschema
 
 from accelmetrics.backends import registry
 from accelmetrics.cli.main import main
+from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.schemas.json_schema import json_schema
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.simulators.nvml import attached
@@ -59,18 +59,18 @@ def call(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Co
         stack.enter_context(patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO())))
         stack.enter_context(redirect_stdout(out))
         stack.enter_context(redirect_stderr(errors))
-        stack.enter_context(_unused_backends())
+        stack.enter_context(_new_process())
         status = main(arguments)
     log.handlers[:], log.level, log.propagate = logged
     return subprocess.CompletedProcess(arguments, status, out.getvalue(), errors.getvalue())
 
 
 @contextmanager
-def _unused_backends() -> Iterator[None]:
-    """Register backends that no command had before: a process remembers the devices of each backend for as long as it lives."""
+def _new_process() -> Iterator[None]:
+    """Let no source have been opened and no device number been given out, and look for plug-ins anew."""
     registry.forget()
-    registry._loaded.update({name: copy.copy(registry.load(name)) for name in registry.BUILT_IN})
-    yield
+    with patch("accelmetrics.sampling.sampler.SHARED", SourceRegistry()):
+        yield
     registry.forget()
 
 

@@ -124,9 +124,9 @@ def test_ctrl_c_reaches_the_command_once(busy: NvmlSimulator) -> None:
     """The terminal sends it to both; it is not passed on again before another signal is."""
     program = (
         "import signal\n"
-        "signal.signal(signal.SIGINT, lambda number, frame: print('interrupted', flush=True))\n"
+        "signal.signal(signal.SIGINT, lambda number, frame: os.write(1, b'interrupted\\n'))\n"
         "signal.signal(signal.SIGUSR1, lambda number, frame: sys.exit(9))\n"
-        "print('ready', flush=True)\n"
+        "os.write(1, b'ready\\n')\n"
         "while True: signal.pause()\n"
     )
     with python(("--no-summary",), program, busy) as terminal:

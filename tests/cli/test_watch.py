@@ -46,7 +46,7 @@ def test_a_row_for_each_device_with_bars_and_history(simulator: NvmlSimulator) -
         row = next(line for line in terminal.lines if line.startswith("GPU0"))
         assert re.search(r"H100 80GB HBM3 +█{8}░░ +80\.0%", row), row
         assert re.search(r"█░{9} +13\.1% 10\.5/80 GiB +300/700 W +61°C +▇{3,}$", row), row
-        assert any(re.match(r"host  cpu \d+\.\d%  memory \d+\.\d%", line) for line in terminal.lines)
+        terminal.until(r"^host  cpu \d+\.\d%  memory \d+\.\d%")
         assert KEYS in terminal.text
         length = len(row)
         terminal.until(lambda: any(line.startswith("GPU0") and len(line) > length for line in terminal.lines))
