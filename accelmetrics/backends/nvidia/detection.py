@@ -16,6 +16,7 @@ GPU_CLASSES = ("0x0300", "0x0302")
 """VGA and 3D controllers. Audio and USB functions on the same board have other classes."""
 CONTROL = "/dev/nvidiactl"
 WSL = "/dev/dxg"
+CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 _VERSION = re.compile(r"(?:Kernel Module(?: for \S+)?)\s+(\d[\d.]*)")
 _START = (
     "start the container with its GPUs: `docker run --gpus all`, `podman run --device nvidia.com/gpu=all`, nvidia.com/gpu in Kubernetes"
@@ -29,17 +30,17 @@ def detect() -> Detection:
     gpus = len(pci_devices(VENDOR, GPU_CLASSES))
     on_the_bus = f"{gpus} NVIDIA GPU{'s' if gpus > 1 else ''}" if gpus else "no NVIDIA GPU"
     evidence = f"{name} {'loads' if library else 'is not installed'}; {on_the_bus} on the PCI bus"
-    advice = missing_library_advice() if gpus and not library else missing_devices_advice() if library else ""
-    return Detection(library or gpus > 0, evidence, gpus, advice)
+    present = library or gpus > 0
+    return Detection(present, evidence, gpus, advise(library) if present else "")
 
 
 def library_name() -> str:
-    """The library as people know it."""
+    """Return the file name of the library."""
     return "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 
 
 def _candidates(name: str) -> list[str]:
-    """What pynvml tries: a name for the loader, and on Windows the two places where drivers put it."""
+    """List what pynvml tries: a name for the loader, and on Windows the two places where drivers put it."""
     if sys.platform == "win32":
         system = Path(os.environ.get("WINDIR", "C:/Windows"), "System32", name)
         programs = Path(os.environ.get("PROGRAMFILES", "C:/Program Files"), "NVIDIA Corporation", "NVSMI", name)
@@ -57,42 +58,22 @@ def _loads(path: str) -> bool:
 
 
 def kernel_module_version() -> str:
-    """The version of the loaded kernel module (``535.161.07``), empty while none is."""
+    """Return the version of the loaded kernel module (``535.161.07``), empty while none is."""
     found = _VERSION.search(read_text("/proc/driver/nvidia/version") or "")
     return found.group(1) if found else ""
 
 
-def missing_library_advice() -> str:
-    """What to do where the hardware is there and the library is not."""
-    if advice := _hidden_by_runtime():
-        return advice
-    if _in_container():
-        return f"{_START} (the NVIDIA container toolkit then brings the library in)"
-    return "install the NVIDIA driver for this system; it brings libnvidia-ml.so.1"
-
-
-def missing_devices_advice() -> str:
-    """What to do where the library is there and its device nodes are not; empty when they are there."""
-    if sys.platform != "linux" or system_path(CONTROL).exists() or system_path(WSL).exists():
+def advise(library: bool) -> str:
+    """Say what to do where the library, or else its device nodes, are missing; empty when both are there."""
+    if library and (sys.platform != "linux" or system_path(CONTROL).exists() or system_path(WSL).exists()):
         return ""
-    if advice := _hidden_by_runtime():
-        return advice
-    if _in_container():
-        return f"{CONTROL} is missing: {_START}"
+    asked = os.environ.get("NVIDIA_VISIBLE_DEVICES")
+    if asked in ("", "void", "none"):
+        return f"NVIDIA_VISIBLE_DEVICES is {asked!r}: the container asks for no GPU; set it to `all`"
+    if any(system_path(mark).exists() for mark in CONTAINER_MARKS) or os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return f"{CONTROL} is missing: {_START}" if library else f"{_START} (the NVIDIA container toolkit then brings the library in)"
+    if not library:
+        return "install the NVIDIA driver for this system; it brings libnvidia-ml.so.1"
     if kernel_module_version():
         return f"the kernel module is loaded and {CONTROL} is missing: run `nvidia-modprobe -c 0 -u` or nvidia-smi once as root"
     return "load the driver's kernel module (`modprobe nvidia`), or install the driver that fits the running kernel"
-
-
-def _in_container() -> bool:
-    """Whether this process runs in a container, as far as the usual marks tell."""
-    marks = ("/.dockerenv", "/run/.containerenv")
-    return any(system_path(mark).exists() for mark in marks) or bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
-
-
-def _hidden_by_runtime() -> str:
-    """What to do where the container was started without GPUs on purpose; empty where it was not."""
-    asked = os.environ.get("NVIDIA_VISIBLE_DEVICES")
-    if asked not in ("", "void", "none"):
-        return ""
-    return f"NVIDIA_VISIBLE_DEVICES is {asked!r}: the container asks for no GPU; set it to `all`"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading, ReadOptions
 from accelmetrics.backends.kit.processes import ProcessTree
-from accelmetrics.backends.kit.system import read_text
+from accelmetrics.backends.kit.system import read_once
 from accelmetrics.backends.nvidia.fast import MEMORY_NAMES, FastValues
 from accelmetrics.backends.nvidia.gpm import Gpm, GpmReader, SamplePool
 from accelmetrics.backends.nvidia.nvml import Handle, Library
@@ -24,7 +23,6 @@ from accelmetrics.schemas.reasons import Reason, Unavailable
 Reasons = Mapping[str, Unavailable]
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 """Seconds between two attempts to find a device: doubling from the first to the longest."""
-_HOST_MEMORY = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", re.MULTILINE)
 _NO_HOST_MEMORY = dict.fromkeys(
     MEMORY_NAMES, Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and /proc/meminfo cannot be read")
 )
@@ -248,10 +246,13 @@ class DeviceReader:
 
 def host_memory() -> tuple[int, int] | None:
     """Read the host's total and available memory in bytes, without swap; None where ``/proc/meminfo`` does not say."""
-    found = dict(_HOST_MEMORY.findall(read_text("/proc/meminfo") or ""))
-    if "MemTotal" not in found or "MemAvailable" not in found or not int(found["MemTotal"]):
+    from accelmetrics.backends.host.memory import parse_meminfo
+
+    try:
+        memory = parse_meminfo(read_once("/proc/meminfo"))
+    except (OSError, ValueError):
         return None
-    return int(found["MemTotal"]) * 1024, int(found["MemAvailable"]) * 1024
+    return memory.total, memory.available
 
 
 def _read_host_memory() -> tuple[Block, Reasons]:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple, cast
 
-from accelmetrics.backends.nvidia.detection import kernel_module_version, missing_devices_advice, missing_library_advice
+from accelmetrics.backends.nvidia.detection import advise, kernel_module_version
 from accelmetrics.backends.nvidia.metrics import MEMORY
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -297,9 +297,9 @@ def _refusal(nvml: Any, code: int) -> SourceError:
     if code in (NOT_FOUND, GPU_NOT_FOUND):
         return no_device()
     if code == LIBRARY_NOT_FOUND:
-        advice = missing_library_advice()
+        advice = advise(library=False)
     elif code == DRIVER_NOT_LOADED:
-        advice = missing_devices_advice() or advice
+        advice = advise(library=True) or advice
     elif code == LIB_RM_VERSION_MISMATCH:
         kernel = kernel_module_version() or "of an unknown version"
         words = f"the loaded kernel module is {kernel}, the installed library {_library_version(nvml)} ({found.symbol})"
