@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import TYPE_CHECKING
 
 from accelmetrics.cli.files import first_line
 from accelmetrics.cli.output import WriteError, say
+from accelmetrics.exporters.csv import columns_in, columns_of, csv_text
 from accelmetrics.schemas.catalogue import CATALOGUE
-from accelmetrics.schemas.reasons import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +34,7 @@ class Csv:
         self._left_out: set[str] = set()
         header = first_line(path) if repeated and path else ""
         if header:
-            self._columns = tuple(next(csv.reader([header])))
+            self._columns = columns_in(header.encode())
             if self._columns[:2] != HEAD:
                 raise WriteError(path, f"it does not begin with the columns {', '.join(HEAD)}")
 
@@ -49,9 +47,7 @@ class Csv:
         self._report(snapshot)
         values = snapshot.metrics
         rows.append((snapshot.timestamp, snapshot.hostname, *(values.get(key, "") for key in self._columns[2:])))
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        return text.getvalue()
+        return csv_text(rows).decode()
 
     def _report(self, snapshot: Snapshot) -> None:
         """Say once of every key that it has no column."""
@@ -63,8 +59,7 @@ class Csv:
 
 def columns(snapshot: Snapshot, repeated: bool) -> list[str]:
     """Every key that has a value or may get one."""
-    keys = dict.fromkeys(snapshot.metrics)
-    keys.update((key, None) for key, why in snapshot.unavailable.items() if why.reason != Reason.NOT_SUPPORTED)
+    keys = dict.fromkeys(columns_of(snapshot))
     if repeated:
         keys.update((key, None) for place in snapshot.identities for key in _process_keys(place.identity.vendor, place.index))
     return list(keys)

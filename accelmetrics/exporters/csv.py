@@ -1,4 +1,4 @@
-"""A file with a record a row, for spreadsheets and data frames.
+"""A file with a record a row, for spreadsheets and data frames; and the layout of rows, which ``dump --format csv`` has too.
 
 A row has ``timestamp``, the metrics under their keys, what the program logged (``step``, ``loss``) and ``label.<name>``. A
 value that is missing leaves its field empty. The first record fixes the columns: its own, and those of values that are
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterable
 from math import isfinite
 from typing import ClassVar
 
@@ -37,7 +36,6 @@ class CsvExporter(FileExporter):
 
     name = "csv"
     beginning: ClassVar[bytes] = TIME.encode()
-    headed: ClassVar[bool] = True
     _head = b""
     _in_file: tuple[str, ...] = ()
     _columns: tuple[str, ...] = ()
@@ -45,14 +43,14 @@ class CsvExporter(FileExporter):
     def lines(self, record: Record, head: bytes) -> bytes | None:
         cells = row(record)
         if not head:
-            columns = _union(self._columns, (TIME, *_owed(record.snapshot)), cells)
-            return _text([columns, _fields(cells, columns)])
+            columns = tuple(dict.fromkeys((*self._columns, TIME, *columns_of(record.snapshot), *cells)))
+            return csv_text([columns, [cells.get(column, "") for column in columns]])
         if head != self._head:
-            self._head, self._in_file = head, _columns_of(head)
-            self._columns = _union(self._in_file, self._columns)
+            self._head, self._in_file = head, columns_in(head)
+            self._columns = tuple(dict.fromkeys((*self._in_file, *self._columns)))
         if not cells.keys() <= set(self._in_file):
             return None
-        return _text([_fields(cells, self._in_file)])
+        return csv_text([[cells.get(column, "") for column in self._in_file]])
 
     def complete(self, tail: bytes) -> bool:
         del tail  # what is left of 12.5 may be 12
@@ -60,9 +58,12 @@ class CsvExporter(FileExporter):
 
 
 def row(record: Record) -> Cells:
-    """The fields of a record that have something in them, by column.
+    """Return the fields of a record that have something in them, by column.
 
     Of numbers that were logged several times since the last record these are the latest.
+
+    Raises:
+        DocumentError: A value is not finite.
     """
     metrics = record.snapshot.metrics
     cells: Cells = {TIME: record.snapshot.timestamp}
@@ -70,7 +71,9 @@ def row(record: Record) -> Cells:
     for step in record.steps:
         if step.step is not None:
             cells["step"] = step.step
-        cells.update((_plain(_column(name, metrics)), value) for name, value in step.values.items())
+        for name, value in step.values.items():
+            taken = name in (TIME, "step") or name.startswith((LABEL, LOGGED)) or name in metrics or resolve(name) is not None
+            cells[_plain(LOGGED + name if taken else name)] = value
     cells.update((_plain(LABEL + name), _plain(value)) for name, value in record.labels.items())
     wrong = [name for name, value in cells.items() if isinstance(value, float) and not isfinite(value)]
     if wrong:
@@ -78,35 +81,24 @@ def row(record: Record) -> Cells:
     return cells
 
 
-def _column(logged: str, metrics: Mapping[str, int | float]) -> str:
-    taken = logged in (TIME, "step") or logged.startswith((LABEL, LOGGED)) or logged in metrics or resolve(logged) is not None
-    return LOGGED + logged if taken else logged
+def columns_of(snapshot: Snapshot) -> list[str]:
+    """Return a column for each key that has a value, or may get one without anything being plugged in."""
+    late = (key for key, why in snapshot.unavailable.items() if why.reason != Reason.NOT_SUPPORTED)
+    return [_plain(key) for key in dict.fromkeys((*snapshot.metrics, *late))]
 
 
-def _owed(snapshot: Snapshot) -> Iterator[str]:
-    """The keys that have a value, or may get one without anything being plugged in."""
-    yield from map(_plain, snapshot.metrics)
-    yield from (_plain(key) for key, why in snapshot.unavailable.items() if why.reason != Reason.NOT_SUPPORTED)
-
-
-def _plain(text: str) -> str:
-    """Text that stays on its line and can be written: a lone surrogate becomes the six letters of its escape, as in JSON."""
-    return text if text.isprintable() else utf8(text.translate(_ONE_LINE))
-
-
-def _union(*columns: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(chain(*columns)))
-
-
-def _fields(cells: Cells, columns: Iterable[str]) -> list[int | float | str]:
-    return [cells.get(column, "") for column in columns]
-
-
-def _columns_of(head: bytes) -> tuple[str, ...]:
+def columns_in(head: bytes) -> tuple[str, ...]:
+    """Return the columns that a file's first line names."""
     return tuple(next(csv.reader([head.decode("utf-8", "replace")])))
 
 
-def _text(rows: Iterable[Iterable[object]]) -> bytes:
+def csv_text(rows: Iterable[Iterable[object]]) -> bytes:
+    """Write rows as lines."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
+
+
+def _plain(text: str) -> str:
+    """Text that stays on its line and can be written."""
+    return text if text.isprintable() else utf8(text.translate(_ONE_LINE))

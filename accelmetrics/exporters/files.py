@@ -1,28 +1,16 @@
-"""What the exporters to files of lines share: options, and when a file is closed and another begun.
-
-The file itself is in ``whole_lines.py``, what becomes of closed ones in ``rotation.py``.
-"""
+"""Files with a record a line: what their exporters share, and JSON lines."""
 
 from __future__ import annotations
 
-import logging
-import os
-import time
+import json
 from abc import ABC, abstractmethod
-from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-from accelmetrics.exporters.rotation import NotRenamedError, Rotation, tidy
-from accelmetrics.exporters.whole_lines import WholeLines
+from accelmetrics.exporters.whole_files import LineFile, Rotation, absolute
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.series import PACKED
-
-RENAMING_SECONDS = 60.0
-"""How long a file that could not be renamed grows before that is tried again."""
-
-log = logging.getLogger("accelmetrics")
 
 
 class FileExporter(ABC):
@@ -35,7 +23,7 @@ class FileExporter(ABC):
         max_bytes: Close the file, and begin another, before it grows beyond this.
         max_seconds: Close it before it holds more than this much time.
         compress: Compress closed files.
-        keep: How many of the files that were closed for one of these limits stay; the oldest go first.
+        keep: How many closed files stay; the oldest go first.
 
     Raises:
         InvalidOptionError: An option makes no sense, or the file's directory does not exist.
@@ -43,8 +31,6 @@ class FileExporter(ABC):
 
     name: str
     beginning: ClassVar[bytes]
-    headed: ClassVar[bool] = False
-    """Whether a file's first line says what its columns are."""
 
     def __init__(
         self,
@@ -56,96 +42,57 @@ class FileExporter(ABC):
         compress: bool = False,
         keep: int | None = None,
     ) -> None:
-        limits: dict[str, float | None] = {"fsync_every": fsync_every, "keep": keep, "max_bytes": max_bytes, "max_seconds": max_seconds}
-        for option, value in limits.items():
-            least = "at least 0" if option in ("fsync_every", "keep") else "more than 0"
-            if value is not None and not (value > 0 or (value == 0 and least == "at least 0")):
-                raise InvalidOptionError(f"{option} is {value!r}: it must be {least}")
+        for option, value, least in (("fsync_every", fsync_every, 0), ("keep", keep, 0)):
+            if value is not None and value < least:
+                raise InvalidOptionError(f"{option} is {value!r}: it must be at least 0")
+        for option, limit in (("max_bytes", max_bytes), ("max_seconds", max_seconds)):
+            if limit is not None and not limit > 0:
+                raise InvalidOptionError(f"{option} is {limit!r}: it must be more than 0")
         self.path = _growing(str(path))
-        self._every = fsync_every
-        self._rotation = Rotation(max_bytes, max_seconds, compress, keep)
-        self._file = WholeLines(self.path, self.beginning, self.complete)
-        self._untidy = True
-        self._stays_until: float | None = None
+        self._file = LineFile(self.path, self.beginning, self.complete, fsync_every, Rotation(max_bytes, max_seconds, compress, keep))
 
     @abstractmethod
     def lines(self, record: Record, head: bytes) -> bytes | None:
-        """A record as whole lines for a file with this first line, which is empty for a new one; None where it needs a new one."""
+        """Return a record as whole lines for a file with this first line, which is empty for a new one; None where it needs a new one."""
 
     @abstractmethod
     def complete(self, tail: bytes) -> bool:
-        """Whether a last line without an end lacks nothing else."""
+        """Return whether a last line without an end lacks nothing else."""
 
     def open(self) -> None:
-        try:
-            self._file.acquire()
-        finally:
-            self._file.release()
-        self._untidy = True
+        self._file.open()
 
     def export(self, record: Record) -> None:
-        try:
-            self._file.acquire()
-            if self._every:
-                self._file.sync(self._every)  # what failed last time is told before anything else is taken
-            self._file.append(self._fitting(record), record.snapshot.time_ns)
-        finally:
-            self._file.release()
-        # From here on the record is written, and an error would have it written again.
-        if self._every:
-            with suppress(OSError):
-                self._file.sync(self._every)
-        if self._untidy:
-            self._untidy = not tidy(self.path, self._rotation, self.headed)
+        self._file.write(lambda head: self.lines(record, head), record.snapshot.time_ns)
 
     def flush(self) -> None:
         self._file.sync()
 
     def close(self) -> None:
-        try:
-            self._file.sync()
-        finally:
-            self._file.drop()
-
-    def _fitting(self, record: Record) -> bytes:
-        """The record's lines for the file as it is now, or for a new one."""
-        file = self._file
-        while True:
-            lines = self.lines(record, file.head)
-            age = 0 if file.began_ns is None else record.snapshot.time_ns - file.began_ns
-            if lines is not None and not (file.rotates() and self._rotation.due(file.size, len(lines), age)):
-                return lines
-            if not file.rotates():
-                file.head = b""
-            elif lines is None:
-                self._untidy = True
-                file.rotate()
-            elif not self._rotated():
-                return lines
-
-    def _rotated(self) -> bool:
-        """Begin a new file. False where this one cannot be renamed: then it grows beyond its limits, and it is said once.
-
-        Raises:
-            OSError: It does not reach the disk, or a new one cannot be made.
-        """
-        if self._stays_until is not None and time.monotonic() < self._stays_until:
-            return False
-        self._untidy = True
-        try:
-            self._file.rotate()
-        except NotRenamedError as error:
-            if self._stays_until is None:
-                log.warning("%s grows beyond its limits: %s", self.path, error.strerror)
-            self._stays_until = time.monotonic() + RENAMING_SECONDS
-            return False
-        self._stays_until = None
-        return True
+        self._file.close()
 
 
-def absolute(path: str | os.PathLike[str]) -> Path:
-    """Where it is, whatever directory the program goes to later; ``~`` is the user's home."""
-    return Path(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111 - those of pathlib raise where there is no home
+class JsonlExporter(FileExporter):
+    """Writes each record as a line: the document of ``dump --json``, with ``labels``, ``training`` and ``monitor`` beside it."""
+
+    name = "jsonl"
+    beginning: ClassVar[bytes] = b'{"schema_version"'
+
+    def lines(self, record: Record, head: bytes) -> bytes:
+        del head  # a line says by itself what is in it
+        return record.to_json().encode("ascii") + b"\n"
+
+    def complete(self, tail: bytes) -> bool:
+        return is_json(tail)
+
+
+def is_json(text: bytes) -> bool:
+    """Return whether a text is JSON as it stands."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _growing(path: str) -> Path:

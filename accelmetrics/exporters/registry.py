@@ -32,7 +32,7 @@ GROUP = "accelmetrics.exporters"
 
 BUILT_IN = {
     "console": "accelmetrics.exporters.console:ConsoleExporter",
-    "jsonl": "accelmetrics.exporters.jsonl:JsonlExporter",
+    "jsonl": "accelmetrics.exporters.files:JsonlExporter",
     "csv": "accelmetrics.exporters.csv:CsvExporter",
     "prometheus": "accelmetrics.exporters.prometheus:PrometheusExporter",
     "textfile": "accelmetrics.exporters.textfile:TextfileExporter",

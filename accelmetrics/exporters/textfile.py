@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 
-from accelmetrics.exporters.files import absolute
-from accelmetrics.exporters.rotation import lock
 from accelmetrics.exporters.scrape_cache import MAX_SERIES, ScrapeCache
+from accelmetrics.exporters.whole_files import absolute, remove_unfinished, replace_file
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Record
 
-_READABLE = 0o644
-_ENDING = ".prom"
+ENDING = ".prom"
 
 
 class TextfileExporter:
@@ -44,8 +39,8 @@ class TextfileExporter:
         self, path: str | os.PathLike[str], *, dialect: str = "prometheus", max_series: int = MAX_SERIES, per_link: bool = False
     ) -> None:
         self.path = absolute(path)
-        if self.path.suffix != _ENDING:
-            raise InvalidOptionError(f"the file {str(self.path)!r} must end in {_ENDING}: node_exporter reads no other")
+        if self.path.suffix != ENDING:
+            raise InvalidOptionError(f"the file {str(self.path)!r} must end in {ENDING}: node_exporter reads no other")
         self._cache = ScrapeCache(dialect, max_series, per_link=per_link)
         self._written: os.stat_result | None = None
 
@@ -57,11 +52,7 @@ class TextfileExporter:
         """
         self._cache.forget()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = re.compile(rf"\.{re.escape(self.path.name)}\.[a-z0-9_]{{8}}", re.ASCII)
-        for entry in self.path.parent.iterdir():
-            if unfinished.fullmatch(entry.name):
-                with suppress(OSError):  # another user's
-                    _remove_unless_locked(entry)
+        remove_unfinished(self.path)
 
     def export(self, record: Record) -> None:
         """Put the record in the file's place.
@@ -70,7 +61,7 @@ class TextfileExporter:
             OSError: It cannot be written; the file stays as it was.
         """
         self._cache.take(record)
-        self._replace(self._cache.metrics())
+        self._written = replace_file(self.path, self._cache.metrics())
 
     def flush(self) -> None:
         """Nothing waits: each record is written at once."""
@@ -85,29 +76,3 @@ class TextfileExporter:
         with suppress(FileNotFoundError):
             if written is not None and os.path.samestat(written, self.path.stat()):
                 self.path.unlink()
-
-    def _replace(self, body: bytes) -> None:
-        # The name begins with a dot and does not end in .prom: the collector passes over it.
-        descriptor, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
-        new = Path(name)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                lock(file.fileno())  # tells it from what a killed writer left
-                os.fchmod(file.fileno(), _READABLE)
-                file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
-                new.replace(self.path)
-                self._written = os.fstat(file.fileno())
-        except OSError:
-            new.unlink(missing_ok=True)
-            raise
-
-
-def _remove_unless_locked(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        if lock(descriptor, wait=False):
-            path.unlink(missing_ok=True)
-    finally:
-        os.close(descriptor)

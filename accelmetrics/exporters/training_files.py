@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
 from accelmetrics.dialects.training import Line, gpu_lines, training_lines
-from accelmetrics.exporters.files import absolute
-from accelmetrics.exporters.whole_lines import WholeLines
+from accelmetrics.exporters.files import is_json
+from accelmetrics.exporters.whole_files import LineFile, absolute
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
-
-_BEGINNING = b'{"timestamp"'
 
 
 class TrainingFilesExporter:
@@ -45,41 +42,36 @@ class TrainingFilesExporter:
         if self.directory.exists() and not self.directory.is_dir():
             raise InvalidOptionError(f"{directory} is no directory: the files are made in one")
         self._every = fsync_every
-        self._gpus: _Lines | None = None
-        self._steps: _Lines | None = None
+        self._files: tuple[LineFile, ...] = ()
+        self._written: dict[LineFile, Snapshot] = {}
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """The files that are open: of the devices, of the training."""
-        return tuple(lines.path for lines in (self._gpus, self._steps) if lines is not None)
+        return tuple(file.path for file in self._files)
 
     def open(self) -> None:
         """Make both files.
 
         Raises:
-            OSError: The directory or a file cannot be made.
+            OSError: The directory or a file cannot be made; neither is there.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         moment = f"{datetime.now(timezone.utc):%Y%m%d_%H%M%S}"
-        with ExitStack() as made:
-            gpus, steps = next(filter(None, (self._pair(f"{moment}-{number}" if number else moment) for number in itertools.count())))
-            made.callback(gpus.abandon)
-            made.callback(steps.abandon)
-            gpus.begin()
-            steps.begin()
-            made.pop_all()
-        self._gpus, self._steps = gpus, steps
-
-    def _pair(self, moment: str) -> tuple[_Lines, _Lines] | None:
-        """Both files, made; None where one of them is there already."""
-        first, second = (self.directory / f"{what}_metrics_{moment}.jsonl" for what in ("gpu", "training"))
-        with ExitStack() as made, suppress(FileExistsError):
-            first.touch(exist_ok=False)
-            made.callback(first.unlink, missing_ok=True)
-            second.touch(exist_ok=False)
-            made.pop_all()
-            return _Lines(first, self._every), _Lines(second, self._every)
-        return None
+        for number in itertools.count():
+            ending = f"metrics_{moment}{f'-{number}' if number else ''}.jsonl"
+            with ExitStack() as made, suppress(FileExistsError):
+                files = []
+                for what in ("gpu", "training"):
+                    path = self.directory / f"{what}_{ending}"
+                    path.touch(exist_ok=False)
+                    made.callback(path.unlink, missing_ok=True)
+                    files.append(LineFile(path, b'{"timestamp"', is_json, self._every))
+                    made.callback(files[-1].close)
+                    files[-1].open()
+                made.pop_all()
+                self._files, self._written = tuple(files), {}
+                return
 
     def export(self, record: Record) -> None:
         """Add the record's lines to both files; to a file that has them already, when it is offered again, none.
@@ -88,9 +80,12 @@ class TrainingFilesExporter:
             OSError: A file cannot be written; it is as it was.
             DocumentError: A value is not finite, which JSON cannot hold.
         """
-        if self._gpus is not None and self._steps is not None:
-            self._gpus.add(record.snapshot, gpu_lines(record))
-            self._steps.add(record.snapshot, training_lines(record))
+        for file, lines in zip(self._files, (gpu_lines(record), training_lines(record)), strict=False):
+            if self._written.get(file) is not record.snapshot:
+                text = b"".join(map(_encoded, lines))
+                if text:
+                    file.write(lambda _, text=text: text, record.snapshot.time_ns)  # type: ignore[misc]
+                self._written[file] = record.snapshot
 
     def flush(self) -> None:
         """Have everything reach the disk.
@@ -98,8 +93,8 @@ class TrainingFilesExporter:
         Raises:
             OSError: The disk has a fault, or is full after all.
         """
-        for lines in filter(None, (self._gpus, self._steps)):
-            lines.file.sync()
+        for file in self._files:
+            file.sync()
 
     def close(self) -> None:
         """Have everything reach the disk, and close both files.
@@ -107,53 +102,10 @@ class TrainingFilesExporter:
         Raises:
             OSError: As for :meth:`flush`; the files are closed.
         """
-        try:
-            self.flush()
-        finally:
-            for lines in filter(None, (self._gpus, self._steps)):
-                lines.file.drop()
-            self._gpus = self._steps = None
-
-
-class _Lines:
-    """One of the files, and which reading is in it."""
-
-    def __init__(self, path: Path, fsync_every: int) -> None:
-        self.path = path
-        self.file = WholeLines(path, _BEGINNING, _complete)
-        self._every = fsync_every
-        self._written: Snapshot | None = None
-
-    def begin(self) -> None:
-        try:
-            self.file.acquire()
-        finally:
-            self.file.release()
-
-    def abandon(self) -> None:
-        self.file.drop()
-        self.path.unlink(missing_ok=True)
-
-    def add(self, snapshot: Snapshot, lines: Iterable[Line]) -> None:
-        if snapshot is self._written:
-            return
-        text = b"".join(map(_encoded, lines))
-        if text:
-            self._append(text, snapshot.time_ns)
-        self._written = snapshot
-
-    def _append(self, text: bytes, time_ns: int) -> None:
-        try:
-            self.file.acquire()
-            if self._every:
-                self.file.sync(self._every)  # what failed last time is told before anything else is taken
-            self.file.append(text, time_ns)
-        finally:
-            self.file.release()
-        if self._every:
-            # The lines are written: an error now would have them written again.
-            with suppress(OSError):
-                self.file.sync(self._every)
+        files, self._files = self._files, ()
+        with ExitStack() as closing:
+            for file in files:
+                closing.callback(file.close)
 
 
 def _encoded(line: Line) -> bytes:
@@ -161,12 +113,3 @@ def _encoded(line: Line) -> bytes:
         return json.dumps(line, allow_nan=False).encode("ascii") + b"\n"
     except ValueError as error:
         raise DocumentError(f"the record cannot be written as JSON: {error}") from error
-
-
-def _complete(tail: bytes) -> bool:
-    """Whether a last line that no line feed ends is whole all the same."""
-    try:
-        json.loads(tail)
-    except ValueError:
-        return False
-    return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from collections.abc import Callable, Iterator
@@ -11,26 +10,17 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.exporters.csv import CsvExporter
-from accelmetrics.exporters.files import FileExporter
-from accelmetrics.exporters.jsonl import JsonlExporter
+from accelmetrics.exporters.files import FileExporter, JsonlExporter
 from accelmetrics.exporters.registry import create
+from tests.exporters.disks import mounted
 from tests.exporters.files_tools import MARK, exporting, largest_file, numbered, rows, written
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KiB."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "mount"):
-        pytest.skip("platform: mount() is Linux's")
-    place = tmp_path / "small"
-    place.mkdir()
-    if libc.mount(b"tmpfs", str(place).encode(), b"tmpfs", 0, b"size=256k") != 0:
-        pytest.skip(f"platform: this user may not mount: {os.strerror(ctypes.get_errno())}")
-    try:
+    with mounted(tmp_path / "small", "256k") as place:
         yield place
-    finally:
-        assert libc.umount2(str(place).encode(), 2) == 0
 
 
 def until_full(exporter: FileExporter, begin: int = 0) -> int:

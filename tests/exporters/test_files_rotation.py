@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.exporters.csv import CsvExporter
-from accelmetrics.exporters.files import FileExporter
-from accelmetrics.exporters.jsonl import JsonlExporter
+from accelmetrics.exporters.files import FileExporter, JsonlExporter
 from accelmetrics.exporters.registry import create
-from accelmetrics.exporters.rotation import compress
+from accelmetrics.exporters.whole_files import compress
 from accelmetrics.schemas.recording import recordings
 from accelmetrics.schemas.series import closed_files, series
 from tests.exporters.files_tools import MARK, child_of, end_of, exporting, numbered, rows, written
@@ -184,7 +183,7 @@ def refuse(path: Path, target: Path) -> Path:
 def test_a_file_that_cannot_be_renamed_grows_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Records go on beyond its limits, which is said once, and nothing is left of the tries; once it can be, it is closed."""
     path = tmp_path / "run.jsonl"
-    monkeypatch.setattr("accelmetrics.exporters.files.RENAMING_SECONDS", 0.0)
+    monkeypatch.setattr("accelmetrics.exporters.whole_files.RENAMING_SECONDS", 0.0)
     with exporting(JsonlExporter(path, max_seconds=2.0)) as exporter, caplog.at_level(logging.WARNING):
         with monkeypatch.context() as patch:
             patch.setattr(Path, "replace", refuse)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.exporters.csv import CsvExporter
-from accelmetrics.exporters.files import FileExporter
-from accelmetrics.exporters.jsonl import JsonlExporter
+from accelmetrics.exporters.files import FileExporter, JsonlExporter
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.record import Record

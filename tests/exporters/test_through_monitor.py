@@ -29,13 +29,18 @@ from accelmetrics.exporters.console import ConsoleExporter
 from accelmetrics.exporters.prometheus import PrometheusExporter
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import recordings
-from tests.exporters import test_files_full
+from tests.exporters.disks import fill, mounted
 from tests.exporters.files_tools import rows
 from tests.exporters.receivers import DAEMON, Collector, get, grpc_collector, http_collector, statsd, victoria_metrics
-from tests.exporters.through_monitor import Control, Harm, Trouble, Wire, control, endure, fill
+from tests.exporters.through_monitor import Control, Harm, Trouble, Wire, control, endure
 from tests.sampling.conftest import until
 
-small_disk = test_files_full.small_disk
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    with mounted(tmp_path / "small", "256k") as place:
+        yield place
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +108,7 @@ def test_a_full_disk_loses_nothing(kind: str, small_disk: Path, machine_itself: 
     def arrived(records: list[Record]) -> None:
         assert case.found(small_disk) == [case.expected(record) for record in records]
 
-    trouble = Trouble(case.target.format(small_disk), lambda: fill(filler), filler.unlink, arrived)
+    trouble = Trouble(case.target.format(small_disk), lambda: fill(small_disk), filler.unlink, arrived)
     endure(trouble._replace(gpus=2 if kind == "jsonl" else 8), machine_itself)  # its lines are long, those of others short
 
 
@@ -158,7 +163,7 @@ def test_textfile_keeps_the_last_file_on_a_full_disk(small_disk: Path, machine_i
         assert ticks_in(file.read_text()) > 0
         filler.unlink()
 
-    endure(Trouble(f"textfile:{file}", lambda: fill(filler), room, lambda _: None, alive), machine_itself)
+    endure(Trouble(f"textfile:{file}", lambda: fill(small_disk), room, lambda _: None, alive), machine_itself)
     assert list(small_disk.iterdir()) == []
 
 

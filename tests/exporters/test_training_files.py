@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.exporters.training_files import TrainingFilesExporter
-from accelmetrics.exporters.whole_lines import WholeLines
+from accelmetrics.exporters.whole_files import LineFile
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.record import Record, Step
 from tests.cli.shell import REPOSITORY, environment
@@ -190,20 +190,20 @@ def test_two_processes_share_no_file(tmp_path: Path) -> None:
 def test_a_second_file_that_cannot_be_made_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trying again and again neither uses up descriptors nor fills the directory, whichever step fails."""
     exporter = TrainingFilesExporter(tmp_path)
-    touch, acquire = Path.touch, WholeLines.acquire
+    touch, acquire = Path.touch, LineFile._acquire
 
     def no_touch(path: Path, mode: int = 0o666, exist_ok: bool = True) -> None:
         if path.name.startswith("training"):
             raise OSError(errno.ENOSPC, "No space left on device")
         touch(path, mode, exist_ok)
 
-    def no_lock(file: WholeLines) -> None:
+    def no_lock(file: LineFile) -> None:
         acquire(file)
         if file.path.name.startswith("training"):
             raise OSError(errno.EIO, "Input/output error")
 
     before = next_descriptor()
-    for owner, name, failing in ((Path, "touch", no_touch), (WholeLines, "acquire", no_lock)):
+    for owner, name, failing in ((Path, "touch", no_touch), (LineFile, "_acquire", no_lock)):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, failing)
             for _ in range(5):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import subprocess
@@ -191,14 +190,3 @@ class Wire:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 end.shutdown(socket.SHUT_RD)  # wakes whoever reads from it
             end.close()
-
-
-def fill(file: Path) -> None:
-    """Leave no room on a file's disk."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT)
-    try:
-        with suppress(OSError):
-            while True:
-                os.write(descriptor, bytes(4096))
-    finally:
-        os.close(descriptor)
