@@ -116,19 +116,19 @@ class ThreadEngine:
         with self._locks.get(registry.epoch) or self._new_lock():
             if self._last is not None and self._last_began >= called:
                 return self._last
-            if self._epoch != registry.epoch:
-                self._join_sources()
             self._last_began = began = time.monotonic()
-            deadline = began + max(timeout - (began - called), SHORTEST_TURN * timeout)
+            budget = max(timeout - (began - called), SHORTEST_TURN * timeout)
+            if self._first or self._epoch != registry.epoch:
+                with registry.settling():
+                    self._open_first()
+                    self._last = self._read(time.monotonic() + self._options.open_timeout, budget)
+                    self._first = False
+                    return self._last
             until = 0.0
-            if self._first:
-                self._open_first()
-                until = time.monotonic() + self._options.open_timeout
-                deadline = time.monotonic() + (deadline - began)
-            elif not self._all_open:
-                until = self._open_due(deadline)
-                deadline = max(deadline, time.monotonic() + SHORTEST_TURN * timeout)
-            self._last = self._read(until, deadline - time.monotonic())
+            if not self._all_open:
+                until = self._open_due(began + budget)
+                budget = max(began + budget - time.monotonic(), SHORTEST_TURN * timeout)
+            self._last = self._read(until, budget)
             return self._last
 
     def close(self) -> None:
@@ -157,7 +157,9 @@ class ThreadEngine:
         self._epoch = self._registry.epoch
 
     def _open_first(self) -> None:
-        """Open everything, wait for it as long as the first reading may, and set device numbers aside."""
+        """Join the sources, open them, wait as long as the first reading may, and set device numbers aside."""
+        if self._epoch != self._registry.epoch:
+            self._join_sources()
         for reader in self.readers:
             reader.source.begin_opening(reader.forced)
         for reader in self.readers:
@@ -171,7 +173,6 @@ class ThreadEngine:
                 self.devices.reserve(source.backend.name, kind, max(source.detection.devices, wholes))
             reader.prepare()
         self._check_selection()
-        self._first = False
 
     def _open_due(self, deadline: float) -> float:
         """Open what is due, and wait for that within the deadline.

@@ -95,7 +95,7 @@ class SourceReader:
         self._units: list[tuple[int, KeyMapper]] = []
         self._lost: list[KeyMapper] = []
         self._reader: tuple[OpenDriver, Reader] | None = None
-        self._reader_lock = threading.Lock()
+        self._lock = threading.Lock()
         self._arrived: dict[int, _Result] = {}
         self._served: dict[int, float] = {}
         self._latch: CountDownLatch | None = None
@@ -135,22 +135,26 @@ class SourceReader:
             return
         self.served_at = now
         paced = opened.interval > 0
-        if paced and not self.due(now):
+        if not paced:
+            self._begin(now, latch)
+        elif not self.begin_if_due(now, latch):
             self.join(latch)
-        else:
-            self.begin(now, latch)
-            if self.pending:
-                count = source.workers_wanted() if source.busy_seconds > SLOW_READING else 1
-                source.pool.submit(self.work, min(count, len(self.pending)))
+        if self.pending:
+            count = source.workers_wanted() if source.busy_seconds > SLOW_READING else 1
+            source.pool.submit(self.work, min(count, len(self.pending)))
         if paced and all(unit in self.given_up or self._is_served(unit, self._limit(now)) for unit, _ in self._units):
             self.waiting = False
             latch.count_down(source.backend.name)
 
-    def due(self, now: float) -> bool:
-        """Whether a source with a pace of its own is to be read again."""
-        return not self.wanted and (not self.asked_at or now - self.asked_at >= self.source.pace)
+    def begin_if_due(self, now: float, latch: CountDownLatch | None = None) -> bool:
+        """Begin a reading of a source with a pace of its own: asked for by the sampler, or by a worker that is idle."""
+        with self._lock:
+            due = not self.wanted and (not self.asked_at or now - self.asked_at >= self.source.pace)
+            if due:
+                self._begin(now, latch)
+            return due
 
-    def begin(self, now: float, latch: CountDownLatch | None = None) -> None:
+    def _begin(self, now: float, latch: CountDownLatch | None) -> None:
         """Note that every unit is to be read; those in a call since the last time are joined, not read again."""
         calls, pending, wanted = self.source.pool.calls, self.pending, self.wanted
         self.asked_at, self._spent, self._latch = now, 0.0, None
@@ -215,6 +219,7 @@ class SourceReader:
             error = outcome.error
             if error is None or outcome.failure is None:
                 break
+            error.__traceback__ = None  # its frames hold this reader, and a backend may keep the error to raise it again
             failure = Failure(outcome.failure, error.advice if isinstance(error, AccelMetricsError) else "")
             self._land(worker, opened, failure, source.clock.monotonic())
             if isinstance(error, DriverGoneError):
@@ -251,7 +256,7 @@ class SourceReader:
             self._land(worker, opened, reading, monotonic() if reading.read_at is None else reading.read_at)
 
     def _make_reader(self, opened: OpenDriver) -> tuple[OpenDriver, Reader]:
-        with self._reader_lock:
+        with self._lock:
             made = self._reader
             if made is None or made[0] is not opened:
                 made = self._reader = (opened, opened.driver.reader(self._options.read_options()))

@@ -2,7 +2,8 @@
 
 A fork copies a process without its threads, and with whatever locks they held. So in the child everything here is made anew,
 except the numbering, which users have seen. Forks made from C bypass Python's hooks: the process id is compared at every reading
-too. A fork waits for drivers that are being opened: an import, or a driver's own lock, would stay locked in the child for ever.
+too. A fork waits for a sampler's first reading and for drivers that are being opened: an import that another thread is in the middle
+of, or a driver's own lock, would stay locked in the child for ever.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 from weakref import WeakSet
@@ -39,8 +41,8 @@ IDLE_PAUSE = 0.05
 """The shortest wait before a source with a pace of its own is looked at again, in seconds."""
 CLOSING = 1.0
 """Seconds that closing a source waits for its driver to be closed."""
-FORK_PATIENCE = 1.0
-"""Seconds since its beginning for which a fork waits for an opening."""
+FORK_PATIENCE = 3.0
+"""Seconds since its beginning for which a fork waits for an opening, or for a sampler's first reading."""
 OPENING, CLOSE = -1, -2
 """Unit numbers of the calls that open and close a driver."""
 
@@ -273,8 +275,7 @@ class ManagedSource:
     def _read_at_own_pace(self, worker: Worker) -> None:
         now = self.clock.monotonic()
         for reader in self._interested(now):
-            if reader.due(now):
-                reader.begin(now)
+            if reader.begin_if_due(now):
                 reader.work(worker)
 
     def _interested(self, now: float) -> list[SourceReader]:
@@ -347,7 +348,20 @@ class SourceRegistry:
         self._lock = threading.Lock()
         self._sources: dict[object, ManagedSource] = {}
         self._devices: dict[tuple[object, ...], DeviceRegistry] = {}
+        self._settling: dict[int, tuple[CountDownLatch, float]] = {}
         _REGISTRIES.add(self)
+
+    @contextmanager
+    def settling(self) -> Iterator[None]:
+        """Have forks in other threads wait while a sampler takes its first reading."""
+        thread = threading.get_ident()
+        latch = CountDownLatch((thread,))
+        try:
+            self._settling[thread] = latch, time.monotonic()
+            yield
+        finally:
+            self._settling.pop(thread, None)
+            latch.count_down(thread)
 
     def acquire(self, backends: Sequence[Backend], join: Callable[[ManagedSource, DeviceRegistry], _T]) -> tuple[DeviceRegistry, list[_T]]:
         """Have a new reader join the source of each backend.
@@ -395,12 +409,15 @@ class SourceRegistry:
         self.pid = os.getpid()
         self.epoch += 1
         self._lock = threading.Lock()
-        self._sources = {}
+        self._sources, self._settling = {}, {}
         for devices in self._devices.values():
             devices.after_fork()
 
-    def wait_for_openings(self) -> None:
-        """Wait until no driver is being opened, at most so long after an opening began."""
+    def settle(self) -> None:
+        """Wait until no driver is being opened and no other thread takes a sampler's first reading, though not for what hangs."""
+        for thread, (latch, began) in list(self._settling.items()):
+            if thread != threading.get_ident():
+                latch.wait(began + FORK_PATIENCE - time.monotonic())
         for source in list(self._sources.values()):
             source.wait_for_opening(source.opening_since + FORK_PATIENCE)
 
@@ -411,7 +428,7 @@ _REGISTRIES: WeakSet[SourceRegistry] = WeakSet()
 def _before_fork() -> None:
     if not isinstance(threading.current_thread(), Worker):
         for registry in list(_REGISTRIES):
-            registry.wait_for_openings()
+            registry.settle()
 
 
 def _after_fork() -> None:

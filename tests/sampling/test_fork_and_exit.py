@@ -1,4 +1,4 @@
-"""Forks, exits and threads: what a library inside somebody else's program must survive."""
+"""Forks, exits and threads: what a library inside a program must survive."""
 
 from __future__ import annotations
 
@@ -7,23 +7,29 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
+from collections.abc import Callable
 
 import pytest
 
 from accelmetrics import Sampler
+from accelmetrics.sampling import sources
 from accelmetrics.testing import FakeBackend
+from tests.support.programs import Program
+from tests.support.waiting import HANG, Gate
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="platform: no fork")
 
 
-def in_child(work: object) -> int:
-    """Run a callable in a forked child; its exit status is 0 when the callable was true."""
+def in_child(work: Callable[[], object]) -> int:
+    """Run a callable in a forked child; its exit status is 0 when the callable was true, 3 when it hung."""
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
-            status = 0 if work() else 2  # type: ignore[operator]
+            watch = threading.Timer(HANG, os._exit, (3,))
+            watch.daemon = True
+            watch.start()
+            status = 0 if work() else 2
         finally:
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -31,7 +37,7 @@ def in_child(work: object) -> int:
 
 @needs_fork
 def test_a_forked_child_samples_at_once(gpus: FakeBackend) -> None:
-    with Sampler([gpus], timeout=0.5) as sampler:
+    with Sampler([gpus], timeout=HANG) as sampler:
         before = sampler.sample()
         for _ in range(20):
             assert in_child(lambda: len(sampler.sample().metrics) == 8) == 0
@@ -42,7 +48,7 @@ def test_a_forked_child_samples_at_once(gpus: FakeBackend) -> None:
 @needs_fork
 def test_a_fork_while_other_threads_sample_leaves_a_working_child(gpus: FakeBackend) -> None:
     stop = threading.Event()
-    with Sampler([gpus], timeout=0.5) as sampler:
+    with Sampler([gpus], timeout=HANG) as sampler:
         threads = [threading.Thread(target=lambda: [sampler.sample() for _ in iter(stop.is_set, True)]) for _ in range(3)]
         for thread in threads:
             thread.start()
@@ -69,29 +75,75 @@ def test_a_forked_child_watches_itself_unless_a_process_was_named(gpus: FakeBack
 
 
 @needs_fork
-def test_a_fork_beside_a_hung_call_leaves_a_child_that_answers_in_time(gpus: FakeBackend) -> None:
-    with Sampler([gpus], timeout=0.3) as sampler:
+def test_a_fork_beside_a_hung_call_leaves_a_child_that_answers(gpus: FakeBackend) -> None:
+    with Sampler([gpus], timeout=0.5) as sampler:
         sampler.sample()
         gpus.device(0).hang()
         sampler.sample()
-
-        def child() -> bool:
-            started = time.monotonic()
-            snapshot = sampler.sample()
-            return time.monotonic() - started < 1.0 and len(snapshot.metrics) == 6
-
-        assert in_child(child) == 0
+        assert in_child(lambda: len(sampler.sample().metrics) == 6) == 0
         gpus.device(0).release()
 
 
-def run(program: str) -> tuple[float, int, str]:
-    started = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=30)
-    return time.monotonic() - started, done.returncode, done.stdout + done.stderr
+@needs_fork
+def test_a_fork_waits_for_a_driver_that_is_being_opened(gpus: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A half-open driver, or an import of its module, would stay locked in the child."""
+    monkeypatch.setattr(sources, "FORK_PATIENCE", HANG)
+    gate = Gate()
+    opening = gpus.open
+    gpus.open = lambda: (gate(), opening())[1]  # type: ignore[func-returns-value, method-assign]
+    with Sampler([gpus], timeout=HANG, open_timeout=HANG) as sampler:
+        first = threading.Thread(target=sampler.sample)
+        first.start()
+        assert gate.entered.wait(HANG)
+        release = threading.Timer(0.3, gate.release)
+        release.start()
+        assert in_child(lambda: gpus.opened == 1) == 0, "the parent's opening had ended"
+        first.join()
+
+
+@needs_fork
+def test_a_fork_does_not_wait_for_an_opening_that_hangs(gpus: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "FORK_PATIENCE", 0.1)
+    gpus.hang_open()
+    with Sampler([gpus], timeout=0.1, open_timeout=0.1) as sampler:
+        sampler.sample()
+        assert in_child(lambda: gpus.closed == 0) == 0
+        gpus.release_open()
+
+
+@needs_fork
+def test_a_fork_soon_after_a_start_leaves_a_child_that_samples() -> None:
+    """Of a monitor that is still importing and opening its sources: forks at several moments of that, in programs of their own."""
+    program = """
+        import os, sys, time
+        import accelmetrics
+        monitor = accelmetrics.Monitor(0.05, backends=["host"])
+        monitor.start()
+        children = []
+        for pause in (0.0, 0.002, 0.01, 0.02):
+            time.sleep(pause)
+            pid = os.fork()
+            if pid == 0:
+                snapshot = accelmetrics.sample(["host"])
+                os._exit(0 if snapshot.backends[0].status == "ok" and snapshot.metrics else 1)
+            children.append(pid)
+        tell([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children])
+        monitor.stop()
+    """
+    # Validation, which only tests add, has models built in the sampling thread.
+    with Program(program, env={**os.environ, "ACCELMETRICS_VALIDATE": "0"}) as running:
+        assert running.told() == [[0, 0, 0, 0]]
+        assert running.end() == 0, running.errors
+
+
+def run(program: str) -> tuple[int, str]:
+    """Run a program to its end; one that waits for what hangs in it is killed after a while."""
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=2 * HANG)
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_exit_never_waits_for_a_hung_call() -> None:
-    seconds, status, output = run("""
+    assert run("""
         import accelmetrics
         from accelmetrics.testing import FakeBackend
         gpus = FakeBackend(devices=2)
@@ -99,29 +151,24 @@ def test_exit_never_waits_for_a_hung_call() -> None:
         sampler.sample()
         gpus.device(0).hang()
         print(sampler.sample().backends[0].status)
-    """)
-    assert (status, output) == (0, "degraded\n")
-    assert seconds < 3.0
+    """) == (0, "degraded\n")
 
 
 def test_exit_never_waits_for_a_hung_opening() -> None:
-    seconds, status, output = run("""
+    assert run("""
         import accelmetrics
         from accelmetrics.testing import FakeBackend
         gpus = FakeBackend(devices=2)
         gpus.hang_open()
         print(accelmetrics.sample([gpus], open_timeout=0.2).backends[0].status)
-    """)
-    assert (status, output) == (0, "timed_out\n")
-    assert seconds < 3.0
+    """) == (0, "timed_out\n")
 
 
 def test_importing_the_package_loads_no_model_no_vendor_library_and_no_framework() -> None:
-    _, status, output = run("""
+    assert run("""
         import sys
         import accelmetrics
         assert "sample" in dir(accelmetrics)
         loaded = {name.partition(".")[0] for name in sys.modules}
         print(sorted(loaded & {"pydantic", "psutil", "pynvml", "torch", "ctypes", "asyncio", "subprocess", "importlib.metadata"}))
-    """)
-    assert (status, output) == (0, "[]\n")
+    """) == (0, "[]\n")

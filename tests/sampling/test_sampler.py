@@ -219,14 +219,19 @@ def test_equal_options_share_one_sampler(gpus: FakeBackend) -> None:
     assert gpus.opened == 1
 
 
-def test_unchanged_reasons_are_one_object_from_reading_to_reading(gpus: FakeBackend) -> None:
-    missing = {"fanSpeed": accelmetrics.Unavailable("not_supported")}
+def test_what_is_equal_stays_one_object_from_reading_to_reading(gpus: FakeBackend) -> None:
+    """The backend makes everything anew at every reading, and lists its devices anew."""
     for device in gpus.all_devices():
-        device._missing = missing
+        device.miss("fanSpeed").run(DeviceProcess(4711, "compute", 1 << 30))
     with Sampler([gpus]) as sampler:
-        sampler.sample()
         first, second = sampler.sample(), sampler.sample()
-    assert dict(first.unavailable) == dict(second.unavailable)
+        assert first.unavailable is second.unavailable
+        assert first.identities is second.identities
+        assert first.processes is second.processes
+        gpus.device(2).miss("fanSpeed", Reason.NO_PERMISSION)
+        third = sampler.sample()
+        assert third.unavailable != second.unavailable
+        assert third.identities is second.identities
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a plug-in gives that breaks the contract costs that plug-in only, and is said in words."""
+"""A plug-in that breaks the contract loses its own values alone, and is told how it breaks it."""
 
 from __future__ import annotations
 

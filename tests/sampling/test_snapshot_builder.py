@@ -1,0 +1,62 @@
+"""The builder that is kept from reading to reading gives what a new one gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accelmetrics import Unavailable
+from accelmetrics.backends.contract import Block, Reading
+from accelmetrics.sampling.snapshot_builder import Entry, KeyMapper, SnapshotBuilder
+from accelmetrics.schemas.identity import DeviceProcess
+
+NAMES = ("temp", "powerWatts", "fanSpeed", "memory")
+KEYS = ("gpu.0", "gpu.1", "")
+VALUES = st.one_of(st.integers(-5, 5), st.floats(allow_nan=True, allow_infinity=True), st.sampled_from([None, "12", 10**400]))
+
+
+@st.composite
+def readings(draw: st.DrawFn) -> Reading:
+    """A reading of any form that the contract allows, and a few that it does not."""
+    blocks = []
+    for _ in range(draw(st.integers(0, 2))):
+        names = tuple(draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=3)))
+        values: list[Any] = [draw(VALUES) for _ in range(max(0, len(names) - draw(st.integers(0, 1))))]
+        blocks.append(Block(names, values, process=draw(st.booleans())))
+    missing = {
+        name: Unavailable(draw(st.sampled_from(["not_supported", "no_permission"]))) for name in draw(st.sets(st.sampled_from(NAMES)))
+    }
+    processes = draw(st.sampled_from([None, (), (DeviceProcess(1),)]))
+    return Reading(blocks, missing, processes)
+
+
+def mappers() -> list[KeyMapper]:
+    return [KeyMapper(key, NAMES[:2] if key else ()) for key in KEYS]
+
+
+def entries(into: list[KeyMapper], read: list[Reading]) -> list[Entry]:
+    return list(zip(into, read, strict=False))
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.tuples(st.lists(readings(), min_size=1, max_size=3), st.integers(1, 3)), min_size=1, max_size=5))
+def test_a_kept_builder_agrees_with_a_new_one(rounds: list[tuple[list[Reading], int]]) -> None:
+    """Readings come as the same objects and as new ones, with other blocks, other names, other reasons, and values of every kind."""
+    kept, known = SnapshotBuilder(), mappers()
+    for read, times in rounds:
+        for _ in range(times):
+            metrics, reasons, processes = kept.build(entries(known, read))
+            expected = SnapshotBuilder().build(entries(mappers(), read))
+            # A duplicate name in two blocks: the last block's value stands, in both.
+            assert (metrics, dict(reasons), dict(processes)) == (expected[0], dict(expected[1]), dict(expected[2]))
+
+
+def test_the_metrics_of_a_snapshot_are_its_own() -> None:
+    builder, known = SnapshotBuilder(), mappers()[:1]
+    first, *_ = builder.build(entries(known, [Reading.of({"temp": 1})]))
+    second, *_ = builder.build(entries(known, [Reading.of({"temp": 2})]))
+    first["gpu.0.temp"] = 100
+    assert second["gpu.0.temp"] == 2
+    assert builder.build(entries(known, [Reading.of({"temp": 3})]))[0] == {"gpu.0.temp": 3}
