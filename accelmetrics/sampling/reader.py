@@ -340,7 +340,7 @@ class SourceReader:
             return HUNG
         if not pool.workers:
             return DRIVER_HUNG if pool.calls else NO_THREAD
-        if late:
+        if late and not self.given_up:
             return LATE
         return STALE if self.source.interval > 0 and unit in self._arrived else TOO_SLOW
 

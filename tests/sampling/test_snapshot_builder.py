@@ -40,7 +40,7 @@ def entries(into: list[KeyMapper], read: list[Reading]) -> list[Entry]:
     return list(zip(into, read, strict=False))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.lists(readings(), min_size=1, max_size=3), st.integers(1, 3)), min_size=1, max_size=5))
 def test_a_kept_builder_agrees_with_a_new_one(rounds: list[tuple[list[Reading], int]]) -> None:
     """Readings come as the same objects and as new ones, with other blocks, other names, other reasons, and values of every kind."""
