@@ -1,10 +1,10 @@
-"""A backend whose devices say, and suffer, what a test tells them to. Switchable while a sampler reads it."""
+"""A backend whose devices give the values and faults that a test scripts, also while a sampler reads it."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from accelmetrics.backends.contract import Coverage, Detection, Number, Reading, ReadOptions, catalogued
@@ -18,26 +18,26 @@ Value = Number | Callable[[], Number]
 
 
 class FakeClock:
-    """A clock that stands until it is told to go on, or until somebody waits by it: a monitor on it runs back to back."""
+    """A clock that stands until it is told to go on, or until a monitor waits by it: a monitor on it runs back to back."""
 
     def __init__(self, start: float = 1000.0) -> None:
         self._now = start
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Let seconds pass."""
         self._now += seconds
 
     def wait(self, woken: Flag, seconds: float) -> None:
-        """Let so much time pass at once, unless the event is set."""
+        """Let seconds pass at once, unless the event is set."""
         if not woken.is_set():
             self.advance(max(0.0, seconds))
 
     def monotonic(self) -> float:
-        """The time since some fixed point, in seconds."""
+        """Seconds since some fixed point."""
         return self._now
 
     def time_ns(self) -> int:
-        """Nanoseconds since 1970: the same clock, begun on 2026-01-01."""
+        """Nanoseconds since 1970: the same clock, started on 2026-01-01."""
         return 1_767_225_600_000_000_000 + int(self._now * 1e9)
 
 
@@ -45,7 +45,7 @@ class FakeDevice:
     """One scripted device.
 
     Attributes:
-        identity: What the driver says it is; replace it to have it change.
+        identity: Its identity; replace it to have it change.
         reads: How often it was read.
     """
 
@@ -62,7 +62,7 @@ class FakeDevice:
         self._free.set()
 
     def set(self, **values: Value) -> FakeDevice:
-        """Give metrics values: numbers, or callables that are asked at every reading."""
+        """Give metrics values: numbers, or callables that are called at every reading."""
         self._values.update(values)
         for name in values:
             self._missing.pop(name, None)
@@ -80,7 +80,7 @@ class FakeDevice:
         return self
 
     def fail(self, error: BaseException | None) -> FakeDevice:
-        """Let every reading raise this, until ``fail(None)``."""
+        """Let every reading raise an error, until ``fail(None)``."""
         self._error = error
         return self
 
@@ -89,7 +89,7 @@ class FakeDevice:
         return self.fail(SourceError(Reason.DEVICE_LOST, "the device has fallen off the bus"))
 
     def slow(self, seconds: float, steps: int = 1) -> FakeDevice:
-        """Let every reading be so many calls of so many seconds each."""
+        """Let every reading be ``steps`` calls of ``seconds`` each."""
         self._delay, self.steps_per_read = seconds, steps
         return self
 
@@ -104,7 +104,7 @@ class FakeDevice:
         return self
 
     def read(self, progress: list[Any]) -> Reading:
-        """One reading, as scripted."""
+        """Read it as scripted."""
         self.reads += 1
         for _ in range(self.steps_per_read):
             if self._delay:
@@ -121,17 +121,17 @@ class FakeBackend:
     """A scripted backend; pass it to ``Sampler(backends=[…])``.
 
     Args:
-        name: The name it goes by; that of a built-in backend makes the catalogue's promises for that one hold for it.
+        name: Its name; one with the name of a built-in backend owes the same metrics.
         kind: The kind of its devices; None makes it a host, which gives whole keys.
         devices: How many there are.
-        vendor: What their identities say.
-        interval: Above 0, it is read in the background at that pace.
+        vendor: The vendor in their identities.
+        interval: Seconds between two readings in the background; 0 to be read when asked.
 
     Attributes:
         opened: How often it was opened.
         closed: How often its driver was closed.
         options: What each reader was told, in order.
-        detection: What it says when it is looked for.
+        detection: What detection finds.
     """
 
     def __init__(
@@ -164,6 +164,11 @@ class FakeBackend:
             self._machine = FakeDevice(_identity(self.kind or "gpu", "", 0))
         return self._machine
 
+    @property
+    def machine_wide(self) -> bool:
+        """Whether the machine was given anything, or is all there is."""
+        return self.kind is None or self._machine is not None
+
     def reorder(self, *numbers: int) -> None:
         """Let the driver list its devices in another order, or fewer of them, when it is opened next."""
         self._devices = [self._devices[number] for number in numbers]
@@ -193,11 +198,11 @@ class FakeBackend:
         self._gone = False
 
     def detect(self) -> Detection:
-        """As scripted in ``detection``."""
+        """Give the scripted detection."""
         return self.detection
 
     def open(self) -> FakeDriver:
-        """As scripted."""
+        """Open as scripted."""
         self.opened += 1
         time.sleep(self._open_delay)
         self._may_open.wait()
@@ -207,24 +212,19 @@ class FakeBackend:
         return FakeDriver(self)
 
     def coverage(self) -> Coverage:
-        """What the catalogue promises of a backend of this name, and the rows in ``metrics``."""
+        """Give what the catalogue says of a backend of this name, and the rows in ``metrics``."""
         return catalogued(self.name, self.metrics)
 
     def own_metrics(self) -> Iterable[Metric]:
-        """The rows in ``metrics``."""
+        """Give the rows in ``metrics``."""
         return self.metrics
 
     def check(self) -> None:
-        """Raise what a driver that is not loaded raises."""
+        """Raise what a driver that is not loaded raises, while the driver is unloaded."""
         if self._gone:
             raise DriverGoneError(
                 Reason.DRIVER_UNAVAILABLE, "the scripted driver is not loaded", backend=self.name, advice="call come_back()"
             )
-
-    @property
-    def has_machine(self) -> bool:
-        """Whether the machine was given anything."""
-        return self._machine is not None
 
     def all_devices(self) -> list[FakeDevice]:
         """What can be read, in the driver's order: the devices, then the machine if it was given anything."""
@@ -232,14 +232,14 @@ class FakeBackend:
 
 
 class FakeDriver:
-    """An open scripted backend."""
+    """An open scripted backend, which notes what its readers are told and is the reader of each."""
 
     source = "script"
 
     def __init__(self, backend: FakeBackend) -> None:
         self._backend = backend
         self._listed = backend.all_devices()
-        self.machine_wide = backend.kind is None or backend.has_machine
+        self.machine_wide = backend.machine_wide
 
     @property
     def devices(self) -> list[DeviceIdentity]:
@@ -247,27 +247,19 @@ class FakeDriver:
         count = len(self._listed) - self.machine_wide
         return [device.identity for device in self._listed[:count]]
 
-    def reader(self, options: ReadOptions) -> FakeReader:
-        """A reader that notes what it was told."""
+    def reader(self, options: ReadOptions) -> FakeDriver:
+        """Note what the reader is told."""
         self._backend.options.append(options)
-        return FakeReader(self._backend, self._listed)
-
-    def close(self) -> None:
-        """Counted."""
-        self._backend.closed += 1
-
-
-class FakeReader:
-    """One consumer's view of a scripted backend."""
-
-    def __init__(self, backend: FakeBackend, devices: list[FakeDevice]) -> None:
-        self._backend = backend
-        self._devices = devices
+        return self
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
-        """One reading of one device, as scripted."""
+        """Read one device as scripted."""
         self._backend.check()
-        return self._devices[unit].read(progress)
+        return self._listed[unit].read(progress)
+
+    def close(self) -> None:
+        """Count it."""
+        self._backend.closed += 1
 
 
 def _identity(kind: DeviceKind, vendor: str, number: int) -> DeviceIdentity:
@@ -279,10 +271,3 @@ def _identity(kind: DeviceKind, vendor: str, number: int) -> DeviceIdentity:
         uuid=f"{kind.upper()}-5cf1a7ed-0000-4000-8000-{number:012x}",
         pci_bus_id=f"00000000:{0x41 + number:02X}:00.0",
     )
-
-
-def scripted(values: Mapping[str, Value]) -> FakeBackend:
-    """A host with these whole keys."""
-    backend = FakeBackend("script", None)
-    backend.device(0).set(**values)
-    return backend

@@ -1,4 +1,4 @@
-"""Record what a machine says, and have it said again elsewhere: a test of your monitor on hardware that you do not have.
+"""Record a machine's readings and replay them elsewhere: a test of your monitor on hardware that you do not have.
 
 >>> from accelmetrics import Sampler
 >>> from accelmetrics.testing import Recorder, Recording
@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 from accelmetrics.backends.contract import Block, Coverage, Detection, Reading, ReadOptions
 from accelmetrics.sampling.sampler import Sampler
@@ -30,37 +30,29 @@ class Recorder:
     """Writes a sampler's snapshots to a file, one document a line.
 
     Args:
-        path: The file; it is begun anew.
-        sampler: Whose readings to record.
+        path: The file; one that exists is replaced.
+        sampler: The sampler to record.
     """
 
     def __init__(self, path: str | Path, sampler: Sampler) -> None:
-        self._path = Path(path)
         self._sampler = sampler
-        self._file: TextIO | None = None
+        self._file = Path(path).open("w", encoding="utf-8")
 
     def take(self, samples: int = 1, interval: float = 0.0) -> list[Snapshot]:
-        """Record so many snapshots, so many seconds apart, and return them too."""
+        """Record ``samples`` snapshots, ``interval`` seconds apart, and return them too."""
         taken: list[Snapshot] = []
         due = time.monotonic()
         for _ in range(samples):
             time.sleep(max(0.0, due - time.monotonic()))
-            taken.append(self._write(self._sampler.sample()))
+            taken.append(self._sampler.sample())
+            self._file.write(taken[-1].to_json() + "\n")
+            self._file.flush()
             due += interval
         return taken
 
-    def _write(self, snapshot: Snapshot) -> Snapshot:
-        if self._file is None:
-            self._file = self._path.open("w", encoding="utf-8")
-        self._file.write(snapshot.to_json() + "\n")
-        self._file.flush()
-        return snapshot
-
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
-        self._file = None
+        self._file.close()
 
     def __enter__(self) -> Recorder:
         return self
@@ -83,7 +75,7 @@ class Recording:
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:
-        """Read a recorder's file; a last line that was cut off is passed over.
+        """Read a recorder's file; a last line that was cut off is left out.
 
         Raises:
             DocumentError: Some line is no document; the message names it.
@@ -100,7 +92,7 @@ class Recording:
         return cls(snapshots)
 
     def backends(self, loop: bool = False) -> list[ReplayBackend]:
-        """Backends that say again what was recorded: one per kind of device, and one for the host.
+        """Make backends that replay the recording: one per kind of device, and one for the host.
 
         Args:
             loop: Begin again after the last snapshot, instead of being ``stale`` from then on.
@@ -113,7 +105,7 @@ class Recording:
 
 
 class ReplayBackend:
-    """Says again what was recorded about one kind of device, or about the host. Each reader begins at the beginning.
+    """Replays what was recorded of one kind of device, or of the host. Each reader starts at the first snapshot.
 
     Args:
         snapshots: What was recorded.
@@ -137,11 +129,11 @@ class ReplayBackend:
         self.machine_wide = kind is None
 
     def detect(self) -> Detection:
-        """Always there."""
+        """Find the recording, which is always there."""
         return Detection(True, f"a recording of {len(self.snapshots)} snapshots", len(self.devices))
 
     def open(self) -> ReplayBackend:
-        """A recording is its own driver."""
+        """Open it: a recording is its own driver."""
         return self
 
     def coverage(self) -> Coverage:
@@ -149,11 +141,11 @@ class ReplayBackend:
         return Coverage()
 
     def own_metrics(self) -> Iterable[Metric]:
-        """None: what was recorded stands in the catalogue, or is passed on as it is."""
+        """None: recorded metrics are in the catalogue, or passed on as they are."""
         return ()
 
     def reader(self, options: ReadOptions) -> _Replay:
-        """A reader at the beginning."""
+        """Make a reader that starts at the first snapshot."""
         return _Replay(self)
 
     def close(self) -> None:

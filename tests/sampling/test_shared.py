@@ -17,7 +17,7 @@ from accelmetrics.sampling.engine import LATER_PATIENCE
 from accelmetrics.sampling.sampler import MOST_SHARED
 from accelmetrics.sampling.sources import SHARED
 from accelmetrics.testing import FakeBackend
-from accelmetrics.testing.fake import FakeDriver, FakeReader
+from accelmetrics.testing.fake import FakeDriver
 from tests.sampling.conftest import workers
 from tests.support.waiting import HANG, Gate, wait_for
 
@@ -103,7 +103,7 @@ def test_a_reader_that_is_slow_to_make_does_not_break_the_deadline(gpus: FakeBac
     gate = Gate()
 
     class Sluggish(FakeDriver):
-        def reader(self, options: object) -> FakeReader:
+        def reader(self, options: object) -> FakeDriver:
             gate()
             return super().reader(options)  # type: ignore[arg-type]
 
