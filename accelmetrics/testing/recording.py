@@ -36,7 +36,7 @@ class Recorder:
 
     def __init__(self, path: str | Path, sampler: Sampler) -> None:
         self._sampler = sampler
-        self._file = Path(path).open("w", encoding="utf-8")
+        self._file = Path(path).open("w", encoding="utf-8")  # noqa: SIM115 - closed with the recorder
 
     def take(self, samples: int = 1, interval: float = 0.0) -> list[Snapshot]:
         """Record ``samples`` snapshots, ``interval`` seconds apart, and return them too."""
