@@ -329,7 +329,7 @@ def test_a_short_interval_that_is_kept_is_not_spoken_of(simulator: NvmlSimulator
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.slow
+@pytest.mark.peers
 def test_wandb_by_its_short_options(tmp_path: Path) -> None:
     """A run in that project and of that name, with the readings."""
     env = environment(HOME=str(tmp_path), WANDB_MODE="offline", WANDB_DIR=str(tmp_path))

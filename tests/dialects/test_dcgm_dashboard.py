@@ -19,6 +19,8 @@ from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.prometheus_server import PrometheusServer, until
 from tests.simulators.nvml import NvmlSimulator, Ramp, SimulatorUnavailable
 
+pytestmark = pytest.mark.servers
+
 MIB = 2**20
 JOBS = ("dcgm", "training")
 POWER_MW = (300_000, 431_000)

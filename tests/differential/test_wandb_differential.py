@@ -8,7 +8,7 @@ from tests.differential import differences, host_keys, machine
 from tests.differential.differences import Found, Phase, Row
 from tests.differential.streams import Streams
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.peers, pytest.mark.slow, pytest.mark.timeout(400)]
 
 PHASES = (machine.HEALTHY, machine.BUSY, machine.FAILING, machine.RECOVERED, machine.LIMITED)
 

@@ -71,6 +71,7 @@ def bare(text: str) -> str:
     return text
 
 
+@pytest.mark.servers
 def test_a_point_per_device_and_one_for_the_host_arrive(server: str) -> None:
     """VictoriaMetrics has every number of eight GPUs under measurement and name, with who it belongs to and the labels."""
     sent = record(8)
@@ -104,6 +105,7 @@ def test_a_point_per_device_and_one_for_the_host_arrive(server: str) -> None:
 ODD = ["a b", "a,b", "a=b", "a\\b", 'a"b', "a, =b", "ü→🦆", "'x'", "a\\\\b", "a\\,b", "end\\", "\\", " lead", "a\nb", "#", "a\\ "]
 
 
+@pytest.mark.servers
 def test_odd_labels_survive_a_real_server(server: str) -> None:
     """What the protocol can carry arrives as it was; the rest is replaced as documented, and costs no other point."""
     exporter = InfluxExporter(server, prefix="odd_")

@@ -23,6 +23,8 @@ from tests.support.network import free_port
 from tests.support.programs import Program
 from tests.support.session import made_once
 
+pytestmark = pytest.mark.peers
+
 POWER = "gpu.0.powerWatts"
 
 

@@ -206,6 +206,7 @@ def certificate(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
     yield made, key
 
 
+@pytest.mark.servers
 def test_tls_with_our_own_authority_and_certificate(certificate: tuple[Path, Path]) -> None:
     """With the authority and a certificate of ours a collector that asks for one takes the record; without, nothing is delivered."""
     made, key = certificate

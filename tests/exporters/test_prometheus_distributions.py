@@ -39,6 +39,7 @@ def test_a_distribution_is_one_metric_with_its_series(openmetrics: bool) -> None
     ]
 
 
+@pytest.mark.servers
 def test_promtool_finds_nothing_wrong() -> None:
     """With the form of a histogram and a summary."""
     assert check_metrics(Exposition([DURATION, MEMORY]).text()) == ""

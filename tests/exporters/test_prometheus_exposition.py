@@ -46,6 +46,7 @@ def _samples(text: bytes) -> dict[str, list[tuple[dict[str, str], float]]]:
 # Whole machines
 
 
+@pytest.mark.servers
 def test_promtool_finds_nothing_wrong_with_eight_gpus_and_the_host() -> None:
     """Every key that eight simulated H100s and this host give, with links and two readings for the rates, is named by the rules."""
     try:
@@ -69,6 +70,7 @@ def test_promtool_finds_nothing_wrong_with_eight_gpus_and_the_host() -> None:
     assert {name for name in found if name.startswith("accel_")} > {"accel_ecc_errors_total", "accel_host_cpu_ratio"}
 
 
+@pytest.mark.servers
 def test_promtool_finds_nothing_wrong_with_an_amd_card_and_tpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other vendors' values go under the same names, with labels of their own."""
     stand_in = RocmSmiStandIn(tmp_path)
@@ -126,6 +128,7 @@ def test_openmetrics_says_the_same_as_text() -> None:
 # What must not spoil it
 
 
+@pytest.mark.servers
 def test_hostile_labels_are_written_so_that_they_are_read_back() -> None:
     r"""Quotes, backslashes and line breaks come back as they were; what is no text, or too long, does not get through."""
     hostile = {"a": 'quote" \\ back\nline', "b": "ü" * 100, "c": "x" * 1000, "d": "/mnt/\udcff", "e": "bell\x07\x00"}
@@ -182,6 +185,7 @@ def test_every_dialect_can_be_served(name: str) -> None:
     assert len(list(parse_openmetrics(cache.metrics(openmetrics=True).decode()))) > 20
 
 
+@pytest.mark.servers
 def test_a_record_that_is_offered_again_counts_once() -> None:
     """An exporter whose file could not be written gets the same record anew: what the cache counts over records stays as it is."""
     what = record()

@@ -18,6 +18,8 @@ from tests.exporters.certificates import Authority
 from tests.exporters.prometheus_server import PrometheusServer, until
 from tests.records import LABELS, host, machine
 
+pytestmark = pytest.mark.servers
+
 JOB = job_labels({"SLURM_JOB_ID": "4711", "SLURM_JOB_USER": "ada", "SLURM_JOB_PARTITION": "gpu"})
 """As the product takes them from a job's environment."""
 

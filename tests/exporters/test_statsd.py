@@ -40,6 +40,7 @@ def sent_to(server: Statsd, sent: Record, options: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.servers
 def test_every_number_is_a_gauge_with_its_key(server: Statsd) -> None:
     """Each key is a gauge under the prefix, the program's and the monitor's numbers too, and the server finds no bad line."""
     sent = record(8)
@@ -55,6 +56,7 @@ def test_every_number_is_a_gauge_with_its_key(server: Statsd) -> None:
     assert server.counter("statsd.bad_lines_seen") == 0
 
 
+@pytest.mark.servers
 def test_negative_numbers_are_set_not_added(server: Statsd) -> None:
     """A sign makes StatsD add; after falling twice a negative gauge still shows the number that was measured."""
     base = record(1)
@@ -70,6 +72,7 @@ def test_negative_numbers_are_set_not_added(server: Statsd) -> None:
         assert server.gauges()["accelmetrics.cpu.avg_temp"] == value
 
 
+@pytest.mark.servers
 def test_tags_tell_the_devices_apart(server: Statsd) -> None:
     """With Datadog's tags a device's number is no longer part of the name, and eight GPUs stay eight series."""
     found = sent_to(server, record(8), "tags=datadog")
@@ -82,6 +85,7 @@ def test_tags_tell_the_devices_apart(server: Statsd) -> None:
     assert server.counter("statsd.bad_lines_seen") == 0
 
 
+@pytest.mark.servers
 def test_a_peer_that_comes_back_is_found_again(server: Statsd) -> None:
     """While nobody listens the kernel says so, as something that passes; once somebody does, records arrive."""
     port = free_port(socket.SOCK_DGRAM)

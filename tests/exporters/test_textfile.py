@@ -20,6 +20,7 @@ def names(directory: Path) -> list[str]:
     return [path.name for path in directory.iterdir()]
 
 
+@pytest.mark.servers
 def test_node_exporter_serves_what_is_in_the_file(tmp_path: Path) -> None:
     """The real collector reads it without a complaint, and drops it when the exporter is closed."""
     exporter = TextfileExporter(tmp_path / "new" / "accel.prom")
@@ -62,6 +63,7 @@ def test_the_file_is_whole_at_every_moment(tmp_path: Path) -> None:
     assert names(tmp_path) == ["accel.prom"]
 
 
+@pytest.mark.servers
 def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
     """There are no timestamps, and everyone may read it."""
     exporter = TextfileExporter(tmp_path / "accel.prom")

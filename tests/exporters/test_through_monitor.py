@@ -271,6 +271,7 @@ def test_a_collector_gets_every_record(protocol: str, harm: Harm, machine_itself
         endure(Trouble(exporter, lambda: wire.begin(harm), wire.end, arrived), machine_itself)
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("harm", ["kill", "cut request", "cut answer", "hold"])
 def test_a_database_gets_every_record(victoria: str, harm: Harm, machine_itself: Control) -> None:
     """The same of a real server of line protocol, which holds a point once however often it was written."""
@@ -297,6 +298,7 @@ def test_a_database_gets_every_record(victoria: str, harm: Harm, machine_itself:
         wire.close()
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("harm", ["kill", "stop"])
 def test_statsd_is_told_again(harm: str, tmp_path: Path, machine_itself: Control) -> None:
     """The daemon, killed and begun again or stopped for a while, then shows a reading taken after that, and has seen no bad line."""

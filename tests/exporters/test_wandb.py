@@ -21,6 +21,8 @@ from tests.records import LABELS, record
 from tests.support.programs import Program
 from tests.support.waiting import wait_for
 
+pytestmark = pytest.mark.peers
+
 POWER = "system/gpu.0.powerWatts"
 
 

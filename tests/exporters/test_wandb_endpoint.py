@@ -6,9 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from accelmetrics.exporters.prometheus import PrometheusExporter
 from tests.exporters.wandb_file import environment, read
 from tests.records import record
+
+pytestmark = pytest.mark.peers
 
 PROGRAM = """
 import sys, time, wandb

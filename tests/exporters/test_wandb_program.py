@@ -11,6 +11,8 @@ import pytest
 
 from tests.exporters.wandb_file import Written, environment, read
 
+pytestmark = pytest.mark.peers
+
 POWER = "system/gpu.0.powerWatts"
 SECONDS = "accelmetrics/seconds"
 
