@@ -1,6 +1,7 @@
 """Writes what is derived from tables of metrics: ``python -m scripts.generate [--check]``.
 
 - ``accelmetrics/backends/nvidia/conversion.py``: the conversion of what NVIDIA's GPUs are read for at every reading;
+- ``accelmetrics/schemas/catalogue/sources.py``: which metrics the built-in backends give;
 - ``accelmetrics/schemas/metrics_models.py``: the typed views;
 - ``docs/schema.json``: the JSON Schema of the ``dump --json`` document;
 - ``docs/metrics.md``: the reference for readers.
@@ -19,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONVERSION = Path("accelmetrics/backends/nvidia/conversion.py")
+SOURCES = Path("accelmetrics/schemas/catalogue/sources.py")
 MODELS = Path("accelmetrics/schemas/metrics_models.py")
 SCHEMA = Path("docs/schema.json")
 REFERENCE = Path("docs/metrics.md")
@@ -27,6 +29,13 @@ REFERENCE = Path("docs/metrics.md")
 def conversion() -> str:
     """The text of the conversion of NVIDIA's fast metrics."""
     from scripts.generate_conversion import render
+
+    return render()
+
+
+def sources() -> str:
+    """The text of what the built-in backends give."""
+    from scripts.generate_sources import render
 
     return render()
 
@@ -53,7 +62,7 @@ def reference() -> str:
 
 
 # The models come first: the schema is rendered with them importable and current.
-OUTPUTS: dict[Path, Callable[[], str]] = {CONVERSION: conversion, MODELS: models, SCHEMA: schema, REFERENCE: reference}
+OUTPUTS: dict[Path, Callable[[], str]] = {CONVERSION: conversion, SOURCES: sources, MODELS: models, SCHEMA: schema, REFERENCE: reference}
 
 
 def stale(root: Path = ROOT) -> list[Path]:

@@ -230,21 +230,3 @@ class Backend(Protocol):
     def own_metrics(self) -> Iterable[Metric]:
         """Catalogue rows that only this backend knows: empty for built-in ones, whose rows stand in the catalogue."""
         ...
-
-
-def catalogued(backend: str, rows: Iterable[Metric] = ()) -> Coverage:
-    """Derive the coverage from what rows state in their ``sources``: the catalogue's, and a backend's own."""
-    from accelmetrics.schemas.catalogue import rows_for
-
-    parts: dict[str, dict[str, str]] = {part: {} for part in Coverage._fields}
-    for row in (*rows_for(backend), *rows):
-        part = "devices" if row.device_part else "machine"
-        if ".process." in row.device_part:
-            part = "processes"
-        elif row.conditional or row.templated:
-            part = "optional"
-        named = dict.fromkeys(row.names, row.sources.get(backend, ""))
-        parts[part].update(named)
-        if backend in row.partitions:
-            parts["partitions"].update(named)
-    return Coverage(**parts)

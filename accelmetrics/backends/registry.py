@@ -80,11 +80,6 @@ class BuiltInBackend:
         self._loaded: Backend | None = None
 
     @property
-    def loaded(self) -> bool:
-        """Whether its module was imported."""
-        return self._loaded is not None
-
-    @property
     def interval(self) -> float:
         """As its module says; loads it."""
         return self._load().interval
@@ -99,8 +94,8 @@ class BuiltInBackend:
         return self._load().open()
 
     def coverage(self) -> Coverage:
-        """As its module says; loads it."""
-        return self._load().coverage()
+        """As its module says; loads nothing."""
+        return declared(self.name)
 
     def own_metrics(self) -> Iterable[Metric]:
         """None: the rows of built-in backends stand in the catalogue."""
@@ -138,6 +133,13 @@ class BrokenBackend:
     def own_metrics(self) -> Iterable[Metric]:
         """None are known."""
         return ()
+
+
+def declared(name: str) -> Coverage:
+    """The coverage of a built-in backend, as it was when the package was built; nothing for any other name."""
+    from accelmetrics.schemas.catalogue.sources import COVERAGE
+
+    return Coverage(**COVERAGE.get(name, {}))
 
 
 @lru_cache(maxsize=1)
@@ -208,11 +210,6 @@ def _missing(candidate: object) -> list[str]:
     """What a backend has and this object lacks."""
     parts = ("name", "kind", "interval", "detect", "open", "coverage", "own_metrics")
     return [part for part in parts if not hasattr(candidate, part)]
-
-
-def is_loaded(backend: Backend) -> bool:
-    """Whether its module was imported, so that asking it for its coverage costs nothing."""
-    return not isinstance(backend, BuiltInBackend) or backend.loaded
 
 
 def is_registered(backend: Backend) -> bool:

@@ -8,7 +8,7 @@ from accelmetrics.backends import registry
 from accelmetrics.backends.guard import guarded
 from accelmetrics.cli.layout import aligned, wrapped
 from accelmetrics.cli.parsing import UsageError
-from accelmetrics.schemas.catalogue import SECTIONS, Section, find
+from accelmetrics.schemas.catalogue import SECTIONS, Section, listed, partitions_of, sources_of
 from accelmetrics.schemas.errors import UnknownNameError
 from accelmetrics.schemas.metric import Metric
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from accelmetrics.cli.output import Stdout
 
+PLUG_IN = "Plug-in"
 MEANING_INDENT = " " * 6
 EXAMPLES = """\
   accelmetrics metrics                              every metric, its unit and its meaning
@@ -37,9 +38,10 @@ def run(options: Namespace, out: Stdout) -> int:
     if options.json:
         import json
 
-        out.write(json.dumps([entry(row) for section in sections for row in section.rows], indent=2, ensure_ascii=False) + "\n")
+        rows = [entry(row, read_from(section, row)) for section in sections for row in section.rows]
+        out.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
     elif options.key:
-        out.write("".join(details(row) for section in sections for row in section.rows))
+        out.write("".join(details(row, read_from(section, row)) for section in sections for row in section.rows))
     else:
         out.write("\n".join(overview(section, out.width) for section in sections))
     return 0
@@ -62,26 +64,34 @@ def _plug_ins(backend: str | None) -> list[Section]:
     """What only a plug-in knows, one section each; that of one source where it is named."""
     names = [backend] if backend else registry.names()
     others = {name: registry.load(name) for name in names if name not in registry.BUILT_IN}
-    return [Section("Plug-in", name, tuple(guarded(loaded.own_metrics).value or ())) for name, loaded in others.items()]
+    return [Section(PLUG_IN, name, tuple(guarded(loaded.own_metrics).value or ())) for name, loaded in others.items()]
+
+
+def read_from(section: Section, row: Metric) -> dict[str, str]:
+    """By backend, where a metric is read, in words."""
+    if section.family != PLUG_IN:
+        return dict(sources_of(row))
+    coverage = guarded(registry.load(section.title).coverage).value or ()
+    return {section.title: next((part[row.name] for part in coverage if row.name in part), "")}
 
 
 def _template(key: str, plug_ins: list[Section]) -> str:
     if any(row.key == key for section in plug_ins for row in section.rows):
         return key
     try:
-        return find(key).key
+        return listed(key).key
     except UnknownNameError as error:
         raise UsageError(f"{str(error).partition(' Known:')[0]} `accelmetrics metrics` lists them all") from error
 
 
 def _part(section: Section, template: str, backend: str | None) -> Section:
-    rows = [row for row in section.rows if backend is None or backend in row.sources]
+    rows = [row for row in section.rows if backend is None or backend in sources_of(row)]
     return section._replace(rows=tuple(row for row in rows if not template or row.key == template))
 
 
-def entry(row: Metric) -> dict[str, Any]:
+def entry(row: Metric, sources: dict[str, str]) -> dict[str, Any]:
     """A row for programs."""
-    return {**row._asdict(), "sources": dict(row.sources), "aliases": list(row.aliases)}
+    return {**row._asdict(), "aliases": list(row.aliases), "sources": sources, "partitions": list(partitions_of(row))}
 
 
 def overview(section: Section, width: int) -> str:
@@ -93,7 +103,7 @@ def overview(section: Section, width: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def details(row: Metric) -> str:
+def details(row: Metric, sources: dict[str, str]) -> str:
     """Everything about one metric."""
     facts = [
         ("unit", row.unit),
@@ -101,7 +111,7 @@ def details(row: Metric) -> str:
         ("range", limits(row)),
         ("whole numbers", "always" if row.integer else ""),
         ("also emitted as", ", ".join(row.aliases)),
-        *((f"from {backend}", source) for backend, source in row.sources.items()),
+        *((f"from {backend}", source) for backend, source in sources.items()),
         ("Prometheus", row.prometheus),
         ("OpenTelemetry", row.otel),
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from accelmetrics.cli.files import first_line
 from accelmetrics.cli.output import WriteError, say
 from accelmetrics.exporters.csv import columns_in, columns_of, csv_text
-from accelmetrics.schemas.catalogue import CATALOGUE
+from accelmetrics.schemas.catalogue import CATALOGUE, sources_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,5 +66,5 @@ def columns(snapshot: Snapshot, repeated: bool) -> list[str]:
 
 
 def _process_keys(vendor: str, index: int) -> list[str]:
-    rows = (row for row in CATALOGUE if row.conditional and row.device_part == "gpu.process.{i}" and vendor in row.sources)
+    rows = (row for row in CATALOGUE if row.conditional and row.device_part == "gpu.process.{i}" and vendor in sources_of(row))
     return [row.key.replace("{i}", str(index)) for row in rows]

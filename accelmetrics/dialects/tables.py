@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from accelmetrics.dialects.contract import Number
-from accelmetrics.schemas.catalogue import CATALOGUE, find, row_for
+from accelmetrics.schemas.catalogue import CATALOGUE, find, row_for, sources_of
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import PARTITION, Kind, Metric
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
@@ -148,10 +148,11 @@ def _rows(entry: Entry, who: DeviceIdentity) -> list[Metric]:
     assert isinstance(entry.source, str)
     found: list[Metric] = []
     for key in (entry.source, *entry.otherwise):
-        for row in (row_for(who.kind, each) for each in same(key)):
+        for listed in same(key):
+            row = row_for(who.kind, listed)
             if row.device_part == f"{who.kind}.{{i}}":
                 found.append(row)
-                if who.vendor in row.sources:
+                if who.vendor in sources_of(listed):
                     return found
     return found
 

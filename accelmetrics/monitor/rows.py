@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import NamedTuple
 
-from accelmetrics.schemas.catalogue import match
+from accelmetrics.schemas.catalogue import match, sources_of
 from accelmetrics.schemas.metric import DEVICE_KINDS
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -127,7 +127,7 @@ def _owner(key: str, devices: dict[str, str], names: Sequence[str]) -> str:
     if owner := devices.get(f"{kind}.{number}"):
         return owner
     row = match(key)
-    return next((name for name in names if row is not None and name in row.sources), "")
+    return next((name for name in names if row is not None and name in sources_of(row)), "")
 
 
 class Block:

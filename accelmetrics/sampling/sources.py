@@ -20,7 +20,7 @@ from weakref import WeakSet
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Backend, Coverage, Detection, Driver
 from accelmetrics.backends.guard import Outcome, guarded
-from accelmetrics.backends.registry import is_loaded, is_registered
+from accelmetrics.backends.registry import is_registered
 from accelmetrics.sampling.devices import DeviceRegistry
 from accelmetrics.sampling.workers import MAX_WORKERS, CountDownLatch, Worker, WorkerPool, nothing
 from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError
@@ -104,7 +104,7 @@ class ManagedSource:
         readers: The samplers' readers of this source; without any it is closed.
         state: ``new``, ``absent`` (detection found nothing), ``opening``, ``open``, ``failed``.
         detection: What detection found.
-        coverage: Which metrics the backend gives; nothing while its module is not loaded.
+        coverage: Which metrics the backend gives.
         opened: The open driver; None while there is none.
         source: What the open driver reads, in one word.
         devices: The devices as the driver last listed them; kept when it goes away. The same object while nothing changed.
@@ -123,9 +123,7 @@ class ManagedSource:
         self.readers: WeakSet[SourceReader] = WeakSet()
         self.state: Literal["new", "absent", "opening", "open", "failed"] = "new"
         self.detection = Detection(False, "not looked for yet")
-        self.coverage = Coverage()
-        if is_loaded(backend):
-            self._learn_coverage()
+        self._learn_coverage()
         self.opened: OpenDriver | None = None
         self.source = ""
         self.devices: tuple[DeviceIdentity, ...] = ()

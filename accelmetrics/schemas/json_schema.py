@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from accelmetrics.schemas.catalogue import CATALOGUE
+from accelmetrics.schemas.catalogue import CATALOGUE, partitions_of
 from accelmetrics.schemas.document import Document
 from accelmetrics.schemas.metric import PARTITION, Metric
 from accelmetrics.schemas.snapshot import SCHEMA_VERSION
@@ -29,7 +29,7 @@ def json_schema() -> dict[str, Any]:
         schema["properties"][part]["propertyNames"] = {"minLength": 1}
     metrics = schema["properties"]["metrics"]
     metrics["patternProperties"] = {
-        pattern(spelling, bool(row.partitions)): value(row) for row in CATALOGUE for spelling in (row.key, *row.aliases)
+        pattern(spelling, bool(partitions_of(row))): value(row) for row in CATALOGUE for spelling in (row.key, *row.aliases)
     }
     metrics["additionalProperties"] = {"type": "number"}
     head = {"$schema": DIALECT, "$id": SCHEMA_ID, "title": "accelmetrics dump --json"}

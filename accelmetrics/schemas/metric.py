@@ -28,15 +28,13 @@ NOTHING: Mapping[str, str] = {}
 
 
 class Metric(NamedTuple):
-    """What a key means, wherever it appears.
+    """What a key means, wherever it appears. Which backends give it, their coverage says.
 
     Attributes:
         key: The template, as W&B spells it: ``gpu.{i}.powerWatts``, ``gpu.process.{i}.temp``, ``disk.{path}.usageGB``, ``cpu``.
         unit: The unit of the value under this key, on every vendor.
         kind: ``gauge``, or ``counter`` for a number that only rises (until the source is reset).
         meaning: One sentence.
-        sources: Backend name to the source that the value is read from there. A backend named here gives the key, or a
-            reason for its absence, at every reading of every device it lists.
         aliases: Other templates under which the same value is emitted too (documented spellings).
         integer: Whether the value is always a whole number.
         maximum: The largest value that is possible, where the meaning sets one (100 for most percentages).
@@ -47,15 +45,12 @@ class Metric(NamedTuple):
             for the instance); empty when the value is derivable or has no place there.
         otel: OpenTelemetry metric name and attributes, ``hw.temperature{hw.sensor_location="core"}``.
         factor: What the value is multiplied by to reach the base unit that Prometheus and OpenTelemetry use.
-        partitions: The backends whose partitions of a device (``gpu.{i}.mig.{j}``) have the metric too. What the board has
-            as a whole (power, temperature) stays with it, so that sums over devices are right.
     """
 
     key: str
     unit: Unit
     kind: Kind
     meaning: str
-    sources: Mapping[str, str] = NOTHING
     aliases: tuple[str, ...] = ()
     integer: bool = False
     maximum: float | None = None
@@ -64,7 +59,6 @@ class Metric(NamedTuple):
     prometheus: str = ""
     otel: str = ""
     factor: float = 1.0
-    partitions: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from accelmetrics.backends.contract import Coverage, Detection, Number, Reading, ReadOptions, catalogued
+from accelmetrics.backends.contract import Coverage, Detection, Number, Reading, ReadOptions
 from accelmetrics.backends.flag import Flag
+from accelmetrics.backends.registry import declared
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
 from accelmetrics.schemas.metric import Metric
@@ -212,8 +213,12 @@ class FakeBackend:
         return FakeDriver(self)
 
     def coverage(self) -> Coverage:
-        """Give what the catalogue says of a backend of this name, and the rows in ``metrics``."""
-        return catalogued(self.name, self.metrics)
+        """Give what a built-in backend of this name gives, and the rows in ``metrics``."""
+        given = declared(self.name)
+        own = [row for row in self.metrics if not row.conditional and not row.templated]
+        devices = {name: "" for row in own if row.device_part for name in row.names}
+        machine = {name: "" for row in own if not row.device_part for name in row.names}
+        return given._replace(devices={**given.devices, **devices}, machine={**given.machine, **machine})
 
     def own_metrics(self) -> Iterable[Metric]:
         """Give the rows in ``metrics``."""

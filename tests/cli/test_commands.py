@@ -72,7 +72,7 @@ def test_metrics_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["metrics", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["key"] for row in rows} == {row.key for row in CATALOGUE}
-    assert rows[0].keys() == set(Metric._fields)
+    assert rows[0].keys() == {*Metric._fields, "sources", "partitions"}
 
 
 def test_metrics_for_people(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +104,7 @@ def test_metrics_of_a_plug_in(rig: Rig, monkeypatch: pytest.MonkeyPatch, capsys:
     """What only it knows is listed too, and found by its key."""
     from accelmetrics.backends import registry
 
-    rig.backend.metrics.append(Metric("gpu.{i}.wafers", "1", "gauge", "Wafers in the pile.", {"rig": "a count"}))
+    rig.backend.metrics.append(Metric("gpu.{i}.wafers", "1", "gauge", "Wafers in the pile."))
     monkeypatch.setattr(registry, "names", lambda: ("rig", "host"))
     monkeypatch.setattr(registry, "load", lambda name: rig.backend)
     monkeypatch.setattr(registry, "BUILT_IN", {"host": registry.BUILT_IN["host"]})

@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 import pytest
 
 from accelmetrics import Reason, Sampler
-from accelmetrics.backends.contract import Coverage, Detection, Reading, ReadOptions, catalogued
+from accelmetrics.backends.contract import Coverage, Detection, Reading, ReadOptions
+from accelmetrics.backends.registry import declared
 from accelmetrics.sampling.isolation import ProcessEngine
 from accelmetrics.sampling.isolation_child import Line
 from accelmetrics.sampling.options import checked
@@ -46,7 +47,7 @@ class Scripted:
         return self
 
     def coverage(self) -> Coverage:
-        return catalogued(self.name)
+        return declared(self.name)
 
     def own_metrics(self) -> Iterable[Metric]:
         return ()

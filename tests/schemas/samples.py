@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from accelmetrics.schemas.catalogue import CATALOGUE, expected_keys, expected_names, match, rows_for
+from accelmetrics.schemas.catalogue import CATALOGUE, expected_keys, expected_names, match, partitions_of, rows_for
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -81,7 +81,7 @@ def values_of(row: Metric) -> st.SearchStrategy[Number]:
 def keys_of(row: Metric) -> st.SearchStrategy[str]:
     """Any concrete key of the row."""
     instances = st.sampled_from(["/", "/mnt/a.b", "sda", "nvme0n1", "dm-0"])
-    numbers = st.sampled_from(["0", "3", *(["1.mig.2"] if row.partitions else [])])
+    numbers = st.sampled_from(["0", "3", *(["1.mig.2"] if partitions_of(row) else [])])
     return (
         st.tuples(instances, numbers)
         .map(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from jsonschema import Draft202012Validator
 
-from accelmetrics.schemas.catalogue import CATALOGUE
+from accelmetrics.schemas.catalogue import CATALOGUE, partitions_of
 from accelmetrics.schemas.json_schema import json_schema, pattern
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.snapshot import Snapshot
@@ -88,7 +88,7 @@ def test_a_row_s_pattern_meets_its_own_keys_alone(row: Metric) -> None:
 
 @pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.key)
 def test_a_value_is_described(row: Metric) -> None:
-    value = json_schema()["properties"]["metrics"]["patternProperties"][pattern(row.key, bool(row.partitions))]
+    value = json_schema()["properties"]["metrics"]["patternProperties"][pattern(row.key, bool(partitions_of(row)))]
     assert (value["x-unit"], value["x-kind"], value["description"]) == (row.unit, row.kind, row.meaning)
     assert value["type"] == ("integer" if row.integer else "number")
     assert (value.get("minimum"), value.get("maximum")) == (row.minimum, row.maximum)

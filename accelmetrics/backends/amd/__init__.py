@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from accelmetrics.backends.amd.detection import detect
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import Coverage, Detection, Driver, catalogued
+from accelmetrics.backends.contract import Coverage, Detection, Driver
 from accelmetrics.schemas.errors import SourceError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceKind
 from accelmetrics.schemas.metric import Metric
@@ -99,7 +99,9 @@ class AmdBackend:
         raise self._explained(failures)
 
     def coverage(self) -> Coverage:
-        return catalogued(self.name)
+        from accelmetrics.backends.amd.coverage import COVERAGE
+
+        return COVERAGE
 
     def own_metrics(self) -> tuple[Metric, ...]:
         return ()

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from accelmetrics.backends.apple.detection import BACKEND, detect, require
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import Coverage, Detection, Driver, catalogued
+from accelmetrics.backends.contract import Coverage, Detection, Driver
 from accelmetrics.schemas.identity import DeviceKind
 from accelmetrics.schemas.metric import Metric
 
@@ -47,7 +47,9 @@ class AppleBackend:
         return AppleDriver(self._clock)
 
     def coverage(self) -> Coverage:
-        return catalogued(self.name)
+        from accelmetrics.backends.apple.coverage import COVERAGE
+
+        return COVERAGE
 
     def own_metrics(self) -> Iterable[Metric]:
         return ()

@@ -4,13 +4,12 @@ The tables are plain data. What is looked up in them is built on the first look-
 nothing.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
 from accelmetrics.schemas.catalogue import apple, gpu, gpu_links, gpu_process, gpu_profiling, host, ipu, neuron, torch, tpu
-from accelmetrics.schemas.metric import Metric, split_key
-
-__all__ = ["CATALOGUE", "SECTIONS", "KeyMatch", "Section", "expected_keys", "expected_names", "find", "match", "resolve", "rows_for"]
+from accelmetrics.schemas.metric import NOTHING, Metric, split_key
 
 
 class Section(NamedTuple):
@@ -111,32 +110,58 @@ def _enter(index: _Index, row: Metric, spelling: str, alias: bool) -> None:
         index.plain[spelling] = (row, alias)
 
 
-@cache
-def rows_for(backend: str) -> tuple[Metric, ...]:
-    """The rows that name a backend as a source, in the catalogue's order."""
-    return tuple(row for row in CATALOGUE if backend in row.sources)
+# What the built-in backends give: generated from their coverage, so that no backend is loaded to look it up.
 
 
-@cache
 def expected_names(backend: str, partition: bool = False) -> tuple[str, ...]:
-    """The names that a backend owes at every reading of every device, or partition: each has a value or a reason.
+    """The names that a built-in backend owes at every reading of every device, or partition: each has a value or a reason.
 
     Aliases' names are among them. Left out are the keys of instances that may not exist (a process on the device, a link).
     """
-    if partition:
-        return tuple(name for row in rows_for(backend) if backend in row.partitions for name in row.names)
-    return _owed(backend, True)
+    return tuple(_coverage(backend)["partitions" if partition else "devices"])
+
+
+def expected_keys(backend: str) -> tuple[str, ...]:
+    """The whole keys that a built-in backend owes at every reading: those that belong to no device, nor to a disk, mount point or CPU."""
+    return tuple(_coverage(backend)["machine"])
+
+
+def rows_for(backend: str) -> tuple[Metric, ...]:
+    """The rows that a built-in backend gives, in the catalogue's order."""
+    return tuple(row for row in CATALOGUE if backend in sources_of(row))
+
+
+def sources_of(row: Metric) -> Mapping[str, str]:
+    """By built-in backend, where it reads a metric, in words."""
+    return _sources().get(row.key, NOTHING)
+
+
+def partitions_of(row: Metric) -> tuple[str, ...]:
+    """The backends whose partitions of a device have a metric too; what the board has as a whole (power, temperature) stays with it."""
+    return () if row.conditional else tuple(each for each in sources_of(row) if row.name in _coverage(each)["partitions"])
+
+
+def _coverage(backend: str) -> Mapping[str, Mapping[str, str]]:
+    from accelmetrics.schemas.catalogue.sources import COVERAGE
+
+    return COVERAGE.get(backend, COVERAGE[""])
 
 
 @cache
-def expected_keys(backend: str) -> tuple[str, ...]:
-    """The whole keys that a backend owes at every reading: those that belong to no device, nor to a disk, mount point or CPU."""
-    return _owed(backend, False)
+def _sources() -> Mapping[str, Mapping[str, str]]:
+    from accelmetrics.schemas.catalogue.sources import COVERAGE, KINDS
 
-
-def _owed(backend: str, of_devices: bool) -> tuple[str, ...]:
-    owed = (row for row in rows_for(backend) if not row.conditional and not row.templated and bool(row.device_part) == of_devices)
-    return tuple(name for row in owed for name in row.names)
+    found: dict[str, dict[str, str]] = {}
+    for backend, parts in COVERAGE.items():
+        for part, names in parts.items():
+            head = f"{KINDS[backend]}.process.{{i}}." if part == "processes" else f"{KINDS[backend]}.{{i}}."
+            for name, words in names.items():
+                seen = resolve(f"{head}{name}") or resolve(name)
+                if seen is not None and not seen.alias:
+                    found.setdefault(seen.listed.key, {})[backend] = words
+    for key, words in torch.SOURCES.items():
+        found[key] = {"torch": words}
+    return found
 
 
 def resolve(key: str) -> KeyMatch | None:
@@ -220,9 +245,18 @@ def find(key: str) -> Metric:
     Raises:
         UnknownNameError: The catalogue does not have the key; the message suggests the nearest.
     """
-    row = match(key)
-    if row is None:
+    return _found(key).row
+
+
+def listed(key: str) -> Metric:
+    """The catalogue's own row of a key, which is the GPU's for devices of kinds without rows of their own. Raises as :func:`find`."""
+    return _found(key).listed
+
+
+def _found(key: str) -> KeyMatch:
+    found = resolve(key)
+    if found is None:
         from accelmetrics.schemas.errors import UnknownNameError
 
         raise UnknownNameError("metric", key, (row.key for row in CATALOGUE))
-    return row
+    return found

@@ -5,13 +5,12 @@ from __future__ import annotations
 from accelmetrics.schemas.metric import Metric
 
 
-def _errors(name: str, severity: str, scope: str, meaning: str, sources: dict[str, str], aliases: tuple[str, ...] = ()) -> Metric:
+def _errors(name: str, severity: str, scope: str, meaning: str, aliases: tuple[str, ...] = ()) -> Metric:
     return Metric(
         f"gpu.{{i}}.{name}",
         "1",
         "counter",
         meaning,
-        sources,
         aliases,
         integer=True,
         prometheus=f'accel_ecc_errors_total{{severity="{severity}",scope="{scope}"}}',
@@ -19,17 +18,12 @@ def _errors(name: str, severity: str, scope: str, meaning: str, sources: dict[st
     )
 
 
-def _ecc_call(severity: str, scope: str) -> str:
-    return f"nvmlDeviceGetMemoryErrorCounter(NVML_MEMORY_ERROR_TYPE_{severity}, NVML_{scope}_ECC, NVML_MEMORY_LOCATION_DEVICE_MEMORY), 10 s"
-
-
-def _remapped(name: str, severity: str, field: str, meaning: str) -> Metric:
+def _remapped(name: str, severity: str, meaning: str) -> Metric:
     return Metric(
         f"gpu.{{i}}.{name}",
         "1",
         "counter",
         meaning,
-        {"nvidia": f"{field}, 10 s"},
         integer=True,
         prometheus=f'accel_remapped_rows_total{{severity="{severity}"}}',
         otel=f'accel.memory.remapped_rows{{severity="{severity}"}}',
@@ -42,17 +36,12 @@ ERRORS = (
         "corrected",
         "volatile",
         "Memory errors that were corrected since the driver was loaded.",
-        {"nvidia": _ecc_call("CORRECTED", "VOLATILE"), "amd": "ras/*_err_count: ce over all blocks, 10 s; rocm-smi: none"},
     ),
     _errors(
         "uncorrectedMemoryErrors",
         "uncorrected",
         "volatile",
         "Memory errors that could not be corrected since the driver was loaded.",
-        {
-            "nvidia": _ecc_call("UNCORRECTED", "VOLATILE"),
-            "amd": "ras/*_err_count: ue over all blocks, 10 s; rocm-smi: none",
-        },
         ("gpu.{i}.unCorrectedMemoryErrors",),
     ),
     _errors(
@@ -60,25 +49,21 @@ ERRORS = (
         "corrected",
         "aggregate",
         "Memory errors that were corrected over the life of the device.",
-        {"nvidia": _ecc_call("CORRECTED", "AGGREGATE")},
     ),
     _errors(
         "uncorrectedMemoryErrorsAggregate",
         "uncorrected",
         "aggregate",
         "Memory errors that could not be corrected over the life of the device.",
-        {"nvidia": _ecc_call("UNCORRECTED", "AGGREGATE")},
     ),
     _remapped(
         "remappedRowsCorrected",
         "corrected",
-        "NVML_FI_DEV_REMAPPED_COR (142)",
         "Memory rows that were replaced by spare ones after corrected errors.",
     ),
     _remapped(
         "remappedRowsUncorrected",
         "uncorrected",
-        "NVML_FI_DEV_REMAPPED_UNC (143)",
         "Memory rows that were replaced by spare ones after uncorrected errors.",
     ),
 )
@@ -90,7 +75,6 @@ FAULTS = (
         "1",
         "counter",
         "Xid errors that the driver has reported since this program began to listen.",
-        {"nvidia": "events nvmlEventTypeXidCriticalError of an event set, 1 s"},
         integer=True,
         prometheus="accel_xid_errors_total",
         otel='hw.errors{hw.type="gpu",error.type="xid"}',
@@ -100,7 +84,6 @@ FAULTS = (
         "1",
         "gauge",
         "Code of the newest of them; there is none before the first.",
-        {"nvidia": "nvmlEventData_t.eventData, 1 s"},
         integer=True,
         minimum=1,
         conditional=True,
@@ -110,13 +93,12 @@ FAULTS = (
 )
 
 
-def _pcie_link(name: str, series: str, otel: str, meaning: str, call: str, file: str, maximum: float | None = None) -> Metric:
+def _pcie_link(name: str, series: str, otel: str, meaning: str, maximum: float | None = None) -> Metric:
     return Metric(
         f"gpu.{{i}}.{name}",
         "1",
         "gauge",
         meaning,
-        {"nvidia": f"{call}, {'once' if series.startswith('max') else '10 s'}", "amd": f"{file} of the card's link to its slot, 10 s"},
         integer=True,
         minimum=1,
         maximum=maximum,
@@ -125,8 +107,8 @@ def _pcie_link(name: str, series: str, otel: str, meaning: str, call: str, file:
     )
 
 
-def _moved(name: str, prometheus: str, otel: str, meaning: str, source: str, vendor: str = "nvidia") -> Metric:
-    return Metric(f"gpu.{{i}}.{name}", "By", "counter", meaning, {vendor: source}, integer=True, prometheus=prometheus, otel=otel)
+def _moved(name: str, prometheus: str, otel: str, meaning: str) -> Metric:
+    return Metric(f"gpu.{{i}}.{name}", "By", "counter", meaning, integer=True, prometheus=prometheus, otel=otel)
 
 
 PCIE = (
@@ -135,27 +117,19 @@ PCIE = (
         "generation",
         "generation",
         "PCIe generation that the link runs at now; it falls while the device is idle.",
-        "nvmlDeviceGetCurrPcieLinkGeneration",
-        "current_link_speed",
     ),
-    _pcie_link(
-        "pcieLinkWidth", "width", "width", "PCIe lanes that the link uses now.", "nvmlDeviceGetCurrPcieLinkWidth", "current_link_width", 32
-    ),
+    _pcie_link("pcieLinkWidth", "width", "width", "PCIe lanes that the link uses now.", 32),
     _pcie_link(
         "maxPcieLinkGen",
         "max_generation",
         "generation.limit",
         "Highest PCIe generation that this device can reach in this slot.",
-        "nvmlDeviceGetMaxPcieLinkGeneration",
-        "max_link_speed",
     ),
     _pcie_link(
         "maxPcieLinkWidth",
         "max_width",
         "width.limit",
         "Most PCIe lanes that this device can use in this slot.",
-        "nvmlDeviceGetMaxPcieLinkWidth",
-        "max_link_width",
         32,
     ),
     Metric(
@@ -172,7 +146,6 @@ PCIE = (
         "1",
         "counter",
         "PCIe packets that had to be sent again.",
-        {"nvidia": "NVML_FI_DEV_PCIE_REPLAY_COUNTER (94), 10 s", "amd": 'pcie_replay_count, 10 s; "PCIe Replay Count"'},
         integer=True,
         prometheus="accel_pcie_replays_total",
         otel="accel.pcie.replays",
@@ -182,40 +155,34 @@ PCIE = (
         'accel_pcie_bytes_total{direction="tx"}',
         'hw.gpu.io{network.io.direction="transmit"}',
         "Bytes sent over PCIe since the driver was loaded.",
-        "NVML_FI_DEV_PCIE_COUNT_TX_BYTES (197)",
     ),
     _moved(
         "pcieRxBytesTotal",
         'accel_pcie_bytes_total{direction="rx"}',
         'hw.gpu.io{network.io.direction="receive"}',
         "Bytes received over PCIe since the driver was loaded.",
-        "NVML_FI_DEV_PCIE_COUNT_RX_BYTES (198)",
     ),
 )
 
-_KIB = "KiB × 1024"
 
-
-def _link_errors(name: str, error: str, meaning: str, field: str, total: str) -> Metric:
+def _link_errors(name: str, error: str, meaning: str) -> Metric:
     return Metric(
         f"gpu.{{i}}.{name}",
         "1",
         "counter",
         meaning,
-        {"nvidia": f"the sum of NVML_FI_DEV_NVLINK_ERROR_DL_{field} over the links, else NVML_FI_DEV_NVLINK_{total}, 10 s"},
         integer=True,
         prometheus=f'accel_link_errors_total{{link_type="nvlink",error="{error}"}}',
         otel=f'accel.link.errors{{link_type="nvlink",error.type="{error}"}}',
     )
 
 
-def _of_link(name: str, direction: str, word: str, meaning: str, field: str) -> Metric:
+def _of_link(name: str, direction: str, word: str, meaning: str) -> Metric:
     return Metric(
         f"gpu.{{i}}.nvlink.{{link}}.{name}",
         "By",
         "counter",
         meaning,
-        {"nvidia": f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_{field} of the link, {_KIB}, 10 s"},
         integer=True,
         conditional=True,
         prometheus=f'accel_link_port_bytes_total{{link_type="nvlink",direction="{direction}",link="{{link}}"}}',
@@ -229,50 +196,42 @@ NVLINK = (
         'accel_link_bytes_total{link_type="nvlink",direction="tx"}',
         'accel.link.io{link_type="nvlink",network.io.direction="transmit"}',
         "Bytes of payload sent over all NVLinks since the driver was loaded.",
-        f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX (138) over all links, {_KIB}; else the sum of the links, 10 s",
     ),
     _moved(
         "nvlinkRxBytesTotal",
         'accel_link_bytes_total{link_type="nvlink",direction="rx"}',
         'accel.link.io{link_type="nvlink",network.io.direction="receive"}',
         "Bytes of payload received over all NVLinks since the driver was loaded.",
-        f"NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX (139) over all links, {_KIB}; else the sum of the links, 10 s",
     ),
-    _link_errors("nvlinkCrcErrors", "crc", "Checksum errors on all NVLinks.", "CRC (163)", "CRC_FLIT_ERROR_COUNT_TOTAL (38)"),
+    _link_errors("nvlinkCrcErrors", "crc", "Checksum errors on all NVLinks."),
     _link_errors(
         "nvlinkReplayErrors",
         "replay",
         "Transmissions over all NVLinks that had to be repeated.",
-        "REPLAY (161)",
-        "REPLAY_ERROR_COUNT_TOTAL (52)",
     ),
     _link_errors(
         "nvlinkRecoveryErrors",
         "recovery",
         "Times that an NVLink had to be set up again after errors.",
-        "RECOVERY (162)",
-        "RECOVERY_ERROR_COUNT_TOTAL (59)",
     ),
     Metric(
         "gpu.{i}.nvlink.{link}.state",
         "1",
         "gauge",
         "1 while the link is up, else 0.",
-        {"nvidia": "NVML_FI_DEV_NVLINK_GET_STATE (165), else nvmlDeviceGetNvLinkState, 10 s"},
         integer=True,
         maximum=1,
         conditional=True,
         prometheus='accel_link_port_up{link_type="nvlink",link="{link}"}',
         otel='accel.link.port.up{link_type="nvlink",link="{link}"}',
     ),
-    _of_link("txBytesTotal", "tx", "transmit", "Bytes of payload sent over the link since the driver was loaded.", "TX (138)"),
-    _of_link("rxBytesTotal", "rx", "receive", "Bytes of payload received over the link since the driver was loaded.", "RX (139)"),
+    _of_link("txBytesTotal", "tx", "transmit", "Bytes of payload sent over the link since the driver was loaded."),
+    _of_link("rxBytesTotal", "rx", "receive", "Bytes of payload received over the link since the driver was loaded."),
     Metric(
         "gpu.{i}.fabricState",
         "1",
         "gauge",
         "Whether the device has joined the fabric of NVLink switches: 1 not begun, 2 in progress, 3 done.",
-        {"nvidia": "nvmlDeviceGetGpuFabricInfoV().state on drivers from 550 on, 10 s"},
         integer=True,
         minimum=1,
         maximum=3,
@@ -287,15 +246,11 @@ XGMI = (
         'accel_link_bytes_total{link_type="xgmi",direction="tx"}',
         'accel.link.io{link_type="xgmi",network.io.direction="transmit"}',
         "Bytes written to other devices over all xGMI links since the driver was loaded.",
-        "gpu_metrics: xgmi_write_data_acc over all links, KiB × 1024",
-        "amd",
     ),
     _moved(
         "xgmiRxBytesTotal",
         'accel_link_bytes_total{link_type="xgmi",direction="rx"}',
         'accel.link.io{link_type="xgmi",network.io.direction="receive"}',
         "Bytes read from other devices over all xGMI links since the driver was loaded.",
-        "gpu_metrics: xgmi_read_data_acc over all links, KiB × 1024",
-        "amd",
     ),
 )

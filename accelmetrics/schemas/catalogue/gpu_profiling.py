@@ -10,32 +10,29 @@ from accelmetrics.schemas.metric import Metric
 PERCENT = 0.01
 
 
-def _share(name: str, gpm: str, prometheus: str, otel: str, meaning: str) -> Metric:
+def _share(name: str, prometheus: str, otel: str, meaning: str) -> Metric:
     return Metric(
         f"gpu.{{i}}.{name}",
         "%",
         "gauge",
         meaning,
-        {"nvidia": f"GPM, NVML_GPM_METRIC_{gpm}, 0.19 s"},
         maximum=100,
         prometheus=prometheus,
         otel=otel,
         factor=PERCENT,
-        partitions=("nvidia",),
     )
 
 
-def _pipe(name: str, gpm: str, pipe: str, meaning: str) -> Metric:
-    return _share(name, gpm, f'accel_pipe_active_ratio{{pipe="{pipe}"}}', f'accel.pipe.active{{pipe="{pipe}"}}', meaning)
+def _pipe(name: str, pipe: str, meaning: str) -> Metric:
+    return _share(name, f'accel_pipe_active_ratio{{pipe="{pipe}"}}', f'accel.pipe.active{{pipe="{pipe}"}}', meaning)
 
 
-def _rate(name: str, gpm: str, prometheus: str, otel: str, meaning: str) -> Metric:
+def _rate(name: str, prometheus: str, otel: str, meaning: str) -> Metric:
     return Metric(
         f"gpu.{{i}}.{name}",
         "By/s",
         "gauge",
         meaning,
-        {"nvidia": f"GPM, NVML_GPM_METRIC_{gpm}, MiB/s × 1048576, 0.19 s"},
         prometheus=prometheus,
         otel=otel,
     )
@@ -44,65 +41,56 @@ def _rate(name: str, gpm: str, prometheus: str, otel: str, meaning: str) -> Metr
 PROFILING = (
     _share(
         "smActive",
-        "SM_UTIL (2)",
         "accel_sm_active_ratio",
         "accel.sm.active",
         "Share of the time during which a streaming multiprocessor had work, averaged over all of them.",
     ),
     _share(
         "smOccupancy",
-        "SM_OCCUPANCY (3)",
         "accel_sm_occupancy_ratio",
         "accel.sm.occupancy",
         "Resident warps in percent of the most that the multiprocessors can hold.",
     ),
     _share(
         "dramActive",
-        "DRAM_BW_UTIL (10)",
         "accel_dram_active_ratio",
         "accel.dram.active",
         "Memory bandwidth used, in percent of the peak.",
     ),
     _share(
         "pipeTensorActive",
-        "ANY_TENSOR_UTIL (5)",
         "accel_tensor_active_ratio",
         "accel.tensor.active",
         "Share of the time during which any tensor pipe was active.",
     ),
     _pipe(
         "pipeTensorHmmaActive",
-        "HMMA_TENSOR_UTIL (7)",
         "tensor_hmma",
         "Share of the time during which the tensor pipe for half precision was active.",
     ),
-    _pipe("pipeFp64Active", "FP64_UTIL (11)", "fp64", "Share of the time during which the double-precision pipe was active."),
-    _pipe("pipeFp32Active", "FP32_UTIL (12)", "fp32", "Share of the time during which the single-precision pipe was active."),
-    _pipe("pipeFp16Active", "FP16_UTIL (13)", "fp16", "Share of the time during which the half-precision pipe was active."),
+    _pipe("pipeFp64Active", "fp64", "Share of the time during which the double-precision pipe was active."),
+    _pipe("pipeFp32Active", "fp32", "Share of the time during which the single-precision pipe was active."),
+    _pipe("pipeFp16Active", "fp16", "Share of the time during which the half-precision pipe was active."),
     _rate(
         "pcieTxBytes",
-        "PCIE_TX_PER_SEC (20)",
         'accel_pcie_bytes_per_second{direction="tx"}',
         'accel.pcie.throughput{network.io.direction="transmit"}',
         "Bytes per second sent over PCIe.",
     ),
     _rate(
         "pcieRxBytes",
-        "PCIE_RX_PER_SEC (21)",
         'accel_pcie_bytes_per_second{direction="rx"}',
         'accel.pcie.throughput{network.io.direction="receive"}',
         "Bytes per second received over PCIe.",
     ),
     _rate(
         "nvlinkTxBytes",
-        "NVLINK_TOTAL_TX_PER_SEC (61)",
         'accel_link_bytes_per_second{link_type="nvlink",direction="tx"}',
         'accel.link.throughput{link_type="nvlink",network.io.direction="transmit"}',
         "Bytes per second sent over all NVLinks.",
     ),
     _rate(
         "nvlinkRxBytes",
-        "NVLINK_TOTAL_RX_PER_SEC (60)",
         'accel_link_bytes_per_second{link_type="nvlink",direction="rx"}',
         'accel.link.throughput{link_type="nvlink",network.io.direction="receive"}',
         "Bytes per second received over all NVLinks.",

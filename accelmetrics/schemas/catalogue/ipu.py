@@ -13,17 +13,12 @@ PER_SECOND_PER_GT = 1e9
 ABSOLUTE_ZERO = -273.15
 
 
-def _source(attribute: str) -> dict[str, str]:
-    return {"graphcore": f'gcipuinfo.getDevices() "{attribute}"'}
-
-
 ACTIVITY = (
     Metric(
         "ipu.{i}.ipu utilisation (%)",
         "%",
         "gauge",
         "Share of the time during which the IPU computed.",
-        _source("ipu utilisation"),
         maximum=100,
         prometheus='accel_utilization_ratio{engine="ipu"}',
         otel="accel.ipu.utilization",
@@ -34,7 +29,6 @@ ACTIVITY = (
         "%",
         "gauge",
         "Share of the time during which the IPU computed, in the session of the program that holds it.",
-        _source("ipu utilisation (session)"),
         maximum=100,
         prometheus='accel_utilization_ratio{engine="ipu_session"}',
         otel="accel.ipu.session.utilization",
@@ -45,7 +39,6 @@ ACTIVITY = (
         "MHz",
         "gauge",
         "Clock of the IPU's tiles.",
-        _source("clock"),
         prometheus='accel_clock_hertz{domain="ipu"}',
         otel='accel.clock.frequency{domain="ipu"}',
         factor=HERTZ_PER_MHZ,
@@ -58,7 +51,6 @@ CONDITION = (
         "Cel",
         "gauge",
         "Mean temperature of the IPU's own sensors.",
-        _source("average die temp"),
         minimum=ABSOLUTE_ZERO,
         prometheus='accel_temperature_celsius{sensor="die"}',
         otel='hw.temperature{hw.sensor_location="die"}',
@@ -68,7 +60,6 @@ CONDITION = (
         "Cel",
         "gauge",
         "Mean temperature of the sensors on the board, which its IPUs share.",
-        _source("average board temp"),
         minimum=ABSOLUTE_ZERO,
         prometheus='accel_temperature_celsius{sensor="board"}',
         otel='hw.temperature{hw.sensor_location="board"}',
@@ -78,7 +69,6 @@ CONDITION = (
         "W",
         "gauge",
         "Power that the IPU draws; boards without such a sensor do not say.",
-        _source("ipu power"),
         prometheus="accel_ipu_power_watts",
         otel='hw.power{hw.type="ipu"}',
     ),
@@ -87,7 +77,6 @@ CONDITION = (
         "W",
         "gauge",
         "Power that the whole board draws: the same value at each of its IPUs, not to be added up over them.",
-        _source("total board power"),
         prometheus="accel_board_power_watts",
         otel="accel.board.power",
     ),
@@ -96,7 +85,6 @@ CONDITION = (
         "GT/s",
         "gauge",
         "Transfers per second and lane on the link to the host.",
-        _source("link speed"),
         # As W&B's documentation spells it.
         aliases=("ipu.{i}.speed (GT/s)",),
         prometheus="accel_link_transfers_per_second",

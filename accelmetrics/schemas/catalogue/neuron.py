@@ -42,9 +42,6 @@ ERRORS = ("generic", "numerical", "transient", "model", "runtime", "hardware")
 LATENCIES = {"total_latency": "as the runtime measures it", "device_latency": "on the device alone"}
 PERCENTILES = ("p50", "p99")
 
-_RUNTIMES = "neuron-monitor, summed over runtimes: "
-_SYSFS = "sysfs: "
-
 
 def _core_memory(category: str, use: str) -> Metric:
     return Metric(
@@ -52,10 +49,6 @@ def _core_memory(category: str, use: str) -> Metric:
         "By",
         "gauge",
         f"Device memory that programs use on the core for {use}.",
-        {
-            "neuron": f"{_RUNTIMES}memory_used…neuroncore_memory_usage.{{core}}.{category}; "
-            f"{_SYSFS}neuron_core{{n}}/stats/memory_usage/device_mem/{category}/total"
-        },
         integer=True,
         prometheus=f'accel_neuroncore_memory_used_bytes{{category="{category}"}}',
         otel=f'accel.neuroncore.memory.usage{{category="{category}"}}',
@@ -68,10 +61,6 @@ def _host_memory(category: str, use: str) -> Metric:
         "By",
         "gauge",
         f"Host memory that programs with NeuronCores use for {use}.",
-        {
-            "neuron": f"{_RUNTIMES}memory_used…usage_breakdown.host.{category}; "
-            f"{_SYSFS}neuron{{n}}/stats/memory_usage/host_mem/{category}/total, summed over chips"
-        },
         (f"trn.host_total_memory_usage.{category}",),
         integer=True,
         prometheus=f'accel_neuron_host_memory_used_bytes{{category="{category}"}}',
@@ -79,13 +68,12 @@ def _host_memory(category: str, use: str) -> Metric:
     )
 
 
-def _whole(key: str, unit: str, meaning: str, source: str, prometheus: str) -> Metric:
+def _whole(key: str, unit: str, meaning: str, prometheus: str) -> Metric:
     return Metric(
         f"trn.{key}",
         "By" if unit == "By" else "1",
         "gauge",
         meaning,
-        {"neuron": source},
         integer=True,
         prometheus=prometheus,
         otel="accel.neuron." + prometheus.removeprefix("accel_neuron_").removesuffix("_bytes").replace("_", "."),
@@ -99,7 +87,6 @@ def _ecc(counter: str, meaning: str) -> Metric:
         "1",
         "counter",
         meaning,
-        {"neuron": f"neuron-monitor: neuron_hw_counters.neuron_devices[].{counter}; {_SYSFS}neuron{{n}}/stats/hardware/{counter}"},
         integer=True,
         prometheus=f'accel_neuron_ecc_errors_total{{device="{{i}}",memory="{memory}",severity="{severity}"}}',
         otel=f'accel.neuron.ecc.errors{{device="{{i}}",memory="{memory}",severity="{severity}"}}',
@@ -113,7 +100,6 @@ def _execution(group: str, name: str, meaning: str) -> Metric:
         "1",
         "gauge",
         meaning,
-        {"neuron": f"{_RUNTIMES}execution_stats.{group}.{name}"},
         integer=True,
         prometheus=f'accel_neuron_recent_{series}{{outcome="{name}"}}',
         otel=f'accel.neuron.recent.{series}{{outcome="{name}"}}',
@@ -126,7 +112,6 @@ def _latency(clock: str, how: str, percentile: str) -> Metric:
         "s",
         "gauge",
         f"Time an execution took in the tool's last period, {how}: the {percentile[1:]}th percentile of the slowest program.",
-        {"neuron": f"neuron-monitor, largest over runtimes: execution_stats.latency_stats.{clock}.{percentile}"},
         prometheus=f'accel_neuron_latency_seconds{{clock="{clock.partition("_")[0]}",percentile="{percentile}"}}',
         otel=f'accel.neuron.latency{{clock="{clock.partition("_")[0]}",percentile="{percentile}"}}',
     )
@@ -138,10 +123,6 @@ CORES = (
         "%",
         "gauge",
         "Share of the time during which the NeuronCore was executing, over the programs that use it.",
-        {
-            "neuron": f"{_RUNTIMES}neuroncore_counters.neuroncores_in_use.{{core}}.neuroncore_utilization; "
-            f"{_SYSFS}by difference of neuron_core{{n}}/stats/other_info/nc_time_in_use/total"
-        },
         maximum=100,
         prometheus="accel_neuroncore_utilization_ratio",
         otel="accel.neuroncore.utilization",
@@ -152,10 +133,6 @@ CORES = (
         "1",
         "gauge",
         "Floating-point operations per second that programs performed on the NeuronCore.",
-        {
-            "neuron": f"{_RUNTIMES}neuroncore_counters.neuroncores_in_use.{{core}}.flops; "
-            f"{_SYSFS}by difference of neuron_core{{n}}/stats/other_info/flop_count/total"
-        },
         prometheus="accel_neuroncore_flops",
         otel="accel.neuroncore.flops",
     ),
@@ -167,15 +144,12 @@ MEMORY = (
         "host_total_memory_usage",
         "By",
         "Host memory that programs with NeuronCores use.",
-        f"{_RUNTIMES}memory_used.neuron_runtime_used_bytes.host; {_SYSFS}neuron{{n}}/stats/memory_usage/host_mem/total, summed over chips",
         "accel_neuron_host_memory_bytes",
     ),
     _whole(
         "neuron_device_total_memory_usage",
         "By",
         "Device memory that programs use, over all chips.",
-        f"{_RUNTIMES}memory_used.neuron_runtime_used_bytes.neuron_device; "
-        f"{_SYSFS}neuron_core{{n}}/stats/memory_usage/device_mem/total, summed over cores",
         "accel_neuron_device_memory_bytes",
     ),
     *(_host_memory(category, use) for category, use in HOST_MEMORY.items()),
@@ -186,28 +160,24 @@ MACHINE = (
         "neuron_device_count",
         "1",
         "Chips that the driver sees.",
-        f"neuron-monitor: neuron_hardware_info.neuron_device_count; {_SYSFS}directories neuron{{n}}",
         "accel_neuron_devices",
     ),
     _whole(
         "neuroncore_per_device_count",
         "1",
         "NeuronCores of each chip.",
-        f"neuron-monitor: neuron_hardware_info.neuroncore_per_device_count; {_SYSFS}neuron0/core_count",
         "accel_neuron_cores_per_device",
     ),
     _whole(
         "neuron_device_memory_size",
         "By",
         "Memory of each chip.",
-        "neuron-monitor: neuron_hardware_info.neuron_device_memory_size",
         "accel_neuron_device_memory_size_bytes",
     ),
     _whole(
         "neuron_runtime_count",
         "1",
         "Programs that use NeuronCores.",
-        "neuron-monitor: entries of neuron_runtime_data",
         "accel_neuron_runtimes",
     ),
     *(_ecc(counter, meaning) for counter, meaning in ECC.items()),

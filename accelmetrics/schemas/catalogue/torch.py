@@ -10,7 +10,6 @@ MEMORY = (
         "By",
         "gauge",
         "Memory that the program's tensors use on gpu.{i}, as PyTorch's allocator counts it.",
-        {"torch": "torch.cuda.memory_allocated, of a monitor in the program itself"},
         integer=True,
         conditional=True,
         prometheus='accel_torch_memory_allocated_bytes{gpu="{i}"}',
@@ -21,10 +20,14 @@ MEMORY = (
         "By",
         "gauge",
         "Memory that PyTorch's allocator holds on gpu.{i}, used by tensors or kept for later ones.",
-        {"torch": "torch.cuda.memory_reserved, of a monitor in the program itself"},
         integer=True,
         conditional=True,
         prometheus='accel_torch_memory_reserved_bytes{gpu="{i}"}',
         otel='accel.torch.memory.reserved{accel.gpu="{i}"}',
     ),
 )
+
+SOURCES = {
+    "torch.{i}.memoryAllocatedBytes": "torch.cuda.memory_allocated, of a monitor in the program itself",
+    "torch.{i}.memoryReservedBytes": "torch.cuda.memory_reserved, of a monitor in the program itself",
+}
