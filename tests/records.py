@@ -6,6 +6,7 @@ from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.record import ExporterStatus, MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend
+from tests.support.waiting import HANG
 
 LABELS = {"run_id": "20260101-abc", "hostname": "node-1", "rank": "0", "team": 'a"b\\c'}
 
@@ -33,7 +34,7 @@ def host() -> FakeBackend:
 
 def snapshot(gpus: int = 2) -> Snapshot:
     """One real snapshot of the scripted machine."""
-    with Sampler([machine(gpus), host()]) as sampler:
+    with Sampler([machine(gpus), host()], timeout=HANG) as sampler:
         return sampler.sample()
 
 

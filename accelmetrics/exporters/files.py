@@ -48,7 +48,7 @@ class FileExporter(ABC):
         for option, limit in (("max_bytes", max_bytes), ("max_seconds", max_seconds)):
             if limit is not None and not limit > 0:
                 raise InvalidOptionError(f"{option} is {limit!r}: it must be more than 0")
-        self.path = _growing(str(path))
+        self.path = growing_path(str(path))
         self._file = LineFile(self.path, self.beginning, self.complete, fsync_every, Rotation(max_bytes, max_seconds, compress, keep))
 
     @abstractmethod
@@ -95,8 +95,8 @@ def is_json(text: bytes) -> bool:
     return True
 
 
-def _growing(path: str) -> Path:
-    """Where a growing file is; a link is followed, so that closed files lie beside it.
+def growing_path(path: str) -> Path:
+    """Return where a growing file is; a link is followed, so that closed files lie beside it.
 
     Raises:
         InvalidOptionError: There can be no such file.

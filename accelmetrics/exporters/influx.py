@@ -1,37 +1,42 @@
 """Writes records as InfluxDB's line protocol: to a server over HTTP, or to a file.
 
-The servers are InfluxDB 1, 2 and 3, VictoriaMetrics and whatever else takes the protocol; a file is what their tools import.
+The servers are InfluxDB 1, 2 and 3, VictoriaMetrics and whatever else takes the protocol; a file is what their tools import. A
+record is a point per device, one for the host, one per logged step, one for the monitor.
 """
 
 from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
-from accelmetrics.exporters.files import FileExporter
-from accelmetrics.exporters.http_post import Answer, Files, Poster, check_timeout
-from accelmetrics.exporters.line_protocol import lines
-from accelmetrics.exporters.rejected import RejectedError, words
+from accelmetrics.exporters.fields import by_device, identity_tags, utf8
+from accelmetrics.exporters.files import growing_path
+from accelmetrics.exporters.network import PemFiles, Poster, RejectedError, check_timeout, words
+from accelmetrics.exporters.whole_files import LineFile
+from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Record
 
 HEADER = b"# accelmetrics line protocol\n"
 """A comment: by it a file of ours is known from one that must not be touched."""
+FSYNC_EVERY = 60
+"""Records after which a file is made to reach the disk."""
+PRECISIONS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+"""Nanoseconds in each unit that a server takes timestamps in."""
+PASSING_STATUSES = frozenset({408, 429})
+INT64 = 2**63
 
-REFUSALS_THAT_PASS = frozenset({408, 429})
 _HALF_AN_ADDRESS = re.compile(r"^[^/]*@|^[^/]*:\d+(/|$)|@[^/]*:\d+(/|$)")
-_MICROSECONDS_OF_VERSION_1 = {"us": "u"}
-
-
-class Target(Protocol):
-    """Where the lines go: the methods of an exporter."""
-
-    def open(self) -> None: ...
-    def export(self, record: Record) -> None: ...
-    def flush(self) -> None: ...
-    def close(self) -> None: ...
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_AMBIGUOUS = re.compile(r"\\+(?=[\\,= ]|$)")
+_SPECIAL = re.compile(r"([,= ])")
+_SPECIAL_IN_MEASUREMENT = re.compile(r"([, ])")
+_RESERVED = frozenset({"time", "_field", "_measurement"})
+"""Names that InfluxDB keeps for itself."""
 
 
 class InfluxExporter:
@@ -73,21 +78,38 @@ class InfluxExporter:
         check_timeout("influx", timeout)
         if prefix.startswith("#"):
             raise InvalidOptionError("influx?prefix begins with #: that would make every line a comment")
-        self._target: Target
+        self._prefix = prefix
+        self._token_file = token_file
+        self._target: LineFile | Poster
         if _is_server(target):
             query = {"db": db, "rp": rp, "org": org, "bucket": bucket}
-            self._target = _Server(Poster(target, timeout, Files(ca_file), "influx"), query, precision, token_file, prefix)
+            self._precision: str = precision
+            self._target = _poster(Poster(target, timeout, PemFiles(ca_file), "influx"), query, precision)
         else:
-            self._target = _File(target, prefix)
+            self._precision = "ns"
+            # A cut line is never whole: how many digits its last number lacks cannot be told.
+            self._target = LineFile(growing_path(target), HEADER, lambda _: False, FSYNC_EVERY)
 
     def open(self) -> None:
         self._target.open()
 
     def export(self, record: Record) -> None:
-        self._target.export(record)
+        body = "".join(f"{line}\n" for line in lines(record, self._prefix, self._precision)).encode()
+        if isinstance(self._target, LineFile):
+            self._target.write(lambda head: body if head else HEADER + body, record.snapshot.time_ns)
+            return
+        headers = {"content-type": "text/plain; charset=utf-8"}
+        if self._token_file is not None:
+            headers["authorization"] = _authorization(Path(self._token_file).read_text("utf-8").strip())
+        answer = self._target.post(body, headers)
+        if not 200 <= answer.status < 300:
+            message = f"{self._target.shown}: HTTP {answer.status}: {words(answer.text)}"
+            raise (ConnectionError if answer.status >= 500 or answer.status in PASSING_STATUSES else RejectedError)(message)
 
     def flush(self) -> None:
-        self._target.flush()
+        """Have a file reach the disk; with a server nothing waits."""
+        if isinstance(self._target, LineFile):
+            self._target.sync()
 
     def close(self) -> None:
         self._target.close()
@@ -103,70 +125,96 @@ def _is_server(target: str) -> bool:
     return bool(mark)
 
 
-class _File(FileExporter):
-    """A file of lines."""
-
-    name = "influx"
-    beginning = HEADER
-
-    def __init__(self, path: str, prefix: str) -> None:
-        super().__init__(path)
-        self._prefix = prefix
-
-    def lines(self, record: Record, head: bytes) -> bytes:
-        return (b"" if head else HEADER) + _body(record, self._prefix, "ns")
-
-    def complete(self, tail: bytes) -> bool:
-        """Never: of a cut line nobody knows how many digits its last number lacks."""
-        return False
-
-
-class _Server:
-    """A write endpoint."""
-
-    def __init__(self, poster: Poster, query: dict[str, str], precision: str, token_file: str | None, prefix: str) -> None:
-        if poster.url.path in ("", "/"):
-            poster.url = poster.url.copy_with(path="/api/v2/write" if query["bucket"] else "/write")
-        version_1 = poster.url.path.endswith("/write") and not poster.url.path.endswith("/api/v2/write")
-        unit = _MICROSECONDS_OF_VERSION_1.get(precision, precision) if version_1 else precision
-        poster.url = poster.url.copy_merge_params({**{name: value for name, value in query.items() if value}, "precision": unit})
-        self._poster = poster
-        self._precision = precision
-        self._token_file = token_file
-        self._prefix = prefix
-
-    def open(self) -> None:
-        self._poster.open()
-
-    def export(self, record: Record) -> None:
-        headers = {"content-type": "text/plain; charset=utf-8"}
-        if self._token_file is not None:
-            headers["authorization"] = _authorization(Path(self._token_file).read_text("utf-8").strip())
-        answer = self._poster.post(_body(record, self._prefix, self._precision), headers)
-        if not 200 <= answer.status < 300:
-            raise self._told(answer)
-
-    def _told(self, answer: Answer) -> Exception:
-        message = f"{self._poster.shown}: HTTP {answer.status}: {words(answer.text) or 'no details'}"
-        if answer.status >= 500 or answer.status in REFUSALS_THAT_PASS:
-            return ConnectionError(message)
-        return RejectedError(message)
-
-    def flush(self) -> None:
-        """Nothing waits here: each record is delivered when ``export`` returns."""
-
-    def close(self) -> None:
-        self._poster.close()
-
-
-def _body(record: Record, prefix: str, precision: str) -> bytes:
-    return "".join(f"{line}\n" for line in lines(record, prefix, precision)).encode()
+def _poster(poster: Poster, query: dict[str, str], precision: str) -> Poster:
+    """Complete the address by the path and the query of the server's version."""
+    if poster.url.path in ("", "/"):
+        poster.url = poster.url.copy_with(path="/api/v2/write" if query["bucket"] else "/write")
+    version_1 = poster.url.path.endswith("/write") and not poster.url.path.endswith("/api/v2/write")
+    unit = "u" if version_1 and precision == "us" else precision
+    poster.url = poster.url.copy_merge_params({**{name: value for name, value in query.items() if value}, "precision": unit})
+    return poster
 
 
 def _authorization(secret: str) -> str:
     """A header from a token, or from a name and a password. A message about a bad one does not repeat it."""
     if not secret or not (secret.isascii() and secret.isprintable()):
         raise InvalidOptionError("influx: the token file must hold one line of printable ASCII")
-    if ":" in secret:
-        return f"Basic {base64.b64encode(secret.encode()).decode()}"
-    return f"Token {secret}"
+    return f"Basic {base64.b64encode(secret.encode()).decode()}" if ":" in secret else f"Token {secret}"
+
+
+# Line protocol
+
+
+def lines(record: Record, prefix: str = "", precision: str = "ns") -> Iterator[str]:
+    """Return the record's points, each a line without its end.
+
+    Args:
+        record: One tick.
+        prefix: What every measurement's name begins with.
+        precision: Unit of the timestamps: ``ns``, ``us``, ``ms``, ``s``.
+    """
+    unit = PRECISIONS[precision]
+    snapshot = record.snapshot
+    common = {**record.labels, "host": snapshot.hostname}
+    for slot, keys in by_device(snapshot):
+        tags = {**common, **identity_tags(slot)} if slot else common
+        # A value keeps the type that its field always has: a server refuses one that changes it.
+        fields = {name: (_integer if _is_whole(key) else _float)(snapshot.metrics[key]) for name, key in keys.items()}
+        yield from _line(prefix + (slot.identity.kind if slot else "host"), tags, fields, snapshot.time_ns // unit)
+    for step in record.steps:
+        fields = {name: _float(value) for name, value in step.values.items()}
+        if step.step is not None:
+            fields["step"] = _integer(step.step)
+        yield from _line(f"{prefix}training", common, fields, step.time_ns // unit)
+    if record.monitor is not None:
+        fields = {name.removeprefix("monitor."): _integer(value) for name, value in record.monitor.flat().items()}
+        fields["interval"] = _float(record.monitor.interval)  # the one that is no counter
+        yield from _line(f"{prefix}monitor", common, fields, snapshot.time_ns // unit)
+
+
+def _line(measurement: str, tags: Mapping[str, str], fields: Mapping[str, str], timestamp: int) -> Iterator[str]:
+    """One point, no name in it twice. Nothing where there are no fields, which the protocol does not have."""
+    numbers = {escaped(_free(name)): value for name, value in fields.items() if name and value}
+    texts = {escaped(_free(tag)): escaped(value) for tag, value in tags.items() if tag and value}
+    if numbers:
+        head = "".join(f",{tag}={texts[tag]}" for tag in sorted(texts))
+        written = ",".join(f"{name}={value}" for name, value in numbers.items())
+        yield f"{measurement_name(measurement)}{head} {written} {timestamp}"
+
+
+@lru_cache(maxsize=8192)
+def _is_whole(key: str) -> bool:
+    row = match(key)
+    return row is not None and row.integer
+
+
+def _integer(value: int | float) -> str:
+    """With an ``i``; nothing for a number that is too large to be one."""
+    return f"{int(value)}i" if -INT64 <= value < INT64 else ""
+
+
+def _float(value: int | float) -> str:
+    return repr(float(value))
+
+
+def _free(name: str) -> str:
+    return f"{name}_" if name in _RESERVED else name
+
+
+@lru_cache(maxsize=8192)
+def escaped(text: str) -> str:
+    r"""Return a tag's name or value, or a field's name, with commas, equals signs and spaces escaped.
+
+    What the protocol cannot carry is replaced: control characters by a space, and a backslash by a slash where it would stand
+    before a special character, another backslash or the end, since servers differ in how they read that.
+    """
+    return _SPECIAL.sub(r"\\\1", _plain(text))
+
+
+def measurement_name(text: str) -> str:
+    """Return a measurement's name with commas and spaces escaped."""
+    return _SPECIAL_IN_MEASUREMENT.sub(r"\\\1", _plain(text))
+
+
+def _plain(text: str) -> str:
+    return _AMBIGUOUS.sub(lambda found: "/" * len(found[0]), _CONTROL.sub(" ", utf8(text)))

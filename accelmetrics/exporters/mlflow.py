@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.exporters.fields import measured, utf8
-from accelmetrics.exporters.rejected import RejectedError
+from accelmetrics.exporters.network import RejectedError
 from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.record import Record, Step
 

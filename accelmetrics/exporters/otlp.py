@@ -2,25 +2,46 @@
 
 A request is sent and its answer read before the record counts as delivered. What the collector rejects of it, or refuses for
 good, counts as failed, with the collector's words; a collector that is away, slow or busy is offered the record again.
+
+Both ways, gRPC and HTTP, are built on the services and messages of ``opentelemetry-proto``, not on the SDK's exporters: those throw
+the answer away. A collector that accepts the request and rejects its points is a success to them, so is a redirect to a log-in
+page, and one that refuses for good looks like one that is away. What may be offered again is what the OTLP specification says.
 """
 
 from __future__ import annotations
 
+import gzip
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from accelmetrics.exporters.http_post import Files, check_timeout
+from accelmetrics.exporters.network import USER_AGENT, Answer, PemFiles, Poster, RejectedError, check_timeout, words
 from accelmetrics.exporters.otlp_request import RequestBuilder
-from accelmetrics.exporters.otlp_senders import GrpcSender, HttpSender, Sender
-from accelmetrics.exporters.rejected import RejectedError, words
-from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.record import Record
 
 if TYPE_CHECKING:
-    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest, ExportMetricsServiceResponse
 
 DEFAULT_ENDPOINTS = {"grpc": "http://127.0.0.1:4317", "http": "http://127.0.0.1:4318"}
+SERVICE = "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2"
+PROTOBUF = "application/x-protobuf"
+PATH = "/v1/metrics"
+
+PASSING_STATUSES = frozenset({429, 502, 503, 504})
+PASSING_CODES = frozenset({"CANCELLED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"})
+LATE = "DEADLINE_EXCEEDED"
+FULL = "RESOURCE_EXHAUSTED"
+"""Passing if the server says when to come again, else the request is too large for it."""
+RETRY_INFO = b"google.rpc.RetryInfo"
+
+CHANNEL_OPTIONS = (
+    ("grpc.primary_user_agent", USER_AGENT),
+    # Without a pool of its own, a channel shares the pause that another one to the same address may be in.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+)
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -65,16 +86,12 @@ class OtlpExporter:
         check_timeout("otlp", timeout)
         self._headers = _headers(headers.split(","))
         self._headers_file = headers_file
-        self._endpoint = endpoint or DEFAULT_ENDPOINTS[protocol]
-        secure = _is_secure(self._endpoint, insecure)
-        files = Files(ca_file, client_cert_file, client_key_file)
-        compress = compression == "gzip"
-        rest = self._endpoint.rpartition("://")[2]
-        self._sender: Sender
-        if protocol == "grpc":
-            self._sender = GrpcSender(_target(rest), secure, files, timeout, compress)
-        else:
-            self._sender = HttpSender(f"{'https' if secure else 'http'}://{rest}", files, timeout, compress)
+        endpoint = endpoint or DEFAULT_ENDPOINTS[protocol]
+        secure = _is_secure(endpoint, insecure)
+        address = endpoint.rpartition("://")[2]
+        files = PemFiles(ca_file, client_cert_file, client_key_file)
+        sender = _Grpc if protocol == "grpc" else _Http
+        self._sender = sender(address, secure, files, timeout, compression == "gzip")
         self._builder = RequestBuilder()
 
     def open(self) -> None:
@@ -85,21 +102,15 @@ class OtlpExporter:
         if self._headers_file is not None:
             headers = {**headers, **_headers(Path(self._headers_file).read_text("utf-8").splitlines())}
         answer = self._sender.send(self._builder.build(record), headers)
-        if answer is not None:
-            _check(answer)
+        if answer is not None and answer.partial_success.rejected_data_points:
+            rejected, said = answer.partial_success.rejected_data_points, answer.partial_success.error_message
+            raise RejectedError(f"the collector rejected {rejected} data points: {words(said)}")
 
     def flush(self) -> None:
         """Nothing waits here: each record is delivered when ``export`` returns."""
 
     def close(self) -> None:
         self._sender.close()
-
-
-def _check(answer: ExportMetricsServiceResponse) -> None:
-    """Take the collector by its word: a request that was accepted may still have lost points."""
-    rejected = answer.partial_success.rejected_data_points
-    if rejected:
-        raise RejectedError(f"the collector rejected {rejected} data points: {words(answer.partial_success.error_message or 'no details')}")
 
 
 def _is_secure(endpoint: str, insecure: bool | None) -> bool:
@@ -114,16 +125,6 @@ def _is_secure(endpoint: str, insecure: bool | None) -> bool:
     return secure
 
 
-def _target(address: str) -> str:
-    """Where gRPC connects to, which is shown in every error: it knows neither a password nor a path in an address."""
-    target = address.rstrip("/")
-    if "@" in target:
-        raise InvalidOptionError("otlp: gRPC takes no name and password in the endpoint: use headers_file, or protocol=http")
-    if set(target) & set("/?#"):
-        raise InvalidOptionError(f"otlp: gRPC takes no path, the endpoint {target!r} must be HOST:PORT: or use protocol=http")
-    return target
-
-
 def _headers(pairs: list[str]) -> dict[str, str]:
     """Name to value. A message about a bad one does not repeat its value."""
     found = {}
@@ -135,3 +136,127 @@ def _headers(pairs: list[str]) -> dict[str, str]:
             raise InvalidOptionError(f"otlp: the value of the header {name!r} must be printable ASCII")
         found[name.lower()] = value
     return found
+
+
+class _Grpc:
+    """Sends by gRPC. An address, which is shown in every error, has neither a password nor a path there."""
+
+    def __init__(self, address: str, secure: bool, files: PemFiles, timeout: float, compress: bool) -> None:
+        self._target = address.rstrip("/")
+        if "@" in self._target:
+            raise InvalidOptionError("otlp: gRPC takes no name and password in the endpoint: use headers_file, or protocol=http")
+        if set(self._target) & set("/?#"):
+            raise InvalidOptionError(f"otlp: gRPC takes no path, the endpoint {self._target!r} must be HOST:PORT: or use protocol=http")
+        self._grpc = require("grpc", "otlp", "grpcio")
+        self._service = require(f"{SERVICE}_grpc", "otlp", "opentelemetry-proto")
+        self._files = files if secure else None
+        self._timeout = timeout
+        self._compression = self._grpc.Compression.Gzip if compress else self._grpc.Compression.NoCompression
+        self._credentials: Any = None
+        self._channel: Any = None
+
+    def open(self) -> None:
+        if self._files is not None:
+            parts = [Path(file).read_bytes() if file else None for file in (self._files.ca, self._files.key, self._files.certificate)]
+            self._credentials = self._grpc.ssl_channel_credentials(*parts)
+
+    def send(self, request: ExportMetricsServiceRequest, headers: Mapping[str, str]) -> ExportMetricsServiceResponse:
+        """Send one request and return the answer.
+
+        Raises:
+            OSError: The collector is away, slow or busy: the request may be offered again.
+            RejectedError: It refused the request for good.
+        """
+        if self._channel is None:
+            options: dict[str, Any] = {"options": CHANNEL_OPTIONS, "compression": self._compression}
+            if self._files is None:
+                self._channel = self._grpc.insecure_channel(self._target, **options)
+            else:
+                self._channel = self._grpc.secure_channel(self._target, self._credentials, **options)
+        try:
+            export = self._service.MetricsServiceStub(self._channel).Export
+            answer: ExportMetricsServiceResponse = export(request, timeout=self._timeout, metadata=tuple(headers.items()))
+        except self._grpc.RpcError as error:
+            told = self._told(error)
+            if isinstance(told, OSError):
+                self.close()  # the next request connects anew, at once, instead of after the channel's own pause
+            raise told from None
+        return answer
+
+    def _told(self, error: Any) -> Exception:
+        code = error.code().name
+        message = f"{self._target}: {code}: {words(error.details() or '')}"
+        if code == LATE:
+            return TimeoutError(f"{self._target}: no answer within {self._timeout:g} s")
+        details = [value for name, value in error.trailing_metadata() or () if name == "grpc-status-details-bin"]
+        says_when = any(RETRY_INFO in value for value in details)
+        if code in PASSING_CODES or (code == FULL and says_when):
+            return ConnectionError(message)
+        return RejectedError(message)
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+
+class _Http:
+    """Sends by HTTP, as protobuf."""
+
+    def __init__(self, address: str, secure: bool, files: PemFiles, timeout: float, compress: bool) -> None:
+        self._service = require(SERVICE, "otlp", "opentelemetry-proto")
+        self._poster = Poster(f"{'https' if secure else 'http'}://{address}", timeout, files, "otlp")
+        path = self._poster.url.path.rstrip("/")
+        if not path.endswith(PATH):
+            self._poster.url = self._poster.url.copy_with(path=f"{path}{PATH}")
+        self._compress = compress
+
+    def open(self) -> None:
+        self._poster.open()
+
+    def send(self, request: ExportMetricsServiceRequest, headers: Mapping[str, str]) -> ExportMetricsServiceResponse | None:
+        """Send one request and return the answer, None for one without content.
+
+        Raises:
+            OSError: The collector is away, slow or busy: the request may be offered again.
+            RejectedError: It refused the request for good.
+        """
+        body, about = request.SerializeToString(), {"content-type": PROTOBUF}
+        if self._compress:
+            body, about = gzip.compress(body, 6), {**about, "content-encoding": "gzip"}
+        answer = self._poster.post(body, {**headers, **about})
+        where = f"{self._poster.shown}: HTTP {answer.status}"
+        if not 200 <= answer.status < 300:
+            message = f"{where}: {words(self._said(answer))}"
+            raise ConnectionError(message) if answer.status in PASSING_STATUSES else RejectedError(message)
+        return self._parsed(answer, where) if answer.body else None
+
+    def _parsed(self, answer: Answer, where: str) -> ExportMetricsServiceResponse:
+        from google.protobuf import json_format
+        from google.protobuf.message import DecodeError
+
+        response: ExportMetricsServiceResponse = self._service.ExportMetricsServiceResponse()
+        try:
+            if answer.kind.endswith("json"):
+                json_format.Parse(answer.body, response, ignore_unknown_fields=True)
+            else:
+                response.ParseFromString(answer.body)
+        except (DecodeError, json_format.ParseError, UnicodeDecodeError):
+            raise RejectedError(f"{where}, but the answer is not OTLP: {words(answer.text)}") from None
+        return response
+
+    def _said(self, answer: Answer) -> str:
+        """The server's words: a ``google.rpc.Status`` where it keeps to the specification, else whatever the body is."""
+        from google.protobuf.message import DecodeError
+
+        if answer.kind != PROTOBUF:
+            return answer.text
+        status = self._service.ExportMetricsPartialSuccess()  # the same two fields on the wire: a number, then the message
+        try:
+            status.ParseFromString(answer.body)
+        except DecodeError:
+            return ""
+        return str(status.error_message)
+
+    def close(self) -> None:
+        self._poster.close()

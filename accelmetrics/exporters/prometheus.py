@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.exporters.http.access import Credentials, TlsContexts, TlsFiles
-from accelmetrics.exporters.http.address import Address
+from accelmetrics.exporters.network import Address
 from accelmetrics.exporters.scrape_cache import MAX_SERIES, OPENMETRICS, TEXT, ScrapeCache, accepts_gzip, prefers_openmetrics
 from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.record import Record

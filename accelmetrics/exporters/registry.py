@@ -1,7 +1,7 @@
 """Which exporters there are, and how a string such as ``jsonl:run.jsonl`` becomes one.
 
 A third-party package registers a class, or a callable, under the entry-point group ``accelmetrics.exporters``. Its first
-parameter is what stands behind the colon, its other ones are set after a question mark:
+parameter is what stands behind the colon, its keyword-only ones are set after a question mark:
 ``jsonl:run.jsonl?fsync_every=10&compress=true``. Their annotations say how the words are read, so that an exporter has no
 parsing of its own.
 
@@ -14,9 +14,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
@@ -29,6 +28,13 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.record import Exporter
 
 GROUP = "accelmetrics.exporters"
+WORDING = {
+    "Input should be": "it must be",
+    "a valid boolean": "true or false",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+}
+"""What pydantic says of a word, and what is said here."""
 
 BUILT_IN = {
     "console": "accelmetrics.exporters.console:ConsoleExporter",
@@ -46,9 +52,6 @@ BUILT_IN = {
 }
 """Kept here so that naming one does not pay for a scan of every installed package; a test holds it equal to the entry points."""
 
-_QUESTION_MARK = re.compile("%3f", re.IGNORECASE)
-YES, NO = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off"})
-
 
 @lru_cache(maxsize=1)
 def _plug_ins() -> dict[str, EntryPoint]:
@@ -59,7 +62,7 @@ def _plug_ins() -> dict[str, EntryPoint]:
 
 
 def names() -> tuple[str, ...]:
-    """All exporters by name."""
+    """Return all exporters by name."""
     return (*BUILT_IN, *_plug_ins())
 
 
@@ -69,7 +72,7 @@ def forget() -> None:
 
 
 def load(name: str) -> Callable[..., Exporter]:
-    """What makes the exporter of this name.
+    """Return what makes the exporter of this name.
 
     Raises:
         UnknownNameError: There is none.
@@ -85,7 +88,7 @@ def load(name: str) -> Callable[..., Exporter]:
 
 
 def create(wanted: str | Exporter) -> Exporter:
-    """An exporter from its string form; one that is made already is given back.
+    """Make an exporter from its string form; one that is made already is given back.
 
     Raises:
         UnknownNameError: No exporter, or none of its options, has that name.
@@ -100,68 +103,35 @@ def create(wanted: str | Exporter) -> Exporter:
     head, _, query = wanted.partition("?")
     name, _, target = head.partition(":")
     factory = load(name)
-    return factory(*_arguments(name, factory, _decoded(target)), **_options(name, factory, query))
-
-
-def _decoded(target: str) -> str:
-    """A path with its question marks. An address is left alone: in its password ``%3F`` must stay what it is."""
-    return target if "://" in target else _QUESTION_MARK.sub("?", target)
-
-
-def _pairs(query: str) -> Iterator[tuple[str, str]]:
+    if "://" not in target:  # in an address's password it must stay what it is
+        target = re.sub("%3f", "?", target, flags=re.IGNORECASE)
+    parameters = list(inspect.signature(factory).parameters.values())
+    needed = [one.name for one in parameters[:1] if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+    if needed and not target:
+        raise InvalidOptionError(f"the exporter {name!r} needs its {needed[0]}: write {name}:{needed[0].upper()}")
+    known = {one.name: one for one in parameters if one.kind is one.KEYWORD_ONLY}
+    hints = typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory) if query else {}
+    options = {}
     for part in filter(None, query.split("&")):
-        option, _, word = part.partition("=")
-        yield unquote(option), unquote(word, errors="surrogateescape")
-
-
-def _arguments(name: str, factory: Callable[..., Exporter], argument: str) -> tuple[str, ...]:
-    if argument:
-        return (argument,)
-    first = next(iter(inspect.signature(factory).parameters.values()), None)
-    if first is not None and first.default is inspect.Parameter.empty and first.kind is not inspect.Parameter.VAR_POSITIONAL:
-        raise InvalidOptionError(f"the exporter {name!r} needs its {first.name}: write {name}:{first.name.upper()}")
-    return ()
-
-
-def _options(name: str, factory: Callable[..., Exporter], query: str) -> dict[str, Any]:
-    parameters = [one for one in inspect.signature(factory).parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
-    hints = _hints(factory)
-    known = {one.name: hints.get(one.name, str) for one in parameters}
-    found = {}
-    for option, word in _pairs(query):
+        option, _, word = (unquote(text, errors="surrogateescape") for text in part.partition("="))
         if option not in known:
             raise UnknownNameError(f"option of the exporter {name}", option, known)
-        found[option] = _read(f"{name}?{option}", word, known[option])
-    return found
+        options[option] = _read(f"{name}?{option}", word, hints.get(option, str))
+    return factory(*([target] if target else []), **options)
 
 
-def _hints(factory: Callable[..., Exporter]) -> Mapping[str, Any]:
-    return typing.get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
-
-
-def _read(option: str, word: str, annotation: Any) -> Any:
+def _read(option: str, word: str, hint: Any) -> Any:
     """A word as the type that the parameter is annotated with."""
-    kinds = [kind for kind in _members(annotation) if kind is not type(None)]
-    for kind, what, read in ((bool, "true or false", _truth), (int, "a whole number", int), (float, "a number", float)):
-        if kind in kinds:
-            try:
-                return read(word)
-            except ValueError:
-                raise InvalidOptionError(f"{option} is {word!r}: it must be {what}") from None
-    if typing.get_origin(annotation) is typing.Literal and word not in typing.get_args(annotation):
-        raise InvalidOptionError(f"{option} is {word!r}: it must be one of {', '.join(map(str, typing.get_args(annotation)))}")
-    return word
+    if hint is str or str in typing.get_args(hint):
+        return word
+    from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-
-def _members(annotation: Any) -> tuple[Any, ...]:
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return typing.get_args(annotation)
-    return (annotation,)
-
-
-def _truth(word: str) -> bool:
-    if word.lower() in YES:
-        return True
-    if word.lower() in NO:
-        return False
-    raise ValueError(word)
+    try:
+        return TypeAdapter(hint).validate_strings(word)
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].partition(",")[0]
+        for theirs, ours in WORDING.items():
+            why = why.replace(theirs, ours)
+    except PydanticSchemaGenerationError:
+        why = "it cannot be written as a word"
+    raise InvalidOptionError(f"{option} is {word!r}: {why}")

@@ -1,4 +1,4 @@
-"""Sends records to a StatsD server as gauges, over UDP: nobody says whether they arrived."""
+"""Sends records to a StatsD server as gauges, over UDP: whether they arrive cannot be told."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Literal
 
 from accelmetrics.exporters.fields import by_device, identity_tags
-from accelmetrics.exporters.http.address import Address
+from accelmetrics.exporters.network import Address
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Record
 
@@ -24,7 +24,7 @@ MAX_NAME, MAX_TAG, MAX_NUMBER = 400, 200, 40
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 _NOT_IN_TAGS = re.compile(r"[^!-~]+|[,|#]+")
 
-Line = tuple[str, int | float, Mapping[str, str]]
+Gauge = tuple[str, int | float, Mapping[str, str]]
 
 
 class StatsdExporter:
@@ -54,26 +54,31 @@ class StatsdExporter:
     def open(self) -> None:
         self.close()
         try:
-            found = self._address.resolve(socket.SOCK_DGRAM)
-            family, kind, protocol, where = found[self._turn % len(found)]
-            self._socket = socket.socket(family, kind, protocol)
-            self._socket.settimeout(SECONDS)
-            self._socket.connect(where)  # so that a port where nobody listens is an error, where the kernel hears of it
+            self._socket = self._connected()
         except OSError as error:
             raise self._told(error) from None
+
+    def _connected(self) -> socket.socket:
+        found = self._address.resolve(socket.SOCK_DGRAM)
+        family, kind, protocol, where = found[self._turn % len(found)]
+        connected = socket.socket(family, kind, protocol)
+        connected.settimeout(SECONDS)
+        try:
+            connected.connect(where)  # so that a port where no server listens is an error, where the kernel hears of it
+        except OSError:
+            connected.close()
+            raise
+        return connected
 
     def export(self, record: Record) -> None:
         if self._socket is None:
             self.open()
-        prefix = clean(self._prefix.replace("{hostname}", record.snapshot.hostname.replace(".", "_")))
-        lines = _tagged(record) if self._tagged else _plain(record)
-        for packet in packets(gauge(f"{prefix}.{clean(name)}" if prefix else clean(name), value, tags) for name, value, tags in lines):
-            self._send(packet)
-
-    def _send(self, packet: bytes) -> None:
         assert self._socket is not None
+        prefix = clean(self._prefix.replace("{hostname}", record.snapshot.hostname.replace(".", "_")))
+        head = f"{prefix}." if prefix else ""
         try:
-            self._socket.send(packet)
+            for packet in packets(gauge(head + clean(name), value, tags) for name, value, tags in gauges(record, self._tagged)):
+                self._socket.send(packet)
         except OSError as error:
             raise self._told(error) from None
 
@@ -97,37 +102,30 @@ class StatsdExporter:
             self._socket = None
 
 
-def _plain(record: Record) -> Iterator[Line]:
-    for key, value in record.snapshot.metrics.items():
-        yield key, value, {}
-    yield from _said(record, {})
-
-
-def _tagged(record: Record) -> Iterator[Line]:
-    common = {"host": record.snapshot.hostname, **record.labels}
-    for slot, keys in by_device(record.snapshot):
-        head = f"{slot.identity.kind}." if slot else ""
-        tags = {**identity_tags(slot), **common} if slot else common
-        for name, key in keys.items():
-            yield f"{head}{name}", record.snapshot.metrics[key], tags
-    yield from _said(record, common)
-
-
-def _said(record: Record, tags: Mapping[str, str]) -> Iterator[Line]:
-    """What the program logged, in its order, and how the monitor fares."""
+def gauges(record: Record, tagged: bool) -> Iterator[Gauge]:
+    """Return name, value and tags of what was measured, of what the program logged, in its order, and of the monitor's own counters."""
+    common = {"host": record.snapshot.hostname, **record.labels} if tagged else {}
+    if tagged:
+        for slot, keys in by_device(record.snapshot):
+            head, own = (f"{slot.identity.kind}.", {**identity_tags(slot), **common}) if slot else ("", common)
+            for name, key in keys.items():
+                yield f"{head}{name}", record.snapshot.metrics[key], own
+    else:
+        for key, value in record.snapshot.metrics.items():
+            yield key, value, common
     for step in record.steps:
-        for name, value in step.values.items():
-            yield f"training.{name}", value, tags
-        if step.step is not None:
-            yield "training.step", step.step, tags
-    if record.monitor is not None:
-        for name, value in record.monitor.flat().items():
-            yield name, value, tags
+        logged = {**step.values, "step": step.step} if step.step is not None else step.values
+        for name, value in logged.items():
+            yield f"training.{name}", value, common
+    for name, value in record.monitor.flat().items() if record.monitor is not None else ():
+        yield name, value, common
 
 
 def gauge(name: str, value: int | float, tags: Mapping[str, str]) -> bytes:
-    """The line of one gauge. A sign makes StatsD add to the last value: a negative number takes a line that sets 0 before it."""
-    number = _number(value)
+    """Return the line of one gauge. A sign makes StatsD add to the last value: a negative number takes a line that sets 0 before it."""
+    text = repr(value)
+    plain = format(Decimal(text), "f") if "e" in text else text  # not every server reads an exponent
+    number = plain if len(plain) < MAX_NUMBER - len(":|g") else repr(float(value))
     tail = f"|g{_tags(tags, MAX_PACKET - len(name) - MAX_NUMBER)}"
     line = f"{name}:{number}{tail}"
     return (f"{name}:0{tail}\n{line}" if number.startswith("-") else line).encode()
@@ -144,26 +142,17 @@ def _tags(tags: Mapping[str, str], room: int) -> str:
 
 
 def packets(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Whole lines, as many to a packet as fit. The two of a negative number stay together."""
-    waiting: list[bytes] = []
-    size = 0
+    """Join whole lines, as many to a packet as fit. The two of a negative number stay together."""
+    packet = b""
     for line in lines:
-        if waiting and size + len(line) > MAX_PACKET:
-            yield b"\n".join(waiting)
-            waiting, size = [], 0
-        waiting.append(line)
-        size += len(line) + 1
-    if waiting:
-        yield b"\n".join(waiting)
+        if packet and len(packet) + 1 + len(line) > MAX_PACKET:
+            yield packet
+            packet = b""
+        packet = packet + b"\n" + line if packet else line
+    if packet:
+        yield packet
 
 
 def clean(name: str) -> str:
-    """A name as StatsD itself would store it: dots make the hierarchy, a slash becomes ``-``, the rest that it drops ``_``."""
+    """Return a name as StatsD itself would store it: dots make the hierarchy, a slash becomes ``-``, the rest that it drops ``_``."""
     return _NOT_IN_NAMES.sub("_", name.replace("/", "-")).strip("._")[:MAX_NAME]
-
-
-def _number(value: int | float) -> str:
-    """Plain digits where they are few enough: not every server reads an exponent."""
-    text = repr(value)
-    plain = format(Decimal(text), "f") if "e" in text else text
-    return plain if len(plain) < MAX_NUMBER - len(":|g") else repr(float(value))

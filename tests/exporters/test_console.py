@@ -21,6 +21,7 @@ from accelmetrics.testing import FakeBackend
 from tests.cli.shell import environment
 from tests.cli.terminals import Terminal
 from tests.records import host, record, snapshot
+from tests.support.waiting import HANG
 
 LINE = "GPU Monitor - GPU0: 85.5%/1.2% | GPU1: 0.0%/2.5%"
 PROGRAM = """
@@ -164,7 +165,7 @@ def test_a_history_is_as_long_as_there_is_room() -> None:
     """The newest on the right; what was not said is a gap, and idle is not."""
     backend = FakeBackend("nvidia", devices=1)
     trail = Trail()
-    with Sampler([backend, host()]) as sampler:
+    with Sampler([backend, host()], timeout=HANG) as sampler:
         for value in (0, 50, None, 100):
             backend.device(0).set(gpu=value) if value is not None else backend.device(0).miss("gpu")
             trail.add(sampler.sample())

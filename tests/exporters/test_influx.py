@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelmetrics.exporters.influx import HEADER, InfluxExporter
-from accelmetrics.exporters.line_protocol import escaped, lines, measurement_name
+from accelmetrics.exporters.influx import HEADER, InfluxExporter, escaped, lines, measurement_name
+from accelmetrics.exporters.network import RejectedError
 from accelmetrics.exporters.registry import create
-from accelmetrics.exporters.rejected import RejectedError
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError, MissingDependencyError
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import Snapshot

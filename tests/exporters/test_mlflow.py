@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.exporters.mlflow import MlflowExporter, clean
+from accelmetrics.exporters.network import RejectedError
 from accelmetrics.exporters.registry import create
-from accelmetrics.exporters.rejected import RejectedError
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.disks import fill, mounted

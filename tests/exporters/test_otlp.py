@@ -193,7 +193,7 @@ def test_options_that_cannot_be_used_are_said_at_once(options: dict[str, object]
 
 
 @pytest.mark.parametrize(
-    ("protocol", "package"), [("grpc", "grpc"), ("http", "httpx"), ("http", "opentelemetry.proto.collector.metrics.v1")]
+    ("protocol", "package"), [("grpc", "grpc"), ("http", "httpx"), ("http", "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")]
 )
 def test_a_missing_package_is_named(protocol: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its packages the exporter says, when it is made, what to install."""

@@ -14,8 +14,8 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsPartialSuccess
 
+from accelmetrics.exporters.network import RejectedError
 from accelmetrics.exporters.otlp import OtlpExporter
-from accelmetrics.exporters.rejected import RejectedError
 from tests.exporters.receivers import Collector, free_port, grpc_collector, http_collector, silent_server
 from tests.records import record
 

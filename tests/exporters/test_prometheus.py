@@ -20,8 +20,8 @@ from accelmetrics import Snapshot
 from accelmetrics.dialects import registry as dialects
 from accelmetrics.dialects.contract import Point
 from accelmetrics.exporters import registry
-from accelmetrics.exporters.http.address import Address
 from accelmetrics.exporters.http.server import Answer, Route
+from accelmetrics.exporters.network import Address
 from accelmetrics.exporters.prometheus import PORT, PrometheusExporter
 from accelmetrics.exporters.scrape_cache import ScrapeCache
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError

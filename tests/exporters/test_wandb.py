@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from accelmetrics.exporters.network import RejectedError
 from accelmetrics.exporters.registry import create
-from accelmetrics.exporters.rejected import RejectedError
 from accelmetrics.exporters.wandb import SETTINGS, WandbExporter
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError
 from tests.exporters.wandb_file import environment, read, runs_by_file
@@ -159,7 +159,7 @@ def test_not_logged_in_is_one_clear_line() -> None:
 def test_nobody_is_asked_on_a_terminal(tmp_path: Path) -> None:
     """At a terminal, where W&B would ask for a key, it is the same line, and nothing is written on the terminal."""
     code = (
-        "from accelmetrics.exporters.wandb import WandbExporter\nfrom accelmetrics.exporters.rejected import RejectedError\n"
+        "from accelmetrics.exporters.wandb import WandbExporter\nfrom accelmetrics.exporters.network import RejectedError\n"
         "one = WandbExporter(project='hw')\ntry:\n one.open()\nexcept RejectedError as error:\n print('said:', error)\n"
     )
     ours, theirs = pty.openpty()

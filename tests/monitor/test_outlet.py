@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from accelmetrics.exporters.rejected import RejectedError
+from accelmetrics.exporters.network import RejectedError
 from accelmetrics.monitor import outlet as module
 from accelmetrics.monitor.outlet import CAPACITY, Outlet, distinct
 from accelmetrics.schemas.record import Record

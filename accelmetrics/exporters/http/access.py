@@ -128,39 +128,22 @@ def _naming(what: str, *paths: Path | None) -> Iterator[None]:
 
 
 class PasswordHash(NamedTuple):
-    """A password as it is stored: how it was hashed, and the result."""
+    """A password as it is stored: ``scrypt$16384$8$1$SALT$DIGEST``."""
 
-    cost: int
-    block: int
-    lanes: int
     salt: bytes
     digest: bytes
 
-    @classmethod
-    def parse(cls, text: str) -> PasswordHash:
-        """Read ``scrypt$16384$8$1$salt$digest``.
-
-        Raises:
-            ValueError: The text is no such hash, or one that OpenSSL refuses or that takes more than 32 MiB to compute.
-        """
-        kind, cost, block, lanes, salt, digest = text.split("$")
-        found = cls(int(cost), int(block), int(lanes), base64.b64decode(salt, validate=True), base64.b64decode(digest, validate=True))
-        power_of_two = found.cost > 1 and found.cost & (found.cost - 1) == 0
-        memory = 128 * found.cost * found.block * found.lanes
-        fits = power_of_two and min(found.block, found.lanes) > 0 and memory <= MAX_MEMORY // 2
-        if kind != "scrypt" or len(found.digest) != DIGEST_BYTES or not fits:
-            raise ValueError("not a scrypt hash that can be used")
-        return found
-
-    def digest_of(self, password: str) -> bytes:
-        """Hash another password in the same way."""
-        return hashlib.scrypt(
-            password.encode(), salt=self.salt, n=self.cost, r=self.block, p=self.lanes, maxmem=MAX_MEMORY, dklen=DIGEST_BYTES
-        )
+    def fits(self, password: str) -> bool:
+        """Return whether this is the password, in a time that does not tell how nearly."""
+        return hmac.compare_digest(_scrypt(password, self.salt), self.digest)
 
 
-UNKNOWN_USER = PasswordHash(COST, BLOCK, LANES, bytes(16), bytes(DIGEST_BYTES))
+UNKNOWN_USER = PasswordHash(bytes(16), bytes(DIGEST_BYTES))
 """Tried for users who do not exist, so that time does not tell who does."""
+
+
+def _scrypt(password: str, salt: bytes) -> bytes:
+    return hashlib.scrypt(password.encode(), salt=salt, n=COST, r=BLOCK, p=LANES, maxmem=MAX_MEMORY, dklen=DIGEST_BYTES)
 
 
 def password_line(user: str, password: str) -> str:
@@ -172,9 +155,8 @@ def password_line(user: str, password: str) -> str:
     if not user or set(user) & set(":\r\n"):
         raise ValueError(f"{user!r} cannot be a user's name: it must not be empty nor hold a colon or a line break")
     salt = secrets.token_bytes(16)
-    digest = PasswordHash(COST, BLOCK, LANES, salt, b"").digest_of(password)
-    salt_text, digest_text = (base64.b64encode(part).decode() for part in (salt, digest))
-    return f"{user}:scrypt${COST}${BLOCK}${LANES}${salt_text}${digest_text}"
+    stored = (base64.b64encode(part).decode() for part in (salt, _scrypt(password, salt)))
+    return f"{user}:scrypt${COST}${BLOCK}${LANES}${'$'.join(stored)}"
 
 
 class Credentials:
@@ -233,8 +215,7 @@ class Credentials:
         """Return whether the password is right. Takes about 40 ms of processor time, whoever the user is."""
         user, password = _basic(authorization)
         stored = self._users.get(user)
-        expected = stored or UNKNOWN_USER
-        if not hmac.compare_digest(expected.digest_of(password), expected.digest) or stored is None:
+        if not (stored or UNKNOWN_USER).fits(password) or stored is None:
             return False
         self._verified[self._mark(user, password, stored)] = None
         if len(self._verified) > REMEMBERED:
@@ -269,7 +250,11 @@ def _users(path: Path) -> Iterator[tuple[str, PasswordHash]]:
             continue
         user, _, stored = line.strip().partition(":")
         try:
-            yield user, PasswordHash.parse(stored)
+            kind, cost, block, lanes, *parts = stored.split("$")
+            salt, digest = (base64.b64decode(part, validate=True) for part in parts)
+            if (kind, cost, block, lanes) != ("scrypt", str(COST), str(BLOCK), str(LANES)):
+                raise ValueError(kind)
+            yield user, PasswordHash(salt, digest)
         except ValueError:  # what the line holds is not told: it may be a password
             log.warning("%s, line %d: not user:scrypt$…, skipped; password_line() makes such lines", path, number)
 

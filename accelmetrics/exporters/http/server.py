@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import logging
 import os
@@ -21,7 +22,7 @@ import socket
 import threading
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar, cast
@@ -32,11 +33,13 @@ from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 from tornado.web import Application, HTTPError, RequestHandler
 
 from accelmetrics.exporters.http.access import Credentials, TlsContexts
-from accelmetrics.exporters.http.address import Address
+from accelmetrics.exporters.network import Address
 
 log = logging.getLogger("accelmetrics")
 _T = TypeVar("_T")
 
+THREAD = "accelmetrics-http"
+BACKLOG = 128
 LEAST_CONNECTIONS = 16
 PAUSE = 0.1
 """Seconds until the next attempt where no connection can be accepted."""
@@ -266,13 +269,14 @@ class Server(HTTPServerConnectionDelegate):
         Raises:
             OSError: The port is in use or may not be used, or no thread can be started.
         """
-        self._sockets = self.address.listen()
+        self._sockets = listen(self.address)
         self.address = self.address._replace(port=self._sockets[0].getsockname()[1])
         self._owner = os.getpid()
         self._answers: Executor = ThreadPoolExecutor(1, "accelmetrics-http-answers")
         self._passwords: Executor = ThreadPoolExecutor(1, "accelmetrics-http-passwords")
         self._running = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="accelmetrics-http", daemon=True)
+        _silence_tornado()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name=THREAD, daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:  # no thread is to be had
@@ -299,10 +303,6 @@ class Server(HTTPServerConnectionDelegate):
         _close(client.stream.socket for client in self._clients)
 
     # Connections, on the loop's thread
-
-    def _run(self) -> None:
-        with _without_words_of_tornado():
-            asyncio.run(self._serve())
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -485,24 +485,48 @@ def _close(sockets: Iterable[socket.socket]) -> None:
         one.close()
 
 
-@contextlib.contextmanager
-def _without_words_of_tornado() -> Iterator[None]:
-    """Have what tornado logs on this thread about clients that misbehave said at the level DEBUG, by our own logger."""
-    ours = threading.get_ident()
+def listen(address: Address) -> list[socket.socket]:
+    """Open sockets that listen, not blocking: one for each address of the host, such as both of ``localhost``, on one port.
+
+    Addresses that this machine does not have are passed over, if it has another one. (``tornado.netutil.bind_sockets`` does that for
+    ``::1`` alone, leaks sockets when it fails, and has ``[::]`` refuse version 4.)
+
+    Raises:
+        OSError: The port is in use or may not be used, or there is no such host here.
+    """
+    opened: list[socket.socket] = []
+    failed: OSError | None = None
+    ends = dict.fromkeys(address.resolve(socket.SOCK_STREAM, socket.AI_PASSIVE))
+    for family, _, _, (host, port, *rest) in ends:
+        both = family == socket.AF_INET6 and len(ends) == 1 and socket.has_dualstack_ipv6()
+        where = (host, opened[0].getsockname()[1] if opened else port, *rest)
+        try:
+            opened.append(socket.create_server(where, family=family, backlog=BACKLOG, dualstack_ipv6=both))
+        except OSError as error:
+            failed = error
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                _close(opened)
+                opened.clear()
+                break
+    if failed is not None and not opened:
+        why = "is in use by another program" if failed.errno == errno.EADDRINUSE else f"cannot be used: {failed.strerror}"
+        raise OSError(failed.errno, f"port {address.port} of {address.host} {why}") from failed
+    for one in opened:
+        one.setblocking(False)
+    return opened
+
+
+@lru_cache(maxsize=1)
+def _silence_tornado() -> None:
+    """Have what tornado logs about clients that misbehave said at the level DEBUG, by our own logger; asked for once."""
 
     def passes(record: logging.LogRecord) -> bool:
-        if record.thread == ours:
+        if record.threadName == THREAD:
             log.debug("http: %s", record.getMessage(), exc_info=record.exc_info)
-        return record.thread != ours
+        return record.threadName != THREAD
 
-    loggers = [logging.getLogger(f"tornado.{name}") for name in ("general", "application")]
-    for one in loggers:
-        one.addFilter(passes)
-    try:
-        yield
-    finally:
-        for one in loggers:
-            one.removeFilter(passes)
+    for name in ("general", "application"):
+        logging.getLogger(f"tornado.{name}").addFilter(passes)
 
 
 _OPEN: weakref.WeakSet[Server] = weakref.WeakSet()

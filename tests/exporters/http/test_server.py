@@ -21,8 +21,8 @@ from tornado.httputil import HTTPServerRequest
 
 from accelmetrics.exporters.http import access
 from accelmetrics.exporters.http.access import Credentials, TlsContexts, TlsFiles, password_line
-from accelmetrics.exporters.http.address import Address, close_all
-from accelmetrics.exporters.http.server import Answer, Compute, Limits, Route, Server
+from accelmetrics.exporters.http.server import Answer, Compute, Limits, Route, Server, listen
+from accelmetrics.exporters.network import Address
 from accelmetrics.exporters.prometheus import PrometheusExporter
 from tests.exporters.certificates import Authority
 from tests.records import record
@@ -276,7 +276,7 @@ def test_half_open_tls_connections_cost_little_memory(tmp_path: Path) -> None:
         import sys, socket, ssl, psutil
         from pathlib import Path
         from accelmetrics.exporters.http.access import TlsContexts, TlsFiles
-        from accelmetrics.exporters.http.address import Address
+        from accelmetrics.exporters.network import Address
         from accelmetrics.exporters.http.server import Answer, Limits, Route, Server
         folder = Path(sys.argv[1])
         tls = TlsContexts(TlsFiles(folder / "accelmetrics.crt", folder / "accelmetrics.key", None, frozenset()))
@@ -379,7 +379,6 @@ def test_a_route_that_fails_costs_its_own_request(serve: Open, caplog: pytest.Lo
 def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Credentials:
     """Lets in Ada, whose password takes half a millisecond to check."""
     monkeypatch.setattr(access, "COST", 2**8)
-    monkeypatch.setattr(access, "UNKNOWN_USER", access.UNKNOWN_USER._replace(cost=2**8))
     (tmp_path / "users").write_text(password_line("ada", "secret"))
     return Credentials(str(tmp_path / "users"))
 
@@ -651,7 +650,7 @@ def test_every_address_of_a_name_is_listened_on(monkeypatch: pytest.MonkeyPatch)
             other.open()
         hosts[1:] = []
         with pytest.raises(OSError, match="of localhost cannot be used: Cannot assign"):
-            Address("localhost", 0).listen()
+            listen(Address("localhost", 0))
     for host in ("127.0.0.1", "127.0.0.9"):
         with socket.create_connection((host, server.address.port), timeout=HANG) as client:
             client.sendall(b"GET / HTTP/1.0\r\n\r\n")
@@ -665,17 +664,18 @@ def test_localhost_of_both_versions_of_ip_is_listened_on(monkeypatch: pytest.Mon
     ends = [(socket.AF_INET6, ("::1", 0, 0, 0)), (socket.AF_INET, ("127.0.0.1", 0))]
     with monkeypatch.context() as patched:
         patched.setattr(socket, "getaddrinfo", lambda *_, **__: [(family, socket.SOCK_STREAM, 6, "", where) for family, where in ends])
-        listening = Address("localhost", 0).listen()
+        listening = listen(Address("localhost", 0))
     try:
         if len(listening) == 1:
             pytest.skip("platform: this machine has no IPv6")
         assert len({one.getsockname()[1] for one in listening}) == 1
     finally:
-        close_all(listening)
+        for one in listening:
+            one.close()
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64, "no-such-host.invalid"])
 def test_a_host_that_cannot_be_is_an_error_of_the_network(host: str) -> None:
     """Also one that is no name at all, which Python reports as an error of text."""
     with pytest.raises(OSError, match=f"the host '{host}' is not found: \\w"):
-        Address(host, 22932).listen()
+        listen(Address(host, 22932))
