@@ -145,15 +145,15 @@ class ThreadEngine:
     def _join_sources(self) -> None:
         """Join the registry's sources: at first, and again in the child of a fork."""
 
-        def join(source: ManagedSource, devices: DeviceRegistry) -> SourceReader:
+        def make(source: ManagedSource, devices: DeviceRegistry) -> SourceReader:
             return SourceReader(source, devices, self._options, self._selection, source.backend.name in self._forced)
 
-        self.devices, self.readers = self._registry.acquire(self._backends, join)
+        self._registry.release(self.readers)  # those of an interrupted attempt
+        self.readers = []
+        self.devices = self._registry.acquire(self._backends, make, self.readers)
         if self._numbering is not None:
             self.devices.restore(self._numbering)
-        self._first = True
-        self._unchecked = self._options.gpus is not None
-        self._last = None
+        self._first, self._unchecked = True, self._options.gpus is not None
         self._epoch = self._registry.epoch
 
     def _open_first(self) -> None:

@@ -101,7 +101,6 @@ class SourceReader:
         self._latch: CountDownLatch | None = None
         self._spent = 0.0
         self._sequence = 0
-        source.join(self)
         weakref.finalize(self, _dropped, source).atexit = False
 
     def prepare(self) -> OpenDriver | None:

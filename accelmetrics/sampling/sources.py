@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 from weakref import WeakSet
 
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
@@ -45,8 +45,6 @@ FORK_PATIENCE = 3.0
 """Seconds since its beginning for which a fork waits for an opening, or for a sampler's first reading."""
 OPENING, CLOSE = -1, -2
 """Unit numbers of the calls that open and close a driver."""
-
-_T = TypeVar("_T")
 
 
 class OpenDriver:
@@ -361,23 +359,30 @@ class SourceRegistry:
             self._settling.pop(thread, None)
             latch.count_down(thread)
 
-    def acquire(self, backends: Sequence[Backend], join: Callable[[ManagedSource, DeviceRegistry], _T]) -> tuple[DeviceRegistry, list[_T]]:
+    def acquire(
+        self, backends: Sequence[Backend], make: Callable[[ManagedSource, DeviceRegistry], SourceReader], readers: list[SourceReader]
+    ) -> DeviceRegistry:
         """Have a new reader join the source of each backend.
 
+        Args:
+            backends: The backends.
+            make: Makes a reader.
+            readers: Where to add it, before it joins: an interrupt leaves none that is not there.
+
         Returns:
-            The numbering that goes with just this selection of backends, and what ``join`` gave.
+            The numbering that goes with just this selection of backends.
         """
         with self._lock:
             self._sweep()
             # Registered backends are one object each; those made by hand are told apart by theirs.
             keys = tuple((id(backend), backend.name) for backend in backends)
             devices = self._devices.setdefault(keys, DeviceRegistry())
-            joined = []
             for key, backend in zip(keys, backends, strict=True):
                 if key not in self._sources:
                     self._sources[key] = ManagedSource(backend, self.clock)
-                joined.append(join(self._sources[key], devices))
-            return devices, joined
+                readers.append(make(self._sources[key], devices))
+                readers[-1].source.join(readers[-1])
+            return devices
 
     def release(self, readers: Sequence[SourceReader]) -> None:
         """Close what no other sampler uses. Sources from before a fork are left to the parent."""

@@ -181,8 +181,9 @@ class WorkerPool:
             self.fruitless += 1
             if not self.workers and self._may_start():
                 self._start()
-            if worker.reader is not None and self.workers:
-                self.queue.put(worker.reader.work)
+            reader = worker.reader
+            if reader is not None and self.workers:
+                self.queue.put(reader.work)
 
     def release(self) -> None:
         """Let the workers leave as soon as no task is left."""
