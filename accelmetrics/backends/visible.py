@@ -469,7 +469,32 @@ def see_ascend(environ: Environ, devices: Devices) -> VisibleSet:
     return VisibleSet(tuple(order[number] for number in numbers), True, lists, tuple(caveats))
 
 
-VENDORS: Mapping[str, VisibleRule] = {
+# Vendors whose list holds device numbers and nothing else
+
+
+def plain_list(variable: str) -> VisibleRule:
+    """Make the rule of a runtime whose list holds numbers of devices, in the program's order; anything else cannot be told."""
+
+    def see(environ: Environ, devices: Devices) -> VisibleSet:
+        value = environ.get(variable)
+        if value is None:
+            return VisibleSet(tuple(_by_number(devices)))
+        known = {device.vendor_index: place for place, device in enumerate(devices)}
+        entries = [entry.strip() for entry in value.split(",")]
+        chosen, caveats = _chosen(
+            variable, entries, lambda entry: known.get(int(entry)) if _DIGITS.fullmatch(entry) else None, invalid="unknown", twice="unknown"
+        )
+        return VisibleSet(None if chosen is None else tuple(chosen), chosen is not None, (VisibleList(variable, value),), tuple(caveats))
+
+    return VisibleRule(see, variable)
+
+
+def declare_list(vendor: str, variable: str) -> None:
+    """Note the plain list of a vendor that has no rule here: of a backend from another package."""
+    VENDORS.setdefault(vendor, plain_list(variable))
+
+
+VENDORS: dict[str, VisibleRule] = {
     "nvidia": VisibleRule(see_cuda, CUDA),
     "amd": VisibleRule(see_rocm, ROCR),
     "hygon": VisibleRule(see_rocm, HIP[0]),

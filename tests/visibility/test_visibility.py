@@ -275,6 +275,30 @@ def test_ascend_lists(value: str, seen: tuple[int, ...] | None) -> None:
     assert rules.see_ascend({}, of("npu", "huawei", 4)).devices == (0, 1, 2, 3)
 
 
+@pytest.mark.parametrize(
+    ("environ", "seen"),
+    [
+        ({}, (0, 1, 2, 3)),
+        ({"ACME_DEVICES": "2, 0"}, (2, 0)),
+        ({"ACME_DEVICES": "4"}, None),
+        ({"ACME_DEVICES": "1,1"}, None),
+        ({"ACME_DEVICES": ""}, None),
+        ({"ACME_DEVICES": "x"}, None),
+    ],
+)
+def test_a_vendor_of_another_package_declares_a_plain_list(
+    environ: dict[str, str], seen: tuple[int, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers in the program's order; what its runtime makes of anything else is not known here."""
+    monkeypatch.setattr(rules, "VENDORS", dict(rules.VENDORS))
+    rules.declare_list("acme", "ACME_DEVICES")
+    rules.declare_list("nvidia", "ACME_DEVICES")
+    found = visibility(environ, of("npu", "acme", 4))
+    assert found.order == seen
+    assert bool(found.caveats) == (seen is None)
+    assert rules.VENDORS["nvidia"].variable == "CUDA_VISIBLE_DEVICES", "a rule that is known stands"
+
+
 def test_every_vendor_has_its_own_numbers() -> None:
     """One environment, two vendors, and one that hides nothing."""
     apple = [DeviceIdentity("gpu", "apple", 0)]

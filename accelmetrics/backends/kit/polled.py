@@ -25,6 +25,7 @@ from accelmetrics.backends.contract import NO_REASONS, Block, Coverage, Detectio
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.fields import Counters, Printed, Record, Row, Table, Value, flat, text, whole
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
+from accelmetrics.backends.visible import declare_list
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
 from accelmetrics.schemas.metric import NOTHING, Metric
@@ -138,7 +139,8 @@ class PolledBackend:
         self.kind: DeviceKind | None = kind
         self.interval = interval
         self.vendor = vendor or name
-        self.visible = visible
+        if visible:
+            declare_list(self.vendor, visible)
         self.sources = (Source(source, connect, fields, 0.0, machine, identity), *also)
         self.exclusive = exclusive
         self.processes = processes
