@@ -1,7 +1,7 @@
 """Writes what is derived from tables of metrics: ``python -m scripts.generate [--check]``.
 
 - ``accelmetrics/backends/nvidia/conversion.py``: the conversion of what NVIDIA's GPUs are read for at every reading;
-- ``accelmetrics/schemas/catalogue/sources.py``: which metrics the built-in backends give;
+- ``accelmetrics/schemas/catalogue/sources.py``: which metrics the built-in backends give, and where each is read;
 - ``accelmetrics/schemas/metrics_models.py``: the typed views;
 - ``docs/schema.json``: the JSON Schema of the ``dump --json`` document;
 - ``docs/metrics.md``: the reference for readers.
@@ -34,7 +34,7 @@ def conversion() -> str:
 
 
 def sources() -> str:
-    """The text of what the built-in backends give."""
+    """The text of what the backends give."""
     from scripts.generate_sources import render
 
     return render()
@@ -49,7 +49,7 @@ def models() -> str:
 
 def schema() -> str:
     """The text of the JSON Schema."""
-    from accelmetrics.schemas.json_schema import json_schema
+    from accelmetrics.schemas.document import json_schema
 
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
@@ -61,8 +61,14 @@ def reference() -> str:
     return render()
 
 
-# The models come first: the schema is rendered with them importable and current.
-OUTPUTS: dict[Path, Callable[[], str]] = {CONVERSION: conversion, SOURCES: sources, MODELS: models, SCHEMA: schema, REFERENCE: reference}
+# In this order: what comes later is rendered with what comes before it importable and current.
+OUTPUTS: dict[Path, Callable[[], str]] = {
+    CONVERSION: conversion,
+    SOURCES: sources,
+    MODELS: models,
+    SCHEMA: schema,
+    REFERENCE: reference,
+}
 
 
 def stale(root: Path = ROOT) -> list[Path]:

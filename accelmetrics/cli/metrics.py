@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.backends import registry
+from accelmetrics.backends.contract import Backend, Coverage
 from accelmetrics.backends.guard import guarded
 from accelmetrics.cli.layout import aligned, wrapped
 from accelmetrics.cli.parsing import UsageError
-from accelmetrics.schemas.catalogue import SECTIONS, Section, listed, partitions_of, sources_of
+from accelmetrics.schemas.catalogue import SECTIONS, Section, add, coverage_of, find, given_by, read_from
 from accelmetrics.schemas.errors import UnknownNameError
 from accelmetrics.schemas.metric import Metric
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from accelmetrics.cli.output import Stdout
 
-PLUG_IN = "Plug-in"
+Given = Mapping[str, Mapping[str, str]]
 MEANING_INDENT = " " * 6
 EXAMPLES = """\
   accelmetrics metrics                              every metric, its unit and its meaning
@@ -34,64 +36,68 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(options: Namespace, out: Stdout) -> int:
     """Print the catalogue, or the part that was asked for."""
-    sections = chosen(options.key, options.backend)
+    plug_ins = _plug_ins(options.backend)
+    given = _given(plug_ins)
+    sections = chosen(options.key, options.backend, plug_ins, given)
     if options.json:
         import json
 
-        rows = [entry(row, read_from(section, row)) for section in sections for row in section.rows]
-        out.write(json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
+        entries = [entry(row, given.get(row.key, {})) for section in sections for row in section.rows]
+        out.write(json.dumps(entries, indent=2, ensure_ascii=False) + "\n")
     elif options.key:
-        out.write("".join(details(row, read_from(section, row)) for section in sections for row in section.rows))
+        out.write("".join(details(row, given.get(row.key, {})) for section in sections for row in section.rows))
     else:
         out.write("\n".join(overview(section, out.width) for section in sections))
     return 0
 
 
-def chosen(key: str | None, backend: str | None) -> list[Section]:
-    """The sections, with the rows that were asked for.
+def _plug_ins(backend: str | None) -> dict[str, Backend]:
+    """Installed plug-ins by name; the one that is named, where one is.
 
     Raises:
         UnknownNameError: There is no such source.
+    """
+    names = [backend] if backend else registry.names()
+    return {name: registry.load(name) for name in names if name not in registry.BUILT_IN}
+
+
+def _given(plug_ins: Mapping[str, Backend]) -> dict[str, dict[str, str]]:
+    """By the key of a row, the sources that give it, each with where it is read."""
+    given = {key: dict(sources) for key, sources in given_by().items()}
+    for name, backend in plug_ins.items():
+        add(guarded(backend.own_metrics).value or ())
+        coverage = guarded(backend.coverage).value or Coverage()
+        for key, words in read_from(backend.kind or "", coverage._asdict()).items():
+            given.setdefault(key, {})[name] = words
+    return given
+
+
+def chosen(key: str | None, backend: str | None, plug_ins: Mapping[str, Backend], given: Given) -> list[Section]:
+    """The sections, with the rows that were asked for.
+
+    Raises:
         UsageError: There is no such metric.
     """
-    plug_ins = _plug_ins(backend)
-    template = _template(key, plug_ins) if key else ""
-    kept = [_part(section, template, backend) for section in SECTIONS] + [_part(section, template, None) for section in plug_ins]
-    return [section for section in kept if section.rows]
+    own = [Section("Plug-in", name, tuple(guarded(plug_in.own_metrics).value or ())) for name, plug_in in plug_ins.items()]
+    template = _template(key) if key else ""
+    sections = []
+    for section in (*SECTIONS, *own):
+        rows = (row for row in section.rows if backend is None or section.title == backend or backend in given.get(row.key, ()))
+        sections.append(section._replace(rows=tuple(row for row in rows if not template or row.key == template)))
+    return [section for section in sections if section.rows]
 
 
-def _plug_ins(backend: str | None) -> list[Section]:
-    """What only a plug-in knows, one section each; that of one source where it is named."""
-    names = [backend] if backend else registry.names()
-    others = {name: registry.load(name) for name in names if name not in registry.BUILT_IN}
-    return [Section(PLUG_IN, name, tuple(guarded(loaded.own_metrics).value or ())) for name, loaded in others.items()]
-
-
-def read_from(section: Section, row: Metric) -> dict[str, str]:
-    """By backend, where a metric is read, in words."""
-    if section.family != PLUG_IN:
-        return dict(sources_of(row))
-    coverage = guarded(registry.load(section.title).coverage).value or ()
-    return {section.title: next((part[row.name] for part in coverage if row.name in part), "")}
-
-
-def _template(key: str, plug_ins: list[Section]) -> str:
-    if any(row.key == key for section in plug_ins for row in section.rows):
-        return key
+def _template(key: str) -> str:
     try:
-        return listed(key).key
+        return find(key).key
     except UnknownNameError as error:
         raise UsageError(f"{str(error).partition(' Known:')[0]} `accelmetrics metrics` lists them all") from error
 
 
-def _part(section: Section, template: str, backend: str | None) -> Section:
-    rows = [row for row in section.rows if backend is None or backend in sources_of(row)]
-    return section._replace(rows=tuple(row for row in rows if not template or row.key == template))
-
-
-def entry(row: Metric, sources: dict[str, str]) -> dict[str, Any]:
+def entry(row: Metric, sources: Mapping[str, str]) -> dict[str, Any]:
     """A row for programs."""
-    return {**row._asdict(), "aliases": list(row.aliases), "sources": sources, "partitions": list(partitions_of(row))}
+    partitions = [backend for backend in sources if row.device_part and row.name in coverage_of(backend).get("partitions", ())]
+    return {**row._asdict(), "aliases": list(row.aliases), "sources": dict(sources), "partitions": partitions}
 
 
 def overview(section: Section, width: int) -> str:
@@ -103,7 +109,7 @@ def overview(section: Section, width: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def details(row: Metric, sources: dict[str, str]) -> str:
+def details(row: Metric, sources: Mapping[str, str]) -> str:
     """Everything about one metric."""
     facts = [
         ("unit", row.unit),

@@ -11,7 +11,6 @@ from accelmetrics.monitor.energy import Energy
 from accelmetrics.monitor.folding import Folder
 from accelmetrics.monitor.rows import Block, Layout, RowMaker
 from accelmetrics.monitor.summary import Summary
-from accelmetrics.schemas.metric import is_host_key
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION
@@ -280,6 +279,7 @@ def whose(record: Record) -> tuple[str, ...]:
 
 def _together(streams: list[_Stream], work: _Efficiency) -> Report:
     hosts = tuple(dict.fromkeys(stream.host for stream in streams))
+    kinds = {place.identity.kind for stream in streams for place in stream.places.values()}
     devices = [
         _device(stream, place, _title(stream, place, streams, len(hosts) > 1)) for stream in streams for place in stream.places.values()
     ]
@@ -291,7 +291,7 @@ def _together(streams: list[_Stream], work: _Efficiency) -> Report:
         sum(stream.repeated for stream in streams),
         tuple(sorted(gap for stream in streams for gap in stream.gaps)),
         tuple(devices),
-        {key: held.summary() for key, held in streams[0].folder.metrics.items() if is_host_key(key)},
+        {key: held.summary() for key, held in streams[0].folder.metrics.items() if key.partition(".")[0] not in kinds},
         work.result(),
     )
 

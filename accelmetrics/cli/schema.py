@@ -23,7 +23,7 @@ def run(options: Namespace, out: Stdout) -> int:
     """Print it."""
     import json
 
-    from accelmetrics.schemas.json_schema import json_schema
+    from accelmetrics.schemas.document import json_schema
 
     del options
     out.write(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from accelmetrics.cli.files import first_line
 from accelmetrics.cli.output import WriteError, say
 from accelmetrics.exporters.csv import columns_in, columns_of, csv_text
-from accelmetrics.schemas.catalogue import CATALOGUE, sources_of
+from accelmetrics.schemas.catalogue import coverage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from accelmetrics.schemas.snapshot import Snapshot
+    from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 HEAD = ("timestamp", "hostname")
 
@@ -61,10 +61,11 @@ def columns(snapshot: Snapshot, repeated: bool) -> list[str]:
     """Every key that has a value or may get one."""
     keys = dict.fromkeys(columns_of(snapshot))
     if repeated:
-        keys.update((key, None) for place in snapshot.identities for key in _process_keys(place.identity.vendor, place.index))
+        keys.update((key, None) for place in snapshot.identities for key in _process_keys(place))
     return list(keys)
 
 
-def _process_keys(vendor: str, index: int) -> list[str]:
-    rows = (row for row in CATALOGUE if row.conditional and row.device_part == "gpu.process.{i}" and vendor in sources_of(row))
-    return [row.key.replace("{i}", str(index)) for row in rows]
+def _process_keys(place: DeviceSlot) -> list[str]:
+    """What a process on a whole device would have."""
+    names = () if place.identity.parent else coverage_of(place.backend).get("processes", ())
+    return [f"{place.identity.kind}.process.{place.index}.{name}" for name in names]

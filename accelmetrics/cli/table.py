@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from accelmetrics.cli.layout import GAP, aligned, clipped, packed
 from accelmetrics.cli.units import quantity, seconds
 from accelmetrics.schemas.catalogue import SECTIONS, resolve
-from accelmetrics.schemas.metric import split_key
+from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.vitals import printable
 
 if TYPE_CHECKING:
@@ -47,30 +47,23 @@ def render(snapshot: Snapshot, width: int) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _of_any(key: str) -> str:
-    """A device's key with its number left open, for what several devices lack: ``gpu.*.fanSpeed``."""
-    device, name = split_key(key)
-    kind, _, instance = device.partition(".")
-    return f"{kind}.*{instance[len(instance.partition('.')[0]) :]}.{name}" if device and not key.startswith(f"{kind}.process.") else key
-
-
 def _identity(row: Metric) -> str:
     return row.key
 
 
 def _cell(home: dict[str, SectionName], devices: Sequence[str], key: str, value: float) -> _Cell | None:
     """Where a value stands; nowhere if it is another spelling of one that does."""
-    sighting = resolve(key)
-    if sighting is None:
+    found = resolve(key)
+    if found is None:
         device = next((device for device in devices if key.startswith(f"{device}.")), "")
         return _Cell(OTHER, device, key[len(device) + 1 :] if device else key, quantity(value, "1"))
-    if sighting.alias:
+    if found.alias:
         return None
-    row = sighting.row
+    row = found.row
+    section = home.get(row.key, OTHER)
     if not row.device_part:
-        return _Cell(home[row.key], "", key, quantity(value, row.unit))
-    kind = row.device_part.partition(".")[0]
-    return _Cell(home[sighting.listed.key], f"{kind}.{sighting.instance}", row.name, quantity(value, row.unit))
+        return _Cell(section, "", key, quantity(value, row.unit))
+    return _Cell(section, found.device, row.name.replace("{link}", found.instance), quantity(value, row.unit))
 
 
 def _devices(snapshot: Snapshot, width: int) -> list[str]:
@@ -127,6 +120,12 @@ def _missing(snapshot: Snapshot, width: int) -> list[str]:
         return []
     rows = [(reason, str(len(listed)), ", ".join(dict.fromkeys(listed))) for reason, listed in keys.items()]
     return ["Not available", *(clipped_end(line, width) for line in aligned(rows, INDENT))]
+
+
+def _of_any(key: str) -> str:
+    """``gpu.*.fanSpeed`` of ``gpu.0.fanSpeed``; other keys as they are."""
+    found = device_key(key)
+    return key if found is None or found.process else f"{found.kind}.*.{key.split('.', 2)[2]}"
 
 
 def _sources(snapshot: Snapshot, width: int) -> list[str]:

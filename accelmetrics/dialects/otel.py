@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache, lru_cache
+from functools import cache
 from typing import NamedTuple
 
 from accelmetrics.dialects.contract import NO_LABELS, Number, Point
 from accelmetrics.dialects.otel_devices import attributes, states
-from accelmetrics.dialects.series import Scale, device_of, filled, scale_of, series
-from accelmetrics.schemas.catalogue import CATALOGUE, resolve
-from accelmetrics.schemas.metric import Kind, Metric, field_of, split_key, split_series
+from accelmetrics.dialects.prometheus_help import SHARED
+from accelmetrics.dialects.series import series
+from accelmetrics.schemas.catalogue import per_key, recognise, rows
+from accelmetrics.schemas.metric import ANY_KIND, BASE_UNITS, Kind, in_base_unit, split_series
 from accelmetrics.schemas.record import MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -36,8 +37,6 @@ UPDOWNCOUNTERS = frozenset(
 )
 """What the conventions have as sums that may fall: they add up over devices, unlike a gauge."""
 
-UNITS = {"%": "1", "MiBy": "By", "GiBy": "By", "MHz": "Hz", "us": "s", "Mbit/s": "By/s", "GT/s": "{transfer}/s"}
-"""The catalogue's units whose rows have a factor, and the base unit that it leads to."""
 UNITS_BY_NAME = {"hw.errors": "{error}", "process.thread.count": "{thread}"}
 """Units that the conventions give to plain numbers."""
 
@@ -51,17 +50,17 @@ class Series(NamedTuple):
         name: OpenTelemetry's metric name.
         attributes: Those that the catalogue gives.
         device: Key of the device that it belongs to, empty for the host's.
-        scale: How the value becomes one of the base unit.
-        whole: Whether it is always a whole number after that.
+        given: The unit that the value has.
+        whole: Whether it is always a whole number in the base unit.
         kind: Gauge or counter.
-        unit: UCUM, as the conventions write it.
+        unit: The base unit: UCUM, as the conventions write it.
         meaning: One sentence.
     """
 
     name: str
     attributes: Mapping[str, str]
     device: str
-    scale: Scale = Scale()
+    given: str = "1"
     whole: bool = False
     kind: Kind = "gauge"
     unit: str = ""
@@ -69,7 +68,7 @@ class Series(NamedTuple):
 
     def point(self, value: Number, device: Mapping[str, str]) -> Point:
         """The value under its name; always whole or never, since some receivers hold a series to the type it began with."""
-        base = self.scale.of(value)
+        base = in_base_unit(value, self.given)
         labels = {**device, **self.attributes}
         return Point(self.name, round(base) if self.whole else float(base), labels, self.kind, self.unit, self.meaning)
 
@@ -100,7 +99,7 @@ def machine_points(snapshot: Snapshot) -> Iterator[Point]:
     devices = {place.key: attributes(place) for place in snapshot.identities}
     for key, value in snapshot.metrics.items():
         found = series_of(key)
-        if found is not None:
+        if found is not None and (found.meaning or found.device in devices):
             yield found.point(value, devices.get(found.device, NO_LABELS))
     for place in snapshot.identities:
         for state, holds in states(snapshot, place.key):
@@ -129,42 +128,37 @@ def monitor_points(status: MonitorStatus) -> Iterator[Point]:
         yield Point("accelmetrics.exporter.queued", one.queued, labels, "gauge", "{record}", "Records that wait.")
 
 
-@lru_cache(maxsize=8192)
+@per_key
 def series_of(key: str) -> Series | None:
     """What a key becomes; None for one that is derivable from others (``gpu.0.memoryReadWriteActivity``)."""
-    sighting = resolve(key)
-    if sighting is None:
-        return _unlisted(key)
-    row = sighting.row
-    if not row.otel or sighting.alias:
+    found = recognise(key)
+    if found is None or not found.row.otel or found.alias:
         return None
-    name, labels = split_series(row.otel)
-    found = {label: filled(value, sighting) for label, value in labels.items()}
-    device = device_of(sighting)
-    if name.startswith("hw.") and not device:
-        found["hw.id"] = key.partition(".")[0]  # the conventions require one: cpu, ane, soc
-    unit = UNITS_BY_NAME.get(name) or UNITS.get(row.unit, row.unit)
-    whole = row.integer and float(row.factor).is_integer()
-    return Series(name, found, device, scale_of(row), whole, row.kind, unit, _meanings()[name])
+    row = found.row
+    name, labels = split_series(_of_kind(row.otel, found.device.partition(".")[0]))
+    attributes = {label: found.instance if value.startswith("{") else value for label, value in labels.items()}
+    if name.startswith("hw.") and not found.device:
+        attributes["hw.id"] = key.partition(".")[0]  # the conventions require one: cpu, ane, soc
+    base = BASE_UNITS.get(row.unit, BASE_UNITS["1"])
+    unit = UNITS_BY_NAME.get(name, base.unit)
+    meaning = _meanings().get(name, row.meaning)
+    return Series(name, attributes, found.device, row.unit, row.integer and base.over == 1, row.kind, unit, meaning)
 
 
-def _unlisted(key: str) -> Series | None:
-    """A key of a device that is not in the catalogue, since only a plug-in knows it."""
-    device, name = split_key(key)
-    return Series(f"accel.{field_of(name)}", {}, device) if device else None
+def _of_kind(series: str, kind: str) -> str:
+    """A row's series for one kind of device. The conventions have names of their own for GPUs alone."""
+    return series.replace(ANY_KIND, kind) if kind in ("", "gpu") else series.replace(ANY_KIND, kind).replace("hw.gpu.", "accel.")
 
 
 @cache
 def _meanings() -> Mapping[str, str]:
-    """One sentence for each name, that of its first row: a series' description must not change with what else is there."""
+    """One sentence for each name, whichever of its series are there: what its rows share, else that of its first row."""
     found: dict[str, str] = {}
-    for row in CATALOGUE:
-        found.setdefault(_name(row), row.meaning)
+    for row in rows():
+        for kind in ("gpu", "npu"):
+            meaning = SHARED.get(split_series(row.prometheus)[0], row.meaning)
+            found.setdefault(_of_kind(row.otel, kind).partition("{")[0], meaning)
     return found
-
-
-def _name(row: Metric) -> str:
-    return row.otel.partition("{")[0]
 
 
 def _spelled(point: Point) -> str:

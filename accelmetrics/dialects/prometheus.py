@@ -9,20 +9,18 @@ stays the same: what it is called, which driver it has and whose job runs on it 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
 from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.prometheus_health import health
 from accelmetrics.dialects.prometheus_help import SHARED
 from accelmetrics.dialects.prometheus_labels import identity_labels, jobs, label_name
-from accelmetrics.dialects.series import Scale, device_of, filled, scale_of, series
-from accelmetrics.schemas.catalogue import resolve
-from accelmetrics.schemas.metric import PARTITION, Kind, split_series
+from accelmetrics.dialects.series import series
+from accelmetrics.schemas.catalogue import per_key, recognise
+from accelmetrics.schemas.metric import PARTITION, Kind, in_base_unit, split_series
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
-_MOST_KEYS = 16_384
 _IDENTITY = ("kind", "vendor", "architecture", "pci_bus_id", "serial", "driver_version", "runtime_version", "firmware")
 
 
@@ -31,20 +29,19 @@ class _Series(NamedTuple):
 
     Attributes:
         device: The device whose identity the series carries, empty for the host's.
-        scale: How the value becomes one of the base unit.
+        unit: The unit that the value has under its key.
     """
 
     name: str
     device: str
     labels: Mapping[str, str]
-    scale: Scale
     kind: Kind
     unit: str
     meaning: str
 
     def point(self, value: Number, identity: Mapping[str, str]) -> Point:
         """The value under its name; ``identity`` is the device's."""
-        return Point(self.name, self.scale.of(value), {**identity, **self.labels}, self.kind, self.unit, self.meaning)
+        return Point(self.name, in_base_unit(value, self.unit), {**identity, **self.labels}, self.kind, self.unit, self.meaning)
 
 
 class PrometheusDialect:
@@ -88,24 +85,22 @@ def _processes(snapshot: Snapshot, identities: Mapping[str, Mapping[str, str]]) 
 def _measured(metrics: Mapping[str, Number], identities: Mapping[str, Mapping[str, str]]) -> Iterator[Point]:
     for key, value in metrics.items():
         found = _series(key)
-        if found is None:
+        device = found.device if found else ""
+        if found is None or not (found.meaning or device in identities):
             continue
-        device = found.device
         identity = identities.get(device) or ({"accelerator": device, "uuid": device} if device else {})
         yield found.point(value, identity)
 
 
-@lru_cache(maxsize=_MOST_KEYS)
+@per_key
 def _series(key: str) -> _Series | None:
-    sighting = resolve(key)
-    if sighting is None or sighting.alias or not sighting.row.prometheus:
+    found = recognise(key)
+    if found is None or found.alias or not found.row.prometheus:
         return None
-    row = sighting.row
+    row = found.row
     name, labels = split_series(row.prometheus)
-    device = device_of(sighting)
-    # Which device it is, its identity says.
-    labels = {label: filled(value, sighting) for label, value in labels.items() if not (device and value == "{i}")}
-    return _Series(name, device, labels, scale_of(row), row.kind, row.unit, SHARED.get(name, row.meaning))
+    filled = {label: found.instance if value.startswith("{") else value for label, value in labels.items()}
+    return _Series(name, found.device, filled, row.kind, row.unit, SHARED.get(name, row.meaning))
 
 
 def _info(place: DeviceSlot, identity: Mapping[str, str]) -> Point:

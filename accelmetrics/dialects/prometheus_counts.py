@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
-from accelmetrics.dialects.series import device_of
-from accelmetrics.schemas.catalogue import resolve
+from accelmetrics.schemas.catalogue import per_key, resolve
 from accelmetrics.schemas.identity import BackendStatus, Status
 from accelmetrics.schemas.metric import split_series
 from accelmetrics.schemas.reasons import IN_ORDER, Reason
@@ -82,11 +80,11 @@ def _with_throttling(before: Mapping[tuple[str, str], float], taken: Snapshot, s
     return found
 
 
-@lru_cache(maxsize=8192)
+@per_key
 def _throttle(key: str) -> tuple[str, str] | None:
     """Device and reason of a key that says whether clocks are held down."""
-    sighting = resolve(key)
-    if sighting is None or sighting.alias:
+    found = resolve(key)
+    if found is None or found.alias:
         return None
-    name, labels = split_series(sighting.row.prometheus)
-    return (device_of(sighting), labels["reason"]) if name == _ACTIVE else None
+    name, labels = split_series(found.row.prometheus)
+    return (found.device, labels["reason"]) if name == _ACTIVE else None

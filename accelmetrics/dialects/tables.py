@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from accelmetrics.dialects.contract import Number
-from accelmetrics.schemas.catalogue import CATALOGUE, find, row_for, sources_of
+from accelmetrics.schemas.catalogue import coverage_of, find, per_key, rows
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.metric import PARTITION, Kind, Metric
+from accelmetrics.schemas.metric import ANY_KIND, NOTHING, PARTITION, Kind, Metric
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 SCALES: Mapping[str, tuple[str, Fraction]] = {
@@ -135,33 +135,33 @@ def _way(entry: Entry, who: DeviceIdentity) -> _Way | None:
     if isinstance(entry.source, Derived):
         unit = entry.unit or entry.source.unit
         return _Way(entry, (), entry.source.unit, unit, entry.kind or "gauge", entry.meaning)
-    rows = _rows(entry, who)
-    if not rows:
+    telling = _rows(entry, who)
+    if not telling:
         return None
-    first = rows[0]
-    names = tuple(row.name for row in rows)
+    first = telling[0]
+    names = tuple(row.name for row in telling)
     return _Way(entry, names, first.unit, entry.unit or first.unit, entry.kind or first.kind, entry.meaning or first.meaning)
 
 
 def _rows(entry: Entry, who: DeviceIdentity) -> list[Metric]:
-    """The catalogue's rows that say this of such a device: up to the first one that its vendor is a source of."""
+    """The catalogue's rows that say this of such a device: up to the first one that its backend gives."""
     assert isinstance(entry.source, str)
+    given = coverage_of(who.backend).get("devices", NOTHING)
     found: list[Metric] = []
     for key in (entry.source, *entry.otherwise):
-        for listed in same(key):
-            row = row_for(who.kind, listed)
-            if row.device_part == f"{who.kind}.{{i}}":
+        for row in same(key):
+            if row.device_part in (f"{who.kind}.{{i}}", f"{ANY_KIND}.{{i}}"):
                 found.append(row)
-                if who.vendor in sources_of(listed):
+                if row.name in given:
                     return found
     return found
 
 
-@lru_cache(maxsize=512)
+@per_key
 def same(key: str) -> tuple[Metric, ...]:
     """The row of a key, and those that say the same of another kind of device: of one series, in one unit."""
     row = find(key)
-    others = (other for other in CATALOGUE if other.prometheus == row.prometheus and other.unit == row.unit and other.kind == row.kind)
+    others = (other for other in rows() if other.prometheus == row.prometheus and other.unit == row.unit and other.kind == row.kind)
     return (row, *(other for other in others if row.prometheus and other is not row and other.device_part))
 
 

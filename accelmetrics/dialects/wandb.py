@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from accelmetrics.dialects.contract import Number, Point
-from accelmetrics.schemas.catalogue import KeyMatch, resolve
-from accelmetrics.schemas.metric import PARTITION
+from accelmetrics.schemas.catalogue import KeyMatch, per_key, resolve
+from accelmetrics.schemas.metric import PARTITION, device_key
 from accelmetrics.schemas.record import Record
 
 PROCESS_PREFIX = "gpu.process.{i}."
@@ -97,35 +97,35 @@ class Wandb:
             yield _point(key)._replace(value=value)
 
 
-@lru_cache(maxsize=16384)
+@per_key
 def _point(key: str) -> Point:
-    sighting = resolve(key)
-    if sighting is None:
+    found = resolve(key)
+    if found is None:
         return Point(key, 0, {})
-    template = _template(key, sighting)
-    instances = zip(_PLACEHOLDER.findall(template), (sighting.instance, sighting.link), strict=False)
-    labels = {"index" if placeholder == "i" else placeholder: instance for placeholder, instance in instances}
-    row = sighting.row
-    return Point(_PLACEHOLDER.sub("", template), 0, labels, row.kind, row.unit, row.meaning)
+    template = _template(key, found)
+    number = found.device.partition(".")[2]
+    instances = iter((number, found.instance) if number and not template.startswith("torch.") else (found.instance,))
+    labels = {"index" if placeholder == "i" else placeholder: next(instances) for placeholder in _PLACEHOLDER.findall(template)}
+    return Point(_PLACEHOLDER.sub("", template), 0, labels, found.row.kind, found.row.unit, found.row.meaning)
 
 
-def _template(key: str, sighting: KeyMatch) -> str:
-    """Under which of the row's spellings a key stands."""
-    for template in (sighting.row.key, *sighting.row.aliases):
-        instances = iter((sighting.instance, sighting.link))
-        if _PLACEHOLDER.sub(lambda _: f".{next(instances)}", template) == key:  # noqa: B023 the iterator is this round's
-            return template
-    return key
+def _template(key: str, found: KeyMatch) -> str:
+    """The spelling under which a key stands, with its numbers and names left open: ``gpu.{i}.nvlink.{link}.state``."""
+    parts = device_key(key)
+    if parts is not None and found.row.device_part:
+        named = next(name for name in found.row.names if parts.name in (name, name.replace("{link}", found.instance)))
+        return f"{parts.kind}.{'process.' if parts.process else ''}{{i}}.{named}"
+    filled = {_PLACEHOLDER.sub(f".{found.instance}", template): template for template in (found.row.key, *found.row.aliases)}
+    return filled.get(key, key)
 
 
-@lru_cache(maxsize=16384)
+@per_key
 def is_documented(key: str) -> bool:
     """Whether W&B's documentation lists a key, under this spelling. It knows no partitions of devices."""
-    sighting = resolve(key)
-    if sighting is None or f".{PARTITION}." in sighting.instance:
+    found = resolve(key)
+    if found is None or f".{PARTITION}." in found.device:
         return False
-    template = _template(key, sighting)
-    return template.replace(PROCESS_PREFIX, "gpu.{i}.") in _documented()
+    return _template(key, found).replace(PROCESS_PREFIX, "gpu.{i}.") in _documented()
 
 
 @lru_cache(maxsize=1)

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import NamedTuple
 
-from accelmetrics.schemas.catalogue import match, sources_of
-from accelmetrics.schemas.metric import DEVICE_KINDS
+from accelmetrics.schemas.catalogue import given_by, match
+from accelmetrics.schemas.metric import is_kind
 from accelmetrics.schemas.snapshot import Snapshot
 
 REPEATED = float("inf")
@@ -28,7 +28,7 @@ def split(key: str) -> tuple[str, str]:
     """Device key and name; an empty device where the key belongs to none, to a partition of one or to a process on it."""
     kind, _, rest = key.partition(".")
     number, _, name = rest.partition(".")
-    return (f"{kind}.{number}", name) if kind in DEVICE_KINDS and number.isdecimal() else ("", key)
+    return (f"{kind}.{number}", name) if is_kind(kind) and number.isdecimal() else ("", key)
 
 
 class Row(NamedTuple):
@@ -127,7 +127,7 @@ def _owner(key: str, devices: dict[str, str], names: Sequence[str]) -> str:
     if owner := devices.get(f"{kind}.{number}"):
         return owner
     row = match(key)
-    return next((name for name in names if row is not None and name in sources_of(row)), "")
+    return next((name for name in names if row is not None and name in given_by().get(row.key, ())), "")
 
 
 class Block:

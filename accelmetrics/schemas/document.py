@@ -1,4 +1,4 @@
-"""The document that ``dump --json`` prints: its models, its JSON Schema, and how it is read back.
+"""The document that ``dump --json`` prints: its models, how it is read back, and its published JSON Schema.
 
 Readers are lenient where releases may differ and nowhere else: reasons that this release does not know are kept, fields that
 it does not know are passed over, and any ``schema_version`` of the same major number is read.
@@ -12,13 +12,27 @@ from datetime import datetime, timedelta, timezone
 from math import isfinite
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, StringConstraints, ValidationError, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StringConstraints,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
+from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.errors import DocumentError
-from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceKind, DeviceProcess, Status
-from accelmetrics.schemas.models import Model
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, Status
+from accelmetrics.schemas.metric import ANY_KIND, NO_KINDS, PARTITION, Metric, device_key
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import SCHEMA_VERSION, DeviceSlot, Snapshot
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+SCHEMA_ID = f"urn:accelmetrics:dump:{SCHEMA_VERSION}"
 
 FAULTS_TOLD = 5
 """How many departures an error's message lists; a document of another kind departs everywhere."""
@@ -65,17 +79,19 @@ Timestamp = Annotated[str, AfterValidator(_timestamp), WithJsonSchema({"type": "
 Key = Annotated[str, StringConstraints(min_length=1)]
 
 
-class _Part(Model):
-    """A part of the document. Nothing is converted: a number in quotes is not a number."""
+class Part(BaseModel):
+    """A part of a document. Nothing is converted: a number in quotes is not a number."""
 
-    model_config = ConfigDict(strict=True, json_schema_serialization_defaults_required=True)
+    model_config = ConfigDict(
+        strict=True, frozen=True, defer_build=True, extra="ignore", allow_inf_nan=False, json_schema_serialization_defaults_required=True
+    )
 
 
-class DeviceEntry(_Part):
+class DeviceEntry(Part):
     """A device: who it is, and where it stands."""
 
     key: Key = Field(description="What the keys of its metrics begin with: gpu.0.")
-    kind: DeviceKind = Field(description="The first word of its key.", pattern="^[a-z][a-z0-9]*$")
+    kind: Annotated[str, StringConstraints(pattern="^[a-z][a-z0-9]*$")] = Field(description="The first word of its key.")
     vendor: str = Field(description="The vendor in one lower-case word.")
     index: int = Field(ge=0, description="The number in its key.")
     vendor_index: int = Field(description="The vendor's own number for it.")
@@ -101,7 +117,7 @@ class DeviceEntry(_Part):
         return DeviceSlot(self.key, self.index, self.visible_index, DeviceIdentity(**identity))
 
 
-class UnavailableEntry(_Part):
+class UnavailableEntry(Part):
     """Why a value is missing."""
 
     reason: str = Field(
@@ -117,7 +133,7 @@ class UnavailableEntry(_Part):
 _REASONS: dict[str, str] = {str(reason): reason for reason in Reason}
 
 
-class BackendEntry(_Part):
+class BackendEntry(Part):
     """How one source fared."""
 
     name: Key = Field(description="The backend's name.")
@@ -130,7 +146,7 @@ class BackendEntry(_Part):
     sequence: int = Field(0, ge=0, description="Number of the reading: one that is served twice keeps its number.")
 
 
-class ProcessEntry(_Part):
+class ProcessEntry(Part):
     """One process that uses a device."""
 
     pid: int = Field(description="Process id as the driver reports it.")
@@ -140,7 +156,7 @@ class ProcessEntry(_Part):
     memory_utilization: float | None = Field(None, description="Share of the memory controller's time, in percent; null where not said.")
 
 
-class Document(_Part):
+class Document(Part):
     """One sample of one machine."""
 
     schema_version: Annotated[str, StringConstraints(pattern=rf"^{SCHEMA_VERSION.partition('.')[0]}\.[0-9]+$")] = Field(
@@ -218,3 +234,48 @@ def _path(location: tuple[int | str, ...]) -> str:
         plain = isinstance(step, str) and step.isidentifier()
         text += f".{step}" if plain and text else str(step) if plain else f"[{step!r}]"
     return f"{text}: " if text else ""
+
+
+# The published schema
+
+# Graphcore's keys hold parentheses.
+_SPECIAL = re.compile(r"[.()\[\]*+?|^$\\]")
+_ANY_KIND = rf"(?!(?:{'|'.join(sorted(NO_KINDS))})\.)[a-z][a-z0-9]*"
+
+
+def json_schema() -> dict[str, Any]:
+    """Make the JSON Schema (draft 2020-12) of the document, as plain containers.
+
+    Keys of the catalogue are held to its types and bounds; other keys may carry any number, for backends from elsewhere.
+    """
+    schema = Document.model_json_schema(mode="serialization")
+    for part in ("metrics", "unavailable", "processes"):
+        # Older releases of pydantic leave this out, and the published copy must not depend on the release.
+        schema["properties"][part].pop("propertyNames", None)
+        schema["properties"][part]["propertyNames"] = {"minLength": 1}
+    metrics = schema["properties"]["metrics"]
+    metrics["patternProperties"] = {pattern(spelling): value(row) for row in CATALOGUE for spelling in (row.key, *row.aliases)}
+    metrics["additionalProperties"] = {"type": "number"}
+    head = {"$schema": DIALECT, "$id": SCHEMA_ID, "title": "accelmetrics dump --json"}
+    return {**head, **{name: part for name, part in schema.items() if name not in head}}
+
+
+def pattern(template: str) -> str:
+    """Make the regular expression of a key template, in the part of the language that ECMA 262 and Python share."""
+    found = device_key(template)
+    text = _SPECIAL.sub(r"\\\g<0>", template)
+    if found is not None and not found.process:  # the keys of a partition stand below those of its device
+        text = text.replace("{i}", rf"[0-9]+(\.{PARTITION}\.[0-9]+)?")
+    text = text.replace(ANY_KIND, _ANY_KIND).replace("{i}", "[0-9]+").replace("{link}", "[0-9]+")
+    for placeholder in ("{path}", "{device}", "{label}"):
+        text = text.replace(placeholder, ".+")
+    return f"^{text}$"
+
+
+def value(row: Metric) -> dict[str, Any]:
+    """Make the schema of a metric's value."""
+    schema: dict[str, Any] = {"type": "integer" if row.integer else "number"}
+    for word, bound in (("minimum", row.minimum), ("maximum", row.maximum)):
+        if bound is not None:
+            schema[word] = int(bound) if bound == int(bound) else bound
+    return {**schema, "description": row.meaning, "x-unit": row.unit, "x-kind": row.kind}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 DeviceKind = str
-"""The first word of a device's keys: ``gpu``, ``tpu``, ``trn``, ``ipu``, ``npu``, ``hpu``; another word from another package."""
+"""The first word of a device's keys: ``gpu``, ``tpu``, ``npu``, or any other lower-case word that a backend gives."""
 Status = Literal["ok", "absent", "degraded", "failed", "timed_out"]
 
 

@@ -1,7 +1,9 @@
-"""One row of the catalogue: everything that is known about one metric, in one place."""
+"""One row of the catalogue: everything that is known about one metric, wherever it is read.
+
+A row says nothing about vendors: which of them give a metric, and where each reads it, is in the backends' coverage.
+"""
 
 # Annotations are evaluated here: a named tuple whose annotations are strings takes a millisecond longer to make.
-import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
@@ -9,60 +11,51 @@ Unit = Literal["%", "1", "By", "MiBy", "GiBy", "By/s", "W", "J", "Cel", "MHz", "
 """UCUM-style units. ``1`` is a plain number (a count, a state, a ratio); the key's row says which."""
 Kind = Literal["gauge", "counter"]
 
-DEVICE_KINDS = ("gpu", "tpu", "trn", "ipu", "npu", "hpu")
-"""The first words of device keys that built-in backends give; those of other packages may have any other."""
-
-PROGRAM_WORDS = ("torch",)
-"""The first words of keys that the watched program itself gives."""
-
 PARTITION = "mig"
 """The word between a device's key and the number of its partition: ``gpu.0.mig.1``."""
+ANY_KIND = "{kind}"
+"""Stands in a row's key where the metric means the same on every kind of device."""
+NO_KINDS = frozenset({"cpu", "disk", "torch"})
+"""Words that numbers or names of other things follow in keys: ``cpu.3.cpu_percent`` is about no device."""
 
-_NO_DEVICES = ("cpu", "disk", *PROGRAM_WORDS)
-"""Words after which a number is not a device's: ``cpu.3.cpu_percent``."""
-_NUMBER = r"(?:[0-9]+|{i})"
-_DEVICE_KEY = re.compile(rf"([a-z][a-z0-9]*)\.(?:process\.)?({_NUMBER}(?:\.{PARTITION}\.{_NUMBER})?)\.(.+)", re.DOTALL)
-
-# A plain dict, not a mapping proxy: rows of a plug-in travel through pickle to a child process.
+# A plain dict, not a mapping proxy: it travels through pickle to a child process.
 NOTHING: Mapping[str, str] = {}
 
 
 class Metric(NamedTuple):
-    """What a key means, wherever it appears. Which backends give it, their coverage says.
+    """What a key means, wherever it appears.
 
     Attributes:
-        key: The template, as W&B spells it: ``gpu.{i}.powerWatts``, ``gpu.process.{i}.temp``, ``disk.{path}.usageGB``, ``cpu``.
+        key: The template: ``{kind}.{i}.powerWatts`` for devices of every kind, ``tpu.{i}.dutyCycle`` where one kind alone has it,
+            ``{kind}.process.{i}.temp``, ``disk.{path}.usageGB``, ``cpu``.
         unit: The unit of the value under this key, on every vendor.
         kind: ``gauge``, or ``counter`` for a number that only rises (until the source is reset).
         meaning: One sentence.
+        prometheus: Metric name and labels in our own exposition, ``accel_power_watts``,
+            ``accel_temperature_celsius{sensor="core"}``, ``accel_host_cpu_ratio{cpu="{i}"}`` (a placeholder of the key stands
+            for the instance); empty when the value is derivable or has no place there.
+        otel: OpenTelemetry metric name and attributes, ``hw.temperature{hw.sensor_location="core"}``; ``{kind}`` stands for the
+            device's kind.
         aliases: Other templates under which the same value is emitted too (documented spellings).
         integer: Whether the value is always a whole number.
         maximum: The largest value that is possible, where the meaning sets one (100 for most percentages).
         minimum: The smallest value that is possible.
-        conditional: The key exists only while some instance does (a process on the device, a link, a partition).
-        prometheus: Metric name and labels in our own exposition, ``accel_power_watts``,
-            ``accel_temperature_celsius{sensor="core"}``, ``accel_host_cpu_ratio{cpu="{i}"}`` (a placeholder of the key stands
-            for the instance); empty when the value is derivable or has no place there.
-        otel: OpenTelemetry metric name and attributes, ``hw.temperature{hw.sensor_location="core"}``.
-        factor: What the value is multiplied by to reach the base unit that Prometheus and OpenTelemetry use.
     """
 
     key: str
     unit: Unit
     kind: Kind
     meaning: str
+    prometheus: str = ""
+    otel: str = ""
     aliases: tuple[str, ...] = ()
     integer: bool = False
     maximum: float | None = None
     minimum: float | None = 0.0
-    conditional: bool = False
-    prometheus: str = ""
-    otel: str = ""
-    factor: float = 1.0
 
     @property
     def name(self) -> str:
-        """The part that a backend gives: ``powerWatts`` of ``gpu.{i}.powerWatts``; the whole key for the host's."""
+        """The part that a backend gives: ``powerWatts`` of ``{kind}.{i}.powerWatts``; the whole key for the machine's."""
         return name_of(self.key)
 
     @property
@@ -77,13 +70,13 @@ class Metric(NamedTuple):
 
     @property
     def device_part(self) -> str:
-        """What a backend's name is appended to: ``gpu.{i}``, ``gpu.process.{i}``; empty for the host's keys."""
+        """What a backend's name is appended to: ``{kind}.{i}``, ``tpu.{i}``, ``{kind}.process.{i}``; empty for the machine's keys."""
         return self.key[: -len(self.name) - 1] if self.name != self.key else ""
 
     @property
-    def of_host(self) -> bool:
-        """Whether it is the host's: not a device's, nor of all devices of a kind (``tpu.grpcTcpMinRtt.meanUs``), nor the program's."""
-        return not self.device_part and is_host_key(self.key)
+    def of_process(self) -> bool:
+        """Whether it is about the watched process on a device."""
+        return ".process." in self.device_part
 
     @property
     def templated(self) -> bool:
@@ -91,22 +84,50 @@ class Metric(NamedTuple):
         return "{" in self.name
 
 
+class DeviceKey(NamedTuple):
+    """A key of a device, taken apart.
+
+    Attributes:
+        device: The key of the device, or partition, that it is about: ``gpu.0``, ``gpu.0.mig.1``.
+        kind: The first word: ``gpu``.
+        name: What follows: ``powerWatts``.
+        process: Whether it is about the watched process there: ``gpu.process.0.temp``.
+    """
+
+    device: str
+    kind: str
+    name: str
+    process: bool
+
+
+def device_key(key: str) -> DeviceKey | None:
+    """Take a key or template apart; None for one that is about no device."""
+    kind, _, rest = key.partition(".")
+    of_process = rest.startswith("process.")
+    number, _, name = rest.removeprefix("process.").partition(".")
+    if not name or not is_number(number) or not (is_kind(kind) or kind == ANY_KIND):
+        return None
+    if name.startswith(f"{PARTITION}."):
+        partition, _, below = name[len(PARTITION) + 1 :].partition(".")
+        if below and is_number(partition):
+            number, name = f"{number}.{PARTITION}.{partition}", below
+    return DeviceKey(f"{kind}.{number}", kind, name, of_process)
+
+
+def is_kind(word: object) -> bool:
+    """Tell whether a word may be the kind of devices: lower-case letters and digits, and not what other keys begin with."""
+    return isinstance(word, str) and word.isascii() and word.isalnum() and word.islower() and word[0].isalpha() and word not in NO_KINDS
+
+
+def is_number(text: str) -> bool:
+    """Tell whether this is the number of a device, a link or a CPU, or the placeholder of one."""
+    return (text.isascii() and text.isdecimal()) or text in ("{i}", "{link}")
+
+
 def name_of(template: str) -> str:
     """Strip the device part of a key template, if it has one."""
-    head, found, name = template.partition(".{i}.")
-    kind, _, rest = head.partition(".")
-    return name if found and kind not in _NO_DEVICES and rest in ("", "process") else template
-
-
-def split_key(key: str) -> tuple[str, str]:
-    """Split the key or the template of a metric into its device, or partition, and its name; no device where it belongs to none."""
-    found = _DEVICE_KEY.fullmatch(key)
-    return (f"{found[1]}.{found[2]}", found[3]) if found and found[1] not in _NO_DEVICES else ("", key)
-
-
-def is_host_key(key: str) -> bool:
-    """Whether a key is the host's: not a device's, nor of all devices of a kind, nor the program's."""
-    return key.partition(".")[0] not in (*DEVICE_KINDS, *PROGRAM_WORDS) and not split_key(key)[0]
+    found = device_key(template)
+    return found.name if found else template
 
 
 def field_of(name: str) -> str:
@@ -129,3 +150,48 @@ def split_series(series: str) -> tuple[str, dict[str, str]]:
         label, _, value = pair.partition("=")
         labels[label] = value.strip('"')
     return name, labels
+
+
+class BaseUnit(NamedTuple):
+    """The unit that Prometheus and OpenTelemetry want instead of another one, and the way there.
+
+    Attributes:
+        unit: The base unit.
+        times: What a value is multiplied by.
+        over: What it is divided by; dividing gives 0.7 for 70 %, which multiplying by 0.01 does not.
+        suffix: How a Prometheus name ends.
+    """
+
+    unit: str
+    times: int = 1
+    over: int = 1
+    suffix: str = ""
+
+
+BASE_UNITS: Mapping[str, BaseUnit] = {
+    "1": BaseUnit("1"),
+    "%": BaseUnit("1", over=100, suffix="_ratio"),
+    "By": BaseUnit("By", suffix="_bytes"),
+    "MiBy": BaseUnit("By", 2**20, suffix="_bytes"),
+    "GiBy": BaseUnit("By", 2**30, suffix="_bytes"),
+    "By/s": BaseUnit("By/s", suffix="_bytes_per_second"),
+    "Mbit/s": BaseUnit("By/s", 125_000, suffix="_bytes_per_second"),
+    "W": BaseUnit("W", suffix="_watts"),
+    "J": BaseUnit("J", suffix="_joules"),
+    "mJ": BaseUnit("J", over=1000, suffix="_joules"),
+    "Cel": BaseUnit("Cel", suffix="_celsius"),
+    "Hz": BaseUnit("Hz", suffix="_hertz"),
+    "MHz": BaseUnit("Hz", 10**6, suffix="_hertz"),
+    "s": BaseUnit("s", suffix="_seconds"),
+    "us": BaseUnit("s", over=10**6, suffix="_seconds"),
+    "GT/s": BaseUnit("{transfer}/s", 10**9, suffix="_transfers_per_second"),
+}
+"""By unit; ``mJ`` is one of dialects alone."""
+
+
+def in_base_unit(value: int | float, unit: str) -> int | float:
+    """A value in the base unit of its own; unchanged, to the last bit, where that is the base unit."""
+    _, times, over, _ = BASE_UNITS.get(unit, BASE_UNITS["1"])
+    if times != 1:
+        value = value * times
+    return value if over == 1 else value / over

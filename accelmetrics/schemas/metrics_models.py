@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from accelmetrics.schemas.models import Model
+from accelmetrics.schemas.typed_views import Model
 
 
-class GpuMetrics(Model):
-    """What a GPU says: the keys below ``gpu.{i}``."""
+class CommonMetrics(Model):
+    """What a device of any kind may say: the keys below ``{kind}.{i}``."""
 
-    gpu: float | None = Field(None, alias="gpu", ge=0, le=100, description="Share of the time during which at least one kernel was running. Unit: %.")
+    utilization: float | None = Field(None, alias="utilization", ge=0, le=100, description="Share of the time during which the device computed. Unit: %.")
     memory: float | None = Field(None, alias="memory", ge=0, le=100, description="Share of the time during which the memory controller was busy; says nothing about how full the memory is. Unit: %.")
-    memory_read_write_activity: float | None = Field(None, alias="memoryReadWriteActivity", ge=0, le=100, description="The same value as `memory`, under the name that W&B gives it on AMD. Unit: %.")
+    dram_active: float | None = Field(None, alias="dramActive", ge=0, le=100, description="Memory bandwidth used, in percent of the peak. Unit: %.")
     encoder_utilization: float | None = Field(None, alias="encoderUtilization", ge=0, le=100, description="Share of the time during which the video encoder was busy. Unit: %.")
     decoder_utilization: float | None = Field(None, alias="decoderUtilization", ge=0, le=100, description="Share of the time during which the video decoder was busy. Unit: %.")
     memory_allocated: float | None = Field(None, alias="memoryAllocated", ge=0, le=100, description="Share of the device's memory that is allocated. Unit: %.")
@@ -25,7 +25,6 @@ class GpuMetrics(Model):
     memory_total_bytes: int | None = Field(None, alias="memoryTotalBytes", ge=0, description="Memory that the device has. Unit: By.")
     memory_free_bytes: int | None = Field(None, alias="memoryFreeBytes", ge=0, description="Memory that can still be allocated: total less what is used and what the driver reserves. Unit: By.")
     bar1_used_bytes: int | None = Field(None, alias="bar1UsedBytes", ge=0, description="Used part of the window through which the processor and other devices reach the device's memory. Unit: By.")
-    memory_over_drive: float | None = Field(None, alias="memoryOverDrive", ge=0, description="By how much the memory clock is raised above its default limit. Unit: %.")
     temp: float | None = Field(None, alias="temp", ge=-273.15, description="Temperature of the chip's core. Unit: Cel.")
     memory_temp: float | None = Field(None, alias="memoryTemp", ge=-273.15, description="Temperature of the device's memory. Unit: Cel.")
     hotspot_temp: float | None = Field(None, alias="hotspotTemp", ge=-273.15, description="Temperature of the hottest point of the chip. Unit: Cel.")
@@ -58,8 +57,6 @@ class GpuMetrics(Model):
     uncorrected_memory_errors_aggregate: int | None = Field(None, alias="uncorrectedMemoryErrorsAggregate", ge=0, description="Memory errors that could not be corrected over the life of the device. Unit: 1.")
     remapped_rows_corrected: int | None = Field(None, alias="remappedRowsCorrected", ge=0, description="Memory rows that were replaced by spare ones after corrected errors. Unit: 1.")
     remapped_rows_uncorrected: int | None = Field(None, alias="remappedRowsUncorrected", ge=0, description="Memory rows that were replaced by spare ones after uncorrected errors. Unit: 1.")
-    xid_errors: int | None = Field(None, alias="xidErrors", ge=0, description="Xid errors that the driver has reported since this program began to listen. Unit: 1.")
-    last_xid: int | None = Field(None, alias="lastXid", ge=1, description="Code of the newest of them; there is none before the first. Unit: 1.")
     pcie_link_gen: int | None = Field(None, alias="pcieLinkGen", ge=1, description="PCIe generation that the link runs at now; it falls while the device is idle. Unit: 1.")
     pcie_link_width: int | None = Field(None, alias="pcieLinkWidth", ge=1, le=32, description="PCIe lanes that the link uses now. Unit: 1.")
     max_pcie_link_gen: int | None = Field(None, alias="maxPcieLinkGen", ge=1, description="Highest PCIe generation that this device can reach in this slot. Unit: 1.")
@@ -68,6 +65,32 @@ class GpuMetrics(Model):
     pcie_replays: int | None = Field(None, alias="pcieReplays", ge=0, description="PCIe packets that had to be sent again. Unit: 1.")
     pcie_tx_bytes_total: int | None = Field(None, alias="pcieTxBytesTotal", ge=0, description="Bytes sent over PCIe since the driver was loaded. Unit: By.")
     pcie_rx_bytes_total: int | None = Field(None, alias="pcieRxBytesTotal", ge=0, description="Bytes received over PCIe since the driver was loaded. Unit: By.")
+    pcie_tx_bytes: float | None = Field(None, alias="pcieTxBytes", ge=0, description="Bytes per second sent over PCIe. Unit: By/s.")
+    pcie_rx_bytes: float | None = Field(None, alias="pcieRxBytes", ge=0, description="Bytes per second received over PCIe. Unit: By/s.")
+
+
+class ProcessMetrics(Model):
+    """What the watched process uses of a device: the keys below ``{kind}.process.{i}``."""
+
+    utilization: float | None = Field(None, alias="utilization", ge=0, le=100, description="Share of the time during which the device computed for the watched process and its descendants. Unit: %.")
+    memory: float | None = Field(None, alias="memory", ge=0, le=100, description="Share of the time during which the watched process and its descendants kept the memory controller busy. Unit: %.")
+    memory_allocated: float | None = Field(None, alias="memoryAllocated", ge=0, le=100, description="Share of the device's memory that the watched process and its descendants hold. Unit: %.")
+    memory_allocated_bytes: int | None = Field(None, alias="memoryAllocatedBytes", ge=0, description="Device memory that the watched process and its descendants hold. Unit: By.")
+    temp: float | None = Field(None, alias="temp", ge=-273.15, description="The board's `temp`, while the watched process uses the device. Unit: Cel.")
+    power_watts: float | None = Field(None, alias="powerWatts", ge=0, description="The board's `powerWatts`, while the watched process uses the device. Unit: W.")
+    enforced_power_limit_watts: float | None = Field(None, alias="enforcedPowerLimitWatts", ge=0, description="The board's `enforcedPowerLimitWatts`, while the watched process uses the device. Unit: W.")
+    power_percent: float | None = Field(None, alias="powerPercent", ge=0, description="The board's `powerPercent`, while the watched process uses the device. Unit: %.")
+    gpu: float | None = Field(None, alias="gpu", ge=0, le=100, description="Share of the time during which kernels of the watched process and its descendants were running. Unit: %.")
+
+
+class GpuMetrics(CommonMetrics):
+    """What a GPU says: the keys below ``gpu.{i}``."""
+
+    gpu: float | None = Field(None, alias="gpu", ge=0, le=100, description="Share of the time during which at least one kernel was running. Unit: %.")
+    memory_read_write_activity: float | None = Field(None, alias="memoryReadWriteActivity", ge=0, le=100, description="The same value as `memory`, under the name that W&B gives it on AMD. Unit: %.")
+    memory_over_drive: float | None = Field(None, alias="memoryOverDrive", ge=0, description="By how much the memory clock is raised above its default limit. Unit: %.")
+    xid_errors: int | None = Field(None, alias="xidErrors", ge=0, description="Xid errors that the driver has reported since this program began to listen. Unit: 1.")
+    last_xid: int | None = Field(None, alias="lastXid", ge=1, description="Code of the newest of them; there is none before the first. Unit: 1.")
     nvlink_tx_bytes_total: int | None = Field(None, alias="nvlinkTxBytesTotal", ge=0, description="Bytes of payload sent over all NVLinks since the driver was loaded. Unit: By.")
     nvlink_rx_bytes_total: int | None = Field(None, alias="nvlinkRxBytesTotal", ge=0, description="Bytes of payload received over all NVLinks since the driver was loaded. Unit: By.")
     nvlink_crc_errors: int | None = Field(None, alias="nvlinkCrcErrors", ge=0, description="Checksum errors on all NVLinks. Unit: 1.")
@@ -78,34 +101,18 @@ class GpuMetrics(Model):
     xgmi_rx_bytes_total: int | None = Field(None, alias="xgmiRxBytesTotal", ge=0, description="Bytes read from other devices over all xGMI links since the driver was loaded. Unit: By.")
     sm_active: float | None = Field(None, alias="smActive", ge=0, le=100, description="Share of the time during which a streaming multiprocessor had work, averaged over all of them. Unit: %.")
     sm_occupancy: float | None = Field(None, alias="smOccupancy", ge=0, le=100, description="Resident warps in percent of the most that the multiprocessors can hold. Unit: %.")
-    dram_active: float | None = Field(None, alias="dramActive", ge=0, le=100, description="Memory bandwidth used, in percent of the peak. Unit: %.")
     pipe_tensor_active: float | None = Field(None, alias="pipeTensorActive", ge=0, le=100, description="Share of the time during which any tensor pipe was active. Unit: %.")
     pipe_tensor_hmma_active: float | None = Field(None, alias="pipeTensorHmmaActive", ge=0, le=100, description="Share of the time during which the tensor pipe for half precision was active. Unit: %.")
     pipe_fp64_active: float | None = Field(None, alias="pipeFp64Active", ge=0, le=100, description="Share of the time during which the double-precision pipe was active. Unit: %.")
     pipe_fp32_active: float | None = Field(None, alias="pipeFp32Active", ge=0, le=100, description="Share of the time during which the single-precision pipe was active. Unit: %.")
     pipe_fp16_active: float | None = Field(None, alias="pipeFp16Active", ge=0, le=100, description="Share of the time during which the half-precision pipe was active. Unit: %.")
-    pcie_tx_bytes: float | None = Field(None, alias="pcieTxBytes", ge=0, description="Bytes per second sent over PCIe. Unit: By/s.")
-    pcie_rx_bytes: float | None = Field(None, alias="pcieRxBytes", ge=0, description="Bytes per second received over PCIe. Unit: By/s.")
     nvlink_tx_bytes: float | None = Field(None, alias="nvlinkTxBytes", ge=0, description="Bytes per second sent over all NVLinks. Unit: By/s.")
     nvlink_rx_bytes: float | None = Field(None, alias="nvlinkRxBytes", ge=0, description="Bytes per second received over all NVLinks. Unit: By/s.")
     scaled_utilization: float | None = Field(None, alias="scaledUtilization", ge=0, le=100, description="Share of the GPU's capacity that was used: the time it was active, weighted by its clock relative to the highest. Unit: %.")
     freq: float | None = Field(None, alias="freq", ge=0, description="Clock of the GPU, averaged over the time it was active. Unit: MHz.")
 
 
-class GpuProcessMetrics(Model):
-    """What the watched process uses of a GPU: the keys below ``gpu.process.{i}``."""
-
-    gpu: float | None = Field(None, alias="gpu", ge=0, le=100, description="Share of the time during which kernels of the watched process and its descendants were running. Unit: %.")
-    memory: float | None = Field(None, alias="memory", ge=0, le=100, description="Share of the time during which the watched process and its descendants kept the memory controller busy. Unit: %.")
-    memory_allocated: float | None = Field(None, alias="memoryAllocated", ge=0, le=100, description="Share of the device's memory that the watched process and its descendants hold. Unit: %.")
-    memory_allocated_bytes: int | None = Field(None, alias="memoryAllocatedBytes", ge=0, description="Device memory that the watched process and its descendants hold. Unit: By.")
-    temp: float | None = Field(None, alias="temp", ge=-273.15, description="The board's `temp`, while the watched process uses the device. Unit: Cel.")
-    power_watts: float | None = Field(None, alias="powerWatts", ge=0, description="The board's `powerWatts`, while the watched process uses the device. Unit: W.")
-    enforced_power_limit_watts: float | None = Field(None, alias="enforcedPowerLimitWatts", ge=0, description="The board's `enforcedPowerLimitWatts`, while the watched process uses the device. Unit: W.")
-    power_percent: float | None = Field(None, alias="powerPercent", ge=0, description="The board's `powerPercent`, while the watched process uses the device. Unit: %.")
-
-
-class TpuMetrics(Model):
+class TpuMetrics(CommonMetrics):
     """What a TPU says: the keys below ``tpu.{i}``."""
 
     duty_cycle: float | None = Field(None, alias="dutyCycle", ge=0, le=100, description="Share of the time during which the device was computing; TPU v2 and v3 say it of a chip, and both its devices have that value. Unit: %.")
@@ -119,7 +126,7 @@ class TpuMetrics(Model):
     throttle_score: float | None = Field(None, alias="throttleScore", ge=0, le=10, description="How much the device is throttled, from 0 (not at all) to 10. Unit: 1.")
 
 
-class TrnMetrics(Model):
+class TrnMetrics(CommonMetrics):
     """What a TRN says: the keys below ``trn.{i}``."""
 
     neuroncore_utilization: float | None = Field(None, alias="neuroncore_utilization", ge=0, le=100, description="Share of the time during which the NeuronCore was executing, over the programs that use it. Unit: %.")
@@ -131,7 +138,7 @@ class TrnMetrics(Model):
     neuroncore_memory_usage_tensors: int | None = Field(None, alias="neuroncore_memory_usage.tensors", ge=0, description="Device memory that programs use on the core for tensors. Unit: By.")
 
 
-class IpuMetrics(Model):
+class IpuMetrics(CommonMetrics):
     """What an IPU says: the keys below ``ipu.{i}``."""
 
     ipu_utilisation: float | None = Field(None, alias="ipu utilisation (%)", ge=0, le=100, description="Share of the time during which the IPU computed. Unit: %.")
@@ -209,7 +216,7 @@ if TYPE_CHECKING:
         """A device of any kind, as type checkers see it: every name that some kind has."""
 
 else:
-    DeviceMetrics = Model
+    DeviceMetrics = CommonMetrics
 
 DEVICE_MODELS: dict[str, type[Model]] = {"gpu": GpuMetrics, "tpu": TpuMetrics, "trn": TrnMetrics, "ipu": IpuMetrics}
 """The model of each kind of device."""

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from accelmetrics.schemas.json_schema import json_schema
+from accelmetrics.schemas.document import json_schema
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator

@@ -22,13 +22,12 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from accelmetrics.schemas.document import BackendEntry, Key, Number, ProcessEntry, Timestamp, describe, parse_timestamp
+from accelmetrics.schemas.document import BackendEntry, Key, Number, Part, ProcessEntry, Timestamp, describe, parse_timestamp
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
-from accelmetrics.schemas.models import Model
 from accelmetrics.schemas.record import NO_LABELS, ExporterStatus, MonitorStatus, Record, Step
 from accelmetrics.schemas.series import packed, series
 from accelmetrics.schemas.snapshot import Snapshot
@@ -179,9 +178,7 @@ def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-class _StepEntry(Model):
-    model_config = ConfigDict(strict=True)
-
+class _StepEntry(Part):
     timestamp: Timestamp
     step: int | None = None
     values: dict[Key, Number]
@@ -190,10 +187,8 @@ class _StepEntry(Model):
         return Step(parse_timestamp(self.timestamp), self.step, self.values)
 
 
-class _Beside(Model):
+class _Beside(Part):
     """What a line holds beside the snapshot's document."""
-
-    model_config = ConfigDict(strict=True)
 
     labels: Mapping[str, str] = NO_LABELS
     training: list[_StepEntry] = []  # noqa: RUF012 - pydantic copies it

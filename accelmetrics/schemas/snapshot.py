@@ -13,7 +13,7 @@ from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceK
 from accelmetrics.schemas.reasons import Unavailable
 
 if TYPE_CHECKING:
-    from accelmetrics.schemas.metrics_models import DeviceMetrics, GpuProcessMetrics, HostMetrics
+    from accelmetrics.schemas.metrics_models import DeviceMetrics, HostMetrics, ProcessMetrics
 
 SCHEMA_VERSION = "1.0"
 """Of the document. The number before the dot rises when a reader of the old form would misread the new one."""
@@ -116,7 +116,7 @@ class Snapshot:
     def host(self) -> "HostMetrics":
         """The host's metrics, typed: the same numbers as in ``metrics``, None where the host cannot say."""
         if self._host is None:
-            from accelmetrics.schemas.views import host_metrics
+            from accelmetrics.schemas.typed_views import host_metrics
 
             self._host = host_metrics(self.metrics)
         return self._host
@@ -242,26 +242,26 @@ class Device:
         self._snapshot = snapshot
         self._place = place
         self._metrics: DeviceMetrics | None = None
-        self._process_metrics: GpuProcessMetrics | None = None
+        self._process_metrics: ProcessMetrics | None = None
 
     @property
     def metrics(self) -> "DeviceMetrics":
         """The device's metrics, typed: the same numbers as in ``snapshot.metrics``, None where it cannot say."""
         if self._metrics is None:
-            from accelmetrics.schemas.views import device_metrics
+            from accelmetrics.schemas.typed_views import device_metrics
 
             self._metrics = device_metrics(self.kind, self.values)
         return self._metrics
 
     @property
-    def process_metrics(self) -> "GpuProcessMetrics | None":
+    def process_metrics(self) -> "ProcessMetrics | None":
         """What the watched process uses of the device (``gpu.process.{i}.…``), None while it does not use it.
 
         A partition has none of its own: what is used of it is among what is used of the whole device.
         """
         values = {} if self.parent else self._snapshot.values_of(f"{self.kind}.process.{self.index}")
         if self._process_metrics is None and values:
-            from accelmetrics.schemas.views import process_metrics
+            from accelmetrics.schemas.typed_views import process_metrics
 
             self._process_metrics = process_metrics(values)
         return self._process_metrics

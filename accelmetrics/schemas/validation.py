@@ -10,13 +10,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from accelmetrics.schemas.catalogue import expected_keys, expected_names, resolve
+from accelmetrics.schemas.catalogue.host import INSTANCES
+from accelmetrics.schemas.catalogue.sources import KINDS
 from accelmetrics.schemas.document import Document, describe
 from accelmetrics.schemas.errors import DocumentError
-from accelmetrics.schemas.metric import Metric, split_key
-from accelmetrics.schemas.metrics_models import DEVICE_MODELS
-from accelmetrics.schemas.models import Model
+from accelmetrics.schemas.metric import Metric, device_key
+from accelmetrics.schemas.metrics_models import HostMetrics
 from accelmetrics.schemas.published import published
 from accelmetrics.schemas.snapshot import Device, Snapshot
+from accelmetrics.schemas.typed_views import Model
 
 
 def validate(snapshot: Snapshot) -> None:
@@ -56,8 +58,8 @@ def _value_findings(key: str, value: object) -> Iterator[str]:
         yield f"{key} = {value!r} is neither int nor float"
     elif isinstance(value, float) and not isfinite(value):
         yield f"{key} = {value!r} is not finite"
-    elif sighting := resolve(key):
-        yield from _row_findings(key, value, sighting.row)
+    elif found := resolve(key):
+        yield from _row_findings(key, value, found.row)
 
 
 def _row_findings(key: str, value: int | float, row: Metric) -> Iterator[str]:
@@ -72,9 +74,10 @@ def _row_findings(key: str, value: int | float, row: Metric) -> Iterator[str]:
 def _place_findings(snapshot: Snapshot) -> Iterator[str]:
     """Keys that name a device which is not listed."""
     listed = {place.key for place in snapshot.identities}
+    kinds = {*KINDS.values(), *(place.identity.kind for place in snapshot.identities)}
     for key in (*snapshot.metrics, *snapshot.unavailable):
-        device = split_key(key)[0]
-        if device and device not in listed:
+        found = device_key(key)
+        if found is not None and found.kind in kinds and found.device not in listed:
             yield f"{key} names a device that is not listed"
 
 
@@ -101,9 +104,9 @@ def _owed(snapshot: Snapshot) -> Iterator[str]:
 
 def _alias_findings(metrics: Mapping[str, int | float]) -> Iterator[str]:
     for key, value in metrics.items():
-        sighting = resolve(key)
-        if sighting and sighting.alias:
-            own = sighting.row.key.replace("{i}", sighting.instance)
+        found = resolve(key)
+        if found and found.alias:
+            own = f"{found.device}.{found.row.name}" if found.row.device_part else found.row.key
             if metrics.get(own) != value:
                 yield f"{key} = {value!r} differs from {own} = {metrics.get(own)!r}"
 
@@ -130,18 +133,18 @@ def _shown(view: Model) -> dict[str, Any]:
 
 
 def _own_names(device: Device) -> dict[str, int | float]:
-    """A device's values under the catalogue's own spellings; those of its links have no attributes of their own."""
-    sightings = {name: resolve(f"{device.kind}.0.{name}") for name in device.values}
-    return {
-        sighting.listed.name: device.values[name]
-        for name, sighting in sightings.items()
-        if sighting and sighting.listed.key.partition(".")[0] in DEVICE_MODELS and not (sighting.alias or sighting.link)
-    }
+    """A device's values under the catalogue's own spellings that have an attribute; links and a plug-in's own metrics have none."""
+    shown = {field.alias for field in type(device.metrics).model_fields.values()}
+    return {name: value for name, value in device.values.items() if name in shown}
 
 
 def _host_flat(metrics: Mapping[str, int | float]) -> dict[str, int | float]:
-    sightings = {key: resolve(key) for key in metrics}
-    return {key: metrics[key] for key, sighting in sightings.items() if sighting and sighting.row.of_host}
+    shown = {field.alias for field in HostMetrics.model_fields.values()}
+    return {key: value for key, value in metrics.items() if key in shown or ((found := resolve(key)) and _of_instance(found.row))}
+
+
+def _of_instance(row: Metric) -> bool:
+    return row.key.rpartition(".")[0] in INSTANCES
 
 
 def _host_shown(snapshot: Snapshot) -> dict[str, Any]:

@@ -214,11 +214,11 @@ class FakeBackend:
 
     def coverage(self) -> Coverage:
         """Give what a built-in backend of this name gives, and the rows in ``metrics``."""
-        given = declared(self.name)
-        own = [row for row in self.metrics if not row.conditional and not row.templated]
-        devices = {name: "" for row in own if row.device_part for name in row.names}
-        machine = {name: "" for row in own if not row.device_part for name in row.names}
-        return given._replace(devices={**given.devices, **devices}, machine={**given.machine, **machine})
+        parts = {part: dict(names) for part, names in declared(self.name)._asdict().items()}
+        for row in self.metrics:
+            part = "processes" if row.of_process else "optional" if row.templated else "devices" if row.device_part else "machine"
+            parts[part].update(dict.fromkeys(row.names, "scripted"))
+        return Coverage(**parts)
 
     def own_metrics(self) -> Iterable[Metric]:
         """Give the rows in ``metrics``."""

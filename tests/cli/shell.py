@@ -25,7 +25,7 @@ import jsonschema
 from accelmetrics.backends import registry
 from accelmetrics.cli.main import main
 from accelmetrics.sampling.sources import SourceRegistry
-from accelmetrics.schemas.json_schema import json_schema
+from accelmetrics.schemas.document import json_schema
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.simulators.nvml import attached
 from tests.support.waiting import HANG

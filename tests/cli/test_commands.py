@@ -72,6 +72,8 @@ def test_metrics_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["metrics", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["key"] for row in rows} == {row.key for row in CATALOGUE}
+    (power,) = [row for row in rows if row["key"] == "{kind}.{i}.memoryTotalBytes"]
+    assert power["sources"].keys() >= {"nvidia", "amd"} == set(power["partitions"])
     assert rows[0].keys() == {*Metric._fields, "sources", "partitions"}
 
 
@@ -80,7 +82,7 @@ def test_metrics_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["metrics"]) == 0
     text = capsys.readouterr().out
     assert all(f"  {row.key} " in text for row in CATALOGUE)
-    assert "GPU: Power" in text
+    assert "Device: Power" in text
 
 
 def test_one_metric(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,8 +112,11 @@ def test_metrics_of_a_plug_in(rig: Rig, monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr(registry, "BUILT_IN", {"host": registry.BUILT_IN["host"]})
     assert main(["metrics"]) == 0
     assert "Plug-in: rig" in capsys.readouterr().out
-    assert main(["metrics", "gpu.{i}.wafers"]) == 0
+    assert main(["metrics", "gpu.3.wafers"]) == 0
     assert "Wafers in the pile." in capsys.readouterr().out
+    assert main(["metrics", "--backend", "rig", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["key"], row["sources"]) == ("gpu.{i}.wafers", {"rig": "scripted"})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 
 from accelmetrics.dialects.otel import OTEL, SCHEMA_URL, SEMCONV_VERSION, UPDOWNCOUNTERS, machine_points, series_of
 from accelmetrics.dialects.registry import dialect
-from accelmetrics.schemas.catalogue import CATALOGUE
+from accelmetrics.schemas.catalogue import CATALOGUE, given_by
+from accelmetrics.schemas.catalogue.sources import KINDS
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -22,9 +23,9 @@ CONVENTIONAL = ("hw.", "system.", "process.")
 ROWS = [row for row in CATALOGUE if row.otel]
 
 
-def concrete(row: Metric) -> str:
+def concrete(row: Metric, kind: str = "gpu") -> str:
     """A key as it might stand in a snapshot."""
-    return re.sub(r"\{\w+\}", "3", row.key)
+    return re.sub(r"\{\w+\}", "3", row.key.replace("{kind}", kind))
 
 
 def convention(name: str) -> tuple[str, str]:
@@ -77,13 +78,14 @@ def test_units_are_base_units() -> None:
         assert ours(row)[1] in {"1", "By", "By/s", "W", "J", "Cel", "Hz", "s", "{transfer}/s", "{error}", "{thread}"}, row.key
 
 
-@pytest.mark.parametrize("kind", ["gpu", "tpu", "trn", "ipu"])
+@pytest.mark.parametrize("kind", ["gpu", "tpu", "trn", "ipu", "npu"])
 def test_no_two_keys_of_a_device_become_one_series(kind: str) -> None:
     """The attributes of the catalogue tell every two metrics of one device apart."""
     found: dict[object, str] = {}
     for row in ROWS:
-        if row.key.startswith(f"{kind}."):
-            series = series_of(concrete(row))
+        given = {KINDS[backend] for backend in given_by().get(row.key, ())} or {"npu"}
+        if row.device_part in (f"{kind}.{{i}}", "{kind}.{i}") and (kind in given or kind == "npu"):
+            series = series_of(concrete(row, kind))
             assert series is not None
             same = (series.name, series.device, *sorted(series.attributes.items()))
             assert found.setdefault(same, row.key) == row.key
@@ -159,6 +161,22 @@ def test_instances_become_attributes() -> None:
 def test_percentages_divide_exactly() -> None:
     """70 % is 0.7, not 0.7000000000000001."""
     assert OTEL.flat(Record(Snapshot(1, "h", {"gpu.0.gpu": 70}, [])))['hw.gpu.utilization{hw.gpu.task="general"}'] == 0.7
+
+
+def test_what_the_conventions_have_for_gpus_alone_is_under_our_own_names_of_other_devices() -> None:
+    """``hw.gpu.memory.usage`` is no NPU's; power and temperature have names for all hardware."""
+    place = DeviceSlot("npu.0", 0, 0, DeviceIdentity("npu", "acme", 0, uuid="NPU-1"))
+    values: dict[str, int | float] = {
+        "npu.0.memoryAllocatedBytes": 5,
+        "npu.0.powerWatts": 75.5,
+        "npu.0.utilization": 50.0,
+        "npu.0.temp": 40,
+    }
+    points = {point.name: point for point in machine_points(Snapshot(1, "h", values, [place]))}
+    assert (points["accel.memory.usage"].value, points["accel.memory.usage"].unit) == (5, "By")
+    assert points["accel.utilization"].labels["accel.engine"] == "compute"
+    assert (points["hw.power"].value, points["hw.power"].labels["hw.type"]) == (75.5, "npu")
+    assert points["hw.temperature"].labels["hw.id"] == "NPU-1"
 
 
 def test_what_only_a_plug_in_knows_goes_out_as_it_is() -> None:

@@ -16,7 +16,7 @@ from accelmetrics.dialects.registry import dialect
 from accelmetrics.monitor.job import job_labels
 from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
-from accelmetrics.schemas.metric import Metric, split_series
+from accelmetrics.schemas.metric import Metric, in_base_unit, split_series
 from accelmetrics.schemas.reasons import Unavailable
 from accelmetrics.schemas.record import ExporterStatus, MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import DeviceSlot
@@ -67,7 +67,7 @@ def test_each_metric_has_one_type_and_one_unit() -> None:
     for name, rows in _families().items():
         assert len({row.kind for row in rows}) == 1, name
         assert len({_BASE.get(row.unit, row.unit) for row in rows}) == 1, name
-        assert all(row.factor == pytest.approx(_LARGE.get(row.unit, 1)) for row in rows), name
+        assert all(in_base_unit(1, row.unit) == pytest.approx(_LARGE.get(row.unit, 1)) for row in rows), name
         assert name.endswith("_total") == (rows[0].kind == "counter"), name
 
 

@@ -10,6 +10,8 @@ from accelmetrics.dialects.series import series
 from accelmetrics.dialects.tables import SCALES, Derived, Entry, Table, convert, same
 from accelmetrics.schemas.catalogue import find
 from accelmetrics.schemas.errors import UnknownNameError
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.snapshot import DeviceSlot
 from tests.dialects import scenes
 from tests.dialects.scenes import GPU_0, HOST, amd, nvidia, record, tpu
 
@@ -64,11 +66,15 @@ def test_units_of_different_things_do_not_convert() -> None:
 
 def test_the_same_thing_of_another_kind_of_device_follows_from_the_catalogue() -> None:
     """A TPU's memory and its duty cycle are told under the names that were made for GPUs."""
-    assert [row.key for row in same("gpu.{i}.memoryAllocatedBytes")] == ["gpu.{i}.memoryAllocatedBytes", "tpu.{i}.hbmCapacityUsage"]
+    assert [row.key for row in same("gpu.{i}.memoryAllocatedBytes")] == ["{kind}.{i}.memoryAllocatedBytes", "tpu.{i}.hbmCapacityUsage"]
     device = tpu(4)
     found = record({device: {"dutyCycle": 50.0, "hbmCapacityUsage": 2**30}}).snapshot
     told = {one.entry.name: one.value for one in Table(training.GAUGES).told(found, device)}
     assert told == {"gpu_utilization_percent": 50.0, "gpu_memory_used_mb": 1024.0}
+    device = DeviceSlot("dpu.0", 0, None, DeviceIdentity("dpu", "acme", 0))
+    found = record({device: {"utilization": 25.0, "memoryAllocatedBytes": 2**30, "powerWatts": 12.5}}).snapshot
+    told = {one.entry.name: one.value for one in Table(training.GAUGES).told(found, device)}
+    assert told == {"gpu_utilization_percent": 25.0, "gpu_memory_used_mb": 1024.0, "gpu_power_draw_watts": 12.5}
 
 
 def test_another_vendors_key_stands_in_only_where_the_vendor_has_no_such_key() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from accelmetrics.schemas.catalogue import CATALOGUE, expected_keys, expected_names, match, partitions_of, rows_for
+from accelmetrics.schemas.catalogue import CATALOGUE, coverage_of, expected_keys, expected_names, match
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -44,7 +44,8 @@ def complete_metrics() -> dict[str, Number]:
     """Every key that two devices and the host owe, and some that they may give."""
     keys = [f"{place.key}.{name}" for place in (NVIDIA, AMD) for name in expected_names(place.identity.vendor)]
     keys += expected_keys("host")
-    keys += [row.key.replace("{i}", "0").replace("{link}", "5") for row in rows_for("nvidia") if row.conditional]
+    keys += [f"gpu.0.{name.replace('{link}', '5')}" for name in coverage_of("nvidia")["optional"]]
+    keys += [f"gpu.process.0.{name}" for name in coverage_of("nvidia")["processes"]]
     keys += ["disk./.usagePercent", "disk./mnt/a.b.usageGB", "disk.nvme0n1.in", "disk.nvme0n1.readBps", "cpu.0.cpu_percent"]
     return {key: some_value(row) for key in keys if (row := match(key))}
 
@@ -81,13 +82,13 @@ def values_of(row: Metric) -> st.SearchStrategy[Number]:
 def keys_of(row: Metric) -> st.SearchStrategy[str]:
     """Any concrete key of the row."""
     instances = st.sampled_from(["/", "/mnt/a.b", "sda", "nvme0n1", "dm-0"])
-    numbers = st.sampled_from(["0", "3", *(["1.mig.2"] if partitions_of(row) else [])])
+    numbers = st.sampled_from(["0", "3", *(["1.mig.2"] if row.device_part and not row.of_process else [])])
     return (
         st.tuples(instances, numbers)
         .map(
             lambda pair: row.key.replace("{i}", pair[1]).replace("{path}", pair[0]).replace("{device}", pair[0]).replace("{label}", "64mb")
         )
-        .map(lambda key: key.replace("{link}", "17"))
+        .map(lambda key: key.replace("{link}", "17").replace("{kind}", "gpu"))
     )
 
 

@@ -6,11 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from accelmetrics.schemas import metrics_models
-from accelmetrics.schemas.catalogue import CATALOGUE, sources_of
-from accelmetrics.schemas.catalogue.sources import KINDS
+from accelmetrics.schemas.catalogue import CATALOGUE, SECTIONS, given_by
 from accelmetrics.schemas.metric import Metric
-from accelmetrics.schemas.metrics_models import DEVICE_MODELS, GpuProcessMetrics, HostMetrics
-from accelmetrics.schemas.models import Model
+from accelmetrics.schemas.metrics_models import DEVICE_MODELS, CommonMetrics, HostMetrics, ProcessMetrics
+from accelmetrics.schemas.typed_views import Model
 from scripts import generate
 from tests.schemas.samples import some_value
 
@@ -47,34 +46,41 @@ def test_the_models_say_that_they_are_generated() -> None:
 @pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.key)
 def test_the_reference_has_a_line_for_each_row(row: Metric) -> None:
     text = (generate.ROOT / generate.REFERENCE).read_text("utf-8")
-    (line, *sources) = [line for line in text.splitlines() if line.startswith(f"| `{row.key}` |")]
+    meanings, _, reading = text.partition("## Sources")
+    (line,) = [line for line in meanings.splitlines() if line.startswith(f"| `{row.key}` |")]
     assert row.meaning in line
-    for part in (*row.aliases, row.prometheus, row.otel):
+    for part in (*given_by().get(row.key, ()), *row.aliases, row.prometheus, row.otel):
         assert part.replace("|", r"\|") in line
-    words = [each.replace("|", r"\|") for backend, each in sources_of(row).items() if KINDS.get(backend, "gpu") == "gpu" or row.of_host]
-    assert all(any(each in source for source in sources) for each in words)
+    for backend, words in given_by().get(row.key, {}).items():
+        assert words.replace("|", r"\|") in reading.partition(f"### {backend}\n")[2]
 
 
-MODELS: dict[str, type[Model]] = {
-    **{f"{kind}.{{i}}": model for kind, model in DEVICE_MODELS.items()},
-    "gpu.process.{i}": GpuProcessMetrics,
-    "": HostMetrics,
-}
-SHOWN = [row for row in CATALOGUE if not row.templated and (row.device_part or row.of_host)]
+HOST = {row.key for section in SECTIONS if section.family == "Host" for row in section.rows}
+SHOWN = [row for row in CATALOGUE if not row.templated and (row.device_part or row.key in HOST)]
+
+
+def models_of(row: Metric) -> list[type[Model]]:
+    """Where a row has its attribute: for what every kind of device may say, in the models of all kinds."""
+    if row.of_process:
+        return [ProcessMetrics]
+    kind = row.device_part.partition(".")[0]
+    return [HostMetrics] if not kind else [CommonMetrics, *DEVICE_MODELS.values()] if kind == "{kind}" else [DEVICE_MODELS[kind]]
+
+
 plain = pytest.mark.parametrize("row", SHOWN, ids=lambda row: row.key)
 
 
 @plain
 def test_each_row_has_its_attribute(row: Metric) -> None:
-    model = MODELS[row.device_part]
-    field = model.model_fields[row.field]
-    assert field.alias == row.name
-    assert field.annotation == ((int if row.integer else float) | None)
-    assert row.meaning in (field.description or "")
-    value = some_value(row)
-    assert getattr(model.model_validate({row.name: value}), row.field) == value
-    assert getattr(model.model_validate({row.field: value}), row.field) == value
-    assert getattr(model(), row.field) is None
+    for model in models_of(row):
+        field = model.model_fields[row.field]
+        assert field.alias == row.name
+        assert field.annotation == ((int if row.integer else float) | None)
+        assert row.meaning in (field.description or "")
+        value = some_value(row)
+        assert getattr(model.model_validate({row.name: value}), row.field) == value
+        assert getattr(model.model_validate({row.field: value}), row.field) == value
+        assert getattr(model(), row.field) is None
 
 
 @plain
@@ -85,17 +91,17 @@ def test_models_refuse_what_the_row_excludes(row: Metric) -> None:
     refused += [0.5] if row.integer else []
     for value in refused:
         with pytest.raises(ValidationError):
-            MODELS[row.device_part].model_validate({row.name: value})
+            models_of(row)[0].model_validate({row.name: value})
 
 
 def test_aliases_are_no_attributes_of_their_own() -> None:
-    for part, model in MODELS.items():
-        rows = [row for row in CATALOGUE if row.device_part == part and not row.templated and (part or row.of_host)]
+    models: list[type[Model]] = [CommonMetrics, ProcessMetrics, HostMetrics, *DEVICE_MODELS.values()]
+    for model in models:
         views = {"cpus", "filesystems", "disks"} if model is HostMetrics else set()
-        assert set(model.model_fields) == {row.field for row in rows} | views
+        assert set(model.model_fields) == {row.field for row in SHOWN if model in models_of(row)} | views
 
 
 def test_each_kind_of_device_has_its_model() -> None:
-    kinds = {row.device_part.partition(".")[0] for row in CATALOGUE if row.device_part}
+    kinds = {row.device_part.partition(".")[0] for row in CATALOGUE if row.device_part} - {"{kind}"}
     assert set(DEVICE_MODELS) == kinds
     assert all(issubclass(model, metrics_models.DeviceMetrics) for model in DEVICE_MODELS.values())

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from jsonschema import Draft202012Validator
 
-from accelmetrics.schemas.catalogue import CATALOGUE, partitions_of
-from accelmetrics.schemas.json_schema import json_schema, pattern
+from accelmetrics.schemas.catalogue import CATALOGUE
+from accelmetrics.schemas.document import json_schema, pattern
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.snapshot import Snapshot
 from scripts.generate import ROOT, SCHEMA
@@ -57,6 +57,8 @@ def test_what_the_reader_refuses_the_schema_refuses(change: Change) -> None:
         ("gpu.process.0.memoryAllocatedBytes", -1),
         ("disk./mnt/x.usagePercent", 101),
         ("cpu.12.cpu_percent", 101),
+        ("npu.0.powerWatts", -1),
+        ("npu.process.0.memoryAllocatedBytes", -1),
         ("acme.0.own", "12"),
     ],
 )
@@ -82,13 +84,15 @@ def test_a_row_s_pattern_meets_its_own_keys_alone(row: Metric) -> None:
             .replace("{label}", "64mb")
             .replace("{link}", "7")
         )
-        met = [other.key for other in CATALOGUE for text in (other.key, *other.aliases) if re.search(pattern(text), key)]
-        assert met == [row.key]
+        for kind in ("gpu", "npu", "x9") if "{kind}" in key else ("",):
+            concrete = key.replace("{kind}", kind)
+            met = [other.key for other in CATALOGUE for text in (other.key, *other.aliases) if re.search(pattern(text), concrete)]
+            assert met == [row.key]
 
 
 @pytest.mark.parametrize("row", CATALOGUE, ids=lambda row: row.key)
 def test_a_value_is_described(row: Metric) -> None:
-    value = json_schema()["properties"]["metrics"]["patternProperties"][pattern(row.key, bool(partitions_of(row)))]
+    value = json_schema()["properties"]["metrics"]["patternProperties"][pattern(row.key)]
     assert (value["x-unit"], value["x-kind"], value["description"]) == (row.unit, row.kind, row.meaning)
     assert value["type"] == ("integer" if row.integer else "number")
     assert (value.get("minimum"), value.get("maximum")) == (row.minimum, row.maximum)

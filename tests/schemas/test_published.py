@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from accelmetrics import DocumentError, Sampler
 from accelmetrics.schemas import published as module
-from accelmetrics.schemas.json_schema import json_schema
+from accelmetrics.schemas.document import json_schema
 from accelmetrics.schemas.published import Published, published
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.schemas.samples import complete

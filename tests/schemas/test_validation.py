@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelmetrics.schemas.catalogue import expected_keys, expected_names, rows_for
+from accelmetrics.schemas.catalogue import add, expected_keys, expected_names, resolve
 from accelmetrics.schemas.errors import DocumentError
-from accelmetrics.schemas.identity import BackendStatus
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
-from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.schemas.validation import findings, validate
 from tests.schemas.samples import AMD, NVIDIA, complete
 
@@ -34,12 +34,15 @@ def a_value(row: Metric, random: Random) -> int | float:
 @settings(max_examples=25, deadline=None)
 def test_any_mix_of_values_and_reasons_breaks_no_rule(random: Random) -> None:
     metrics: dict[str, int | float] = {}
-    for part, backend in (("gpu.0.", "nvidia"), ("gpu.1.", "amd"), ("", "host")):
-        for row in rows_for(backend):
-            if not row.templated and not row.conditional and random.random() < 0.5:
-                metrics |= dict.fromkeys((part + name for name in row.names), a_value(row, random))
     owed = [f"{place.key}.{name}" for place in (NVIDIA, AMD) for name in expected_names(place.identity.vendor)]
-    missing = {key: WHY for key in (*owed, *expected_keys("host")) if key not in metrics}
+    owed += expected_keys("host")
+    for key in owed:
+        found = resolve(key)
+        assert found is not None
+        if not found.alias and random.random() < 0.5:
+            head = f"{found.device}." if found.device else ""
+            metrics |= dict.fromkeys((head + name for name in found.row.names), a_value(found.row, random))
+    missing = {key: WHY for key in owed if key not in metrics}
     assert list(findings(complete(metrics=metrics, unavailable=missing))) == []
 
 
@@ -124,6 +127,21 @@ def test_keys_from_elsewhere_break_no_rule() -> None:
     snapshot = complete()
     snapshot.metrics.update({"gpu.0.own": -1e30, "acme.load": 3})
     validate(snapshot)
+
+
+def test_a_plug_in_s_own_metrics_are_held_to_their_bounds() -> None:
+    """On a device of a kind that only the plug-in has, under its own rows and under those that every kind has."""
+    add([Metric("dpu.{i}.queueDepth", "1", "gauge", "Requests that wait.", integer=True, maximum=64)])
+    place = DeviceSlot("dpu.0", 0, None, DeviceIdentity("dpu", "acme", 0))
+    sound = {"dpu.0.queueDepth": 64, "dpu.0.powerWatts": 12.5, "dpu.0.anything": -1e30}
+    validate(complete(identities=(NVIDIA, AMD, place), metrics={**complete().metrics, **sound}))
+    broken = {"dpu.0.queueDepth": 65.5, "dpu.0.powerWatts": -1.0, "dpu.1.powerWatts": 1.0}
+    assert list(findings(complete(identities=(NVIDIA, AMD, place), metrics={**complete().metrics, **broken}))) == [
+        "dpu.0.queueDepth = 65.5 is not an int",
+        "dpu.0.queueDepth = 65.5 is above 64",
+        "dpu.0.powerWatts = -1.0 is below 0",
+        "dpu.1.powerWatts names a device that is not listed",
+    ]
 
 
 def test_the_error_pickles() -> None:

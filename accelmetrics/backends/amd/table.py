@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from accelmetrics.backends.amd.coverage import COVERAGE
 from accelmetrics.backends.amd.values import Bounds, bounded, first_present, number, whole
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
-from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
@@ -182,9 +182,9 @@ def share(part: Value, of: Value) -> Value:
 
 
 def complete(values: Mapping[str, Value], absent: str) -> Values:
-    """Every metric that the catalogue promises of this vendor: those that a source does not know are missing with its words."""
+    """Every metric that this vendor owes: those that a source does not know are missing with its words."""
     missing = Unavailable(Reason.NOT_SUPPORTED, absent)
-    return {**dict.fromkeys(expected_names("amd"), missing), **values}
+    return {**dict.fromkeys(COVERAGE.devices, missing), **values}
 
 
 class Form:

@@ -10,6 +10,7 @@ from typing import Any
 from accelmetrics.backends.amd.amdsmi_source import AmdsmiCard
 from accelmetrics.backends.amd.beside import OVERDUE, BesideCard
 from accelmetrics.backends.amd.card import Card
+from accelmetrics.backends.amd.coverage import COVERAGE
 from accelmetrics.backends.amd.gpu_metrics import BUSY
 from accelmetrics.backends.amd.processes import ProcessTable
 from accelmetrics.backends.amd.share import Share
@@ -20,13 +21,12 @@ from accelmetrics.backends.amd.throttling import Counts, counts_of
 from accelmetrics.backends.amd.topology import Node, gpu_nodes, used_memory
 from accelmetrics.backends.contract import Reading
 from accelmetrics.backends.kit.processes import ProcessTree
-from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
-ALL = tuple(expected_names("amd"))
-OF_PARTITIONS = tuple(expected_names("amd", partition=True))
+ALL = tuple(COVERAGE.devices)
+OF_PARTITIONS = tuple(COVERAGE.partitions)
 NOT_READ = Unavailable(Reason.NOT_SUPPORTED, "the kernel driver's files are not read: another source was asked for")
 
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.apple import ioreg, machine, powermetrics, static
+from accelmetrics.backends.apple.coverage import COVERAGE
 from accelmetrics.backends.apple.detection import BACKEND
 from accelmetrics.backends.apple.pipe import INTERVAL, MacmonPipe
 from accelmetrics.backends.apple.sheet import Sheet, merge
@@ -19,7 +20,6 @@ from accelmetrics.backends.apple.values import Values
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.backends.kit.polled import Form, PollCache
-from accelmetrics.schemas.catalogue import expected_keys, expected_names
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -139,7 +139,7 @@ class AppleReader:
     def __init__(self, driver: AppleDriver) -> None:
         self._driver = driver
         self._had: dict[int, int] = {}
-        self._owed = (expected_names(BACKEND), expected_keys(BACKEND))
+        self._owed = (tuple(COVERAGE.devices), tuple(COVERAGE.machine))
         self._forms = (Form(), Form())
 
     def read(self, unit: int, progress: list[Any]) -> Reading:

@@ -1,124 +1,49 @@
-"""Where each metric is read: ``neuron-monitor``, else the driver's files."""
+"""Which metrics NeuronCores and their machine give, and where ``neuron-monitor`` and the driver's sysfs counters have each."""
 
 from accelmetrics.backends.contract import Coverage
+from accelmetrics.schemas.catalogue.neuron import CORE_MEMORY, ECC, ERRORS, EXECUTIONS, HOST_MEMORY, LATENCIES, PERCENTILES
+
+_SUMMED = "neuron-monitor, summed over runtimes: "
+_CORE, _CHIP = "neuron_core{n}/stats", "neuron{n}/stats"
+
+
+def _host_memory(category: str) -> str:
+    return f"{_SUMMED}memory_used…usage_breakdown.host.{category}; sysfs: {_CHIP}/memory_usage/host_mem/{category}/total, summed over chips"
+
 
 COVERAGE = Coverage(
     devices={
-        "neuroncore_utilization": (
-            "neuron-monitor, summed over runtimes: neuroncore_counters.neuroncores_in_use.{core}.neuroncore_utilization; "
-            "sysfs: by difference of neuron_core{n}/stats/other_info/nc_time_in_use/total"
-        ),
-        "flops": (
-            "neuron-monitor, summed over runtimes: neuroncore_counters.neuroncores_in_use.{core}.flops; sysfs: by "
-            "difference of neuron_core{n}/stats/other_info/flop_count/total"
-        ),
-        "neuroncore_memory_usage.constants": (
-            "neuron-monitor, summed over runtimes: memory_used…neuroncore_memory_usage.{core}.constants; sysfs: "
-            "neuron_core{n}/stats/memory_usage/device_mem/constants/total"
-        ),
-        "neuroncore_memory_usage.model_code": (
-            "neuron-monitor, summed over runtimes: memory_used…neuroncore_memory_usage.{core}.model_code; sysfs: "
-            "neuron_core{n}/stats/memory_usage/device_mem/model_code/total"
-        ),
-        "neuroncore_memory_usage.model_shared_scratchpad": (
-            "neuron-monitor, summed over runtimes: memory_used…neuroncore_memory_usage.{core}.model_shared_scratchpad; "
-            "sysfs: neuron_core{n}/stats/memory_usage/device_mem/model_shared_scratchpad/total"
-        ),
-        "neuroncore_memory_usage.runtime_memory": (
-            "neuron-monitor, summed over runtimes: memory_used…neuroncore_memory_usage.{core}.runtime_memory; sysfs: "
-            "neuron_core{n}/stats/memory_usage/device_mem/runtime_memory/total"
-        ),
-        "neuroncore_memory_usage.tensors": (
-            "neuron-monitor, summed over runtimes: memory_used…neuroncore_memory_usage.{core}.tensors; sysfs: "
-            "neuron_core{n}/stats/memory_usage/device_mem/tensors/total"
-        ),
+        "neuroncore_utilization": f"{_SUMMED}neuroncore_counters.neuroncores_in_use.{{core}}.neuroncore_utilization; "
+        f"sysfs: by difference of {_CORE}/other_info/nc_time_in_use/total",
+        "flops": f"{_SUMMED}neuroncore_counters.neuroncores_in_use.{{core}}.flops; "
+        f"sysfs: by difference of {_CORE}/other_info/flop_count/total",
+        **{
+            f"neuroncore_memory_usage.{category}": f"{_SUMMED}memory_used…neuroncore_memory_usage.{{core}}.{category}; "
+            f"sysfs: {_CORE}/memory_usage/device_mem/{category}/total"
+            for category in CORE_MEMORY
+        },
     },
     machine={
-        "trn.host_total_memory_usage": (
-            "neuron-monitor, summed over runtimes: memory_used.neuron_runtime_used_bytes.host; sysfs: "
-            "neuron{n}/stats/memory_usage/host_mem/total, summed over chips"
-        ),
-        "trn.neuron_device_total_memory_usage": (
-            "neuron-monitor, summed over runtimes: memory_used.neuron_runtime_used_bytes.neuron_device; sysfs: "
-            "neuron_core{n}/stats/memory_usage/device_mem/total, summed over cores"
-        ),
-        "trn.host_memory_usage.application_memory": (
-            "neuron-monitor, summed over runtimes: memory_used…usage_breakdown.host.application_memory; sysfs: "
-            "neuron{n}/stats/memory_usage/host_mem/application_memory/total, summed over chips"
-        ),
-        "trn.host_total_memory_usage.application_memory": (
-            "neuron-monitor, summed over runtimes: memory_used…usage_breakdown.host.application_memory; sysfs: "
-            "neuron{n}/stats/memory_usage/host_mem/application_memory/total, summed over chips"
-        ),
-        "trn.host_memory_usage.constants": (
-            "neuron-monitor, summed over runtimes: memory_used…usage_breakdown.host.constants; sysfs: "
-            "neuron{n}/stats/memory_usage/host_mem/constants/total, summed over chips"
-        ),
-        "trn.host_total_memory_usage.constants": (
-            "neuron-monitor, summed over runtimes: memory_used…usage_breakdown.host.constants; sysfs: "
-            "neuron{n}/stats/memory_usage/host_mem/constants/total, summed over chips"
-        ),
-        "trn.host_memory_usage.dma_buffers": (
-            "neuron-monitor, summed over runtimes: memory_used…usage_breakdown.host.dma_buffers; sysfs: "
-            "neuron{n}/stats/memory_usage/host_mem/dma_buffers/total, summed over chips"
-        ),
-        "trn.host_total_memory_usage.dma_buffers": (
-            "neuron-monitor, summed over runtimes: memory_used…usage_breakdown.host.dma_buffers; sysfs: "
-            "neuron{n}/stats/memory_usage/host_mem/dma_buffers/total, summed over chips"
-        ),
-        "trn.host_memory_usage.tensors": (
-            "neuron-monitor, summed over runtimes: memory_used…usage_breakdown.host.tensors; sysfs: "
-            "neuron{n}/stats/memory_usage/host_mem/tensors/total, summed over chips"
-        ),
-        "trn.host_total_memory_usage.tensors": (
-            "neuron-monitor, summed over runtimes: memory_used…usage_breakdown.host.tensors; sysfs: "
-            "neuron{n}/stats/memory_usage/host_mem/tensors/total, summed over chips"
-        ),
+        "trn.host_total_memory_usage": f"{_SUMMED}memory_used.neuron_runtime_used_bytes.host; "
+        f"sysfs: {_CHIP}/memory_usage/host_mem/total, summed over chips",
+        "trn.neuron_device_total_memory_usage": f"{_SUMMED}memory_used.neuron_runtime_used_bytes.neuron_device; "
+        f"sysfs: {_CORE}/memory_usage/device_mem/total, summed over cores",
+        **{f"trn.host_memory_usage.{category}": _host_memory(category) for category in HOST_MEMORY},
+        **{f"trn.host_total_memory_usage.{category}": _host_memory(category) for category in HOST_MEMORY},
         "trn.neuron_device_count": "neuron-monitor: neuron_hardware_info.neuron_device_count; sysfs: directories neuron{n}",
-        "trn.neuroncore_per_device_count": "neuron-monitor: neuron_hardware_info.neuroncore_per_device_count; sysfs: neuron0/core_count",
+        "trn.neuroncore_per_device_count": ("neuron-monitor: neuron_hardware_info.neuroncore_per_device_count; sysfs: neuron0/core_count"),
         "trn.neuron_device_memory_size": "neuron-monitor: neuron_hardware_info.neuron_device_memory_size",
         "trn.neuron_runtime_count": "neuron-monitor: entries of neuron_runtime_data",
-        "trn.execution_summary.completed": "neuron-monitor, summed over runtimes: execution_stats.execution_summary.completed",
-        "trn.execution_summary.completed_with_err": (
-            "neuron-monitor, summed over runtimes: execution_stats.execution_summary.completed_with_err"
-        ),
-        "trn.execution_summary.completed_with_num_err": (
-            "neuron-monitor, summed over runtimes: execution_stats.execution_summary.completed_with_num_err"
-        ),
-        "trn.execution_summary.timed_out": "neuron-monitor, summed over runtimes: execution_stats.execution_summary.timed_out",
-        "trn.execution_summary.incorrect_input": (
-            "neuron-monitor, summed over runtimes: execution_stats.execution_summary.incorrect_input"
-        ),
-        "trn.execution_summary.failed_to_queue": (
-            "neuron-monitor, summed over runtimes: execution_stats.execution_summary.failed_to_queue"
-        ),
-        "trn.error_summary.generic": "neuron-monitor, summed over runtimes: execution_stats.error_summary.generic",
-        "trn.error_summary.numerical": "neuron-monitor, summed over runtimes: execution_stats.error_summary.numerical",
-        "trn.error_summary.transient": "neuron-monitor, summed over runtimes: execution_stats.error_summary.transient",
-        "trn.error_summary.model": "neuron-monitor, summed over runtimes: execution_stats.error_summary.model",
-        "trn.error_summary.runtime": "neuron-monitor, summed over runtimes: execution_stats.error_summary.runtime",
-        "trn.error_summary.hardware": "neuron-monitor, summed over runtimes: execution_stats.error_summary.hardware",
-        "trn.total_latency.p50": "neuron-monitor, largest over runtimes: execution_stats.latency_stats.total_latency.p50",
-        "trn.total_latency.p99": "neuron-monitor, largest over runtimes: execution_stats.latency_stats.total_latency.p99",
-        "trn.device_latency.p50": "neuron-monitor, largest over runtimes: execution_stats.latency_stats.device_latency.p50",
-        "trn.device_latency.p99": "neuron-monitor, largest over runtimes: execution_stats.latency_stats.device_latency.p99",
+        **{f"trn.execution_summary.{name}": f"{_SUMMED}execution_stats.execution_summary.{name}" for name in EXECUTIONS},
+        **{f"trn.error_summary.{kind}": f"{_SUMMED}execution_stats.error_summary.{kind}" for kind in ERRORS},
+        **{
+            f"trn.{clock}.{percentile}": f"neuron-monitor, largest over runtimes: execution_stats.latency_stats.{clock}.{percentile}"
+            for clock in LATENCIES
+            for percentile in PERCENTILES
+        },
     },
     optional={
-        "trn.device.{i}.mem_ecc_corrected": (
-            "neuron-monitor: neuron_hw_counters.neuron_devices[].mem_ecc_corrected; sysfs: neuron{n}/stats/hardware/mem_ecc_corrected"
-        ),
-        "trn.device.{i}.mem_ecc_uncorrected": (
-            "neuron-monitor: neuron_hw_counters.neuron_devices[].mem_ecc_uncorrected; sysfs: neuron{n}/stats/hardware/mem_ecc_uncorrected"
-        ),
-        "trn.device.{i}.mem_ecc_repairable_uncorrected": (
-            "neuron-monitor: neuron_hw_counters.neuron_devices[].mem_ecc_repairable_uncorrected; sysfs: "
-            "neuron{n}/stats/hardware/mem_ecc_repairable_uncorrected"
-        ),
-        "trn.device.{i}.sram_ecc_corrected": (
-            "neuron-monitor: neuron_hw_counters.neuron_devices[].sram_ecc_corrected; sysfs: neuron{n}/stats/hardware/sram_ecc_corrected"
-        ),
-        "trn.device.{i}.sram_ecc_uncorrected": (
-            "neuron-monitor: neuron_hw_counters.neuron_devices[].sram_ecc_uncorrected; sysfs: neuron{n}/stats/hardware/sram_ecc_uncorrected"
-        ),
+        f"trn.device.{{i}}.{counter}": f"neuron-monitor: neuron_hw_counters.neuron_devices[].{counter}; sysfs: {_CHIP}/hardware/{counter}"
+        for counter in ECC
     },
 )

@@ -1,22 +1,25 @@
-"""The catalogue: every metric that the built-in backends know, one row each.
+"""The catalogue: what every metric means, one row each, and how keys are recognised.
 
-The tables are plain data. What is looked up in them is built on the first look-up, so that importing this costs next to
-nothing.
+The tables are plain data, and name no vendor: who gives a metric, and where each backend reads it, is generated from the
+backends' coverage into ``sources.py``. What is looked up is built on the first look-up, so that importing this costs next to
+nothing. Rows that only a plug-in has are added when it is selected.
 """
 
-from collections.abc import Mapping
-from functools import cache
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, lru_cache
+from typing import NamedTuple, TypeVar
 
-from accelmetrics.schemas.catalogue import apple, gpu, gpu_links, gpu_process, gpu_profiling, host, ipu, neuron, torch, tpu
-from accelmetrics.schemas.metric import NOTHING, Metric, split_key
+from accelmetrics.schemas.catalogue import devices, gpu, host, ipu, neuron, tpu
+from accelmetrics.schemas.metric import ANY_KIND, BASE_UNITS, NOTHING, Metric, device_key, field_of, is_number
+
+_T = TypeVar("_T")
 
 
 class Section(NamedTuple):
     """A part of the catalogue, as it is printed.
 
     Attributes:
-        family: What the rows are about: ``GPU``, ``Host``.
+        family: What the rows are about: ``Device``, ``GPU``, ``Host``.
         title: The section's heading.
         rows: Its metrics.
     """
@@ -27,20 +30,21 @@ class Section(NamedTuple):
 
 
 SECTIONS: tuple[Section, ...] = (
+    Section("Device", "Activity", devices.ACTIVITY),
+    Section("Device", "Memory", devices.MEMORY),
+    Section("Device", "Temperature", devices.TEMPERATURE),
+    Section("Device", "Power", devices.POWER),
+    Section("Device", "Clocks", devices.CLOCKS),
+    Section("Device", "Throttling", devices.THROTTLING),
+    Section("Device", "Memory errors", devices.ERRORS),
+    Section("Device", "PCIe", devices.PCIE),
+    Section("Device", "The watched process on a device", devices.PROCESS),
     Section("GPU", "Activity", gpu.ACTIVITY),
-    Section("GPU", "Memory", gpu.MEMORY),
-    Section("GPU", "Temperature", gpu.TEMPERATURE),
-    Section("GPU", "Power", gpu.POWER),
-    Section("GPU", "Clocks", gpu.CLOCKS),
-    Section("GPU", "Throttling", gpu.THROTTLING),
-    Section("GPU", "Memory errors", gpu_links.ERRORS),
-    Section("GPU", "Faults", gpu_links.FAULTS),
-    Section("GPU", "PCIe", gpu_links.PCIE),
-    Section("GPU", "NVLink", gpu_links.NVLINK),
-    Section("GPU", "xGMI", gpu_links.XGMI),
-    Section("GPU", "Profiling", gpu_profiling.PROFILING),
-    Section("GPU", "The watched process on a GPU", gpu_process.PROCESS),
-    Section("GPU", "Apple silicon", apple.GPU),
+    Section("GPU", "Faults", gpu.FAULTS),
+    Section("GPU", "NVLink", gpu.NVLINK),
+    Section("GPU", "xGMI", gpu.XGMI),
+    Section("GPU", "Profiling", gpu.PROFILING),
+    Section("GPU", "Apple silicon", gpu.APPLE),
     Section("TPU", "Activity", tpu.ACTIVITY),
     Section("TPU", "Memory", tpu.MEMORY),
     Section("TPU", "Links and throttling", tpu.HEALTH),
@@ -58,8 +62,8 @@ SECTIONS: tuple[Section, ...] = (
     Section("Host", "Memory", host.MEMORY),
     Section("Host", "Disks", host.DISKS),
     Section("Host", "Network", host.NETWORK),
-    Section("Host", "Apple silicon", apple.MACHINE),
-    Section("Program", "PyTorch", torch.MEMORY),
+    Section("Host", "Apple silicon", host.APPLE),
+    Section("Program", "PyTorch", host.PROGRAM),
 )
 CATALOGUE: tuple[Metric, ...] = tuple(row for section in SECTIONS for row in section.rows)
 
@@ -69,174 +73,146 @@ class KeyMatch(NamedTuple):
 
     Attributes:
         row: The metric.
-        instance: What stands at the placeholder: ``3`` in ``gpu.3.temp``, ``0.mig.1`` in ``gpu.0.mig.1.smActive``, ``/`` in
-            ``disk./.usageGB``; empty without one.
+        device: The key of the device that it is about, ``gpu.0.mig.1`` in ``gpu.0.mig.1.smActive``; empty for the machine's.
+        instance: What stands at a placeholder of the row's name: ``7`` in ``gpu.3.nvlink.7.state``, ``/`` in ``disk./.usageGB``.
         alias: Whether the key is another spelling of the row's own.
-        link: What stands at a second placeholder: ``7`` in ``gpu.3.nvlink.7.state``.
-        listed: The catalogue's own row; ``row`` is made of it for a kind of device that has no rows of its own.
     """
 
     row: Metric
-    instance: str
+    device: str = ""
+    instance: str = ""
+    alias: bool = False
+
+
+class _Template(NamedTuple):
+    """A key of the machine with a placeholder: what stands before and behind it, and whether it stands for a number."""
+
+    prefix: str
+    suffix: str
+    numbered: bool
+    row: Metric
     alias: bool
-    link: str
-    listed: Metric
 
 
 class _Index(NamedTuple):
-    plain: dict[str, tuple[Metric, bool]]
-    by_device_part: dict[str, dict[str, tuple[Metric, bool]]]
-    templates: list[tuple[str, str, bool, Metric, bool]]
+    """Rows by what keys are recognised by: whole keys, names by the device part without its number, templates."""
+
+    whole: dict[str, tuple[Metric, bool]]
+    names: dict[str, dict[str, tuple[Metric, bool]]]
+    templates: list[_Template]
+
+
+_added: dict[str, Metric] = {}
+_forget_keys: list[Callable[[], None]] = []
 
 
 @cache
 def _index() -> _Index:
     index = _Index({}, {}, [])
-    for row in CATALOGUE:
+    for row in (*_added.values(), *CATALOGUE):  # where both have a spelling, the catalogue's own counts
         for spelling in (row.key, *row.aliases):
-            _enter(index, row, spelling, spelling != row.key)
+            alias = spelling != row.key
+            if row.device_part:
+                head, _, name = spelling.partition(".{i}.")
+                index.names.setdefault(head, {})[name] = (row, alias)
+            elif "{" in spelling:
+                prefix, _, rest = spelling.partition("{")
+                placeholder, _, suffix = rest.partition("}")
+                index.templates.append(_Template(prefix, suffix, placeholder == "i", row, alias))
+            else:
+                index.whole[spelling] = (row, alias)
     return index
 
 
-def _enter(index: _Index, row: Metric, spelling: str, alias: bool) -> None:
-    if row.device_part:
-        head, _, name = spelling.partition(".{i}.")
-        index.by_device_part.setdefault(head, {})[name] = (row, alias)
-    elif "{" in spelling:
-        prefix, _, rest = spelling.partition("{")
-        placeholder, _, suffix = rest.partition("}")
-        index.templates.append((prefix, suffix, placeholder == "i", row, alias))
-    else:
-        index.plain[spelling] = (row, alias)
+def per_key(function: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Remember what a function gives for each key, until rows are added."""
+    remembered = lru_cache(maxsize=16_384)(function)
+    _forget_keys.append(remembered.cache_clear)
+    return remembered
 
 
-# What the built-in backends give: generated from their coverage, so that no backend is loaded to look it up.
+def add(rows: Iterable[Metric]) -> None:
+    """Describe metrics that only a plug-in has.
 
-
-def expected_names(backend: str, partition: bool = False) -> tuple[str, ...]:
-    """The names that a built-in backend owes at every reading of every device, or partition: each has a value or a reason.
-
-    Aliases' names are among them. Left out are the keys of instances that may not exist (a process on the device, a link).
+    Keys that the catalogue has already keep their meaning. A row without a Prometheus or OpenTelemetry name gets one that follows from its
+    own name and unit.
     """
-    return tuple(_coverage(backend)["partitions" if partition else "devices"])
+    new = {row.key: _named(row) for row in rows if not any(_is_own(spelling) for spelling in (row.key, *row.aliases))}
+    if any(_added.get(key) != row for key, row in new.items()):
+        _added.update(new)
+        _index.cache_clear()
+        for forget in _forget_keys:
+            forget()
 
 
-def expected_keys(backend: str) -> tuple[str, ...]:
-    """The whole keys that a built-in backend owes at every reading: those that belong to no device, nor to a disk, mount point or CPU."""
-    return tuple(_coverage(backend)["machine"])
+def _is_own(key: str) -> bool:
+    """Whether the catalogue's own tables have a key."""
+    found = match(key)
+    return found is not None and found.key not in _added
 
 
-def rows_for(backend: str) -> tuple[Metric, ...]:
-    """The rows that a built-in backend gives, in the catalogue's order."""
-    return tuple(row for row in CATALOGUE if backend in sources_of(row))
+def rows() -> tuple[Metric, ...]:
+    """List every row, those of plug-ins among them."""
+    return (*CATALOGUE, *_added.values())
 
 
-def sources_of(row: Metric) -> Mapping[str, str]:
-    """By built-in backend, where it reads a metric, in words."""
-    return _sources().get(row.key, NOTHING)
-
-
-def partitions_of(row: Metric) -> tuple[str, ...]:
-    """The backends whose partitions of a device have a metric too; what the board has as a whole (power, temperature) stays with it."""
-    return () if row.conditional else tuple(each for each in sources_of(row) if row.name in _coverage(each)["partitions"])
-
-
-def _coverage(backend: str) -> Mapping[str, Mapping[str, str]]:
-    from accelmetrics.schemas.catalogue.sources import COVERAGE
-
-    return COVERAGE.get(backend, COVERAGE[""])
-
-
-@cache
-def _sources() -> Mapping[str, Mapping[str, str]]:
-    from accelmetrics.schemas.catalogue.sources import COVERAGE, KINDS
-
-    found: dict[str, dict[str, str]] = {}
-    for backend, parts in COVERAGE.items():
-        for part, names in parts.items():
-            head = f"{KINDS[backend]}.process.{{i}}." if part == "processes" else f"{KINDS[backend]}.{{i}}."
-            for name, words in names.items():
-                seen = resolve(f"{head}{name}") or resolve(name)
-                if seen is not None and not seen.alias:
-                    found.setdefault(seen.listed.key, {})[backend] = words
-    for key, words in torch.SOURCES.items():
-        found[key] = {"torch": words}
-    return found
+def _named(row: Metric) -> Metric:
+    """The row with its names in other systems: ``accel_dma_bytes_total``, ``accel.dma_bytes``."""
+    field = field_of(row.name.replace("{i}", "").replace("{link}", ""))
+    suffix = BASE_UNITS[row.unit].suffix if row.unit in BASE_UNITS else ""
+    field = "".join(letter if letter.isascii() else "_" for letter in field)
+    stem = field.removesuffix("_total").removesuffix("_percent").removesuffix(suffix)
+    prometheus = f"accel_{stem}{suffix}{'_total' if row.kind == 'counter' else ''}"
+    return row._replace(prometheus=row.prometheus or prometheus, otel=row.otel or f"accel.{field}")
 
 
 def resolve(key: str) -> KeyMatch | None:
     """Recognise a concrete key (``gpu.3.powerWatts``) or a template, under any of its spellings; None when it is unknown."""
     index = _index()
-    if plain := index.plain.get(key):
-        return KeyMatch(plain[0], "", plain[1], "", plain[0])
-    return _resolve_device(index, key) or _resolve_template(index, key)
-
-
-def _resolve_device(index: _Index, key: str) -> KeyMatch | None:
-    device, name = split_key(key)
-    kind, _, instance = device.partition(".")
-    if not device:
-        return None
-    names = _rows_of(f"{kind}.process" if key.startswith(f"{kind}.process.") else kind)
-    found, link = names.get(name), ""
-    if found is None:
-        name, link = _split_link(name)
-        found = names.get(name)
-    return KeyMatch(found[0], instance, found[1], link, found[2]) if found else None
-
-
-@cache
-def _rows_of(part: str) -> dict[str, tuple[Metric, bool, Metric]]:
-    """By name, the rows of a kind of device: its own, or those of GPUs, which mean the same on every accelerator."""
-    own = _index().by_device_part.get(part)
-    if own is not None:
-        return {name: (row, alias, row) for name, (row, alias) in own.items()}
-    kind, _, process = part.partition(".")
-    rows = _index().by_device_part["gpu.process" if process else "gpu"]
-    return {NEUTRAL_NAMES.get(name, name): (row_for(kind, row), alias, row) for name, (row, alias) in rows.items()}
-
-
-NEUTRAL_NAMES = {"gpu": "utilization"}
-"""Names that say which kind of device they are about, and what they are on devices of other kinds."""
-
-
-def has_own_rows(kind: str) -> bool:
-    """Whether a kind of device has rows of its own. Devices of other kinds have those of GPUs."""
-    return kind in _index().by_device_part
-
-
-def row_for(kind: str, row: Metric) -> Metric:
-    """A GPU's row as devices of another kind have it, if they have no rows of their own; any other row unchanged."""
-    if row.key.partition(".")[0] != "gpu" or has_own_rows(kind):
-        return row
-    head = row.key.removesuffix(row.name).replace("gpu", kind, 1)
-    aliases = tuple(alias.replace("gpu", kind, 1) for alias in row.aliases)
-    return row._replace(key=head + NEUTRAL_NAMES.get(row.name, row.name), aliases=aliases)
+    if whole := index.whole.get(key):
+        return KeyMatch(whole[0], alias=whole[1])
+    parts = device_key(key)
+    if parts is not None:
+        template, link = _split_link(parts.name)
+        for head in (parts.kind, ANY_KIND):
+            names = index.names.get(f"{head}.process" if parts.process else head, {})
+            if found := names.get(parts.name):
+                return KeyMatch(found[0], parts.device, alias=found[1])
+            if found := names.get(template):
+                return KeyMatch(found[0], parts.device, link, found[1])
+    return _from_template(index, key)
 
 
 def _split_link(name: str) -> tuple[str, str]:
     """``nvlink.7.state`` as the template that its row has, and the number of the link."""
     head, _, rest = name.partition(".")
     link, _, last = rest.partition(".")
-    return (f"{head}.{{link}}.{last}", link) if _is_number(link) or link == "{link}" else (name, "")
+    return (f"{head}.{{link}}.{last}", link) if is_number(link) else (name, "")
 
 
-def _resolve_template(index: _Index, key: str) -> KeyMatch | None:
+def _from_template(index: _Index, key: str) -> KeyMatch | None:
     for prefix, suffix, numbered, row, alias in index.templates:
         instance = key[len(prefix) : len(key) - len(suffix)]
-        if instance and key == f"{prefix}{instance}{suffix}" and (not numbered or _is_number(instance)):
-            return KeyMatch(row, instance, alias, "", row)
+        if instance and key == f"{prefix}{instance}{suffix}" and (not numbered or is_number(instance)):
+            return KeyMatch(row, f"gpu.{instance}" if prefix == "torch." else "", instance, alias)
     return None
 
 
-def _is_number(text: str) -> bool:
-    return (text.isascii() and text.isdecimal()) or text == "{i}"
+@per_key
+def recognise(key: str) -> KeyMatch | None:
+    """As :func:`resolve`, and a device's key that no row describes as a plain number of the device, without a meaning."""
+    found = resolve(key)
+    parts = None if found else device_key(key)
+    if parts is None or parts.process:
+        return found
+    row = Metric(f"{parts.kind}.{{i}}.{parts.name}", "1", "gauge", "", minimum=None)
+    return KeyMatch(_named(row), parts.device)
 
 
 def match(key: str) -> Metric | None:
     """The row of a concrete key or template, under any of its spellings; None when the catalogue does not have it."""
-    sighting = resolve(key)
-    return sighting.row if sighting else None
+    found = resolve(key)
+    return found.row if found else None
 
 
 def find(key: str) -> Metric:
@@ -245,18 +221,59 @@ def find(key: str) -> Metric:
     Raises:
         UnknownNameError: The catalogue does not have the key; the message suggests the nearest.
     """
-    return _found(key).row
-
-
-def listed(key: str) -> Metric:
-    """The catalogue's own row of a key, which is the GPU's for devices of kinds without rows of their own. Raises as :func:`find`."""
-    return _found(key).listed
-
-
-def _found(key: str) -> KeyMatch:
-    found = resolve(key)
-    if found is None:
+    row = match(key)
+    if row is None:
         from accelmetrics.schemas.errors import UnknownNameError
 
-        raise UnknownNameError("metric", key, (row.key for row in CATALOGUE))
+        parts = device_key(key)
+        raise UnknownNameError("metric", key, (row.key.replace(ANY_KIND, parts.kind if parts else "gpu") for row in CATALOGUE))
+    return row
+
+
+# Who gives what
+
+
+def coverage_of(backend: str) -> Mapping[str, Mapping[str, str]]:
+    """What a built-in backend gives: by part of its coverage (``devices``, ``machine`` …), names with where each is read."""
+    from accelmetrics.schemas.catalogue.sources import COVERAGE
+
+    return COVERAGE.get(backend, {})
+
+
+def expected_names(backend: str, partition: bool = False) -> tuple[str, ...]:
+    """The names that a built-in backend owes at every reading of every device, or partition: each has a value or a reason."""
+    return tuple(coverage_of(backend).get("partitions" if partition else "devices", NOTHING))
+
+
+def expected_keys(backend: str) -> tuple[str, ...]:
+    """The whole keys that a built-in backend owes at every reading, which belong to no device, disk, mount point or CPU."""
+    return tuple(coverage_of(backend).get("machine", NOTHING))
+
+
+@cache
+def given_by() -> Mapping[str, Mapping[str, str]]:
+    """By the key of a row, the built-in backends that give it, each with where it is read."""
+    from accelmetrics.schemas.catalogue.sources import KINDS
+
+    found: dict[str, dict[str, str]] = {}
+    for backend, kind in KINDS.items():
+        for key, words in read_from(kind, coverage_of(backend)).items():
+            found.setdefault(key, {})[backend] = words
+    return found
+
+
+def read_from(kind: str, coverage: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """By the key of each row that a backend gives, where it is read.
+
+    Args:
+        kind: The kind of its devices; empty for the machine itself.
+        coverage: The parts of its coverage.
+    """
+    found: dict[str, str] = {}
+    for part, names in coverage.items():
+        head = f"{kind}.process.0." if part == "processes" else f"{kind}.0."
+        for name, words in names.items():
+            row = match(name) if part == "machine" else match(f"{head}{name}") or match(name)
+            if row is not None:
+                found.setdefault(row.key, words)
     return found

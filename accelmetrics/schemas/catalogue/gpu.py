@@ -1,12 +1,11 @@
-"""GPUs, and what means the same on every accelerator: activity, memory, temperature, power, clocks, throttling."""
+"""What GPUs alone can say: activity under W&B's names, and what vendors' own links, fault codes and counters give."""
 
 from __future__ import annotations
 
 from accelmetrics.schemas.metric import Metric
 
-HERTZ_PER_MHZ = 1e6
-PERCENT = 0.01
-ABSOLUTE_ZERO = -273.15
+_WORDS = {"tx": "transmit", "rx": "receive"}
+"""OpenTelemetry's words for directions."""
 
 ACTIVITY = (
     Metric(
@@ -14,276 +13,187 @@ ACTIVITY = (
         "%",
         "gauge",
         "Share of the time during which at least one kernel was running.",
+        'accel_utilization_ratio{engine="compute"}',
+        'hw.gpu.utilization{hw.gpu.task="general"}',
         maximum=100,
-        prometheus='accel_utilization_ratio{engine="compute"}',
-        otel='hw.gpu.utilization{hw.gpu.task="general"}',
-        factor=PERCENT,
     ),
     Metric(
-        "gpu.{i}.memory",
-        "%",
-        "gauge",
-        "Share of the time during which the memory controller was busy; says nothing about how full the memory is.",
-        maximum=100,
-        prometheus="accel_memory_bandwidth_ratio",
-        otel="accel.memory.bandwidth.utilization",
-        factor=PERCENT,
-    ),
-    Metric(
-        "gpu.{i}.memoryReadWriteActivity",
-        "%",
-        "gauge",
-        "The same value as `memory`, under the name that W&B gives it on AMD.",
-        maximum=100,
-        factor=PERCENT,
-    ),
-    Metric(
-        "gpu.{i}.encoderUtilization",
-        "%",
-        "gauge",
-        "Share of the time during which the video encoder was busy.",
-        maximum=100,
-        prometheus='accel_utilization_ratio{engine="encoder"}',
-        otel='hw.gpu.utilization{hw.gpu.task="encoder"}',
-        factor=PERCENT,
-    ),
-    Metric(
-        "gpu.{i}.decoderUtilization",
-        "%",
-        "gauge",
-        "Share of the time during which the video decoder was busy.",
-        maximum=100,
-        prometheus='accel_utilization_ratio{engine="decoder"}',
-        otel='hw.gpu.utilization{hw.gpu.task="decoder"}',
-        factor=PERCENT,
-    ),
-)
-
-MEMORY = (
-    Metric(
-        "gpu.{i}.memoryAllocated",
-        "%",
-        "gauge",
-        "Share of the device's memory that is allocated.",
-        maximum=100,
-        otel="hw.gpu.memory.utilization",
-        factor=PERCENT,
-    ),
-    Metric(
-        "gpu.{i}.memoryAllocatedBytes",
-        "By",
-        "gauge",
-        "Memory that is allocated on the device, without the driver's own reserve.",
-        integer=True,
-        prometheus="accel_memory_used_bytes",
-        otel="hw.gpu.memory.usage",
-    ),
-    Metric(
-        "gpu.{i}.memoryTotalBytes",
-        "By",
-        "gauge",
-        "Memory that the device has.",
-        integer=True,
-        prometheus="accel_memory_total_bytes",
-        otel="hw.gpu.memory.limit",
-    ),
-    Metric(
-        "gpu.{i}.memoryFreeBytes",
-        "By",
-        "gauge",
-        "Memory that can still be allocated: total less what is used and what the driver reserves.",
-        integer=True,
-        prometheus="accel_memory_free_bytes",
-        otel="accel.memory.free",
-    ),
-    Metric(
-        "gpu.{i}.bar1UsedBytes",
-        "By",
-        "gauge",
-        "Used part of the window through which the processor and other devices reach the device's memory.",
-        integer=True,
-        prometheus="accel_bar1_used_bytes",
-        otel="accel.bar1.used",
+        "gpu.{i}.memoryReadWriteActivity", "%", "gauge", "The same value as `memory`, under the name that W&B gives it on AMD.", maximum=100
     ),
     Metric(
         "gpu.{i}.memoryOverDrive",
         "%",
         "gauge",
         "By how much the memory clock is raised above its default limit.",
-        prometheus="accel_memory_overdrive_ratio",
-        otel="accel.memory.overdrive",
-        factor=PERCENT,
-    ),
-)
-
-TEMPERATURE = (
-    Metric(
-        "gpu.{i}.temp",
-        "Cel",
-        "gauge",
-        "Temperature of the chip's core.",
-        minimum=ABSOLUTE_ZERO,
-        prometheus='accel_temperature_celsius{sensor="core"}',
-        otel='hw.temperature{hw.sensor_location="core"}',
+        "accel_memory_overdrive_ratio",
+        "accel.memory.overdrive",
     ),
     Metric(
-        "gpu.{i}.memoryTemp",
-        "Cel",
-        "gauge",
-        "Temperature of the device's memory.",
-        minimum=ABSOLUTE_ZERO,
-        prometheus='accel_temperature_celsius{sensor="memory"}',
-        otel='hw.temperature{hw.sensor_location="memory"}',
-    ),
-    Metric(
-        "gpu.{i}.hotspotTemp",
-        "Cel",
-        "gauge",
-        "Temperature of the hottest point of the chip.",
-        minimum=ABSOLUTE_ZERO,
-        prometheus='accel_temperature_celsius{sensor="hotspot"}',
-        otel='hw.temperature{hw.sensor_location="hotspot"}',
-    ),
-    Metric(
-        "gpu.{i}.tempLimit.slowdown",
-        "Cel",
-        "gauge",
-        "Core temperature at which the device starts to slow itself down.",
-        minimum=ABSOLUTE_ZERO,
-        prometheus='accel_temperature_limit_celsius{limit="slowdown"}',
-        otel='hw.temperature.limit{hw.sensor_location="core",hw.limit_type="throttled"}',
-    ),
-    Metric(
-        "gpu.{i}.tempLimit.shutdown",
-        "Cel",
-        "gauge",
-        "Core temperature at which the device switches itself off.",
-        minimum=ABSOLUTE_ZERO,
-        prometheus='accel_temperature_limit_celsius{limit="shutdown"}',
-        otel='hw.temperature.limit{hw.sensor_location="core",hw.limit_type="high.critical"}',
-    ),
-    Metric(
-        "gpu.{i}.fanSpeed",
+        "gpu.process.{i}.gpu",
         "%",
         "gauge",
-        "Intended speed of the first fan, in percent of its nominal maximum, which it may exceed.",
-        prometheus="accel_fan_ratio",
-        otel='hw.fan.speed_ratio{hw.sensor_location="gpu"}',
-        factor=PERCENT,
+        "Share of the time during which kernels of the watched process and its descendants were running.",
+        maximum=100,
     ),
 )
 
-POWER = (
+APPLE = (
     Metric(
-        "gpu.{i}.powerWatts",
-        "W",
-        "gauge",
-        "Power that the board draws, as the vendor's own tool prints it.",
-        prometheus="accel_power_watts",
-        otel='hw.power{hw.type="gpu"}',
-    ),
-    Metric(
-        "gpu.{i}.enforcedPowerLimitWatts",
-        "W",
-        "gauge",
-        "Power limit in force: the lowest of all limits that are set.",
-        prometheus="accel_power_limit_watts",
-        otel="accel.power.limit",
-    ),
-    Metric(
-        "gpu.{i}.powerPercent",
+        "gpu.{i}.scaledUtilization",
         "%",
         "gauge",
-        "Power drawn in percent of the limit in force; short peaks exceed 100.",
-        otel="accel.power.utilization",
-        factor=PERCENT,
+        "Share of the GPU's capacity that was used: the time it was active, weighted by its clock relative to the highest.",
+        'accel_utilization_ratio{engine="scaled"}',
+        "accel.gpu.utilization.scaled",
+        maximum=100,
     ),
     Metric(
-        "gpu.{i}.energyJoules",
-        "J",
-        "counter",
-        "Energy used since the driver was loaded.",
-        prometheus="accel_energy_joules_total",
-        otel='hw.energy{hw.type="gpu"}',
-    ),
-)
-
-
-def _clock(name: str, domain: str, meaning: str, top: bool = False) -> Metric:
-    return Metric(
-        f"gpu.{{i}}.{name}",
+        "gpu.{i}.freq",
         "MHz",
         "gauge",
-        meaning,
+        "Clock of the GPU, averaged over the time it was active.",
+        'accel_clock_hertz{domain="gpu"}',
+        'accel.clock.frequency{domain="gpu"}',
+    ),
+)
+
+FAULTS = (
+    Metric(
+        "gpu.{i}.xidErrors",
+        "1",
+        "counter",
+        "Xid errors that the driver has reported since this program began to listen.",
+        "accel_xid_errors_total",
+        'hw.errors{hw.type="gpu",error.type="xid"}',
         integer=True,
-        prometheus=f'accel_clock{"_max" if top else ""}_hertz{{domain="{domain}"}}',
-        otel=f'accel.clock.{"limit" if top else "frequency"}{{domain="{domain}"}}',
-        factor=HERTZ_PER_MHZ,
-    )
-
-
-CLOCKS = (
-    _clock(
-        "smClock",
-        "sm",
-        "Clock of the compute units.",
-    ),
-    _clock(
-        "memoryClock",
-        "memory",
-        "Clock of the memory.",
-    ),
-    _clock("graphicsClock", "graphics", "Clock of the graphics units."),
-    _clock(
-        "maxSmClock",
-        "sm",
-        "Highest clock that the compute units can run at.",
-        top=True,
-    ),
-    _clock(
-        "maxMemoryClock",
-        "memory",
-        "Highest clock that the memory can run at.",
-        top=True,
     ),
     Metric(
-        "gpu.{i}.performanceState",
+        "gpu.{i}.lastXid",
         "1",
         "gauge",
-        "Performance state, from 0 (fastest) to 15 (slowest).",
+        "Code of the newest of them; there is none before the first.",
+        "accel_xid_last_code",
+        "accel.xid.last_code",
         integer=True,
-        maximum=15,
-        prometheus="accel_performance_state",
-        otel="accel.performance.state",
+        minimum=1,
     ),
 )
 
-# Name, label, meaning.
-_REASONS = (
-    ("gpuIdle", "gpu_idle", "nothing runs"),
-    ("applicationsClocksSetting", "applications_clocks_setting", "of the application clocks that are set"),
-    ("swPowerCap", "sw_power_cap", "the power limit is reached"),
-    ("hwSlowdown", "hw_slowdown", "the hardware slows down for heat, a power brake or a fast trigger"),
-    ("syncBoost", "sync_boost", "another device of its boost group is slower"),
-    ("swThermalSlowdown", "sw_thermal_slowdown", "the driver keeps the temperature below its limit"),
-    ("hwThermalSlowdown", "hw_thermal_slowdown", "the hardware slows down for heat"),
-    ("hwPowerBrakeSlowdown", "hw_power_brake_slowdown", "the power supply asks it to"),
-    ("displayClockSetting", "display_clock_setting", "of the clocks that a display needs"),
-    ("currentLimit", "current_limit", "a limit of electric current is reached"),
-)
 
-
-def _throttle(name: str, label: str, meaning: str) -> Metric:
+def _link_bytes(link: str, direction: str, meaning: str) -> Metric:
     return Metric(
-        f"gpu.{{i}}.throttle.{name}",
-        "1",
-        "gauge",
-        f"1 while the clocks are held down because {meaning}, else 0.",
+        f"gpu.{{i}}.{link}{direction.capitalize()}BytesTotal",
+        "By",
+        "counter",
+        meaning,
+        f'accel_link_bytes_total{{link_type="{link}",direction="{direction}"}}',
+        f'accel.link.io{{link_type="{link}",network.io.direction="{_WORDS[direction]}"}}',
         integer=True,
-        maximum=1,
-        prometheus=f'accel_throttle_active{{reason="{label}"}}',
-        otel=f'accel.throttle.active{{reason="{label}"}}',
     )
 
 
-THROTTLING = tuple(_throttle(*reason) for reason in _REASONS)
+def _link_errors(error: str, meaning: str) -> Metric:
+    return Metric(
+        f"gpu.{{i}}.nvlink{error.capitalize()}Errors",
+        "1",
+        "counter",
+        meaning,
+        f'accel_link_errors_total{{link_type="nvlink",error="{error}"}}',
+        f'accel.link.errors{{link_type="nvlink",error.type="{error}"}}',
+        integer=True,
+    )
+
+
+def _port_bytes(direction: str, meaning: str) -> Metric:
+    return Metric(
+        f"gpu.{{i}}.nvlink.{{link}}.{direction}BytesTotal",
+        "By",
+        "counter",
+        meaning,
+        f'accel_link_port_bytes_total{{link_type="nvlink",direction="{direction}",link="{{link}}"}}',
+        f'accel.link.port.io{{link_type="nvlink",network.io.direction="{_WORDS[direction]}",link="{{link}}"}}',
+        integer=True,
+    )
+
+
+NVLINK = (
+    _link_bytes("nvlink", "tx", "Bytes of payload sent over all NVLinks since the driver was loaded."),
+    _link_bytes("nvlink", "rx", "Bytes of payload received over all NVLinks since the driver was loaded."),
+    _link_errors("crc", "Checksum errors on all NVLinks."),
+    _link_errors("replay", "Transmissions over all NVLinks that had to be repeated."),
+    _link_errors("recovery", "Times that an NVLink had to be set up again after errors."),
+    Metric(
+        "gpu.{i}.nvlink.{link}.state",
+        "1",
+        "gauge",
+        "1 while the link is up, else 0.",
+        'accel_link_port_up{link_type="nvlink",link="{link}"}',
+        'accel.link.port.up{link_type="nvlink",link="{link}"}',
+        integer=True,
+        maximum=1,
+    ),
+    _port_bytes("tx", "Bytes of payload sent over the link since the driver was loaded."),
+    _port_bytes("rx", "Bytes of payload received over the link since the driver was loaded."),
+    Metric(
+        "gpu.{i}.fabricState",
+        "1",
+        "gauge",
+        "Whether the device has joined the fabric of NVLink switches: 1 not begun, 2 in progress, 3 done.",
+        "accel_fabric_state",
+        "accel.fabric.state",
+        integer=True,
+        minimum=1,
+        maximum=3,
+    ),
+)
+
+XGMI = (
+    _link_bytes("xgmi", "tx", "Bytes written to other devices over all xGMI links since the driver was loaded."),
+    _link_bytes("xgmi", "rx", "Bytes read from other devices over all xGMI links since the driver was loaded."),
+)
+
+
+def _share(name: str, prometheus: str, otel: str, meaning: str) -> Metric:
+    return Metric(f"gpu.{{i}}.{name}", "%", "gauge", meaning, prometheus, otel, maximum=100)
+
+
+def _pipe(name: str, pipe: str, meaning: str) -> Metric:
+    return _share(name, f'accel_pipe_active_ratio{{pipe="{pipe}"}}', f'accel.pipe.active{{pipe="{pipe}"}}', meaning)
+
+
+# Each between two consecutive readings. A MIG instance has the shares, which are then of its GPU instance's own parts.
+PROFILING = (
+    _share(
+        "smActive",
+        "accel_sm_active_ratio",
+        "accel.sm.active",
+        "Share of the time during which a streaming multiprocessor had work, averaged over all of them.",
+    ),
+    _share(
+        "smOccupancy",
+        "accel_sm_occupancy_ratio",
+        "accel.sm.occupancy",
+        "Resident warps in percent of the most that the multiprocessors can hold.",
+    ),
+    _share(
+        "pipeTensorActive",
+        "accel_tensor_active_ratio",
+        "accel.tensor.active",
+        "Share of the time during which any tensor pipe was active.",
+    ),
+    _pipe("pipeTensorHmmaActive", "tensor_hmma", "Share of the time during which the tensor pipe for half precision was active."),
+    _pipe("pipeFp64Active", "fp64", "Share of the time during which the double-precision pipe was active."),
+    _pipe("pipeFp32Active", "fp32", "Share of the time during which the single-precision pipe was active."),
+    _pipe("pipeFp16Active", "fp16", "Share of the time during which the half-precision pipe was active."),
+    *(
+        Metric(
+            f"gpu.{{i}}.nvlink{direction.capitalize()}Bytes",
+            "By/s",
+            "gauge",
+            f"Bytes per second {moved} over all NVLinks.",
+            f'accel_link_bytes_per_second{{link_type="nvlink",direction="{direction}"}}',
+            f'accel.link.throughput{{link_type="nvlink",network.io.direction="{_WORDS[direction]}"}}',
+        )
+        for direction, moved in (("tx", "sent"), ("rx", "received"))
+    ),
+)

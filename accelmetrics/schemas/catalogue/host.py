@@ -1,4 +1,4 @@
-"""The host: the watched process, and the processor, memory, disks and network it runs on.
+"""The machine: the watched process, and the processor, memory, disks and network it runs on; what a program says of itself.
 
 W&B's ``MB`` and ``GB`` are MiB and GiB. ``disk.….in`` and ``out`` and ``network.sent`` and ``recv`` count from the sampler's
 first reading, which itself has nothing to count from and answers ``needs_interval``.
@@ -6,242 +6,284 @@ first reading, which itself has nothing to count from and answers ``needs_interv
 
 from __future__ import annotations
 
-from accelmetrics.schemas.metric import Kind, Metric, Unit
+from accelmetrics.schemas.metric import Metric
 
-PERCENT = 0.01
-MIB = 1024.0**2
-GIB = 1024.0**3
-
-
-def _row(  # noqa: PLR0913 one row of a table
-    key: str,
-    unit: Unit,
-    meaning: str,
-    *,
-    kind: Kind = "gauge",
-    integer: bool = False,
-    maximum: float | None = None,
-    minimum: float = 0.0,
-    prometheus: str = "",
-    otel: str = "",
-    factor: float = 1.0,
-) -> Metric:
-    return Metric(
-        key,
-        unit,
-        kind,
-        meaning,
-        integer=integer,
-        maximum=maximum,
-        minimum=minimum,
-        prometheus=prometheus,
-        otel=otel,
-        factor=factor,
-    )
-
+ABSOLUTE_ZERO = -273.15
 
 PROCESS = (
-    _row(
+    Metric(
         "cpu",
         "%",
+        "gauge",
         "CPU time of the watched process over the interval, in percent of the CPUs it may use (cgroup quota, else affinity).",
+        "accel_host_process_cpu_ratio",
+        "process.cpu.utilization",
         maximum=100,
-        prometheus="accel_host_process_cpu_ratio",
-        otel="process.cpu.utilization",
-        factor=PERCENT,
     ),
-    _row(
+    Metric(
         "proc.cpu.threads",
         "1",
+        "gauge",
         "Threads of the watched process.",
+        "accel_host_process_threads",
+        "process.thread.count",
         integer=True,
-        prometheus="accel_host_process_threads",
-        otel="process.thread.count",
     ),
-    _row(
+    Metric(
         "proc.cpu.throttledPercent",
         "%",
+        "gauge",
         "Share of the cgroup's scheduling periods of the interval in which it was held back by its CPU quota.",
+        "accel_host_process_throttled_ratio",
+        "accel.process.cpu.throttled",
         maximum=100,
-        prometheus="accel_host_process_throttled_ratio",
-        otel="accel.process.cpu.throttled",
-        factor=PERCENT,
     ),
-    _row(
+    Metric(
         "proc.memory.rssMB",
         "MiBy",
+        "gauge",
         "Resident memory of the watched process; memory that its processes share is counted once for each.",
-        prometheus="accel_host_process_memory_bytes",
-        otel="process.memory.usage",
-        factor=MIB,
+        "accel_host_process_memory_bytes",
+        "process.memory.usage",
     ),
-    _row(
+    Metric(
         "proc.memory.percent",
         "%",
+        "gauge",
         "Resident memory of the watched process in percent of the cgroup's limit, else of the host's memory.",
-        prometheus="accel_host_process_memory_ratio",
-        otel="accel.process.memory.utilization",
-        factor=PERCENT,
+        "accel_host_process_memory_ratio",
+        "accel.process.memory.utilization",
     ),
-    _row(
+    Metric(
         "proc.memory.availableMB",
         "MiBy",
+        "gauge",
         "Memory that is still available to everything below the cgroup's limit, else on the host.",
-        prometheus="accel_host_memory_available_bytes",
-        otel="system.memory.linux.available",
-        factor=MIB,
+        "accel_host_memory_available_bytes",
+        "system.memory.linux.available",
     ),
-    _row(
+    Metric(
         "proc.memory.oomKills",
         "1",
+        "counter",
         "Processes of the cgroup that the kernel killed for want of memory since the first reading.",
-        kind="counter",
+        "accel_host_oom_kills_total",
+        "accel.process.memory.oom_kills",
         integer=True,
-        prometheus="accel_host_oom_kills_total",
-        otel="accel.process.memory.oom_kills",
     ),
-    _row(
+    Metric(
         "wandb.memory.rssMB",
         "MiBy",
+        "gauge",
         "Resident memory of W&B's own collector; described for documents that carry it, no backend gives it.",
-        factor=MIB,
     ),
 )
 
 PROCESSOR = (
-    _row(
+    Metric(
         "cpu.{i}.cpu_percent",
         "%",
+        "gauge",
         "Share of the interval during which this logical CPU was busy.",
+        'accel_host_cpu_ratio{cpu="{i}"}',
+        'system.cpu.utilization{cpu.logical_number="{i}"}',
         maximum=100,
-        prometheus='accel_host_cpu_ratio{cpu="{i}"}',
-        otel='system.cpu.utilization{cpu.logical_number="{i}"}',
-        factor=PERCENT,
     ),
-    _row(
+    Metric(
         "cpu.avg_temp",
         "Cel",
+        "gauge",
         "Temperature of the processor: the mean over its cores where each has a sensor, else over its packages.",
-        minimum=-273.15,
-        prometheus="accel_host_cpu_temperature_celsius",
-        otel='hw.temperature{hw.sensor_location="cpu"}',
+        "accel_host_cpu_temperature_celsius",
+        'hw.temperature{hw.sensor_location="cpu"}',
+        minimum=ABSOLUTE_ZERO,
     ),
-    _row(
+    Metric(
         "cpu.powerWatts",
         "W",
+        "gauge",
         "Power that the processor's packages drew over the interval.",
-        prometheus="accel_host_cpu_power_watts",
-        otel='hw.power{hw.type="cpu"}',
+        "accel_host_cpu_power_watts",
+        'hw.power{hw.type="cpu"}',
     ),
 )
 
 MEMORY = (
-    _row(
+    Metric(
         "memory_percent",
         "%",
+        "gauge",
         "Memory in use, in percent of the cgroup's limit, else of the host's memory.",
+        "accel_host_memory_used_ratio",
+        'system.memory.utilization{system.memory.state="used"}',
         maximum=100,
-        prometheus="accel_host_memory_used_ratio",
-        otel='system.memory.utilization{system.memory.state="used"}',
-        factor=PERCENT,
     ),
-    _row(
+    Metric(
         "swap.used_percent",
         "%",
+        "gauge",
         "Swap space in use; missing on a host without swap.",
+        "accel_host_swap_used_ratio",
+        'system.paging.utilization{system.paging.state="used"}',
         maximum=100,
-        prometheus="accel_host_swap_used_ratio",
-        otel='system.paging.utilization{system.paging.state="used"}',
-        factor=PERCENT,
     ),
 )
 
+_SINCE = "since the first reading"
+_ONCE = "what partitions and volumes move is counted once, on the disk"
 
-def _traffic(key: str, meaning: str, direction: str) -> Metric:
-    # A series for the sum: disks and their partitions stand side by side, so that adding them up counts bytes twice.
+
+def _traffic(key: str, direction: str, meaning: str) -> Metric:
+    # A series of its own for the sum: adding it up with its parts would count bytes twice.
     one = "{device}" in key
     series = 'accel_host_disk_bytes_total{device="{device}",' if one else "accel_host_disks_bytes_total{"
     otel = 'system.disk.io{system.device="{device}",' if one else "accel.disks.io{"
-    return _row(
-        key,
-        "MiBy",
-        meaning,
-        kind="counter",
-        prometheus=f'{series}direction="{direction}"}}',
-        otel=f'{otel}disk.io.direction="{direction}"}}',
-        factor=MIB,
-    )
+    return Metric(key, "MiBy", "counter", meaning, f'{series}direction="{direction}"}}', f'{otel}disk.io.direction="{direction}"}}')
 
 
 DISKS = (
-    _row(
+    Metric(
         "disk.{path}.usagePercent",
         "%",
+        "gauge",
         "Used space of the file system at this path, in percent of what users may fill.",
+        'accel_host_filesystem_used_ratio{path="{path}"}',
+        'system.filesystem.utilization{system.filesystem.mountpoint="{path}"}',
         maximum=100,
-        prometheus='accel_host_filesystem_used_ratio{path="{path}"}',
-        otel='system.filesystem.utilization{system.filesystem.mountpoint="{path}"}',
-        factor=PERCENT,
     ),
-    _row(
+    Metric(
         "disk.{path}.usageGB",
         "GiBy",
+        "gauge",
         "Used space of the file system at this path.",
-        prometheus='accel_host_filesystem_used_bytes{path="{path}"}',
-        otel='system.filesystem.usage{system.filesystem.mountpoint="{path}",system.filesystem.state="used"}',
-        factor=GIB,
+        'accel_host_filesystem_used_bytes{path="{path}"}',
+        'system.filesystem.usage{system.filesystem.mountpoint="{path}",system.filesystem.state="used"}',
     ),
-    _traffic(
-        "disk.in", "Read from all disks since the first reading; what partitions and volumes move is counted once, on the disk.", "read"
+    _traffic("disk.in", "read", f"Read from all disks {_SINCE}; {_ONCE}."),
+    _traffic("disk.out", "write", f"Written to all disks {_SINCE}; {_ONCE}."),
+    _traffic("disk.{device}.in", "read", f"Read from this disk {_SINCE}."),
+    _traffic("disk.{device}.out", "write", f"Written to this disk {_SINCE}."),
+    Metric("disk.{device}.readBps", "By/s", "gauge", "Bytes per second read from this disk over the interval."),
+    Metric("disk.{device}.writeBps", "By/s", "gauge", "Bytes per second written to this disk over the interval."),
+)
+
+NETWORK = (
+    Metric(
+        "network.sent",
+        "By",
+        "counter",
+        "Sent over all interfaces but loopback since the first reading.",
+        'accel_host_network_bytes_total{direction="tx"}',
+        'system.network.io{network.io.direction="transmit"}',
+        integer=True,
     ),
-    _traffic(
-        "disk.out", "Written to all disks since the first reading; what partitions and volumes move is counted once, on the disk.", "write"
+    Metric(
+        "network.recv",
+        "By",
+        "counter",
+        "Received over all interfaces but loopback since the first reading.",
+        'accel_host_network_bytes_total{direction="rx"}',
+        'system.network.io{network.io.direction="receive"}',
+        integer=True,
     ),
-    _traffic("disk.{device}.in", "Read from this disk since the first reading.", "read"),
-    _traffic("disk.{device}.out", "Written to this disk since the first reading.", "write"),
-    _row(
-        "disk.{device}.readBps",
-        "By/s",
-        "Bytes per second read from this disk over the interval.",
-    ),
-    _row(
-        "disk.{device}.writeBps",
-        "By/s",
-        "Bytes per second written to this disk over the interval.",
+    Metric("network.sentBps", "By/s", "gauge", "Bytes per second sent over the interval."),
+    Metric("network.recvBps", "By/s", "gauge", "Bytes per second received over the interval."),
+    Metric(
+        "network.tcpRetransmits",
+        "1",
+        "counter",
+        "TCP segments that were sent again since the first reading.",
+        "accel_host_tcp_retransmits_total",
+        "accel.network.tcp.retransmits",
+        integer=True,
     ),
 )
 
-_NETWORK = "/proc/net/dev without loopback, 0.95 s; elsewhere psutil.net_io_counters"
+# What a chip that is processor and GPU in one says of itself.
+APPLE = (
+    *(
+        row
+        for letter, cores in (("e", "efficiency"), ("p", "performance"))
+        for row in (
+            Metric(
+                f"cpu.{letter}cpu_percent",
+                "%",
+                "gauge",
+                f"Share of the {cores} cores' capacity that was used: the time they were active, weighted by their clock.",
+                f'accel_soc_cpu_ratio{{cluster="{cores}"}}',
+                f'accel.soc.cpu.utilization{{cluster="{cores}"}}',
+                maximum=100,
+            ),
+            Metric(
+                f"cpu.{letter}cpu_freq",
+                "MHz",
+                "gauge",
+                f"Clock of the {cores} cores, averaged over them.",
+                f'accel_soc_cpu_clock_hertz{{cluster="{cores}"}}',
+                f'accel.soc.cpu.frequency{{cluster="{cores}"}}',
+            ),
+        )
+    ),
+    Metric("ane.power", "W", "gauge", "Power that the Neural Engine draws.", "accel_soc_ane_power_watts", 'hw.power{hw.type="ane"}'),
+    Metric(
+        "system.powerWatts", "W", "gauge", "Power that the whole machine draws.", "accel_system_power_watts", 'hw.power{hw.type="system"}'
+    ),
+    Metric(
+        "soc.powerWatts",
+        "W",
+        "gauge",
+        "Power that the processor, the GPU and the Neural Engine draw together.",
+        "accel_soc_power_watts",
+        'hw.power{hw.type="soc"}',
+    ),
+    Metric(
+        "memory.used",
+        "By",
+        "gauge",
+        "Memory of the machine that is in use, which its GPU shares.",
+        "accel_soc_memory_used_bytes",
+        "accel.soc.memory.usage",
+        integer=True,
+    ),
+    Metric(
+        "memory.used_percent",
+        "%",
+        "gauge",
+        "Memory of the machine that is in use, in percent of what it has.",
+        "accel_soc_memory_used_ratio",
+        "accel.soc.memory.utilization",
+        maximum=100,
+    ),
+    Metric(
+        "swap.used",
+        "By",
+        "gauge",
+        "Swap space in use; missing on a machine without swap.",
+        "accel_soc_swap_used_bytes",
+        "accel.soc.swap.usage",
+        integer=True,
+    ),
+)
 
-NETWORK = (
-    _row(
-        "network.sent",
+# Given by a monitor in the watched program alone.
+PROGRAM = (
+    Metric(
+        "torch.{i}.memoryAllocatedBytes",
         "By",
-        "Sent over all interfaces but loopback since the first reading.",
-        kind="counter",
+        "gauge",
+        "Memory that the program's tensors use on gpu.{i}, as PyTorch's allocator counts it in the program itself.",
+        "accel_torch_memory_allocated_bytes",
+        'accel.torch.memory.allocated{accel.gpu="{i}"}',
         integer=True,
-        prometheus='accel_host_network_bytes_total{direction="tx"}',
-        otel='system.network.io{network.io.direction="transmit"}',
     ),
-    _row(
-        "network.recv",
+    Metric(
+        "torch.{i}.memoryReservedBytes",
         "By",
-        "Received over all interfaces but loopback since the first reading.",
-        kind="counter",
+        "gauge",
+        "Memory that PyTorch's allocator holds on gpu.{i}, used by tensors or kept for later ones; the program itself counts it.",
+        "accel_torch_memory_reserved_bytes",
+        'accel.torch.memory.reserved{accel.gpu="{i}"}',
         integer=True,
-        prometheus='accel_host_network_bytes_total{direction="rx"}',
-        otel='system.network.io{network.io.direction="receive"}',
-    ),
-    _row("network.sentBps", "By/s", "Bytes per second sent over the interval."),
-    _row("network.recvBps", "By/s", "Bytes per second received over the interval."),
-    _row(
-        "network.tcpRetransmits",
-        "1",
-        "TCP segments that were sent again since the first reading.",
-        kind="counter",
-        integer=True,
-        prometheus="accel_host_tcp_retransmits_total",
-        otel="accel.network.tcp.retransmits",
     ),
 )
 

@@ -1,15 +1,14 @@
-"""AWS Trainium and Inferentia: what ``neuron-monitor``, or the driver's sysfs counters, say.
+"""AWS Trainium and Inferentia.
 
 A device of kind ``trn`` is a NeuronCore under the tool's own number (a logical one where cores are joined). Memory on the
-host, and what is counted over all cores, belong to the machine; memory errors to a chip, ``trn.device.{i}``. Both sources
-count what programs use: with no program on a core its keys are ``not_in_use``.
+host, and what is counted over all cores, belong to the machine; memory errors to a chip, ``trn.device.{i}``. What programs use is
+counted: with no program on a core its keys are ``not_in_use``.
 """
 
 from __future__ import annotations
 
 from accelmetrics.schemas.metric import Metric
 
-PERCENT = 0.01
 CORE_MEMORY = {
     "constants": "constants (training) or weights (inference)",
     "model_code": "the executable code of models",
@@ -49,9 +48,9 @@ def _core_memory(category: str, use: str) -> Metric:
         "By",
         "gauge",
         f"Device memory that programs use on the core for {use}.",
+        f'accel_neuroncore_memory_used_bytes{{category="{category}"}}',
+        f'accel.neuroncore.memory.usage{{category="{category}"}}',
         integer=True,
-        prometheus=f'accel_neuroncore_memory_used_bytes{{category="{category}"}}',
-        otel=f'accel.neuroncore.memory.usage{{category="{category}"}}',
     )
 
 
@@ -61,23 +60,17 @@ def _host_memory(category: str, use: str) -> Metric:
         "By",
         "gauge",
         f"Host memory that programs with NeuronCores use for {use}.",
+        f'accel_neuron_host_memory_used_bytes{{category="{category}"}}',
+        f'accel.neuron.host.memory.usage{{category="{category}"}}',
         (f"trn.host_total_memory_usage.{category}",),
         integer=True,
-        prometheus=f'accel_neuron_host_memory_used_bytes{{category="{category}"}}',
-        otel=f'accel.neuron.host.memory.usage{{category="{category}"}}',
     )
 
 
-def _whole(key: str, unit: str, meaning: str, prometheus: str) -> Metric:
-    return Metric(
-        f"trn.{key}",
-        "By" if unit == "By" else "1",
-        "gauge",
-        meaning,
-        integer=True,
-        prometheus=prometheus,
-        otel="accel.neuron." + prometheus.removeprefix("accel_neuron_").removesuffix("_bytes").replace("_", "."),
-    )
+def _whole(key: str, meaning: str, prometheus: str) -> Metric:
+    of_bytes = prometheus.endswith("_bytes")
+    otel = prometheus.removeprefix("accel_neuron_").removesuffix("_bytes").replace("_", ".")
+    return Metric(f"trn.{key}", "By" if of_bytes else "1", "gauge", meaning, prometheus, f"accel.neuron.{otel}", integer=True)
 
 
 def _ecc(counter: str, meaning: str) -> Metric:
@@ -87,9 +80,9 @@ def _ecc(counter: str, meaning: str) -> Metric:
         "1",
         "counter",
         meaning,
+        f'accel_neuron_ecc_errors_total{{device="{{i}}",memory="{memory}",severity="{severity}"}}',
+        f'accel.neuron.ecc.errors{{device="{{i}}",memory="{memory}",severity="{severity}"}}',
         integer=True,
-        prometheus=f'accel_neuron_ecc_errors_total{{device="{{i}}",memory="{memory}",severity="{severity}"}}',
-        otel=f'accel.neuron.ecc.errors{{device="{{i}}",memory="{memory}",severity="{severity}"}}',
     )
 
 
@@ -100,20 +93,21 @@ def _execution(group: str, name: str, meaning: str) -> Metric:
         "1",
         "gauge",
         meaning,
+        f'accel_neuron_recent_{series}{{outcome="{name}"}}',
+        f'accel.neuron.recent.{series}{{outcome="{name}"}}',
         integer=True,
-        prometheus=f'accel_neuron_recent_{series}{{outcome="{name}"}}',
-        otel=f'accel.neuron.recent.{series}{{outcome="{name}"}}',
     )
 
 
 def _latency(clock: str, how: str, percentile: str) -> Metric:
+    labels = f'{{clock="{clock.partition("_")[0]}",percentile="{percentile}"}}'
     return Metric(
         f"trn.{clock}.{percentile}",
         "s",
         "gauge",
         f"Time an execution took in the tool's last period, {how}: the {percentile[1:]}th percentile of the slowest program.",
-        prometheus=f'accel_neuron_latency_seconds{{clock="{clock.partition("_")[0]}",percentile="{percentile}"}}',
-        otel=f'accel.neuron.latency{{clock="{clock.partition("_")[0]}",percentile="{percentile}"}}',
+        f"accel_neuron_latency_seconds{labels}",
+        f"accel.neuron.latency{labels}",
     )
 
 
@@ -123,63 +117,32 @@ CORES = (
         "%",
         "gauge",
         "Share of the time during which the NeuronCore was executing, over the programs that use it.",
+        "accel_neuroncore_utilization_ratio",
+        "accel.neuroncore.utilization",
         maximum=100,
-        prometheus="accel_neuroncore_utilization_ratio",
-        otel="accel.neuroncore.utilization",
-        factor=PERCENT,
     ),
     Metric(
         "trn.{i}.flops",
         "1",
         "gauge",
         "Floating-point operations per second that programs performed on the NeuronCore.",
-        prometheus="accel_neuroncore_flops",
-        otel="accel.neuroncore.flops",
+        "accel_neuroncore_flops",
+        "accel.neuroncore.flops",
     ),
     *(_core_memory(category, use) for category, use in CORE_MEMORY.items()),
 )
 
 MEMORY = (
-    _whole(
-        "host_total_memory_usage",
-        "By",
-        "Host memory that programs with NeuronCores use.",
-        "accel_neuron_host_memory_bytes",
-    ),
-    _whole(
-        "neuron_device_total_memory_usage",
-        "By",
-        "Device memory that programs use, over all chips.",
-        "accel_neuron_device_memory_bytes",
-    ),
+    _whole("host_total_memory_usage", "Host memory that programs with NeuronCores use.", "accel_neuron_host_memory_bytes"),
+    _whole("neuron_device_total_memory_usage", "Device memory that programs use, over all chips.", "accel_neuron_device_memory_bytes"),
     *(_host_memory(category, use) for category, use in HOST_MEMORY.items()),
 )
 
 MACHINE = (
-    _whole(
-        "neuron_device_count",
-        "1",
-        "Chips that the driver sees.",
-        "accel_neuron_devices",
-    ),
-    _whole(
-        "neuroncore_per_device_count",
-        "1",
-        "NeuronCores of each chip.",
-        "accel_neuron_cores_per_device",
-    ),
-    _whole(
-        "neuron_device_memory_size",
-        "By",
-        "Memory of each chip.",
-        "accel_neuron_device_memory_size_bytes",
-    ),
-    _whole(
-        "neuron_runtime_count",
-        "1",
-        "Programs that use NeuronCores.",
-        "accel_neuron_runtimes",
-    ),
+    _whole("neuron_device_count", "Chips that the driver sees.", "accel_neuron_devices"),
+    _whole("neuroncore_per_device_count", "NeuronCores of each chip.", "accel_neuron_cores_per_device"),
+    _whole("neuron_device_memory_size", "Memory of each chip.", "accel_neuron_device_memory_size_bytes"),
+    _whole("neuron_runtime_count", "Programs that use NeuronCores.", "accel_neuron_runtimes"),
     *(_ecc(counter, meaning) for counter, meaning in ECC.items()),
 )
 

@@ -10,9 +10,6 @@ from typing import NamedTuple
 
 from accelmetrics.schemas.metric import Metric, Unit
 
-PERCENT = 0.01
-SECONDS_PER_MICROSECOND = 1e-6
-BYTES_PER_MEGABIT = 125_000
 WORST_SCORE = 10
 
 STATISTICS = {
@@ -38,7 +35,6 @@ class Family(NamedTuple):
         operation: A label that tells families of one Prometheus name apart, if any.
         unit: The unit of the values.
         suffix: How the unit stands at the end of the keys.
-        factor: From there to the base unit.
         labelled: Whether the keys name an instance: a size of buffers, a core.
     """
 
@@ -50,7 +46,6 @@ class Family(NamedTuple):
     operation: str = ""
     unit: Unit = "us"
     suffix: str = "Us"
-    factor: float = SECONDS_PER_MICROSECOND
     labelled: bool = True
 
     def name(self, statistic: str, label: str = "{label}") -> str:
@@ -125,7 +120,6 @@ NETWORK_FAMILIES = (
         "accel_network_delivery_bytes_per_second",
         unit="Mbit/s",
         suffix="Mbps",
-        factor=BYTES_PER_MEGABIT,
         labelled=False,
     ),
 )
@@ -157,10 +151,8 @@ def _row(family: Family, statistic: str, words: str) -> Metric:
         family.unit,
         "gauge",
         f"{words} of {family.subject}.",
-        conditional=family.labelled,
-        prometheus=f"{family.series}{{{_written(given)}}}",
-        otel=f"{_otel_name(family)}{{{_written({f'accel.{name}': value for name, value in given.items()})}}}",
-        factor=family.factor,
+        f"{family.series}{{{_written(given)}}}",
+        f"{_otel_name(family)}{{{_written({f'accel.{name}': value for name, value in given.items()})}}}",
     )
 
 
@@ -179,89 +171,87 @@ ACTIVITY = (
         "%",
         "gauge",
         "Share of the time during which the device was computing; TPU v2 and v3 say it of a chip, and both its devices have that value.",
+        'accel_utilization_ratio{engine="compute"}',
+        'accel.utilization{accel.engine="compute"}',
         maximum=100,
-        prometheus='accel_utilization_ratio{engine="compute"}',
-        otel='accel.utilization{accel.engine="compute"}',
-        factor=PERCENT,
     ),
     Metric(
         "tpu.{i}.tensorcoreUtilization",
         "%",
         "gauge",
         "Share of the TensorCore's capacity that was used.",
+        'accel_utilization_ratio{engine="tensorcore"}',
+        'accel.utilization{accel.engine="tensorcore"}',
         maximum=100,
-        prometheus='accel_utilization_ratio{engine="tensorcore"}',
-        otel='accel.utilization{accel.engine="tensorcore"}',
-        factor=PERCENT,
     ),
     Metric(
         "tpu.{i}.tensorcoreIdleDuration",
         "s",
         "gauge",
         "For how long the TensorCore has been idle.",
-        prometheus="accel_idle_seconds",
-        otel="accel.idle.duration",
+        "accel_idle_seconds",
+        "accel.idle.duration",
     ),
 )
+
 MEMORY = (
     Metric(
         "tpu.{i}.hbmCapacityTotal",
         "By",
         "gauge",
         "Memory of the device that programs can use.",
+        "accel_memory_total_bytes",
+        "accel.memory.limit",
         integer=True,
-        prometheus="accel_memory_total_bytes",
-        otel="accel.memory.limit",
     ),
     Metric(
         "tpu.{i}.hbmCapacityUsage",
         "By",
         "gauge",
         "Memory of the device that is in use.",
-        ("tpu.{i}.memoryUsageBytes",),
+        "accel_memory_used_bytes",
+        "accel.memory.usage",
+        aliases=("tpu.{i}.memoryUsageBytes",),
         integer=True,
-        prometheus="accel_memory_used_bytes",
-        otel="accel.memory.usage",
     ),
     Metric(
         "tpu.{i}.hbmMemoryUsage",
         "%",
         "gauge",
         "Share of the device's memory that is in use.",
-        ("tpu.{i}.memoryUsage",),
-        maximum=100,
         otel="accel.memory.utilization",
-        factor=PERCENT,
+        aliases=("tpu.{i}.memoryUsage",),
+        maximum=100,
     ),
     Metric(
         "tpu.{i}.runtimeHbmUtilization",
         "%",
         "gauge",
         "Share of the memory's bandwidth that was used, as the runtime reckons it.",
+        "accel_memory_bandwidth_ratio",
+        "accel.memory.bandwidth.utilization",
         maximum=100,
-        prometheus="accel_memory_bandwidth_ratio",
-        otel="accel.memory.bandwidth.utilization",
-        factor=PERCENT,
     ),
 )
+
 HEALTH = (
     Metric(
         "tpu.{i}.iciLinkHealth",
         "1",
         "gauge",
         "Score of the worst of the device's links to other chips, from 0 (sound) to 10 (unusable).",
-        maximum=WORST_SCORE,
-        prometheus="accel_link_health_score",
-        otel="accel.link.health",
+        "accel_link_health_score",
+        "accel.link.health",
+        maximum=10,
     ),
     Metric(
         "tpu.{i}.throttleScore",
         "1",
         "gauge",
         "How much the device is throttled, from 0 (not at all) to 10.",
-        maximum=WORST_SCORE,
-        prometheus="accel_throttle_score",
-        otel="accel.throttle.score",
+        "accel_throttle_score",
+        "accel.throttle.score",
+        maximum=10,
     ),
 )
 TRANSFERS = tuple(row for family in TRANSFER_FAMILIES for row in _rows(family))
@@ -273,8 +263,7 @@ PROGRAMS = (
         "1",
         "gauge",
         "Compiled programs that wait to be executed on a core.",
-        conditional=True,
-        prometheus='accel_program_queue_length{label="{label}"}',
-        otel='accel.program.queue.length{accel.label="{label}"}',
+        'accel_program_queue_length{label="{label}"}',
+        'accel.program.queue.length{accel.label="{label}"}',
     ),
 )

@@ -1,0 +1,383 @@
+"""What devices of every kind and vendor can say, one row each, and what the watched process uses of one.
+
+A row means the same on a ``gpu``, an ``npu`` and an ``hpu``. What one kind alone has stands in that kind's file: so does what W&B calls
+``gpu`` and every other kind of device ``utilization``.
+"""
+
+from __future__ import annotations
+
+from accelmetrics.schemas.metric import Metric, Unit
+
+ABSOLUTE_ZERO = -273.15
+
+ACTIVITY = (
+    Metric(
+        "{kind}.{i}.utilization",
+        "%",
+        "gauge",
+        "Share of the time during which the device computed.",
+        'accel_utilization_ratio{engine="compute"}',
+        'accel.utilization{accel.engine="compute"}',
+        maximum=100,
+    ),
+    Metric(
+        "{kind}.{i}.memory",
+        "%",
+        "gauge",
+        "Share of the time during which the memory controller was busy; says nothing about how full the memory is.",
+        "accel_memory_bandwidth_ratio",
+        "accel.memory.bandwidth.utilization",
+        maximum=100,
+    ),
+    Metric(
+        "{kind}.{i}.dramActive",
+        "%",
+        "gauge",
+        "Memory bandwidth used, in percent of the peak.",
+        "accel_dram_active_ratio",
+        "accel.dram.active",
+        maximum=100,
+    ),
+    *(
+        Metric(
+            f"{{kind}}.{{i}}.{engine}Utilization",
+            "%",
+            "gauge",
+            f"Share of the time during which the video {engine} was busy.",
+            f'accel_utilization_ratio{{engine="{engine}"}}',
+            f'hw.gpu.utilization{{hw.gpu.task="{engine}"}}',
+            maximum=100,
+        )
+        for engine in ("encoder", "decoder")
+    ),
+)
+
+MEMORY = (
+    Metric(
+        "{kind}.{i}.memoryAllocated",
+        "%",
+        "gauge",
+        "Share of the device's memory that is allocated.",
+        otel="hw.gpu.memory.utilization",
+        maximum=100,
+    ),
+    Metric(
+        "{kind}.{i}.memoryAllocatedBytes",
+        "By",
+        "gauge",
+        "Memory that is allocated on the device, without the driver's own reserve.",
+        "accel_memory_used_bytes",
+        "hw.gpu.memory.usage",
+        integer=True,
+    ),
+    Metric(
+        "{kind}.{i}.memoryTotalBytes",
+        "By",
+        "gauge",
+        "Memory that the device has.",
+        "accel_memory_total_bytes",
+        "hw.gpu.memory.limit",
+        integer=True,
+    ),
+    Metric(
+        "{kind}.{i}.memoryFreeBytes",
+        "By",
+        "gauge",
+        "Memory that can still be allocated: total less what is used and what the driver reserves.",
+        "accel_memory_free_bytes",
+        "accel.memory.free",
+        integer=True,
+    ),
+    Metric(
+        "{kind}.{i}.bar1UsedBytes",
+        "By",
+        "gauge",
+        "Used part of the window through which the processor and other devices reach the device's memory.",
+        "accel_bar1_used_bytes",
+        "accel.bar1.used",
+        integer=True,
+    ),
+)
+
+
+def _sensor(name: str, sensor: str, meaning: str) -> Metric:
+    return Metric(
+        f"{{kind}}.{{i}}.{name}",
+        "Cel",
+        "gauge",
+        meaning,
+        f'accel_temperature_celsius{{sensor="{sensor}"}}',
+        f'hw.temperature{{hw.sensor_location="{sensor}"}}',
+        minimum=ABSOLUTE_ZERO,
+    )
+
+
+def _limit(limit: str, otel: str, meaning: str) -> Metric:
+    return Metric(
+        f"{{kind}}.{{i}}.tempLimit.{limit}",
+        "Cel",
+        "gauge",
+        meaning,
+        f'accel_temperature_limit_celsius{{limit="{limit}"}}',
+        f'hw.temperature.limit{{hw.sensor_location="core",hw.limit_type="{otel}"}}',
+        minimum=ABSOLUTE_ZERO,
+    )
+
+
+TEMPERATURE = (
+    _sensor("temp", "core", "Temperature of the chip's core."),
+    _sensor("memoryTemp", "memory", "Temperature of the device's memory."),
+    _sensor("hotspotTemp", "hotspot", "Temperature of the hottest point of the chip."),
+    _limit("slowdown", "throttled", "Core temperature at which the device starts to slow itself down."),
+    _limit("shutdown", "high.critical", "Core temperature at which the device switches itself off."),
+    Metric(
+        "{kind}.{i}.fanSpeed",
+        "%",
+        "gauge",
+        "Intended speed of the first fan, in percent of its nominal maximum, which it may exceed.",
+        "accel_fan_ratio",
+        'hw.fan.speed_ratio{hw.sensor_location="{kind}"}',
+    ),
+)
+
+POWER = (
+    Metric(
+        "{kind}.{i}.powerWatts",
+        "W",
+        "gauge",
+        "Power that the board draws, as the vendor's own tool prints it.",
+        "accel_power_watts",
+        'hw.power{hw.type="{kind}"}',
+    ),
+    Metric(
+        "{kind}.{i}.enforcedPowerLimitWatts",
+        "W",
+        "gauge",
+        "Power limit in force: the lowest of all limits that are set.",
+        "accel_power_limit_watts",
+        "accel.power.limit",
+    ),
+    Metric(
+        "{kind}.{i}.powerPercent",
+        "%",
+        "gauge",
+        "Power drawn in percent of the limit in force; short peaks exceed 100.",
+        otel="accel.power.utilization",
+    ),
+    Metric(
+        "{kind}.{i}.energyJoules",
+        "J",
+        "counter",
+        "Energy used since the driver was loaded.",
+        "accel_energy_joules_total",
+        'hw.energy{hw.type="{kind}"}',
+    ),
+)
+
+
+def _clock(name: str, domain: str, meaning: str, highest: bool = False) -> Metric:
+    return Metric(
+        f"{{kind}}.{{i}}.{name}",
+        "MHz",
+        "gauge",
+        meaning,
+        f'accel_clock{"_max" if highest else ""}_hertz{{domain="{domain}"}}',
+        f'accel.clock.{"limit" if highest else "frequency"}{{domain="{domain}"}}',
+        integer=True,
+    )
+
+
+CLOCKS = (
+    _clock("smClock", "sm", "Clock of the compute units."),
+    _clock("memoryClock", "memory", "Clock of the memory."),
+    _clock("graphicsClock", "graphics", "Clock of the graphics units."),
+    _clock("maxSmClock", "sm", "Highest clock that the compute units can run at.", highest=True),
+    _clock("maxMemoryClock", "memory", "Highest clock that the memory can run at.", highest=True),
+    Metric(
+        "{kind}.{i}.performanceState",
+        "1",
+        "gauge",
+        "Performance state, from 0 (fastest) to 15 (slowest).",
+        "accel_performance_state",
+        "accel.performance.state",
+        integer=True,
+        maximum=15,
+    ),
+)
+
+_THROTTLE_REASONS = {
+    "gpuIdle": "nothing runs",
+    "applicationsClocksSetting": "of the application clocks that are set",
+    "swPowerCap": "the power limit is reached",
+    "hwSlowdown": "the hardware slows down for heat, a power brake or a fast trigger",
+    "syncBoost": "another device of its boost group is slower",
+    "swThermalSlowdown": "the driver keeps the temperature below its limit",
+    "hwThermalSlowdown": "the hardware slows down for heat",
+    "hwPowerBrakeSlowdown": "the power supply asks it to",
+    "displayClockSetting": "of the clocks that a display needs",
+    "currentLimit": "a limit of electric current is reached",
+}
+
+
+def _throttle(name: str, meaning: str) -> Metric:
+    label = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+    return Metric(
+        f"{{kind}}.{{i}}.throttle.{name}",
+        "1",
+        "gauge",
+        f"1 while the clocks are held down because {meaning}, else 0.",
+        f'accel_throttle_active{{reason="{label}"}}',
+        f'accel.throttle.active{{reason="{label}"}}',
+        integer=True,
+        maximum=1,
+    )
+
+
+THROTTLING = tuple(_throttle(name, meaning) for name, meaning in _THROTTLE_REASONS.items())
+
+
+def _errors(name: str, severity: str, scope: str, meaning: str, aliases: tuple[str, ...] = ()) -> Metric:
+    return Metric(
+        f"{{kind}}.{{i}}.{name}",
+        "1",
+        "counter",
+        meaning,
+        f'accel_ecc_errors_total{{severity="{severity}",scope="{scope}"}}',
+        f'hw.errors{{hw.type="{{kind}}",error.type="{severity}",scope="{scope}"}}',
+        aliases,
+        integer=True,
+    )
+
+
+def _remapped(severity: str) -> Metric:
+    return Metric(
+        f"{{kind}}.{{i}}.remappedRows{severity.capitalize()}",
+        "1",
+        "counter",
+        f"Memory rows that were replaced by spare ones after {severity} errors.",
+        f'accel_remapped_rows_total{{severity="{severity}"}}',
+        f'accel.memory.remapped_rows{{severity="{severity}"}}',
+        integer=True,
+    )
+
+
+ERRORS = (
+    _errors("correctedMemoryErrors", "corrected", "volatile", "Memory errors that were corrected since the driver was loaded."),
+    _errors(
+        "uncorrectedMemoryErrors",
+        "uncorrected",
+        "volatile",
+        "Memory errors that could not be corrected since the driver was loaded.",
+        ("{kind}.{i}.unCorrectedMemoryErrors",),
+    ),
+    _errors("correctedMemoryErrorsAggregate", "corrected", "aggregate", "Memory errors that were corrected over the life of the device."),
+    _errors(
+        "uncorrectedMemoryErrorsAggregate",
+        "uncorrected",
+        "aggregate",
+        "Memory errors that could not be corrected over the life of the device.",
+    ),
+    _remapped("corrected"),
+    _remapped("uncorrected"),
+)
+
+
+def _pcie_link(name: str, series: str, otel: str, meaning: str, maximum: float | None = None) -> Metric:
+    return Metric(
+        f"{{kind}}.{{i}}.{name}",
+        "1",
+        "gauge",
+        meaning,
+        f"accel_pcie_link_{series}",
+        f"accel.pcie.link.{otel}",
+        integer=True,
+        minimum=1,
+        maximum=maximum,
+    )
+
+
+PCIE = (
+    _pcie_link("pcieLinkGen", "generation", "generation", "PCIe generation that the link runs at now; it falls while the device is idle."),
+    _pcie_link("pcieLinkWidth", "width", "width", "PCIe lanes that the link uses now.", 32),
+    _pcie_link("maxPcieLinkGen", "max_generation", "generation.limit", "Highest PCIe generation that this device can reach in this slot."),
+    _pcie_link("maxPcieLinkWidth", "max_width", "width.limit", "Most PCIe lanes that this device can use in this slot.", 32),
+    Metric(
+        "{kind}.{i}.pcieLinkSpeed",
+        "By/s",
+        "gauge",
+        "Speed of the PCIe link; W&B's collector has the key and leaves it switched off, and no backend gives it.",
+        "accel_pcie_link_bytes_per_second",
+        "accel.pcie.link.speed",
+        integer=True,
+    ),
+    Metric(
+        "{kind}.{i}.pcieReplays",
+        "1",
+        "counter",
+        "PCIe packets that had to be sent again.",
+        "accel_pcie_replays_total",
+        "accel.pcie.replays",
+        integer=True,
+    ),
+    *(
+        Metric(
+            f"{{kind}}.{{i}}.pcie{direction.capitalize()}BytesTotal",
+            "By",
+            "counter",
+            f"Bytes {moved} over PCIe since the driver was loaded.",
+            f'accel_pcie_bytes_total{{direction="{direction}"}}',
+            f'hw.gpu.io{{network.io.direction="{word}"}}',
+            integer=True,
+        )
+        for direction, word, moved in (("tx", "transmit", "sent"), ("rx", "receive", "received"))
+    ),
+    *(
+        Metric(
+            f"{{kind}}.{{i}}.pcie{direction.capitalize()}Bytes",
+            "By/s",
+            "gauge",
+            f"Bytes per second {moved} over PCIe.",
+            f'accel_pcie_bytes_per_second{{direction="{direction}"}}',
+            f'accel.pcie.throughput{{network.io.direction="{word}"}}',
+        )
+        for direction, word, moved in (("tx", "transmit", "sent"), ("rx", "receive", "received"))
+    ),
+)
+
+
+def _process(name: str, unit: Unit, meaning: str, *, integer: bool = False, maximum: float | None = None) -> Metric:
+    return Metric(f"{{kind}}.process.{{i}}.{name}", unit, "gauge", meaning, integer=integer, maximum=maximum)
+
+
+def _board(name: str, unit: Unit, minimum: float = 0.0) -> Metric:
+    meaning = f"The board's `{name}`, while the watched process uses the device."
+    return Metric(f"{{kind}}.process.{{i}}.{name}", unit, "gauge", meaning, minimum=minimum)
+
+
+# Only for devices that the watched process, or a descendant of it that is watched too, uses. Memory and utilisation are summed over
+# them; the others repeat the board's values, as W&B's charts expect. Prometheus and OpenTelemetry have no series for these.
+PROCESS = (
+    _process(
+        "utilization",
+        "%",
+        "Share of the time during which the device computed for the watched process and its descendants.",
+        maximum=100,
+    ),
+    _process(
+        "memory",
+        "%",
+        "Share of the time during which the watched process and its descendants kept the memory controller busy.",
+        maximum=100,
+    ),
+    _process(
+        "memoryAllocated",
+        "%",
+        "Share of the device's memory that the watched process and its descendants hold.",
+        maximum=100,
+    ),
+    _process("memoryAllocatedBytes", "By", "Device memory that the watched process and its descendants hold.", integer=True),
+    _board("temp", "Cel", ABSOLUTE_ZERO),
+    _board("powerWatts", "W"),
+    _board("enforcedPowerLimitWatts", "W"),
+    _board("powerPercent", "%"),
+)
