@@ -1,4 +1,4 @@
-"""A device of any kind reaches every dialect: what kinds without rows of their own give is what GPUs give."""
+"""A device of any kind reaches every dialect: what every kind may have means the same on each."""
 
 import pytest
 
@@ -42,4 +42,4 @@ def test_utilisation_has_the_series_that_gpus_have(kind: str) -> None:
 def test_the_typed_view_has_them_too() -> None:
     (device,) = taken("dpu").snapshot.devices
     view = device.metrics
-    assert (view.power_watts, view.gpu, view.memory_total_bytes) == (100, 5, 1000)
+    assert (view.power_watts, view.utilization, view.memory_total_bytes) == (100, 5, 1000)
