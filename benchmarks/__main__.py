@@ -1,4 +1,7 @@
-"""`python -m benchmarks [--quick] [--write]`: every number of the design that is about speed, and its peers'."""
+"""`python -m benchmarks [--quick] [--write]`: what readings, monitors and exporters cost, against controls and peers.
+
+Exit status 1 when something could not be measured. Whether a number reaches its target stands in the table.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from benchmarks import peers, readings, starting, steady, table
+from benchmarks import reading, rows, running, starting
 from benchmarks.environments import EnvironmentUnavailable
 from benchmarks.rows import FULL, QUICK, Row, Scale
 from tests.simulators.nvml import SimulatorUnavailable
@@ -15,46 +18,49 @@ from tests.simulators.nvml import SimulatorUnavailable
 Measure = Callable[[Scale], Iterator[Row]]
 
 MEASURES: dict[str, Measure] = {
-    "bare": readings.against_bare,
-    "busy": readings.beside_busy_thread,
-    "cpu": steady.cpu_per_tick,
-    "calls": readings.calls,
+    "bare": reading.against_bare,
+    "functions": reading.functions,
+    "growth": reading.growth,
+    "busy": reading.beside_busy_thread,
+    "calls": reading.calls,
+    "cpu": running.cpu_per_tick,
+    "windows": running.windows,
+    "ranks": running.ranks,
+    "exporters": running.exporters,
     "start": starting.starting,
-    "memory": steady.memory,
-    "peers": peers.peers,
+    "memory": running.memory,
+    "peers": reading.peers,
 }
 
 
 def main() -> int:
-    """Measures and prints. Exit status 1 when a number is not reached or could not be taken."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="measure less of everything, for a first impression")
-    parser.add_argument("--write", action="store_true", help=f"write the table to {table.README.name}; needs all measurements")
+    parser.add_argument("--write", action="store_true", help=f"write the table to {rows.README.name}; needs all measurements")
     parser.add_argument("--only", choices=MEASURES, nargs="+", default=list(MEASURES), help="take these measurements alone")
     chosen = parser.parse_args()
     if chosen.write and len(chosen.only) < len(MEASURES):
         parser.error("--write needs all measurements: leave --only out")
-    rows, failures = measure(chosen.only, QUICK if chosen.quick else FULL)
-    informative = [row for row in rows if not row.verdict]
-    ordered = [row for row in rows if row.verdict] + informative
-    sys.stdout.write("\n".join([*table.machine(), "", *table.lines(ordered), *failures, ""]))
+    measured, failures = measure(chosen.only, QUICK if chosen.quick else FULL)
+    sys.stdout.write("\n".join([*rows.table(measured), *failures, ""]))
     if chosen.write and not failures:
-        table.write(ordered)
-    return int(bool(failures) or any("missed" in row.verdict for row in rows))
+        rows.write(measured)
+    return int(bool(failures))
 
 
 def measure(names: list[str], scale: Scale) -> tuple[list[Row], list[str]]:
     """The rows, and in words what could not be measured."""
-    rows: list[Row] = []
+    measured: list[Row] = []
     failures: list[str] = []
     for name in names:
         started = time.perf_counter()
         try:
-            rows += MEASURES[name](scale)
+            measured += MEASURES[name](scale)
         except (EnvironmentUnavailable, SimulatorUnavailable) as error:
             failures.append(f"{name}: not measured: {error}")
         sys.stderr.write(f"{name}: {time.perf_counter() - started:.0f} s\n")
-    return rows, failures
+    return measured, failures
 
 
 if __name__ == "__main__":

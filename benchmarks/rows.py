@@ -1,8 +1,17 @@
-"""What a row of the table is, and how it is judged."""
+"""What a row of the table is, how it is judged, how much is measured, and the table's place in `benchmarks/README.md`."""
 
 from __future__ import annotations
 
+import datetime
+import os
+import platform
+from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
+
+README = Path(__file__).with_name("README.md")
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+HEAD = ("what", "measured", "reach", "stretch", "verdict", "in numbers")
 
 
 class Row(NamedTuple):
@@ -13,7 +22,7 @@ class Row(NamedTuple):
         measured: The number.
         unit: What stands behind it: `×`, ` ms`.
         reach: What it has to be at most; None for a row that only informs.
-        stretch: What it would ideally be at most.
+        stretch: What it would ideally be at most; None where `reach` is all there is.
         note: The absolute numbers behind it.
     """
 
@@ -27,11 +36,17 @@ class Row(NamedTuple):
     @property
     def verdict(self) -> str:
         """How the number stands to its targets."""
-        if self.reach is None or self.stretch is None:
+        if self.reach is None:
             return ""
-        if self.measured <= self.stretch:
-            return "stretch"
-        return "reached" if self.measured <= self.reach else "**missed**"
+        if self.measured > self.reach:
+            return "**missed**"
+        return "stretch" if self.stretch is not None and self.measured <= self.stretch else "reached"
+
+    @property
+    def line(self) -> str:
+        """The row in Markdown."""
+        targets = [f"≤ {cell(number, self.unit)}" if number is not None else "" for number in (self.reach, self.stretch)]
+        return _line([self.what, cell(self.measured, self.unit), *targets, self.verdict, self.note])
 
 
 class Scale(NamedTuple):
@@ -48,7 +63,10 @@ class Scale(NamedTuple):
         starts: How often a program is started.
         ticks: Ticks of a monitor between the two looks at resident memory, the first after a hundredth of them.
         history: Readings in a history that is weighed.
+        records: Records that an exporter is given per turn.
         peers: Samples taken with another tool.
+        many: Simulated GPUs of a large machine.
+        ranks: Processes of one node that monitor it.
     """
 
     gpus: int = 8
@@ -61,17 +79,44 @@ class Scale(NamedTuple):
     starts: int = 25
     ticks: int = 100_000
     history: int = 3600
+    records: int = 20
     peers: int = 20
+    many: int = 64
+    ranks: int = 8
 
 
 FULL = Scale()
-QUICK = Scale(gpus=8, processes=2, readings=50, turns=4, busy=30, seconds=4.0, rounds=1, starts=7, ticks=20_000, peers=5)
-SMOKE = Scale(gpus=2, processes=1, readings=5, turns=1, busy=3, seconds=0.5, rounds=1, starts=1, ticks=1000, history=100, peers=1)
+QUICK = Scale(processes=2, readings=50, turns=4, busy=30, seconds=4.0, rounds=1, starts=7, ticks=20_000, records=5, peers=5)
+SMOKE = Scale(2, 1, 5, 1, busy=3, seconds=0.5, rounds=1, starts=1, ticks=1000, history=100, records=1, peers=1, many=4, ranks=2)
 
 
-def cell(number: float | None, unit: str) -> str:
+def cell(number: float, unit: str) -> str:
     """A number with so many digits as say something."""
-    if number is None:
-        return ""
     digits = 0 if number == int(number) and unit != "×" else 2 if abs(number) < 10 else 1
     return f"{number:.{digits}f}{unit}"
+
+
+def seconds(number: float) -> str:
+    """A time in the unit in which it is short to write."""
+    return f"{number * 1e6:.0f} µs" if number < 1e-3 else f"{number * 1e3:.1f} ms"
+
+
+def table(rows: Iterable[Row]) -> list[str]:
+    """When and on what it was measured, and the rows in Markdown: those with targets first."""
+    today = datetime.datetime.now(datetime.timezone.utc).date()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    system = f"{platform.system()} {platform.machine()}, {cores} cores, Python {platform.python_version()}"
+    simulated = "**The devices are simulated**: H100s of `tests/simulators/nvml`, no real driver."
+    ordered = sorted(rows, key=lambda row: not row.verdict)
+    return [f"Measured on {today} on {system}. {simulated}", "", _line(HEAD), _line(["---"] * len(HEAD)), *(row.line for row in ordered)]
+
+
+def write(rows: Iterable[Row]) -> None:
+    """Put the table between the marks of the page."""
+    before, rest = README.read_text().split(BEGIN)
+    _, after = rest.split(END)
+    README.write_text(before + "\n".join([BEGIN, "", *table(rows), "", END]) + after)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -12,29 +12,28 @@ import time
 
 from accelmetrics import Sampler
 from accelmetrics.backends.nvidia import NvidiaBackend
-from benchmarks.workers.stepping import SteppingClock
+from accelmetrics.testing import FakeClock
 
 
 def main() -> None:
-    """Reads and reads."""
+    """Read and read."""
     interval, warm_up, count = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    clock = SteppingClock()
+    clock = FakeClock()
     with Sampler(backends=[NvidiaBackend(clock)], clock=clock) as sampler:
-        for _ in range(warm_up):
-            _step(sampler, clock, interval)
+
+        def read(times: int) -> None:
+            for _ in range(times):
+                clock.advance(interval)
+                time.sleep(0.0002)  # NVML, simulated or not, wants two GPM samples to differ in time
+                sampler.sample()
+
+        read(warm_up)
         sys.stdout.write("{}\n")
         sys.stdout.flush()
         sys.stdin.readline()
-        for _ in range(count):
-            _step(sampler, clock, interval)
+        read(count)
         keys = len(sampler.sample().metrics)
     sys.stdout.write(json.dumps({"readings": count, "keys": keys}) + "\n")
-
-
-def _step(sampler: Sampler, clock: SteppingClock, interval: float) -> None:
-    clock.now += interval
-    time.sleep(0.0002)  # NVML, simulated or not, wants two GPM samples to differ in time
-    sampler.sample()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""How long one reading takes: `Sampler.sample()` and the bare loop by turns, in one process.
+"""How long one reading takes: ours and the bare loop by turns, in one process.
 
-Arguments: how many readings per turn, how many turns, by how many seconds the sampler's clock goes forward at each reading (0: it
-has the system's), and where the threads run: "free", "together" on one core, or "apart" on two.
+Arguments: "sampler" for `Sampler.sample()` or "monitor" for a Monitor's own readings; how many readings per turn, how many turns,
+by how many seconds the sampler's clock goes forward at each reading (0: it has the system's), and where the threads run: "free",
+"together" on one core, or "apart" on two.
 """
 
 from __future__ import annotations
@@ -12,48 +13,75 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from accelmetrics import Sampler, Snapshot
+from accelmetrics import Monitor, Sampler
 from accelmetrics.backends.nvidia import NvidiaBackend
+from accelmetrics.testing import FakeClock
 from benchmarks.workers import bare
-from benchmarks.workers.stepping import SteppingClock
+
+Turn = Callable[[int], float]
+"""So many readings in a row: the seconds that one takes."""
+
+SHORTEST = 0.01
+"""Seconds from one tick of a Monitor to the next, by its clock, which does not wait."""
 
 
 def main() -> None:
-    """Prints the median seconds of either and their ratio."""
-    readings, turns, step, placement = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+    """Print the median seconds of either and their ratio."""
+    who, readings, turns, step, placement = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), sys.argv[5]
     gpus = bare.open_driver()
-    clock = SteppingClock() if step else None
-    with Sampler(backends=[NvidiaBackend(clock) if clock else "nvidia"], clock=clock) as sampler:
-        read = stepping(sampler, clock, step) if clock else sampler.sample
-        read()
+    with monitoring() if who == "monitor" else sampling(step) as (own, keys):
+        own(1)
         place(placement)
         ours, theirs = [], []
         for turn in range(turns + 1):
-            own = batch(read, readings)
-            bare_loop = batch(lambda: bare.read_all(gpus), readings)
+            pair = own(readings), batch(lambda: bare.read_all(gpus), readings)
             if turn:  # the first one warms up
-                ours.append(own)
-                theirs.append(bare_loop)
-        keys = len(read().metrics)
-    ratio = statistics.median(own / other for own, other in zip(ours, theirs, strict=True))
-    result = {"sampler": statistics.median(ours), "bare": statistics.median(theirs), "ratio": ratio, "keys": keys}
+                ours.append(pair[0])
+                theirs.append(pair[1])
+        count = keys()
+    ratio = statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
+    result = {"ours": statistics.median(ours), "bare": statistics.median(theirs), "ratio": ratio, "keys": count}
     sys.stdout.write(json.dumps(result) + "\n")
 
 
-def stepping(sampler: Sampler, clock: SteppingClock, step: float) -> Callable[[], Snapshot]:
-    """Readings that find the clock gone forward."""
+@contextmanager
+def sampling(step: float) -> Iterator[tuple[Turn, Callable[[], int]]]:
+    """Readings of a sampler, and how many keys they have."""
+    clock = FakeClock() if step else None
+    with Sampler(backends=[NvidiaBackend(clock) if clock else "nvidia"], clock=clock) as sampler:
 
-    def read() -> Snapshot:
-        clock.now += step
-        return sampler.sample()
+        def read() -> object:
+            if clock:
+                clock.advance(step)
+            return sampler.sample()
 
-    return read
+        yield lambda count: batch(read, count), lambda: len(sampler.sample().metrics)
+
+
+@contextmanager
+def monitoring() -> Iterator[tuple[Turn, Callable[[], int]]]:
+    """Ticks of a Monitor back to back: without a history, a window or an exporter they are its readings and its schedule."""
+    clock = FakeClock()
+    with Monitor(SHORTEST, backends=[NvidiaBackend(clock)], clock=clock, history=0) as monitor:
+        monitor.pause()
+
+        def turn(count: int) -> float:
+            begun, started = monitor.status.ticks, time.perf_counter()
+            monitor.resume()
+            while monitor.status.ticks < begun + count:
+                time.sleep(0.0005)
+            seconds, ticks = time.perf_counter() - started, monitor.status.ticks - begun
+            monitor.pause()
+            return seconds / ticks
+
+        yield turn, lambda: len(monitor.latest.metrics) if monitor.latest is not None else 0
 
 
 def place(placement: str) -> None:
-    """Pins this thread and the sampler's; what is left free goes where the scheduler puts it."""
+    """Pin this thread and the sampler's; what is left free goes where the scheduler puts it."""
     if placement == "free":
         return
     first, *others = sorted(os.sched_getaffinity(0))

@@ -1,6 +1,7 @@
 """CPU time of readings at a steady pace, GPUs and host.
 
-Arguments: readings a second, seconds.
+Arguments: readings a second, seconds, and how many windows are open all the time; with none a Sampler reads, else a Monitor with
+its history.
 """
 
 from __future__ import annotations
@@ -8,16 +9,24 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import ExitStack
 
-from accelmetrics import Sampler
+from accelmetrics import Monitor, Sampler
 
+BACKENDS = ["nvidia", "host"]
 WARM_UP = 1.0
 
 
 def main() -> None:
-    """Prints the CPU seconds per reading of this whole process."""
-    rate, seconds = map(float, sys.argv[1:])
-    with Sampler(backends=["nvidia", "host"]) as sampler:
+    """Print the CPU seconds per reading of this whole process, and how many there were."""
+    rate, seconds, windows = float(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    spent, readings = monitored(rate, seconds, windows) if windows else sampled(rate, seconds)
+    sys.stdout.write(json.dumps({"cpu": spent / max(1, readings), "readings": readings}) + "\n")
+
+
+def sampled(rate: float, seconds: float) -> tuple[float, int]:
+    """CPU seconds and number of a sampler's readings."""
+    with Sampler(backends=BACKENDS) as sampler:
         due = time.monotonic()
         began = due + WARM_UP
         spent, count = 0.0, 0
@@ -28,9 +37,19 @@ def main() -> None:
             count += 1
             due += 1 / rate
             time.sleep(max(0.0, due - time.monotonic()))
-        spent = time.process_time() - spent
-        keys = len(sampler.sample().metrics)
-    sys.stdout.write(json.dumps({"cpu": spent / count, "readings": count, "keys": keys}) + "\n")
+        return time.process_time() - spent, count
+
+
+def monitored(rate: float, seconds: float, windows: int) -> tuple[float, int]:
+    """CPU seconds and number of a monitor's ticks."""
+    with ExitStack() as stack:
+        monitor = stack.enter_context(Monitor(1 / rate, backends=BACKENDS))
+        for number in range(windows):
+            stack.enter_context(monitor.window(f"window-{number}"))
+        time.sleep(WARM_UP)
+        before, spent = monitor.status.ticks, time.process_time()
+        time.sleep(seconds)
+        return time.process_time() - spent, monitor.status.ticks - before
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The rows about running for long: CPU per tick against W&B's processes, memory."""
+"""The rows about running for long: CPU per tick against W&B's processes, windows, ranks, exporters, memory."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import psutil
 
 from benchmarks.environments import wandb_python
-from benchmarks.programs import Result, run, started, wait_for_line
-from benchmarks.rows import Row, Scale
+from benchmarks.programs import Result, finish, run, started, wait_for_line
+from benchmarks.rows import Row, Scale, seconds
 from tests.simulators.nvml import NvmlSimulator
 
 RATE = 10
@@ -34,22 +35,51 @@ def cpu_per_tick(scale: Scale) -> Iterator[Row]:
     ours, theirs = [], []
     for _ in range(scale.rounds):
         theirs.append(wandb_cost(scale))
-        with NvmlSimulator(scale.gpus) as simulator:
-            ours.append(run(simulator, "ticking", RATE, scale.seconds)["cpu"])
+        ours.append(own_cost(scale))
     own, other = statistics.median(ours), statistics.median(cost.cpu for cost in theirs)
     what = f"CPU per tick at {RATE} Hz, {scale.gpus} simulated GPUs and host metrics, against W&B's own collector processes"
-    yield Row(what, own / other, "×", 0.33, 0.15, f"{own * 1e3:.2f} ms, W&B {other * 1e3:.2f} ms")
-    with NvmlSimulator(scale.gpus) as simulator:
-        watching = run(simulator, "ticking_monitor", RATE, scale.seconds)["cpu"]
-    yield Row(
-        f"the same with `Monitor(interval={1 / RATE})`, its history and an open window",
-        watching / other,
-        "×",
-        note=f"{watching * 1e3:.2f} ms",
-    )
+    yield Row(what, own / other, "×", 0.25, 0.15, f"{own * 1e3:.2f} ms, W&B {other * 1e3:.2f} ms")
+    watching = own_cost(scale, windows=1)
+    what = f"the same with `Monitor(interval={1 / RATE})`, its history and an open window"
+    yield Row(what, watching / other, "×", note=f"{watching * 1e3:.2f} ms")
     last = theirs[-1]
     note = f"{last.cpu * 1e3:.2f} ms of CPU a sample, {last.resident / 2**20:.0f} MiB resident"
     yield Row("wandb 0.31, offline: NVML calls per GPU per tick", last.calls, "", note=note)
+
+
+def own_cost(scale: Scale, windows: int = 0) -> float:
+    """CPU seconds per tick of a Sampler, or of a Monitor with so many open windows."""
+    with NvmlSimulator(scale.gpus) as simulator:
+        return float(run(simulator, "ticking", RATE, scale.seconds, windows)["cpu"])
+
+
+def windows(scale: Scale) -> Iterator[Row]:
+    """What more windows cost a Monitor."""
+    one, ten = (statistics.median(own_cost(scale, count) for _ in range(scale.rounds)) for count in (1, 10))
+    what = f"CPU per tick of a Monitor at {RATE} Hz, {scale.gpus} GPUs and host metrics: ten open windows against one"
+    yield Row(what, ten / one, "×", note=f"{ten * 1e3:.2f} ms, {one * 1e3:.2f} ms")
+
+
+def ranks(scale: Scale) -> Iterator[Row]:
+    """A node on which each rank of a job runs a Monitor of its own."""
+    with NvmlSimulator(scale.gpus) as simulator, ExitStack() as stack:
+        programs = [stack.enter_context(started(simulator, "ticking", RATE, scale.seconds, 1)) for _ in range(scale.ranks)]
+        node = sum(float(finish(program)["cpu"]) for program in programs)
+    one = own_cost(scale, windows=1)
+    what = f"CPU per tick of a node with {scale.ranks} ranks, a Monitor each, against one Monitor"
+    yield Row(what, node / one, "×", 1.5, 1.2, f"{node * 1e3:.1f} ms, {one * 1e3:.2f} ms")
+
+
+def exporters(scale: Scale) -> Iterator[Row]:
+    """What it costs to put a record into an exporter's form."""
+    with NvmlSimulator(scale.gpus) as simulator:
+        results = [run(simulator, "writing", scale.records, scale.turns) for _ in range(max(1, scale.processes // 2))]
+    for name, what, reach, stretch in (
+        ("prometheus", "Prometheus text of a record against `generate_latest` of the same points", 0.15, 0.08),
+        ("otlp", "an OTLP request against building it anew", 0.2, 0.1),
+    ):
+        ours, theirs = (statistics.median(result[name][side] for result in results) for side in (0, 1))
+        yield Row(what, ours / theirs, "×", reach, stretch, f"{seconds(ours)}, {seconds(theirs)} for {results[0]['keys']} keys")
 
 
 def wandb_cost(scale: Scale) -> Cost:
@@ -97,7 +127,7 @@ def memory(scale: Scale) -> Iterator[Row]:
     if result["failed"]:
         raise RuntimeError(f"the monitor's exporter failed {result['failed']} times")
     note = f"{_sizes(result)}; a Monitor with history, windows, steps and an exporter, {result['keys']} keys"
-    yield Row(f"resident memory after {many:,} ticks against after {few:,}", result["late"] / result["early"], "×", 1.02, 1.0, note)
+    yield Row(f"resident memory after {many:,} ticks against after {few:,}", result["late"] / result["early"], "×", 1.0, None, note)
     few, many = scale.ticks // 100, scale.ticks // 5
     with NvmlSimulator(scale.gpus) as simulator:
         result = run(simulator, "resident", few, many, 1.2 * scale.seconds)
@@ -111,7 +141,7 @@ def history(scale: Scale) -> Iterator[Row]:
     plain = result["readings"] * result["keys"] * 8
     note = f"{result['readings']:,} readings over {result['seconds']:.0f} s, {plain / 2**20:.1f} MiB as bare numbers"
     what = f"memory of Monitor's history of one hour at 1 Hz, {HISTORY_GPUS} GPUs × {HISTORY_KEYS} keys"
-    yield Row(what, result["bytes"] / 2**20, " MiB", 32, 12, note)
+    yield Row(what, result["bytes"] / 2**20, " MiB", 9.5, None, note)
 
 
 def _sizes(result: Result) -> str:

@@ -1,0 +1,176 @@
+"""The rows about single readings: how long, how many functions and calls, how that grows, and other tools' readings."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from benchmarks.environments import peers_python
+from benchmarks.programs import Result, finish, run, started, wait_for_line
+from benchmarks.rows import Row, Scale, seconds
+from tests.simulators.nvml import NvmlSimulator, Process
+
+LATENCY = 200
+BUSY_LATENCY = 5
+WARM_UP = 40
+CROWD = 200
+"""Processes on each GPU of a crowded machine."""
+FIRST_PID = 100_000
+
+EXTRA = frozenset(
+    {
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetPerformanceState",
+        "nvmlDeviceGetEncoderUtilization",
+        "nvmlDeviceGetDecoderUtilization",
+        "nvmlDeviceGetFanSpeed",
+        "nvmlDeviceGetBAR1MemoryInfo",
+        "nvmlDeviceGetCurrPcieLinkGeneration",
+        "nvmlDeviceGetCurrPcieLinkWidth",
+        "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+        "nvmlDeviceGetProcessUtilization",
+    }
+)
+"""Calls that no key of W&B's is read from. The graphics clock, which W&B documents, and the aggregate ECC counters are read
+by functions that its keys need too, and count."""
+
+
+class Case(NamedTuple):
+    """How one comparison with the bare loop is set up.
+
+    Attributes:
+        who: What reads: `sampler`, or `monitor` for a Monitor's own readings.
+        latency: Microseconds that each call takes in the driver.
+        spin: Whether it computes meanwhile, or sleeps.
+        step: Seconds by which the sampler's clock goes forward at each reading; 0 for the system's clock.
+        placement: Where the threads run: `free`, `together`, `apart`.
+    """
+
+    who: str = "sampler"
+    latency: int = 0
+    spin: bool = False
+    step: float = 0.0
+    placement: str = "free"
+
+
+def against_bare(scale: Scale) -> Iterator[Row]:
+    """`Sampler.sample()` and a Monitor's readings against the bare loop, without and with latency in the driver."""
+    what = f"`Sampler.sample()`, {scale.gpus} simulated GPUs, all keys, host off, against a bare pynvml loop of W&B's 13 calls a GPU"
+    yield _ratio(f"{what}: caller and worker on one core", scale, Case(placement="together"), (1.3, 1.15))
+    if len(os.sched_getaffinity(0)) > 1:
+        yield _ratio("the same on two cores", scale, Case(placement="apart"), (1.7, 1.4))
+    yield _ratio("a Monitor's reading in its own thread, against the same", scale, Case("monitor"), (1.15, 0.95))
+    yield _ratio(f"`sample()`, each call taking {LATENCY} µs of CPU in the driver", scale, Case(latency=LATENCY, spin=True), (0.50, 0.40))
+    # Which core the worker thread lands on is drawn anew in each process, so this takes more of them than the rest does.
+    free = scale._replace(processes=3 * scale.processes)
+    yield _ratio("`sample()` without latency, threads where the scheduler puts them", free, Case())
+    yield _ratio(f"the same, each call sleeping {LATENCY} µs in the driver", scale, Case(latency=LATENCY))
+    yield _ratio("the same at one reading a second: with GPM and what is read every second or ten", scale, Case(step=1.0))
+
+
+def _ratio(what: str, scale: Scale, case: Case, targets: tuple[float, float] | None = None) -> Row:
+    readings, turns = (max(2, scale.readings // 25), max(1, scale.turns // 2)) if case.latency else (scale.readings, scale.turns)
+    results = []
+    for _ in range(scale.processes):
+        with NvmlSimulator(scale.gpus) as simulator:
+            simulator.set(latency_us=case.latency, latency_spin=int(case.spin))
+            results.append(run(simulator, "reading", case.who, readings, turns, case.step, case.placement))
+    ours, bare = (statistics.median(result[name] for result in results) for name in ("ours", "bare"))
+    ratios = [result["ratio"] for result in results]
+    spread = f"{min(ratios):.2f}–{max(ratios):.2f}× over {len(ratios)} processes"
+    note = f"{seconds(ours)} for {results[0]['keys']} keys, {seconds(bare)} for {13 * scale.gpus}; {spread}"
+    reach, stretch = targets or (None, None)
+    return Row(what, statistics.median(ratios), "×", reach, stretch, note)
+
+
+def functions(scale: Scale) -> Iterator[Row]:
+    """How many of our own Python functions a warm reading passes."""
+    with NvmlSimulator(scale.gpus) as simulator:
+        result = run(simulator, "passing", scale.readings)
+    note = f"{result['calls']:.0f} calls of them, in {result['files']} files"
+    yield Row(f"our own functions that a warm `sample()` of {scale.gpus} GPUs passes", result["functions"], "", 40, 25, note)
+
+
+def growth(scale: Scale) -> Iterator[Row]:
+    """What more GPUs and more processes on them cost a reading."""
+    few, many = scale.gpus, scale.many
+    spent = {gpus: _sample(scale, gpus) for gpus in (1, few, many)}
+    note = ", ".join(f"{gpus}: {seconds(spent[gpus])}" for gpus in spent)
+    yield Row(f"warm `sample()` of {many} GPUs against {few}", spent[many] / spent[few], "×", 9, 8, note)
+    none, crowded = (_sample(scale, few, count, step=1.0) for count in (0, CROWD))
+    what = f"{CROWD} processes a GPU against none, a reading a second, {few} GPUs"
+    yield Row(what, crowded / none, "×", 3, 1.8, f"{seconds(crowded)}, {seconds(none)}")
+
+
+def _sample(scale: Scale, gpus: int, processes: int = 0, step: float = 0.0) -> float:
+    """The median seconds of a sample."""
+    readings = max(5, scale.readings // 4)
+    found = []
+    for _ in range(scale.processes):
+        with NvmlSimulator(gpus) as simulator:
+            for gpu in range(gpus):
+                simulator.processes(gpu, [Process(FIRST_PID + number, used=1 << 20) for number in range(processes)])
+            found.append(float(run(simulator, "reading", "sampler", readings, max(2, scale.turns // 4), step, "free")["ours"]))
+    return statistics.median(found)
+
+
+def beside_busy_thread(scale: Scale) -> Iterator[Row]:
+    """A pure-Python thread that computes without a pause, in the same interpreter."""
+    sleeping, spinning = (_busy(scale, "thread", spin) for spin in (False, True))
+    what = f"beside a busy pure-Python thread, {BUSY_LATENCY} µs a call: false `timed_out` in {scale.busy} samples"
+    note = f"{_busy_note(sleeping)}; with calls that compute {_busy_note(spinning)}"
+    yield Row(what, max(sleeping["timed_out"], spinning["timed_out"]), "", 0, 0, note)
+    apart = _busy(scale, "process", False)
+    what = 'the same with `isolation="process"`: median time from asking to having a snapshot'
+    yield Row(what, apart["median"] * 1e3, " ms", 15, 8, f"{_busy_note(apart)}; {apart['timed_out']} `timed_out`")
+
+
+def _busy(scale: Scale, isolation: str, spin: bool) -> Result:
+    with NvmlSimulator(scale.gpus) as simulator:
+        simulator.set(latency_us=BUSY_LATENCY, latency_spin=int(spin))
+        return run(simulator, "busy", isolation, scale.busy)
+
+
+def _busy_note(result: Result) -> str:
+    return f"median {result['median'] * 1e3:.1f} ms, longest {result['longest'] * 1e3:.0f} ms"
+
+
+def calls(scale: Scale) -> Iterator[Row]:
+    """How many calls into NVML a reading makes in a steady state, by the simulator's counters."""
+    every_second, all_keys, keys = _calls(scale, 1.0)
+    tenth, _, _ = _calls(scale, 0.1)
+    what = "NVML calls per GPU per tick for W&B's key set, GPM included, one reading a second (W&B: 13, and 3 more with GPM)"
+    note = f"{all_keys:.1f} for all {keys // scale.gpus} keys of a GPU; at 10 readings a second {tenth:.1f} for W&B's"
+    yield Row(what, every_second, "", 11, 9, note)
+
+
+def _calls(scale: Scale, interval: float) -> tuple[float, float, int]:
+    """Calls per GPU and reading for W&B's keys and for all, and how many keys there are."""
+    count = 20 * scale.readings // 10 or 20
+    with NvmlSimulator(scale.gpus) as simulator, started(simulator, "calling", interval, WARM_UP, count) as program:
+        wait_for_line(program)
+        before = simulator.calls()
+        result = finish(program)
+        after = simulator.calls()
+    made = {key: number - before.get(key, 0) for key, number in after.items() if key[1] is not None}
+    share = (count + 1) * scale.gpus
+    return _total(made, EXTRA) / share, _total(made, frozenset()) / share, result["keys"]
+
+
+def _total(made: dict[tuple[str, int | None], int], without: frozenset[str]) -> int:
+    return sum(number for (name, _), number in made.items() if name not in without)
+
+
+def peers(scale: Scale) -> Iterator[Row]:
+    """What nvitop and gpustat need for one sample of the same machine; these rows only inform."""
+    python = peers_python()
+    for tool, sample in (("nvitop 1.7", "`Device.as_snapshot()` of each GPU"), ("gpustat 1.1", "`GPUStatCollection.new_query()`")):
+        with NvmlSimulator(scale.gpus) as simulator, started(simulator, "peer", tool.split()[0], scale.peers, python=python) as program:
+            wait_for_line(program)
+            before = sum(simulator.calls().values())
+            result = finish(program)
+            made = sum(simulator.calls().values()) - before
+        share = made / result["readings"] / scale.gpus
+        yield Row(f"{tool}, {sample}: NVML calls per GPU per sample", share, "", note=f"{result['median'] * 1e3:.1f} ms a sample")

@@ -1,0 +1,84 @@
+"""What it costs exporters to put a record into their form, and what the same costs without them, by turns in one process.
+
+Arguments: how many records per turn, how many turns.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from accelmetrics import Sampler
+from accelmetrics.exporters.otlp_request import RequestBuilder
+from accelmetrics.exporters.scrape_cache import ScrapeCache
+from accelmetrics.schemas.record import Record
+
+
+class Given:
+    """A collector of `prometheus_client` that has its metrics already."""
+
+    def __init__(self, text: bytes) -> None:
+        self._metrics = list(text_string_to_metric_families(text.decode()))
+
+    def collect(self) -> object:
+        """Give them."""
+        return self._metrics
+
+
+def main() -> None:
+    """Print for either exporter the median seconds of a record, and of the same without it."""
+    count, turns = int(sys.argv[1]), int(sys.argv[2])
+    with Sampler(backends=["nvidia"]) as sampler:
+        sampler.sample()
+        records = [Record(sampler.sample(), {"run_id": "a"}) for _ in range(count)]
+    result = {"keys": len(records[0].snapshot.metrics), "prometheus": prometheus(records, turns), "otlp": otlp(records, turns)}
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+def prometheus(records: Sequence[Record], turns: int) -> tuple[float, float]:
+    """The text of a scrape, and `generate_latest` of the same points."""
+    cache = ScrapeCache("prometheus", max_age=3600)
+    registry = CollectorRegistry()
+
+    def write(record: Record) -> bytes:
+        cache.take(record)
+        return cache.metrics()
+
+    registry.register(Given(write(records[0])))  # type: ignore[arg-type]  # by its one method
+    return by_turns(records, turns, write, lambda _: generate_latest(registry))
+
+
+def otlp(records: Sequence[Record], turns: int) -> tuple[float, float]:
+    """A request, and one whose every part is made anew."""
+    builder = RequestBuilder()
+    return by_turns(
+        records,
+        turns,
+        lambda record: builder.build(record).SerializeToString(),
+        lambda record: RequestBuilder().build(record).SerializeToString(),
+    )
+
+
+def by_turns(
+    records: Sequence[Record], turns: int, ours: Callable[[Record], object], theirs: Callable[[Record], object]
+) -> tuple[float, float]:
+    """The median seconds of either for one record; the first turn warms up."""
+    spent: tuple[list[float], list[float]] = ([], [])
+    for turn in range(turns + 1):
+        for work, times in zip((ours, theirs), spent, strict=True):
+            started = time.perf_counter()
+            for record in records:
+                work(record)
+            if turn:
+                times.append((time.perf_counter() - started) / len(records))
+    return statistics.median(spent[0]), statistics.median(spent[1])
+
+
+if __name__ == "__main__":
+    main()
