@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from accelmetrics.backends.contract import Backend, Coverage, Detection, Driver
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.system import find_hardware
+from accelmetrics.schemas.catalogue import add
 from accelmetrics.schemas.errors import InvalidOptionError, SourceError, UnknownNameError
+from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from accelmetrics.schemas.identity import DeviceKind
-    from accelmetrics.schemas.metric import Metric
 
 GROUP = "accelmetrics.backends"
 
@@ -226,18 +227,27 @@ def select(selection: Sequence[str | Backend] | None) -> tuple[Backend, ...]:
     """
     if isinstance(selection, str):
         raise InvalidOptionError(f"backends takes a list of names, not the string {selection!r}: write [{selection!r}]")
-    if selection is None:
-        return tuple(load(name) for name in names())
-    if not isinstance(selection, Iterable):
+    if selection is not None and not isinstance(selection, Iterable):
         raise InvalidOptionError(f"backends takes a list of names or backend objects, not {selection!r}")
-    chosen = [load(item) if isinstance(item, str) else _made_by_hand(item) for item in selection]
+    wanted = names() if selection is None else selection
+    chosen = [load(item) if isinstance(item, str) else _made_by_hand(item) for item in wanted]
     if not chosen:
         raise InvalidOptionError(f"backends is empty. Known: {', '.join(names())}")
     listed = [backend.name for backend in chosen]
     twice = {name for name in listed if listed.count(name) > 1}
     if twice:
         raise InvalidOptionError(f"backends names {', '.join(sorted(twice))} more than once")
+    for backend in chosen:
+        describe(backend)
     return tuple(sorted(chosen, key=_place))
+
+
+def describe(backend: Backend) -> tuple[Metric, ...]:
+    """Add the rows that only this backend has to the catalogue; what is wrong with them is said when it is opened."""
+    rows: tuple[object, ...] = guarded(lambda: tuple(backend.own_metrics())).value or ()
+    own = tuple(row for row in rows if isinstance(row, Metric))
+    add(own)
+    return own
 
 
 def _place(backend: Backend) -> tuple[int, str]:

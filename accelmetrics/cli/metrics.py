@@ -10,7 +10,7 @@ from accelmetrics.backends.contract import Backend, Coverage
 from accelmetrics.backends.guard import guarded
 from accelmetrics.cli.layout import aligned, wrapped
 from accelmetrics.cli.parsing import UsageError
-from accelmetrics.schemas.catalogue import SECTIONS, Section, add, coverage_of, find, given_by, read_from
+from accelmetrics.schemas.catalogue import SECTIONS, Section, coverage_of, find, given_by, read_from
 from accelmetrics.schemas.errors import UnknownNameError
 from accelmetrics.schemas.metric import Metric
 
@@ -65,7 +65,7 @@ def _given(plug_ins: Mapping[str, Backend]) -> dict[str, dict[str, str]]:
     """By the key of a row, the sources that give it, each with where it is read."""
     given = {key: dict(sources) for key, sources in given_by().items()}
     for name, backend in plug_ins.items():
-        add(guarded(backend.own_metrics).value or ())
+        registry.describe(backend)
         coverage = guarded(backend.coverage).value or Coverage()
         for key, words in read_from(backend.kind or "", coverage._asdict()).items():
             given.setdefault(key, {})[name] = words
@@ -78,7 +78,7 @@ def chosen(key: str | None, backend: str | None, plug_ins: Mapping[str, Backend]
     Raises:
         UsageError: There is no such metric.
     """
-    own = [Section("Plug-in", name, tuple(guarded(plug_in.own_metrics).value or ())) for name, plug_in in plug_ins.items()]
+    own = [Section("Plug-in", name, registry.describe(plug_in)) for name, plug_in in plug_ins.items()]
     template = _template(key) if key else ""
     sections = []
     for section in (*SECTIONS, *own):

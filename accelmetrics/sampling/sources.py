@@ -25,7 +25,7 @@ from accelmetrics.sampling.devices import DeviceRegistry
 from accelmetrics.sampling.workers import MAX_WORKERS, CountDownLatch, Worker, WorkerPool, nothing
 from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.metric import Metric, is_kind
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def checked_devices(devices: object) -> tuple[DeviceIdentity, ...]:
     for device in listed:
         if not isinstance(device, DeviceIdentity):
             raise TypeError(f"the driver lists {device!r}, which is no DeviceIdentity")
+        if not is_kind(device.kind):
+            raise TypeError(f"the driver lists a device of the kind {device.kind!r}: a kind is one word of lower-case letters and digits")
     return listed
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from accelmetrics import Reason, Sampler, Snapshot
 from accelmetrics.backends.contract import Block, Reading
+from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeDevice, FakeDriver
 
@@ -139,6 +140,8 @@ def test_a_detection_of_the_wrong_form_is_named(neighbour: FakeBackend, found: A
         (lambda backend: object(), "it lacks source, machine_wide, devices, reader, close"),
         (lambda backend: _listing(backend, ["gpu0"]), "which is no DeviceIdentity"),
         (lambda backend: _listing(backend, 3), "which is no DeviceIdentity"),
+        (lambda backend: _listing(backend, [DeviceIdentity("My NPU", "acme", 0)]), "a device of the kind 'My NPU'"),
+        (lambda backend: _listing(backend, [DeviceIdentity("cpu", "acme", 0)]), "a device of the kind 'cpu'"),
     ],
 )
 def test_a_driver_of_the_wrong_form_does_not_open(neighbour: FakeBackend, opened: Callable[[FakeBackend], Any], words: str) -> None:
