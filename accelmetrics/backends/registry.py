@@ -41,6 +41,7 @@ class Registration(NamedTuple):
         nodes: Their device nodes, likewise.
         python_module: A Python module of the vendor that is reason enough to open it.
         pass_nodes: How a container is given the device nodes, where ``--device`` does not say it.
+        visible: The variable that lists the numbers of the devices a program sees, where it is a plain list.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Registration(NamedTuple):
     nodes: tuple[str, ...] = ()
     python_module: str = ""
     pass_nodes: str = ""
+    visible: str = ""
 
     @property
     def target(self) -> str:
@@ -66,6 +68,7 @@ _ROWS = (
     Registration("tpu", "tpu", "tpu"),
     Registration("neuron", "trn", "neuron"),
     Registration("graphcore", "ipu", "graphcore", ("1d95:*",), ("/dev/ipu*",), "gcipuinfo", "gc-docker, which passes the IPUs in"),
+    Registration("rebellions", "npu", "rebellions", ("1eff:*:12",), ("/dev/rbln*",), visible="RBLN_DEVICES"),
     Registration("host", None, "host"),
 )
 BUILT_IN: Mapping[str, Registration] = {row.name: row for row in _ROWS}

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from accelmetrics.backends.registry import BUILT_IN
 from accelmetrics.schemas.identity import DeviceIdentity
 
 Devices = Sequence[DeviceIdentity]
@@ -502,4 +503,5 @@ VENDORS: dict[str, VisibleRule] = {
     "google": VisibleRule(see_tpu, TPU[0]),
     "aws": VisibleRule(see_neuron, CORES),
     "huawei": VisibleRule(see_ascend, ASCEND),
+    **{row.name: plain_list(row.visible) for row in BUILT_IN.values() if row.visible},
 }

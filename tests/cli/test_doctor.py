@@ -225,7 +225,7 @@ def test_an_amd_card_that_works(tree: Tree, tmp_path: Path) -> None:
 
 
 def test_nothing_here(tree: Tree) -> None:
-    """Absent is no failure: of each of the seven sources it is said what was looked for."""
+    """Absent is no failure: of each source it is said what was looked for."""
     shown = run("doctor", "--strict", env=tree.environment())
     assert shown.returncode == 0
     _, *paragraphs, last = (" ".join(part.split()) for part in shown.stdout.split("\n\n"))
@@ -237,7 +237,8 @@ def test_nothing_here(tree: Tree) -> None:
         "neuron: not present evidence: no accelerator of AWS (0x1d0f) on the PCI bus, no /dev/neuron0",
         "graphcore: not present evidence: no device of Graphcore (0x1d95) on the PCI bus, no /dev/ipu*, no Python module gcipuinfo",
     ]
-    (host,) = paragraphs[6:]
+    *others, host = paragraphs[6:]
+    assert all(" not present evidence: no device of " in paragraph for paragraph in others)
     assert host.startswith("host: works, read from ")
     assert last == "No device was found."
 

@@ -168,7 +168,7 @@ class PolledBackend:
         return PolledDriver(self)
 
     def coverage(self) -> Coverage:
-        names = ("gpu", "memoryAllocated", "memoryAllocatedBytes")
+        names = ("gpu" if self.kind == "gpu" else "utilization", "memoryAllocated", "memoryAllocatedBytes")
         return Coverage(
             {name: words for table, _ in reversed(self.tables) for name, words in table.words.items()},
             machine={name: words for _, table in reversed(self.tables) for name, words in table.words.items()},
@@ -351,7 +351,7 @@ class PolledReader:
         family = options.children or not backend.exclusive
         owned = [each for each in processes or () if each.pid == options.pid or (family and self._tree.owns(each.pid, now))]
         if not backend.exclusive:
-            return state.form.reading(found, processes, read_at, process_values(owned, found) if owned else None)
+            return state.form.reading(found, processes, read_at, process_values(str(backend.kind), owned, found) if owned else None)
         if options.watched and processes is not None and not owned:
             why = f"the watched process {options.pid} does not use this {str(backend.kind).upper()}"
             found = dict.fromkeys(found, Unavailable(Reason.NOT_IN_USE, why))

@@ -232,10 +232,11 @@ def _children_by_parents(progress: list[Any]) -> dict[int, list[int]]:
     return by_parent
 
 
-def process_values(members: Iterable[DeviceProcess], device: Mapping[str, Number | Unavailable]) -> dict[str, Number]:
+def process_values(kind: str, members: Iterable[DeviceProcess], device: Mapping[str, Number | Unavailable]) -> dict[str, Number]:
     """What processes use of a device together, with the board's values beside it: the metrics of ``{kind}.process.{i}``.
 
     Args:
+        kind: The kind of device.
         members: The watched process and its descendants on the device.
         device: The device's metrics.
     """
@@ -247,7 +248,7 @@ def process_values(members: Iterable[DeviceProcess], device: Mapping[str, Number
     total = device.get("memoryTotalBytes")
     # Shares are rounded one by one, so their sum may come out above the whole.
     found = {
-        "gpu": None if busy is None else min(busy, 100),
+        "gpu" if kind == "gpu" else "utilization": None if busy is None else min(busy, 100),
         "memory": None if memory is None else min(memory, 100),
         "memoryAllocatedBytes": used,
         "memoryAllocated": 100 * used / total if used is not None and isinstance(total, (int, float)) and 0 < used <= total else None,

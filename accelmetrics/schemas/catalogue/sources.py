@@ -7,6 +7,7 @@ KINDS = {
     "tpu": "tpu",
     "neuron": "trn",
     "graphcore": "ipu",
+    "rebellions": "npu",
     "host": "",
 }
 """By backend, the kind of its devices; empty for the machine itself."""
@@ -330,6 +331,22 @@ COVERAGE: dict[str, dict[str, dict[str, str]]] = {
             "ipu utilisation (session) (%)": "gcipuinfo \"ipu utilisation (session)\"",
             "link speed (GT/s)": "gcipuinfo \"link speed\"",
             "speed (GT/s)": "gcipuinfo \"link speed\"",
+        },
+    },
+    "rebellions": {
+        "devices": {
+            "utilization": "rbln-smi \"util\"",
+            "temp": "rbln-smi \"temperature\"",
+            "powerWatts": "rbln-smi \"card_power\"",
+            "memoryAllocatedBytes": "rbln-smi \"memory.used\"",
+            "memoryTotalBytes": "rbln-smi \"memory.total\"",
+            "memoryAllocated": "memoryAllocatedBytes / memoryTotalBytes",
+            "memoryFreeBytes": "memoryTotalBytes - memoryAllocatedBytes",
+        },
+        "processes": {
+            "utilization": "rbln-smi \"contexts\"",
+            "memoryAllocated": "rbln-smi \"contexts\"",
+            "memoryAllocatedBytes": "rbln-smi \"contexts\"",
         },
     },
     "host": {

@@ -1,0 +1,153 @@
+"""Rebellions NPUs, from a command that prints as ``rbln-smi`` does."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from accelmetrics import Sampler
+from accelmetrics.backends import registry
+from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.backends.rebellions import parse
+from accelmetrics.backends.visible import visibility
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.reasons import Reason
+from tests.simulators.commands import CommandStandIn
+from tests.simulators.rebellions import context, listing, npu
+
+VALUES = {
+    "utilization": 12.5,
+    "temp": 41,
+    "powerWatts": 38.5,
+    "memoryAllocatedBytes": 1073741824,
+    "memoryTotalBytes": 16911433728,
+    "memoryAllocated": pytest.approx(6.349, abs=1e-3),
+    "memoryFreeBytes": 15837691904,
+}
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandStandIn:
+    stand_in = CommandStandIn(tmp_path, "rbln-smi")
+    monkeypatch.setenv("PATH", stand_in.path)
+    return stand_in
+
+
+@pytest.fixture
+def sampler(tool: CommandStandIn) -> Iterator[Sampler]:
+    """A clock of its own gives it a numbering of its own."""
+    tool.behave(listing(npu(0), npu(1)))
+    with Sampler(["rebellions"], clock=SYSTEM_CLOCK) as made:
+        yield made
+
+
+def test_every_metric_of_every_npu(sampler: Sampler, tool: CommandStandIn) -> None:
+    snapshot = sampler.sample()
+    assert {key: value for key, value in snapshot.metrics.items() if key.startswith("npu.0.")} == {
+        f"npu.0.{name}": value for name, value in VALUES.items()
+    }
+    assert snapshot.metrics["npu.1.temp"] == 42
+    assert snapshot.unavailable == {}
+    assert tool.calls == [["--json"]]
+    (first, _) = snapshot.devices
+    assert first.identity == DeviceIdentity(
+        "npu",
+        "rebellions",
+        0,
+        name="RBLN-CA22",
+        uuid="0f0e9d8c-0000-4000-8000-000000000000",
+        pci_bus_id="0000:51:00.0",
+        serial="00250000",
+        driver_version="3.0.1",
+        firmware="1.4.2",
+        memory_total_bytes=16911433728,
+        numa_node=1,
+    )
+    assert (first.processes, snapshot.backends[0].source) == ((), "rbln-smi")
+
+
+@pytest.mark.parametrize(
+    ("printed", "watts"),
+    [("38W", 38), ("38.25 W", 38.25), ("38250mW", 38.25), ("38250000 uW", 38.25), ("N/A", None), ("", None), ("9999W", None)],
+)
+def test_power_has_the_unit_that_is_printed(sampler: Sampler, tool: CommandStandIn, printed: str, watts: float | None) -> None:
+    tool.behave(listing(npu(0, card_power=printed)))
+    snapshot = sampler.sample()
+    assert snapshot.metrics.get("npu.0.powerWatts") == watts
+    assert ("npu.0.powerWatts" in snapshot.unavailable) == (watts is None)
+
+
+def test_older_releases_print_numbers_as_text_and_leave_keys_out(sampler: Sampler, tool: CommandStandIn) -> None:
+    device = npu(0, npu="0", util="7%", memory={"used": "512 MiB", "total": "16 GiB"})
+    del device["temperature"]
+    tool.behave(f"WARNING: deprecated\n{listing(device)}")
+    snapshot = sampler.sample()
+    assert (snapshot.metrics["npu.0.utilization"], snapshot.metrics["npu.0.memoryAllocatedBytes"]) == (7, 512 * 2**20)
+    assert snapshot.unavailable["npu.0.temp"] == (Reason.NOT_SUPPORTED, 'rbln-smi gives no "temperature"')
+
+
+def test_npus_of_one_card_have_its_power_once(sampler: Sampler, tool: CommandStandIn) -> None:
+    tool.behave(listing(npu(0), npu(1, sid=npu(0)["sid"])))
+    snapshot = sampler.sample()
+    assert snapshot.metrics["npu.0.powerWatts"] == 38.5
+    assert snapshot.unavailable["npu.1.powerWatts"].reason == Reason.NOT_SUPPORTED
+
+
+def test_who_uses_an_npu(tool: CommandStandIn) -> None:
+    contexts = (context(0, os.getpid(), "262144000"), context(0, 4242, "1000"), context(1, 4242, "N/A"))
+    tool.behave(listing(npu(0), npu(1), contexts=contexts))
+    with Sampler(["rebellions"], clock=SYSTEM_CLOCK, pid=os.getpid()) as sampler:
+        snapshot = sampler.sample()
+    first, second = snapshot.devices
+    assert [(process.pid, process.memory_bytes) for process in first.processes or ()] == [(os.getpid(), 262144000), (4242, 1000)]
+    assert [(process.pid, process.memory_bytes) for process in second.processes or ()] == [(4242, None)]
+    assert snapshot.metrics["npu.process.0.memoryAllocatedBytes"] == 262144000
+    assert not any(key.startswith("npu.process.1.") for key in snapshot.metrics)
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "status", "reason", "words"),
+    [
+        ("", "rbln-smi: Permission denied", 1, Reason.NO_PERMISSION, "Permission denied"),
+        ("", "failed to open driver", 255, Reason.DRIVER_ERROR, "failed to open driver"),
+        ("Segmentation fault", "", 0, Reason.PARSE_ERROR, "no JSON"),
+        ('{"devices": []}', "", 0, Reason.DRIVER_UNAVAILABLE, "rbln-smi lists no NPU"),
+    ],
+)
+def test_why_it_does_not_open(tool: CommandStandIn, stdout: str, stderr: str, status: int, reason: Reason, words: str) -> None:
+    tool.behave(stdout, stderr=stderr, status=status)
+    with pytest.raises(SourceError, match=words) as caught:
+        registry.load("rebellions").open()
+    assert caught.value.reason == reason
+
+
+def test_where_there_is_no_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(SourceError, match="rbln-smi or rbln-stat was not found in PATH") as caught:
+        registry.load("rebellions").open()
+    assert (caught.value.reason, caught.value.advice) == (Reason.DRIVER_UNAVAILABLE, "install the RBLN driver package, which has rbln-smi")
+
+
+def test_it_is_found_on_the_bus_and_by_its_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
+    backend = registry.load("rebellions")
+    assert backend.detect()[:2] == (False, "no device of Rebellions (0x1eff) on the PCI bus, no /dev/rbln*")
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/rbln0").touch()
+    assert backend.detect()[:3] == (True, "/dev/rbln0", 1)
+
+
+def test_what_a_program_sees() -> None:
+    devices = [DeviceIdentity("npu", "rebellions", number) for number in range(3)]
+    assert visibility({}, devices).visible == (True, True, True)
+    seen = visibility({"RBLN_DEVICES": "0,2"}, devices)
+    assert (seen.visible, seen.positions) == ((True, False, True), (0, None, 1))
+    assert visibility({"RBLN_DEVICES": "2,0"}, devices).positions == (1, None, 0)
+    assert visibility({"RBLN_DEVICES": "0,nine"}, devices).visible == (None, None, None)
+
+
+def test_a_document_without_contexts() -> None:
+    (sample,) = parse(listing(npu(0)).replace('"contexts": []', '"contexts": null'))
+    assert sample.processes == ()
