@@ -32,7 +32,7 @@ PER_SECOND_BY_TRADITION = {"pcieTxBytes", "pcieRxBytes", "nvlinkTxBytes", "nvlin
 UNSOURCED = {
     *("{kind}.{i}.pcieLinkSpeed", "wandb.memory.rssMB"),  # W&B's, described for documents that carry them
     *("torch.{i}.memoryAllocatedBytes", "torch.{i}.memoryReservedBytes"),  # given by a monitor in the program
-    *("{kind}.{i}.utilization", "{kind}.process.{i}.utilization"),  # of devices that are no GPUs
+    "{kind}.process.{i}.utilization",  # of devices that are no GPUs
 }
 
 # Derivable from other series, or told per process with labels of its own.

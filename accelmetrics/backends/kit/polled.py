@@ -168,11 +168,12 @@ class PolledBackend:
         return PolledDriver(self)
 
     def coverage(self) -> Coverage:
-        names = ("gpu" if self.kind == "gpu" else "utilization", "memoryAllocated", "memoryAllocatedBytes")
         return Coverage(
             {name: words for table, _ in reversed(self.tables) for name, words in table.words.items()},
             machine={name: words for _, table in reversed(self.tables) for name, words in table.words.items()},
-            processes=dict.fromkeys(names, self.processes) if self.processes and not self.exclusive else NOTHING,
+            processes=dict.fromkeys(("memoryAllocated", "memoryAllocatedBytes"), self.processes)
+            if self.processes and not self.exclusive
+            else NOTHING,
         )
 
     def own_metrics(self) -> Iterable[Metric]:

@@ -344,7 +344,6 @@ COVERAGE: dict[str, dict[str, dict[str, str]]] = {
             "memoryFreeBytes": "memoryTotalBytes - memoryAllocatedBytes",
         },
         "processes": {
-            "utilization": "rbln-smi \"contexts\"",
             "memoryAllocated": "rbln-smi \"contexts\"",
             "memoryAllocatedBytes": "rbln-smi \"contexts\"",
         },

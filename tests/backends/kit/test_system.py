@@ -1,11 +1,12 @@
 """The look at the PCI bus that all backends share: one for all of them, and never an old one for long."""
 
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.kit.system import PciBus, find_hardware, find_nodes, find_pci, pci_devices, read_text
+from accelmetrics.backends.kit.system import PciBus, find_hardware, find_nodes, find_pci, pci_devices
 from tests.sampling.conftest import until
 
 AMD, NVIDIA = "0x1002", "0x10de"
@@ -24,12 +25,14 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The vendor files that were read."""
     read: list[str] = []
 
-    def noted(path: str) -> str | None:
-        if path.endswith("/vendor"):
-            read.append(path)
-        return read_text(path)
+    really = os.open
 
-    monkeypatch.setattr("accelmetrics.backends.kit.system.read_text", noted)
+    def noted(path: str, flags: int) -> int:
+        if str(path).endswith("/vendor"):
+            read.append(path)
+        return really(path, flags)
+
+    monkeypatch.setattr(os, "open", noted)
     return read
 
 
