@@ -14,10 +14,10 @@ A *unit* is what can be read on its own, so that one hung unit costs only itself
 numbered from 0 as ``Driver.devices`` lists them; a driver that is ``machine_wide`` has one more after them, for what belongs
 to no device (all there is of the host).
 
-Who calls what, and from where: all of it on a *lane*, a daemon thread that the sampler may abandon in the middle of a call
-that does not return; only ``Driver.devices`` is also looked at on the sampler's own thread, so it must not call the driver. A
-unit is never read by two lanes at once, and two
-readers of one driver never read the same unit at once, so per-unit buffers need no locks; state shared between units does.
+Who calls what, and from where: all of it on a *worker*, a daemon thread that the sampler may abandon in the middle of a call
+that does not return; only ``Driver.source`` and ``Driver.devices`` are also looked at on the sampler's own thread, so they must not
+call the driver. A unit is never read by two workers at once, and two readers of one driver never read the same unit at once, so
+per-unit buffers need no locks; state shared between units does.
 
 A reader reports progress by appending to ``progress`` after every call into the driver (anything may be appended, the list's
 length is what is looked at): that tells a driver that is slow everywhere from one call that hangs.

@@ -32,8 +32,6 @@ def environment_of(pid: int) -> Environment:
     """
     if pid == os.getpid():
         return Environment(dict(os.environ))
-    if sys.platform != "linux":
-        return _from_psutil(pid)
     from accelmetrics.backends.kit.processes import number_here
 
     number = number_here(pid)
@@ -42,6 +40,8 @@ def environment_of(pid: int) -> Environment:
 
 def environment_at(number: int, pid: int) -> Environment:
     """Read the environment of a process by its number in the mounted ``/proc``; messages call it ``pid``."""
+    if sys.platform != "linux":
+        return _from_psutil(pid)
     try:
         data = system_path(f"/proc/{number}/environ").read_bytes()
         ended = not data and not system_path(f"/proc/{number}/cmdline").read_bytes()

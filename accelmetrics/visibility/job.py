@@ -8,13 +8,12 @@ the container does. A process that is found in neither way cannot be seen from h
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from accelmetrics.backends.environment import Environment, environment_at, environment_of
-from accelmetrics.backends.kit.processes import ancestors, descendants, number_here, read_status
+from accelmetrics.backends.kit.processes import ancestors, descendants, is_visible, number_here, read_status
 from accelmetrics.backends.kit.system import read_text, system_path
 from accelmetrics.backends.visible import plain_number
 
@@ -92,12 +91,11 @@ def named(pid: int) -> Member:
 
 def listed(number: int) -> Member:
     """Describe a process that the driver lists, if it can be seen from here."""
-    if not _visible(number):
+    if not is_visible(number):
         return Member(number, None, frozenset(), (), Environment(None, f"process {number} is not visible from here"))
-    if _HAS_PROC and number != number_here(os.getpid()):
-        return _member(number, number, environment_at(number, number))
     # Our own environment is known as it is now, which /proc does not show.
-    return _member(number, number, environment_of(os.getpid() if _HAS_PROC else number))
+    own = number == number_here(os.getpid())
+    return _member(number, number, environment_of(os.getpid()) if own else environment_at(number, number))
 
 
 def below(parents: Sequence[Member], using: Collection[int]) -> list[Member]:
@@ -121,7 +119,7 @@ def below(parents: Sequence[Member], using: Collection[int]) -> list[Member]:
 
 def uses(member: Member, using: Collection[int]) -> bool:
     """Whether the driver lists the process itself."""
-    return member.number in using or any(pid in using and not _visible(pid) for pid in member.inner)
+    return member.number in using or any(pid in using and not is_visible(pid) for pid in member.inner)
 
 
 def owner(members: Iterable[Member], pid: int) -> Member | None:
@@ -130,7 +128,7 @@ def owner(members: Iterable[Member], pid: int) -> Member | None:
     unseen = next((member for member in known if member.number is None and member.pid == pid), None)
     if unseen is not None:
         return unseen
-    if not _visible(pid):
+    if not is_visible(pid):
         inside = [member for member in known if pid in member.inner]
         return inside[0] if len(inside) == 1 else None
     by_number = {member.number: member for member in known}
@@ -158,17 +156,6 @@ def in_other_container(member: Member) -> bool:
 
 
 def _member(pid: int, number: int | None, environment: Environment) -> Member:
-    status = read_status(number) if number is not None and _HAS_PROC else None
+    status = read_status(number) if number is not None else None
     above = tuple(ancestors(number)) if number is not None else ()
     return Member(pid, number, frozenset(status.numbers[1:]) if status else frozenset(), above, environment)
-
-
-_HAS_PROC = sys.platform == "linux"
-
-
-def _visible(pid: int) -> bool:
-    if _HAS_PROC:
-        return system_path(f"/proc/{pid}").exists()
-    import psutil
-
-    return psutil.pid_exists(pid)

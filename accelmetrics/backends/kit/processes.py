@@ -47,7 +47,7 @@ class Status(NamedTuple):
 class ProcessTree:
     """A watched process and its descendants.
 
-    One per consumer, asked from several lanes: what is shared is replaced in one step, and at worst found out twice.
+    One per consumer, asked from several workers: what is shared is replaced in one step, and at worst found out twice.
     """
 
     def __init__(self, pid: int) -> None:
@@ -72,7 +72,7 @@ class ProcessTree:
             return False
         if pid == root:
             return True
-        if not _visible(pid):
+        if not is_visible(pid):
             return pid in self._inner_numbers(root)
         return any(ancestor == root for ancestor in ancestors(pid))
 
@@ -119,7 +119,8 @@ def _parent_of(pid: int) -> int:
         return 0
 
 
-def _visible(pid: int) -> bool:
+def is_visible(pid: int) -> bool:
+    """Whether a process has this number in the ``/proc`` that we read."""
     if _has_proc():
         return system_path(f"/proc/{pid}").exists()
     import psutil
