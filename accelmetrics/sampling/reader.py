@@ -140,7 +140,7 @@ class SourceReader:
             self.join(latch)
         if self.pending:
             count = source.workers_wanted() if source.busy_seconds > SLOW_READING else 1
-            source.pool.submit(self.work, min(count, len(self.pending)))
+            source.pool.submit(self.work, min(count, len(self.pending)), patient=True)
         if paced and all(unit in self.given_up or self._is_served(unit, self._limit(now)) for unit, _ in self._units):
             self.waiting = False
             latch.count_down(source.backend.name)
@@ -197,15 +197,19 @@ class SourceReader:
             Whether anything is still worth waiting for.
         """
         pool = self.source.pool
+        begun = False
         for unit, worker in list(pool.calls.items()):
             if unit < 0:
                 continue
+            begun = begun or worker.reader is self
             idle = worker.stood_still(seconds)
             if idle >= patience and unit in self.wanted:
                 self.given_up.add(unit)
                 self.wanted.discard(unit)
             if idle >= max(patience, SHORTEST_HANG):
                 pool.abandon(worker, unit)
+        if self.pending and not begun:  # the workers are at other readers' calls
+            pool.reinforce()
         return bool(self.wanted) and (bool(pool.workers) or not self.wanted.isdisjoint(pool.calls))
 
     def work(self, worker: Worker) -> None:

@@ -147,28 +147,39 @@ class WorkerPool:
         self._stuck: set[Worker] = set()
         self._started = 0
 
-    def submit(self, task: Task, wanted: int = 1) -> bool:
+    def submit(self, task: Task, wanted: int = 1, patient: bool = False) -> bool:
         """Queue a task once for each of so many workers, and have so many that are not in a call, as far as the limits allow.
+
+        Args:
+            task: The task.
+            wanted: How many workers.
+            patient: Whether a single one may be in a call: it is nearly always done sooner than another is started.
 
         Returns:
             Whether some worker will take the task.
         """
         with self.lock:
             self.wanted = wanted
-            free = self._free() if self.calls else self.workers
-            if len(free) != wanted:
-                self._adjust(wanted)
+            if len(self.workers) != 1 or wanted != 1 or (self.calls and not patient):
+                self._adjust(wanted, patient)
             if not self.workers:
                 return False
             for _ in range(wanted):
                 self.queue.put(task)
         return True
 
-    def _adjust(self, wanted: int) -> None:
-        while len(free := self._free()) < wanted and self._may_start() and self._start():
+    def _adjust(self, wanted: int, patient: bool) -> None:
+        may_wait = patient and wanted == 1
+        while len(free := self._free()) < wanted and not (may_wait and self.workers) and self._may_start() and self._start():
             pass
         for _ in range(len(free) - wanted):
             self.queue.put(nothing)  # wakes a worker that may leave
+
+    def reinforce(self) -> None:
+        """Start another worker if all are in calls."""
+        with self.lock:
+            if not self._free() and self._may_start():
+                self._start()
 
     def abandon(self, worker: Worker, unit: int) -> None:
         """Give up a worker that is stuck in a call; another one takes over, unless too many have been given up."""
