@@ -47,20 +47,26 @@ def json_document(text: str) -> Any:
 
 
 def rows(text: str, names: Sequence[str] = ()) -> list[dict[str, str]]:
-    """The rows of a table whose cells are separated by commas, by column.
+    """The rows of a table whose cells are separated by commas, by column; lines with another number of cells are passed over.
 
     Args:
         text: The table.
         names: The columns; taken from the first row when left out. A unit in brackets there (``power.draw [W]``) is put beside each value.
+
+    Raises:
+        SourceError: It is no table (``parse_error``).
     """
-    table = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines(), skipinitialspace=True) if any(map(str.strip, row))]
+    try:
+        table = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines(), skipinitialspace=True) if any(map(str.strip, row))]
+    except csv.Error as error:  # a cell that is too long
+        raise SourceError(Reason.PARSE_ERROR, f"no table: {error}") from error
     if not names and table:
         names = table.pop(0)
     columns = [(found[1], found[2]) if (found := _UNIT.fullmatch(name)) else (name, "") for name in names]
     return [
         {name: f"{cell} {unit}".strip() if cell[-1:].isdigit() else cell for (name, unit), cell in zip(columns, row, strict=True)}
         for row in table[:MOST]
-        if len(row) == len(columns)
+        if len(row) == len(columns) > 1
     ]
 
 

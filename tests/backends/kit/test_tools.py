@@ -1,0 +1,174 @@
+"""Commands as the source of a polled backend: run for each poll, or printing records for as long as they live."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, rows, stream
+from accelmetrics.backends.kit.polled import PolledDriver
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.reasons import Reason
+from tests.simulators.commands import CommandStandIn
+from tests.support.waiting import wait_for
+
+IDENTITY = {"vendor_index": "DeviceId"}
+FIELDS = (Field("powerWatts", "GPU Power", "W"),)
+HEAD = "Timestamp, DeviceId, GPU Power (W)\n"
+
+
+def parse(text: str) -> Iterator[DeviceSample]:
+    return map(DeviceSample, rows(text))
+
+
+def values(reading: Reading) -> dict[str, Any]:
+    return dict(zip(reading.blocks[0].names, reading.blocks[0].values, strict=True))
+
+
+def opened(connect: Any, **more: Any) -> PolledDriver:
+    return PolledBackend("acme", kind="gpu", source="acme-smi", connect=connect, fields=FIELDS, identity=IDENTITY, **more).open()
+
+
+@pytest.fixture
+def tool(tmp_path: Path) -> CommandStandIn:
+    return CommandStandIn(tmp_path, "acme-smi")
+
+
+def command(tool: CommandStandIn, *arguments: str, **more: Any) -> Command:
+    return Command(("acme2-smi", "acme-smi"), arguments, directories=(str(tool.directory),), install="install it", **more)
+
+
+# Commands that are run
+
+
+def test_each_poll_runs_it(tool: CommandStandIn) -> None:
+    tool.behave(f"{HEAD}1, 0, 30.5\n")
+    driver = opened(command(tool, "dump", "-n", "1").poll(parse))
+    assert values(driver.reader(ReadOptions(1)).read(0, [])) == {"powerWatts": 30.5}
+    assert tool.calls == [["dump", "-n", "1"]]
+
+
+def test_a_status_says_nothing_where_devices_come_out(tool: CommandStandIn) -> None:
+    tool.behave(f"{HEAD}1, 0, 30.5\n", stderr="warning", status=3)
+    assert len(opened(command(tool).poll(parse)).devices) == 1
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "status", "reason", "words"),
+    [
+        ("", "", 0, Reason.PARSE_ERROR, "acme2-smi printed nothing (exit status 0)"),
+        ("", "open: Permission denied\n", 1, Reason.NO_PERMISSION, "listed no device (exit status 1): open: Permission denied"),
+        (
+            "one\nthe driver does not answer\n",
+            "",
+            255,
+            Reason.DRIVER_ERROR,
+            "listed no device (exit status 255): the driver does not answer",
+        ),
+        (HEAD, "", 0, Reason.DRIVER_UNAVAILABLE, "acme-smi lists no GPU"),
+        ("x" * (5 << 20), "", 0, Reason.PARSE_ERROR, "acme2-smi printed more than 4194304 bytes and was killed"),
+    ],
+    ids=["nothing", "refused", "failing", "no devices", "endless"],
+)
+def test_why_there_are_no_devices(tool: CommandStandIn, stdout: str, stderr: str, status: int, reason: Reason, words: str) -> None:
+    tool.behave(stdout, stderr=stderr, status=status)
+    with pytest.raises(SourceError) as caught:
+        opened(command(tool).poll(parse))
+    assert caught.value.reason == reason
+    assert words in caught.value.message
+
+
+def test_one_that_hangs_is_late(tool: CommandStandIn) -> None:
+    tool.behave("", hang=True)
+    with pytest.raises(SourceError) as caught:
+        opened(command(tool, timeout=0.3).poll(parse))
+    assert caught.value.reason == Reason.TIMED_OUT
+
+
+def test_one_that_is_not_there_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    missing = Command("acme-smi", directories=("/opt/acme/bin",), install="install it")
+    for connect in (missing.poll(parse), stream(missing, parse)):
+        with pytest.raises(SourceError, match="acme-smi was not found in PATH, /opt/acme/bin") as caught:
+            opened(connect)
+        assert (caught.value.reason, caught.value.advice) == (Reason.DRIVER_UNAVAILABLE, "install it")
+
+
+def test_directories_may_have_versions_in_their_names(tmp_path: Path) -> None:
+    for version in ("3.2", "4.1"):
+        (tmp_path / f"corex-{version}").mkdir()
+        CommandStandIn(tmp_path / f"corex-{version}", "ixsmi")
+    found = Command("ixsmi", directories=(f"{tmp_path}/corex-*/ixsmi-bin",)).find()
+    assert found == f"{tmp_path}/corex-3.2/ixsmi-bin/ixsmi"
+
+
+def test_what_it_writes_into_a_file_is_read_instead(tmp_path: Path) -> None:
+    program = tmp_path / "cnmon"
+    program.write_text(f"#!{sys.executable} -IS\nopen('cnmon_info.json', 'w').write({HEAD + '1, 0, 77'!r})\nprint('Success!')\n")
+    program.chmod(0o755)
+    cnmon = Command("cnmon", ("info", "-j"), directories=(str(tmp_path),), output="cnmon_info.json")
+    assert values(opened(cnmon.poll(parse)).reader(ReadOptions(1)).read(0, [])) == {"powerWatts": 77}
+
+
+# Commands that go on
+
+STREAM = """
+import sys, time
+print("Timestamp, DeviceId, GPU Power (W)", flush=True)
+n = 0
+while True:
+    for device in (0, 1):
+        print(f"{n}, {device}, {100 * device + n}", flush=True)
+    n += 1
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def printer(tmp_path: Path) -> Command:
+    program = tmp_path / "xpu-smi"
+    program.write_text(f"#!{sys.executable} -IS\n{STREAM}")
+    program.chmod(0o755)
+    return Command("xpu-smi", ("dump",), directories=(str(tmp_path),))
+
+
+def test_the_latest_record_is_read_with_its_time(printer: Command) -> None:
+    driver = opened(stream(printer, parse, begins=r"\d+, 0,"), interval=0.0)
+    try:
+        assert [device.vendor_index for device in driver.devices] == [0, 1]
+        reader = driver.reader(ReadOptions(1))
+        first = reader.read(0, [])
+        later = wait_for(lambda: next((found for found in [reader.read(0, [])] if found.read_at != first.read_at), None))
+        assert later is not None and later.read_at is not None and first.read_at is not None
+        assert later.read_at > first.read_at
+        assert values(later)["powerWatts"] > values(first)["powerWatts"]
+        assert values(reader.read(1, []))["powerWatts"] >= 100
+    finally:
+        driver.close()
+
+
+def test_a_stream_that_says_nothing_does_not_open(tool: CommandStandIn) -> None:
+    tool.behave("", stderr="no such device", status=2)
+    with pytest.raises(SourceError, match="acme-smi ended with status 2; its last words: no such device"):
+        opened(stream(command(tool), parse))
+
+
+def test_an_old_record_is_no_reading(tool: CommandStandIn) -> None:
+    """The command prints once, and hangs."""
+    tool.behave(f"{HEAD}1, 0, 30.5\n2, 0, 31\n", hang=True)
+    driver = opened(stream(command(tool), parse, begins=r"\d+, 0,", interval=0.01), interval=0.0)
+    reader = driver.reader(ReadOptions(1))
+
+    def stale() -> bool:
+        try:
+            reader.read(0, [])
+        except SourceError as error:
+            return error.reason in {Reason.STALE, Reason.TIMED_OUT}
+        return False
+
+    wait_for(stale)
+    driver.close()
