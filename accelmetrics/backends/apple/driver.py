@@ -19,7 +19,7 @@ from accelmetrics.backends.apple.tools import INSTALL_MACMON
 from accelmetrics.backends.apple.values import Values
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.kit.polled import Form, PollCache
+from accelmetrics.backends.kit.poll_cache import Form, PollCache
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason, Unavailable

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Number
@@ -79,12 +79,15 @@ _ABSENT = re.compile(
     r"[\s\[\]()*-]*(n/?a\b.*|none|nan\b.*|unknown|unsupported|not (support|available)\w*\b.*)?[\s\[\]()*-]*", re.IGNORECASE | re.ASCII
 )
 _NOT_FINITE = re.compile(r"[+-]?inf(inity)?\b.*", re.IGNORECASE | re.ASCII)
+_PLACEHOLDER = re.compile(r"\{\w*\}")
 _LONGEST = 120
 """Characters: no value is longer, and longer ones are not worth matching."""
 
 
 def quoted(value: object) -> str:
     """What was printed, for a reason's detail, cut to a sensible length."""
+    if isinstance(value, int) and value.bit_length() > 8 * _LONGEST:
+        return f"a number of {value.bit_length()} bits"  # beyond 4,300 digits Python refuses to print it
     printed = value.strip() if isinstance(value, str) else repr(value)
     return printed if len(printed) <= _LONGEST else f"{printed[:_LONGEST]}…"
 
@@ -164,9 +167,10 @@ class Field(NamedTuple):
     """One metric that stands in the record.
 
     Attributes:
-        metric: The catalogue's name; one that begins with ``_`` is for derived rows only.
+        metric: The catalogue's name; one that begins with ``_`` is for derived rows only. One with a placeholder (``{link}``) is read
+            once for each instance that the record has: a link, a chip.
         where: Its place: a key, or a path of keys and list positions joined by dots, in any case; several are tried in order. One that
-            has no value makes way for the next; one whose value is wrong does not.
+            has no value makes way for the next; one whose value is wrong does not. ``{}`` stands for the instance.
         unit: The unit of a number that has none beside it; :data:`PRINTED` where it must have one; the metric's own when left out.
         convert: What is done first to what stands there: gives text, a number, a reason, or None for nothing.
         zero_is_missing: Whether a 0 is no measurement; for limits, sizes and links that needs not be said.
@@ -267,6 +271,11 @@ class Record:
         """What stands at a place, in any case; None where there is nothing."""
         return self._places.get(place.lower())
 
+    def instances(self, place: str) -> Iterable[str]:
+        """What stands directly below a place, for rows that are read of each: the positions of a list, the keys of an object."""
+        below = f"{place.lower()}."
+        return dict.fromkeys(path[len(below) :].partition(".")[0] for path in self._places if path.startswith(below))
+
 
 Printed = Mapping[str, Any] | Record
 
@@ -274,8 +283,10 @@ Printed = Mapping[str, Any] | Record
 def flat(document: object) -> Record:
     """Make a record of a document: ``{"Memory": {"Used ": 1}}`` has ``memory.used``, a list its positions and itself.
 
-    An object with a ``value`` is that value, with its ``unit`` beside it.
+    An object with a ``value`` is that value, with its ``unit`` beside it. A record stays what it is.
     """
+    if isinstance(document, Record):
+        return document
     found: dict[str, object] = {}
     pending: list[tuple[str, object]] = [("", document)]
     for path, value in pending:
@@ -284,7 +295,7 @@ def flat(document: object) -> Record:
         if isinstance(value, Mapping) and "value" in value:
             plain, unit = value["value"], value.get("unit")
             value = f"{plain} {unit}" if unit and isinstance(plain, (int, float)) else plain  # noqa: PLW2901
-        if isinstance(value, (Mapping, list, tuple)):
+        if isinstance(value, (Mapping, list, tuple)) and not isinstance(value, Unavailable):
             items = value.items() if isinstance(value, Mapping) else enumerate(value)
             pending += [(f"{path}.{str(name).strip().lower()}".lstrip("."), item) for name, item in items]
             if not isinstance(value, Mapping):
@@ -318,6 +329,8 @@ class Table:
         self._source = source
         self._rows = tuple(rows)
         self._metrics = {row.metric: _metric(row.metric, kind, own) for row in self._rows if not row.metric.startswith("_")}
+        self._names = {name: metric.names for name, metric in self._metrics.items()}
+        self._instances: dict[tuple[str, str], Field | Rate] = {}
         self.words = {name: self._words(row) for row in self._rows for name in self.names(row.metric)}
 
     def _words(self, row: Row) -> str:
@@ -326,27 +339,47 @@ class Table:
         place = f'{self._source} "{_places(row)[0]}"'
         return f"{place}, rise per second" if isinstance(row, Rate) else place
 
-    def read(self, record: Printed, counters: Counters, at: float, idle: bool = False) -> dict[str, Value]:
+    def read(self, record: Record, counters: Counters, at: float, idle: bool = False) -> dict[str, Value]:
         """What stands in a record, by metric; derived rows are left to :meth:`derive`.
 
         Args:
-            record: The record, whose keys are looked up as the rows spell them.
+            record: The record.
             counters: What this consumer's rates are taken from.
             at: When the record was read, on the monotonic clock.
             idle: Whether it is known that no program uses the device.
         """
         found: dict[str, Value] = {}
-        for row in self._rows:
+        for row in self._each(record):
             if isinstance(row, Field):
                 value = self._field(row, record)
                 if idle and row.in_use and isinstance(value, Unavailable) and value.reason == Reason.NOT_SUPPORTED:
                     value = Unavailable(Reason.NOT_IN_USE, f"no program uses this device, and {value.detail}")
                 found[row.metric] = self._possible(row, value)
-            elif isinstance(row, Rate):
+            else:
                 found[row.metric] = self._possible(row, self._rate(row, record, counters, at))
         return found
 
-    def value(self, metric: str, record: Printed) -> Value:
+    def _each(self, record: Record) -> Iterator[Field | Rate]:
+        """The rows that are read, one with a placeholder once for each of the record's instances."""
+        for row in self._rows:
+            if isinstance(row, Derived):
+                continue
+            if "{" not in row.metric:
+                yield row
+                continue
+            for instance in record.instances(_places(row)[0].partition(".{}")[0]):
+                yield self._instances.get((row.metric, instance)) or self._instance(row, instance)
+
+    def _instance(self, row: Field | Rate, instance: str) -> Field | Rate:
+        metric = self._metrics[row.metric]
+        name = _PLACEHOLDER.sub(instance, row.metric)
+        self._metrics[name] = metric
+        self._names[name] = tuple(_PLACEHOLDER.sub(instance, each) for each in metric.names)
+        made = row._replace(metric=name, where=tuple(place.replace("{}", instance) for place in _places(row)))
+        self._instances[row.metric, instance] = made
+        return made
+
+    def value(self, metric: str, record: Record) -> Value:
         """One metric that stands in a record."""
         row = next((row for row in self._rows if row.metric == metric and isinstance(row, Field)), None)
         missing = Unavailable(Reason.NOT_SUPPORTED, f"{self._source} does not give it")
@@ -360,19 +393,19 @@ class Table:
 
     def names(self, metric: str) -> tuple[str, ...]:
         """The names under which a metric is given: the catalogue's and its aliases; none for one that only derived rows need."""
-        return self._metrics[metric].names if metric in self._metrics else ()
+        return self._names.get(metric, ())
 
     def missing(self, why: Unavailable) -> dict[str, Value]:
-        """Every metric that is read, missing for one reason."""
-        return {row.metric: why for row in self._rows if not isinstance(row, Derived)}
+        """Every metric that is read, missing for one reason; instances are not known."""
+        return {row.metric: why for row in self._rows if not isinstance(row, Derived) and "{" not in row.metric}
 
-    def _field(self, row: Field | Rate, record: Printed) -> Value:
+    def _field(self, row: Field | Rate, record: Record) -> Value:
         metric = self._metrics.get(row.metric)
         target = metric.unit if metric is not None and isinstance(row, Field) else _first_unit(row.unit)
         why: Unavailable | None = None
         for place in _places(row):
             said = record.get(place)
-            if said is not None and isinstance(row, Field) and row.convert is not None:
+            if isinstance(row, Field) and row.convert is not None and said is not None and not isinstance(said, Unavailable):
                 said = row.convert(said)
             if said is None:
                 continue
@@ -382,7 +415,7 @@ class Table:
             why = why or value
         return why or Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives no "{_places(row)[0]}"')
 
-    def _rate(self, row: Rate, record: Printed, counters: Counters, at: float) -> Value:
+    def _rate(self, row: Rate, record: Record, counters: Counters, at: float) -> Value:
         count = self._field(row, record)
         since = self._field(row._replace(where=row.over), record) if row.over else at
         if isinstance(count, Unavailable) or isinstance(since, Unavailable):
@@ -431,6 +464,16 @@ class Table:
         if isinstance(row, Rate) and metric.maximum is not None and metric.maximum < value <= 1.05 * metric.maximum:
             return metric.maximum  # counter and clock are not read in the same instant
         return value if low <= value <= high and value not in _ALL_ONES else Unavailable(Reason.INVALID_VALUE, f"{given} {metric.unit}")
+
+
+def weightier(one: Unavailable, other: Unavailable) -> Unavailable:
+    """Why a value is missing that two sources could give: in the words of both.
+
+    A source that is there says more than one that is not, and one that may have the value later more than one that never has it.
+    """
+    ranks: dict[str, int] = {Reason.DRIVER_UNAVAILABLE: 0, Reason.NOT_SUPPORTED: 1}
+    telling = other if ranks.get(other.reason, 2) > ranks.get(one.reason, 2) else one
+    return Unavailable(telling.reason, one.detail if other.detail in one.detail else f"{one.detail}; {other.detail}")
 
 
 def _first_unit(unit: str) -> str:

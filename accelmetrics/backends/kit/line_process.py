@@ -20,9 +20,11 @@ What it promises, whatever the command does:
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
@@ -33,7 +35,7 @@ from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 if TYPE_CHECKING:
-    from accelmetrics.backends.kit.polled import Connect, DeviceSample
+    from accelmetrics.backends.kit.polled import DeviceSample
 
 FIRST_PAUSE, LAST_PAUSE = 1.0, 60.0
 """Seconds between the end of a child and the start of the next: doubled from the first to the last."""
@@ -357,34 +359,55 @@ if hasattr(os, "register_at_fork"):
 
 
 class LinePoll:
-    """The latest record of a command as a poll; see :func:`stream`."""
+    """The latest record of a command as a poll; see :func:`stream`.
 
-    def __init__(self, process: LineProcess, parse: Callable[[str], Iterable[DeviceSample]], stale: float) -> None:
-        self._process = process
+    Args:
+        process: The command.
+        parse: From a record's text to the devices.
+        stale: Seconds after which a record is too old.
+        first: Seconds after the start of the command for which polls wait for its first record.
+
+    Attributes:
+        process: The command.
+    """
+
+    reopens = True
+
+    def __init__(self, process: LineProcess, parse: Callable[[str], Iterable[DeviceSample]], stale: float, first: float) -> None:
+        self.process = process
         self._parse = parse
         self._stale = stale
-        self._number = 0
+        self._wait_until = time.monotonic() + first
+        self._seen = 0
         self._samples: tuple[DeviceSample, ...] = ()
+        self._arrived = -math.inf
+        self._misread: SourceError | None = None
 
     def __call__(self) -> Iterable[DeviceSample]:
-        """The devices of the latest record; parsed once.
+        """The devices of the latest record that was understood; each is parsed once.
 
         Raises:
             SourceError: There is none, or it is too old.
         """
-        record = self._process.latest()
-        if record is None or record.age > self._stale:
-            why = self._process.failure or Unavailable(Reason.STALE, "its last record is too old")
-            raise SourceError(why.reason, why.detail)
-        if record.number != self._number:
-            samples = self._parse(record.line.decode("utf-8", "replace"))
-            self._samples = tuple(sample._replace(read_at=record.arrived) for sample in samples)
-            self._number = record.number
-        return self._samples
+        record = self.process.latest() or self.process.wait(max(0.0, self._wait_until - time.monotonic()))
+        if record is not None and record.number != self._seen:
+            try:
+                samples = [sample._replace(read_at=record.arrived) for sample in self._parse(record.line.decode("utf-8", "replace"))]
+            except SourceError as error:
+                self._misread = error
+            else:
+                self._samples, self._arrived, self._misread = tuple(samples), record.arrived, None
+            self._seen = record.number
+        if record is not None and record.arrived - self._arrived + record.age <= self._stale:
+            return self._samples
+        if self._misread is not None and record is not None and record.age <= self._stale:
+            raise self._misread
+        why = self.process.failure or Unavailable(Reason.STALE, "its last record is too old")
+        raise SourceError(why.reason, why.detail)
 
     def close(self) -> None:
         """End the command."""
-        self._process.close()
+        self.process.close()
 
 
 def stream(
@@ -396,8 +419,10 @@ def stream(
     opening: str = "{",
     files: Mapping[str, str] = NOTHING,
     first: float = 5.0,
-) -> Connect:
+) -> Callable[[], LinePoll]:
     """Connect a polled backend to a command that prints a record per interval for as long as it lives.
+
+    A record that is not understood is passed over while the one before it is fresh.
 
     Args:
         command: The command.
@@ -413,10 +438,6 @@ def stream(
     def connect() -> LinePoll:
         pattern = re.compile(begins.encode()) if begins else opening.encode()
         process = LineProcess(command.argv(), silence=10 * interval, environment=command.environment, files=files, opening=pattern)
-        if process.wait(first) is None:
-            why = process.failure or NO_NEWS
-            process.close()
-            raise SourceError(why.reason, why.detail)
-        return LinePoll(process, parse, 3 * interval)
+        return LinePoll(process, parse, 3 * interval, first)
 
     return connect

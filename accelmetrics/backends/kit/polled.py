@@ -10,7 +10,7 @@
 The vendor's part is ``connect``: it opens the source and returns what asks it once, and that yields a :class:`DeviceSample` a device.
 Everything else is here. One poll, and its failure too, serves all devices and all samplers. Devices are recognised by UUID, PCI
 address or number: one that turns up is added, one that is gone is lost. A backend may have several sources, each with its own fields
-and pace: a metric is taken from the first that has it, and a source that fails costs only its fields.
+and pace: a metric is taken from the first that has it, so is each part of an identity, and a source that fails costs only its fields.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from functools import reduce
+from typing import Any, NamedTuple
 
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import NO_REASONS, Block, Coverage, Detection, Number, Reading, ReadOptions
+from accelmetrics.backends.contract import Coverage, Detection, Reading, ReadOptions
 from accelmetrics.backends.guard import Outcome, guarded
-from accelmetrics.backends.kit.fields import Counters, Printed, Record, Row, Table, Value, flat, text, whole
+from accelmetrics.backends.kit.fields import Counters, Printed, Record, Row, Table, Value, flat, text, weightier, whole
+from accelmetrics.backends.kit.poll_cache import Form, PollCache
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
 from accelmetrics.backends.visible import declare_list
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
@@ -38,6 +40,8 @@ RETRY = 30.0
 AT_ONCE = 0.1
 """Seconds for which a poll of a source that is read when asked is served to devices and samplers that have not had it."""
 MACHINE = -1
+NUMBERS = ("vendor_index", "numa_node", "cores")
+"""Parts of an identity that are whole numbers."""
 
 Identity = Mapping[str, str | Sequence[str]]
 """By attribute of :class:`~accelmetrics.schemas.identity.DeviceIdentity`, where it stands in the record."""
@@ -53,6 +57,8 @@ class DeviceSample(NamedTuple):
         begin: Called with the list that reports progress before a record that reads is looked up; raises ``SourceError`` for a device
             that cannot be read.
         machine: Whether this is no device but what belongs to none: the record of the backend's ``machine`` rows.
+        scoped: Gives the record for one consumer in the place of ``record``, which then only tells the identity: for values that are
+            counted by program. Called with the consumer's options and what says whether a process is one of those it watches.
     """
 
     record: Printed
@@ -60,11 +66,12 @@ class DeviceSample(NamedTuple):
     read_at: float | None = None
     begin: Callable[[list[Any]], None] | None = None
     machine: bool = False
+    scoped: Callable[[ReadOptions, Callable[[int], bool]], Printed] | None = None
 
 
 PollOnce = Callable[[], Iterable[DeviceSample]]
 """Asks the source once. Raises ``SourceError`` for a poll that failed; after some devices, for the output that was cut there. May have
-a method ``close``."""
+a method ``close``, and a true attribute ``reopens`` where it opens its source again by itself: its failures then do not close it."""
 Connect = Callable[[], PollOnce]
 """Opens the source, or raises ``SourceError``."""
 
@@ -80,6 +87,7 @@ class Source(NamedTuple):
             a pace of its own only adds to them.
         machine: What is read of the sample that is the machine's; whole keys.
         identity: Where a device's identity stands in this source's records.
+        instead_of: Another source: this one is asked only while that one has not answered since it was opened.
     """
 
     name: str
@@ -88,6 +96,7 @@ class Source(NamedTuple):
     interval: float = 0.0
     machine: Sequence[Row] = ()
     identity: Identity = NOTHING
+    instead_of: str = ""
 
 
 class PolledBackend:
@@ -106,7 +115,7 @@ class PolledBackend:
         vendor: The vendor in one word; the name when left out.
         exclusive: Whether a device is one program's at a time: where a process is watched, devices that it does not use are then
             ``not_in_use``. If not, what its processes use is given as ``{kind}.process.{i}``.
-        processes: Where its samples' processes are read, in words; empty where there are none.
+        processes: Where its samples' processes are read, in words; empty where nothing is given of them as metrics.
         advice: What to do where no device is listed.
         detect: Looks for the hardware; built-in backends are found by their registration.
         own_metrics: Catalogue rows for metrics that only this vendor has.
@@ -168,16 +177,26 @@ class PolledBackend:
         return PolledDriver(self)
 
     def coverage(self) -> Coverage:
+        names = ("memoryAllocated", "memoryAllocatedBytes")
+        devices, machine = (_words(tables) for tables in zip(*self.tables, strict=True))
         return Coverage(
-            {name: words for table, _ in reversed(self.tables) for name, words in table.words.items()},
-            machine={name: words for _, table in reversed(self.tables) for name, words in table.words.items()},
-            processes=dict.fromkeys(("memoryAllocated", "memoryAllocatedBytes"), self.processes)
-            if self.processes and not self.exclusive
-            else NOTHING,
+            {name: words for name, words in devices.items() if "{" not in name},
+            machine={name: words for name, words in machine.items() if "{" not in name},
+            processes=dict.fromkeys(names, self.processes) if self.processes and not self.exclusive else NOTHING,
+            optional={name: words for name, words in (devices | machine).items() if "{" in name},
         )
 
     def own_metrics(self) -> Iterable[Metric]:
         return self._own
+
+
+def _words(tables: Iterable[Table]) -> dict[str, str]:
+    """By name, where each of the sources reads it, the best first."""
+    found: dict[str, str] = {}
+    for table in tables:
+        for name, words in table.words.items():
+            found[name] = f"{found[name]}; else {words}" if name in found else words
+    return found
 
 
 class PolledDriver:
@@ -190,23 +209,31 @@ class PolledDriver:
     def __init__(self, backend: PolledBackend) -> None:
         self.backend = backend
         self.machine_wide = any(source.machine for source in backend.sources)
+        self.interval = backend.interval
         self._lock = threading.Lock()
         self._devices: tuple[DeviceIdentity, ...] = ()
+        self._told_by: dict[tuple[int, str], int] = {}
         self._listed = False
-        self.sources = [_OpenSource(self, source, *tables) for source, tables in zip(backend.sources, backend.tables, strict=True)]
+        # Streams get ready while other sources are connected.
+        self.sources: list[_OpenSource] = []
+        for spec, tables in zip(backend.sources, backend.tables, strict=True):
+            self.sources.append(_OpenSource(self, spec, tables))
+        for source in self.sources:
+            source.poll(0)
         self._listed = True
         if not self._devices:
             self.close()
-            kind = str(backend.kind).upper()
-            failure = next((source.latest.failure for source in self.sources if source.latest.failure is not None), None)
-            raise failure or SourceError(
-                Reason.DRIVER_UNAVAILABLE, f"{self.sources[0].name} lists no {kind}", backend=backend.name, advice=backend.advice
+            missing = f"{self.sources[0].name} lists no {str(backend.kind).upper()}"
+            failures = [source.latest.failure for source in self.sources if source.latest.failure is not None]
+            raise _combined(failures, backend) or SourceError(
+                Reason.DRIVER_UNAVAILABLE, missing, backend=backend.name, advice=backend.advice
             )
 
     @property
     def source(self) -> str:
-        """The sources whose last poll did not fail: ``macmon+ioreg``."""
-        return "+".join(source.name for source in self.sources if source.latest.failure is None) or self.sources[0].name
+        """Of the sources that are asked at every reading, those whose last poll did not fail: ``macmon+ioreg``."""
+        answered = [each.name for each in self.sources if each.is_wanted and each.latest.failure is None and not each.spec.interval]
+        return "+".join(answered) or self.sources[0].name
 
     @property
     def devices(self) -> Sequence[DeviceIdentity]:
@@ -243,13 +270,20 @@ class PolledDriver:
                     if self._listed and self.machine_wide:
                         raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"{source.name} lists a new device: all are to be listed again")
                     devices.append(identity)
-                elif unit != MACHINE:
-                    told = {part: value for part, value in identity._asdict().items() if value not in ("", None, False)}
-                    devices[unit] = devices[unit]._replace(**told)
+                if unit != MACHINE:
+                    told = {part: value for part, value in identity._asdict().items() if value not in ("", None) and value is not False}
+                    devices[unit] = devices[unit]._replace(**{part: told[part] for part in told if self._may_tell(source, unit, part)})
                 found[unit] = sample
             if tuple(devices) != self._devices:
                 self._devices = tuple(devices)
         return found
+
+    def _may_tell(self, source: _OpenSource, unit: int, part: str) -> bool:
+        """Whether no better source tells this part of a device's identity."""
+        if source.rank > self._told_by.get((unit, part), source.rank):
+            return False
+        self._told_by[unit, part] = source.rank
+        return True
 
 
 def is_same(known: DeviceIdentity, seen: DeviceIdentity) -> bool:
@@ -307,18 +341,18 @@ class PolledReader:
             DriverGoneError: None has, and the sources are to be opened again.
         """
         driver = self._driver
-        listing = [number for number, source in enumerate(driver.sources) if not source.spec.interval]
-        if any(samples[number] is not None for number in listing):
+        listing = [(source, polls[source.rank]) for source in driver.sources if not source.spec.interval and source.is_wanted]
+        if any(samples[source.rank] is not None for source, _ in listing):
             return
-        failure = next((polls[number].failure for number in listing if polls[number].failure is not None), None)
+        failures = [poll.failure for _, poll in listing if poll.failure is not None]
+        # Made anew for each reader: raised in two threads, one error would get both tracebacks.
+        failure = _combined(failures, driver.backend)
         if failure is None:
             name = f"{str(driver.backend.kind).upper()} {driver.devices[unit].vendor_index}" if unit != MACHINE else "the machine"
             raise SourceError(Reason.DEVICE_LOST, f"{driver.source} no longer lists {name}", backend=driver.backend.name)
-        gone = isinstance(failure, DriverGoneError) or driver.sources[0].failures >= PATIENCE
-        # Made anew for each reader: raised in two threads, one error would get both tracebacks.
-        raise (DriverGoneError if gone else SourceError)(
-            failure.reason, failure.message, backend=driver.backend.name, advice=failure.advice
-        )
+        if all(source.failures >= PATIENCE and not source.reopens for source, _ in listing):
+            raise DriverGoneError(failure.reason, failure.message, backend=failure.backend, advice=failure.advice)
+        raise failure
 
     def _values(
         self, unit: int, state: _Unit, polls: Sequence[_Poll], samples: Sequence[DeviceSample | None], progress: list[Any]
@@ -329,6 +363,8 @@ class PolledReader:
         read_at = math.inf
         tables = [source.machine if unit == MACHINE else source.table for source in sources]
         for source, table, poll, sample, counters in zip(sources, tables, polls, samples, state.counters, strict=True):
+            if poll is NOT_WANTED:
+                continue
             if sample is None:
                 absent = Unavailable(Reason.NOT_SUPPORTED, f"{source.name} does not list this device")
                 values = table.missing(poll.failure.unavailable if poll.failure is not None else absent)
@@ -337,22 +373,33 @@ class PolledReader:
                 if sample.begin is not None:
                     sample.begin(progress)
                     at = clock.monotonic()
-                values = table.read(sample.record, counters, at, idle=sample.processes == ())
+                values = table.read(self._record(sample), counters, at, idle=sample.processes == ())
                 read_at = read_at if source.spec.interval else min(read_at, at)
             for metric, value in values.items():
-                if metric not in found or (isinstance(found[metric], Unavailable) and not isinstance(value, Unavailable)):
+                known = found.get(metric)
+                if known is None or (isinstance(known, Unavailable) and not isinstance(value, Unavailable)):
                     found[metric] = value
+                elif isinstance(known, Unavailable) and isinstance(value, Unavailable):
+                    found[metric] = weightier(known, value)
         for table in tables:
             table.derive(found)
         return {name: found[metric] for table in tables for metric in found for name in table.names(metric)}, read_at
 
+    def _record(self, sample: DeviceSample) -> Record:
+        """What is read of a device for this consumer."""
+        children = self._options.children
+        return flat(sample.record if sample.scoped is None else sample.scoped(self._options, lambda pid: self._watches(pid, children)))
+
+    def _watches(self, pid: int, children: bool) -> bool:
+        """Whether a process is the watched one, or with ``children`` a descendant of it."""
+        return pid == self._options.pid or (children and self._tree.owns(pid, self._driver.backend.clock.monotonic()))
+
     def _reading(self, state: _Unit, found: dict[str, Value], processes: tuple[DeviceProcess, ...] | None, read_at: float) -> Reading:
         backend, options = self._driver.backend, self._options
-        now = backend.clock.monotonic()
-        family = options.children or not backend.exclusive
-        owned = [each for each in processes or () if each.pid == options.pid or (family and self._tree.owns(each.pid, now))]
+        owned = [each for each in processes or () if self._watches(each.pid, options.children or not backend.exclusive)]
         if not backend.exclusive:
-            return state.form.reading(found, processes, read_at, process_values(str(backend.kind), owned, found) if owned else None)
+            used = process_values(str(backend.kind), owned, found) if owned and backend.processes else None
+            return state.form.reading(found, processes, read_at, used)
         if options.watched and processes is not None and not owned:
             why = f"the watched process {options.pid} does not use this {str(backend.kind).upper()}"
             found = dict.fromkeys(found, Unavailable(Reason.NOT_IN_USE, why))
@@ -385,43 +432,71 @@ class _Poll(NamedTuple):
     failure: SourceError | None
 
 
-class _OpenSource:
-    """One source, opened when it can be, and its latest poll."""
+NOT_WANTED = _Poll(0, -math.inf, {}, None)
+"""Stands for the poll of a source that is not asked, since the one that it stands in for answers."""
 
-    def __init__(self, driver: PolledDriver, spec: Source, table: Table, machine: Table) -> None:
+
+class _OpenSource:
+    """One source, opened when it can be, and its latest poll.
+
+    Attributes:
+        rank: Its place among the backend's sources, the best of which is 0.
+        answered: Whether it has given a device since it was opened.
+        failures: Polls in a row that failed.
+    """
+
+    def __init__(self, driver: PolledDriver, spec: Source, tables: tuple[Table, Table]) -> None:
         self.spec = spec
         self.name = spec.name
-        self.table = table
-        self.machine = machine
+        self.table, self.machine = tables
+        self.rank = len(driver.sources)
+        self.answered = False
         self.failures = 0
+        self._instead_of = next((source for source in driver.sources if source.name == spec.instead_of), None)
         self._driver = driver
         self._clock = driver.backend.clock
         self._ask: PollOnce | None = None
-        self._retry_at = -math.inf
         self._closed_for = SourceError(Reason.DRIVER_UNAVAILABLE, f"{spec.name} is not open")
+        self._retry_at = -math.inf
         interval = driver.backend.interval
-        self._polls = PollCache(self._make(1), self._clock, spec.interval or (interval / 2 if interval else AT_ONCE))
+        self._polls = PollCache(NOT_WANTED, self._clock, spec.interval or (interval / 2 if interval else AT_ONCE))
+        if self._instead_of is None:
+            self._connect()
 
     @property
     def latest(self) -> _Poll:
         """The latest poll."""
         return self._polls.latest
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it is asked: no source that it stands in for has answered."""
+        return self._instead_of is None or not self._instead_of.answered
+
+    @property
+    def reopens(self) -> bool:
+        """Whether it opens itself again, so that its failures are no reason to do so."""
+        return bool(getattr(self._ask, "reopens", False))
+
     def poll(self, had: int) -> _Poll:
         """The latest poll while it is fresh; else, or where it was had and the source has no pace of its own, a new one."""
-        return self._polls.get(0 if self.spec.interval else had, self._make)
+        if self.is_wanted:
+            return self._polls.get(0 if self.spec.interval else had, self._make)
+        self.close()
+        return NOT_WANTED
 
     def identify(self, position: int, sample: DeviceSample) -> DeviceIdentity:
         """A device's identity, as far as its record tells."""
         told: dict[str, Any] = {"vendor_index": position}
-        for attribute, where in () if sample.machine else self.spec.identity.items():
+        record = flat({} if sample.machine else sample.record)
+        for attribute, where in self.spec.identity.items():
             for place in (where,) if isinstance(where, str) else where:
-                said = sample.record.get(place)
-                value = whole(said) if attribute in ("vendor_index", "numa_node", "cores") else text(said)
+                said = record.get(place)
+                value = said is True if attribute == "unified" else whole(said) if attribute in NUMBERS else text(said)
                 if value not in ("", None):
                     told[attribute] = value
                     break
-        memory = None if sample.machine else self.table.value("memoryTotalBytes", sample.record)
+        memory = self.table.value("memoryTotalBytes", record)
         told["memory_total_bytes"] = memory if isinstance(memory, int) else None
         kind: Any = self._driver.backend.kind
         return DeviceIdentity(kind, self._driver.backend.vendor, **told)
@@ -431,24 +506,30 @@ class _OpenSource:
         failure = _failure(guarded(self._collect, samples))
         placed = guarded(self._driver.place, self, samples)
         failure = _failure(placed) or failure
+        self.answered = self.answered or bool(placed.value)
         self.failures = self.failures + 1 if failure is not None and not placed.value else 0
-        if failure is not None and self.failures >= PATIENCE and len(self._driver.backend.sources) > 1:
+        if failure is not None and self.failures >= PATIENCE and len(self._driver.backend.sources) > 1 and not self.reopens:
             self._closed_for = failure
             self.close()
         return _Poll(number, self._clock.monotonic(), placed.value or {}, failure)
 
     def _collect(self, samples: list[DeviceSample]) -> None:
+        if self._ask is None and self._clock.monotonic() >= self._retry_at:
+            self._connect()
         if self._ask is None:
-            now = self._clock.monotonic()
-            if now < self._retry_at:
-                raise self._closed_for
-            self._retry_at = now + RETRY
-            self._ask = self.spec.connect()
-        samples.extend(each if isinstance(each.record, Record) else each._replace(record=flat(each.record)) for each in self._ask())
+            raise self._closed_for
+        samples.extend(each._replace(record=flat(each.record)) for each in self._ask())
+
+    def _connect(self) -> None:
+        """Open the source, or note why it does not open."""
+        self._retry_at = self._clock.monotonic() + RETRY
+        opened = guarded(self.spec.connect)
+        self._ask = opened.value
+        self._closed_for = _failure(opened) or self._closed_for
 
     def close(self) -> None:
         """Give the source back; it is opened again by a later poll."""
-        ask, self._ask = self._ask, None
+        ask, self._ask, self.answered = self._ask, None, False
         close = getattr(ask, "close", None)
         if close is not None:
             close()
@@ -460,83 +541,11 @@ def _failure(outcome: Outcome[Any]) -> SourceError | None:
     return outcome.error if isinstance(outcome.error, SourceError) else SourceError(outcome.failure.reason, outcome.failure.detail)
 
 
-class Poll(Protocol):
-    """What asking a source once came to."""
-
-    @property
-    def number(self) -> int:
-        """Counted from 1."""
-        ...
-
-    @property
-    def finished(self) -> float:
-        """When the answer was there, in seconds on the monotonic clock."""
-        ...
-
-
-R = TypeVar("R", bound=Poll)
-
-
-class PollCache(Generic[R]):
-    """The latest round of an open source. Any thread may ask.
-
-    Args:
-        first: The one that opening the source came to.
-        clock: Where the age of a round is taken from.
-        fresh: Seconds for which a round is served to units and consumers that have not had it.
-    """
-
-    def __init__(self, first: R, clock: Clock, fresh: float) -> None:
-        self._clock = clock
-        self._fresh = fresh
-        self._lock = threading.Lock()
-        self.latest = first
-
-    def get(self, had: int, make: Callable[[int], R]) -> R:
-        """The latest round while it is fresh, else a new one.
-
-        Args:
-            had: Number of the round that the caller was given last for the unit it reads now, 0 at first.
-            make: Makes a round of that number.
-        """
-        asked = self._clock.monotonic()
-        with self._lock:
-            if self.latest.number <= had or asked - self.latest.finished >= self._fresh:
-                self.latest = make(self.latest.number + 1)
-            return self.latest
-
-
-class Form:
-    """One unit's readings: names and reasons that did not change are the same objects, so that the sampler builds nothing anew."""
-
-    def __init__(self) -> None:
-        self._names: dict[bool, tuple[str, ...]] = {}
-        self._reasons: Mapping[str, Unavailable] = NO_REASONS
-
-    def reading(
-        self,
-        found: Mapping[str, Value],
-        processes: tuple[DeviceProcess, ...] | None = None,
-        read_at: float | None = None,
-        used: Mapping[str, Number] | None = None,
-    ) -> Reading:
-        """The reading.
-
-        Args:
-            found: By metric, its value or why there is none.
-            processes: The processes that use the device; None where that is not known.
-            read_at: When the source took the numbers, in seconds on the monotonic clock; None for now.
-            used: By metric, what the watched process uses of the device.
-        """
-        values = {name: value for name, value in found.items() if not isinstance(value, Unavailable)}
-        reasons = {name: value for name, value in found.items() if isinstance(value, Unavailable)}
-        if reasons != self._reasons:
-            self._reasons = reasons
-        blocks = [self._block(values, False)] if used is None else [self._block(values, False), self._block(used, True)]
-        return Reading(blocks, self._reasons, processes, read_at)
-
-    def _block(self, values: Mapping[str, Number], process: bool) -> Block:
-        names = tuple(values)
-        if names != self._names.get(process):
-            self._names[process] = names
-        return Block(self._names[process], tuple(values.values()), process)
+def _combined(failures: Sequence[SourceError], backend: PolledBackend) -> SourceError | None:
+    """What the failures of several sources come to; one for which a driver is to be opened again stands for all."""
+    if not failures:
+        return None
+    gone = next((each for each in failures if isinstance(each, DriverGoneError)), None)
+    why = gone.unavailable if gone is not None else reduce(weightier, (each.unavailable for each in failures))
+    advice = next((each.advice for each in failures if each.advice), "")
+    return (SourceError if gone is None else DriverGoneError)(why.reason, why.detail, backend=backend.name, advice=advice)

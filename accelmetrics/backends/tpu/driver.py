@@ -21,7 +21,7 @@ from typing import Any
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.backends.kit.holders import NodeHolders
-from accelmetrics.backends.kit.polled import Form, PollCache
+from accelmetrics.backends.kit.poll_cache import Form, PollCache
 from accelmetrics.backends.tpu.devices import (
     BACKEND,
     EXTRA,

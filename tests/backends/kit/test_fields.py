@@ -211,6 +211,42 @@ def test_a_metric_that_the_catalogue_does_not_have_is_refused() -> None:
     assert reason_of(read((Field("wafers", "x"),), {"x": "70"}, own=(own,))["wafers"]) == Reason.INVALID_VALUE
 
 
+def test_a_row_with_a_placeholder_is_read_of_each_instance() -> None:
+    rows = (
+        Field("nvlink.{link}.state", "links.{}.up", convert=lambda up: int(up == "yes")),
+        Field("trn.device.{i}.mem_ecc_corrected", "chips.{}.ecc"),
+    )
+    links = {"links": [{"up": "yes"}, {"up": "no"}], "chips": {}}
+    assert read(rows[:1], links, kind="gpu") == {"nvlink.0.state": 1, "nvlink.1.state": 0}
+    assert read(rows[:1], {}, kind="gpu") == {}
+    found = read(rows[1:], {"chips": {"3": {"ecc": 7}, "12": {"ecc": Unavailable(Reason.NO_PERMISSION, "root")}, "13": {"x": 1}}}, kind="")
+    assert found["trn.device.3.mem_ecc_corrected"] == 7
+    assert found["trn.device.12.mem_ecc_corrected"] == (Reason.NO_PERMISSION, "root")
+    assert found["trn.device.13.mem_ecc_corrected"] == (Reason.NOT_SUPPORTED, 'tool gives no "chips.13.ecc"')
+    table = Table("tool", "", rows[1:])
+    assert table.words == {"trn.device.{i}.mem_ecc_corrected": 'tool "chips.{}.ecc"'}
+    assert table.missing(Unavailable(Reason.STALE)) == {}
+
+
+def test_rates_of_instances_are_apart() -> None:
+    own = Metric("npu.{i}.port.{link}.sent", "By/s", "gauge", "Bytes that a port sent.")
+    counters = Counters()
+    for at, sent in ((0.0, (0, 0)), (1.0, (100, 300))):
+        document = {"ports": [{"tx": each} for each in sent]}
+        found = read((Rate("port.{link}.sent", "ports.{}.tx", "B"),), document, counters, at, own=(own,))
+    assert found == {"port.0.sent": 100, "port.1.sent": 300}
+
+
+def test_a_reason_in_the_record_is_the_value_s() -> None:
+    why = Unavailable(Reason.NOT_IN_USE, "no program")
+    assert read((Field("powerWatts", "x", "W", convert=float),), {"x": why}) == {"powerWatts": why}
+
+
+def test_a_number_beyond_all_bounds_is_told_without_being_printed() -> None:
+    """Python refuses to print integers of more than 4,300 digits."""
+    assert number(16**5000) == (Reason.INVALID_VALUE, "a number of 20001 bits")
+
+
 def test_whole_keys_are_read_of_the_machine() -> None:
     assert read((Field("cpu.powerWatts", "p", "mW"),), {"p": 1500}, kind="") == {"cpu.powerWatts": 1.5}
 

@@ -18,8 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accelmetrics.backends.contract import ReadOptions
+from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend
 from accelmetrics.backends.kit import line_process as streams
-from accelmetrics.backends.kit.line_process import CLOSED, FORKED, LineProcess, Lines, Record
+from accelmetrics.backends.kit.line_process import CLOSED, FORKED, LinePoll, LineProcess, Lines, Record
+from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason
 from tests.support.waiting import HANG, wait_for
 
@@ -521,3 +524,124 @@ def test_many_threads_may_ask(start: Start) -> None:
     for thread in threads:
         thread.join()
     assert len(seen) == 4
+
+
+# As a poll
+
+SAY_AGAIN = TICK + "while True:\n    say(open('@').read() + '\\n')\n    time.sleep(0.01)"
+
+
+class Told:
+    """A command that prints a file's content as a line, over and over, and what becomes of each line."""
+
+    def __init__(self, start: Start, path: Path, said: str, clock: Clock) -> None:
+        self._path = path
+        self.clock = clock
+        self.parsed: list[str] = []
+        self.say(said)
+        self.process = start(SAY_AGAIN.replace("@", str(path)), clock=clock, silence=1e9)
+        self.poll = LinePoll(self.process, self._parse, 3.0, HANG)
+
+    def _parse(self, text: str) -> list[DeviceSample]:
+        self.parsed.append(text)
+        if "watts" not in text:
+            raise SourceError(Reason.PARSE_ERROR, f"odd: {text}")
+        return [DeviceSample(json.loads(text))]
+
+    def say(self, said: str) -> None:
+        """Have it print something else."""
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text(said, "utf-8")
+        fresh.replace(self._path)
+
+    def hear(self, said: str) -> None:
+        """Wait until that is what it prints."""
+        self.say(said)
+        wait_for(lambda: (record := self.process.latest()) is not None and record.line.decode() == said)
+
+    def watts(self) -> object:
+        """What the latest poll gives."""
+        (sample,) = self.poll()
+        return sample.record.get("watts")
+
+
+@pytest.fixture
+def told(start: Start, tmp_path: Path) -> Told:
+    return Told(start, tmp_path / "said", '{"watts": 1}', Clock())
+
+
+def test_a_poll_waits_for_the_first_record_and_gives_the_latest(told: Told) -> None:
+    (sample,) = told.poll()
+    assert (sample.record, sample.read_at) == ({"watts": 1}, 1000.0)
+    told.hear('{"watts": 2}')
+    assert told.watts() == 2
+
+
+def test_a_record_is_parsed_once(start: Start) -> None:
+    parsed: list[str] = []
+    process = start(TICK + "say('{}\\n'); time.sleep(600)", silence=600.0)
+    poll = LinePoll(process, lambda text: (parsed.append(text), [DeviceSample({})])[1], 600.0, HANG)  # type: ignore[func-returns-value]
+    assert poll() is poll()
+    assert parsed == ["{}"]
+
+
+def test_a_record_that_is_not_understood_is_passed_over_while_the_one_before_it_is_fresh(told: Told) -> None:
+    assert told.watts() == 1
+    told.hear('{"volts": 2}')
+    assert told.watts() == 1
+    told.clock.now += 3.5
+    wait_for(lambda: (record := told.process.latest()) is not None and record.arrived == 1003.5)
+    with pytest.raises(SourceError, match="odd") as caught:
+        told.poll()
+    assert caught.value.reason == Reason.PARSE_ERROR
+    told.hear('{"watts": 3}')
+    assert told.watts() == 3
+
+
+def test_a_record_that_is_too_old_is_not_given(start: Start) -> None:
+    clock = Clock()
+    poll = LinePoll(start(TICK + "say('{}\\n'); time.sleep(600)", clock=clock, silence=600.0), lambda text: [DeviceSample({})], 3.0, HANG)
+    poll()
+    clock.now += 2.9
+    poll()
+    clock.now += 0.2
+    with pytest.raises(SourceError) as caught:
+        poll()
+    assert caught.value.reason == Reason.STALE
+
+
+def test_why_there_is_no_newer_record_is_the_reason(start: Start) -> None:
+    clock = Clock()
+    process = start(TICK + "say('{}\\n'); sys.stderr.write('no sensors'); sys.exit(7)", clock=clock, first_pause=600.0)
+    poll = LinePoll(process, lambda text: [DeviceSample({})], 3.0, HANG)
+    poll()
+    wait_for(lambda: process.ends)
+    clock.now += 3.5
+    with pytest.raises(SourceError, match="ended with status 7; its last words: no sensors") as caught:
+        poll()
+    assert caught.value.reason == Reason.DRIVER_ERROR
+
+
+def test_a_command_that_fails_at_once_is_not_waited_for(start: Start) -> None:
+    poll = LinePoll(start(TICK + "sys.exit(7)", first_pause=600.0), lambda text: [], 3.0, 600.0)
+    with pytest.raises(SourceError, match="ended with status 7"):
+        poll()
+
+
+def test_a_backend_on_a_stream(tmp_path: Path) -> None:
+    command = tmp_path / "acme-top"
+    command.write_text(f"#!{sys.executable} -IS\n{TICK}say(open('acme.json').read() + '\\n'); time.sleep(600)", "utf-8")
+    command.chmod(0o755)
+    connect = streams.stream(
+        Command("acme-top", directories=(str(tmp_path),)),
+        lambda text: [DeviceSample(json.loads(text))],
+        interval=600.0,
+        files={"acme.json": '{"watts": 7}'},
+        first=HANG,
+    )
+    driver = PolledBackend("acme", kind="npu", source="acme-top", connect=connect, fields=(Field("powerWatts", "watts", "W"),)).open()
+    try:
+        (block,) = driver.reader(ReadOptions(1)).read(0, []).blocks
+        assert (block.names, tuple(block.values)) == (("powerWatts",), (7,))
+    finally:
+        driver.close()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from accelmetrics.backends.kit.polled import Form, PollCache
+from accelmetrics.backends.kit.poll_cache import Form, PollCache
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.testing import FakeClock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -29,6 +29,7 @@ class Tool:
         self.records: list[Mapping[str, Any]] = list(records)
         self.processes: dict[int, tuple[DeviceProcess, ...]] = {}
         self.error: BaseException | None = None
+        self.reopens = False
         self.connects = 0
         self.polls = 0
         self.closes = 0
@@ -294,7 +295,7 @@ def test_a_second_source_has_its_own_pace_and_fields(tool: Tool, clock: FakeCloc
         ]
         clock.advance(2.0)
     assert (tool.polls, info.polls) == (5, 1)
-    assert (len(driver.devices), driver.devices[1].name, driver.source) == (2, "CA22", "acme-smi+acme-info")
+    assert (len(driver.devices), driver.devices[1].name, driver.source) == (2, "CA22", "acme-smi")
     clock.advance(60.0)
     reader.read(0, [])
     assert info.polls == 2
@@ -343,7 +344,123 @@ def test_one_source_of_several_is_opened_again_by_itself(tool: Tool, clock: Fake
     assert (info.connects, tool.connects) == (2, 1)
 
 
+def test_a_metric_that_no_source_has_is_missing_for_the_reason_that_says_most(tool: Tool, clock: FakeClock) -> None:
+    other = Tool()
+    also = Source("acme-stat", other.connect, FIELDS, identity=IDENTITY)
+    driver = opened(tool, clock, also=[also])
+    reader = driver.reader(WATCHING)
+    tool.records = [npu(0, temp="N/A"), npu(1)]
+    other.fail(SourceError(Reason.DRIVER_UNAVAILABLE, "acme-stat is not installed"))
+    clock.advance(2.0)
+    assert reader.read(0, []).unavailable["temp"] == (Reason.NOT_SUPPORTED, "N/A; acme-stat is not installed")
+    other.fail(SourceError(Reason.TIMED_OUT, "acme-stat hangs"))
+    clock.advance(2.0)
+    assert reader.read(0, []).unavailable["temp"] == (Reason.TIMED_OUT, "N/A; acme-stat hangs")
+
+
+def test_where_every_source_fails_each_is_told(tool: Tool, clock: FakeClock) -> None:
+    other = Tool()
+    other.fail(SourceError(Reason.NO_PERMISSION, "acme-stat is for root", advice="be root"))
+    also = Source("acme-stat", other.connect, FIELDS, identity=IDENTITY)
+    reader = opened(tool, clock, also=[also]).reader(WATCHING)
+    tool.fail(SourceError(Reason.DRIVER_UNAVAILABLE, "acme-smi has gone"))
+    clock.advance(2.0)
+    with pytest.raises(SourceError, match=r"^acme-smi has gone; acme-stat is for root$") as caught:
+        reader.read(0, [])
+    assert (caught.value.reason, caught.value.advice) == (Reason.NO_PERMISSION, "be root")
+    with pytest.raises(SourceError, match=r"^acme-smi has gone; acme-stat is for root$"):
+        opened(tool, clock, also=[also])
+
+
+def test_a_source_that_stands_in_is_asked_while_the_other_has_not_answered(tool: Tool, clock: FakeClock) -> None:
+    """It stays away when the other fails later: that one is opened again, and its failure is told."""
+    other = Tool(npu(0, power="1 W"), npu(1, power="2 W"))
+    also = Source("acme-stat", other.connect, FIELDS, identity=IDENTITY, instead_of="acme-smi")
+    backend = backend_of(tool, clock, also=[also])
+    driver = backend.open()
+    reader = driver.reader(WATCHING)
+    assert (values(reader.read(0, []))["powerWatts"], driver.source, other.connects) == (100, "acme-smi", 0)
+    tool.fail(RuntimeError("boom"))
+    clock.advance(2.0)
+    with pytest.raises(SourceError, match="boom"):
+        reader.read(0, [])
+    assert other.connects == 0
+    driver = backend.open()
+    reader = driver.reader(WATCHING)
+    assert (values(reader.read(0, []))["powerWatts"], driver.source) == (1, "acme-stat")
+    tool.fail(None, npu(0), npu(1))
+    clock.advance(2.0)
+    assert values(reader.read(0, []))["powerWatts"] == 100
+    polls = other.polls
+    for _ in range(2):
+        clock.advance(2.0)
+        assert values(reader.read(0, []))["powerWatts"] == 100
+    assert (driver.source, other.polls, other.closes) == ("acme-smi", polls, 1)
+
+
+def test_sources_are_all_opened_before_the_first_is_asked(clock: FakeClock) -> None:
+    """So that a stream gets ready while the others start."""
+    told: list[str] = []
+
+    def source(name: str) -> Any:
+        def poll() -> Iterable[DeviceSample]:
+            told.append(f"ask {name}")
+            return [DeviceSample(npu(0))]
+
+        def connect() -> Any:
+            told.append(f"open {name}")
+            return poll
+
+        return connect
+
+    also = Source("info", source("info"), FIELDS)
+    PolledBackend("acme", kind="npu", source="smi", connect=source("smi"), fields=FIELDS, also=[also], clock=clock).open()
+    assert told == ["open smi", "open info", "ask smi", "ask info"]
+
+
+def test_what_opens_itself_again_is_left_to_that(tool: Tool, clock: FakeClock) -> None:
+    tool.reopens = True
+    reader = opened(tool, clock).reader(WATCHING)
+    tool.fail(RuntimeError("boom"))
+    for _ in range(5):
+        clock.advance(2.0)
+        with pytest.raises(SourceError) as caught:
+            reader.read(0, [])
+        assert type(caught.value) is SourceError
+    assert tool.closes == 0
+
+
+def test_each_part_of_an_identity_is_from_the_first_source_that_tells_it(tool: Tool, clock: FakeClock) -> None:
+    tool.records = [npu(0, name="CA22")]
+    also = Source("acme-stat", Tool(npu(5, name="other", bdf="0000:C1:00.0") | {"uuid": "RBLN-0"}).connect, FIELDS, identity=IDENTITY)
+    driver = opened(tool, clock, also=[also])
+    reader = driver.reader(WATCHING)
+    for name in ("CA22", "CA25"):
+        tool.records = [npu(0, name=name)]
+        clock.advance(2.0)
+        reader.read(0, [])
+        (device,) = driver.devices
+        assert (device.name, device.vendor_index, device.pci_bus_id) == (name, 0, "0000:C1:00.0")
+
+
 # Processes
+
+
+def test_values_that_are_counted_by_program_are_those_of_the_consumer(tool: Tool, clock: FakeClock) -> None:
+    power = {777: 5, 4242: 7}
+
+    def of_consumer(options: ReadOptions, watches: Callable[[int], bool]) -> dict[str, object]:
+        return {"power": sum(watts for pid, watts in power.items() if watches(pid) or not options.watched)}
+
+    def connect() -> Any:
+        return lambda: [DeviceSample(npu(3), tuple(map(DeviceProcess, power)), scoped=of_consumer)]
+
+    backend = PolledBackend("acme", kind="npu", source="acme-smi", connect=connect, fields=FIELDS, identity=IDENTITY, clock=clock)
+    driver = backend.open()
+    assert driver.devices[0].vendor_index == 3
+    read = {options: driver.reader(options).read(0, []) for options in (WATCHING, ReadOptions(777, watched=True))}
+    assert [values(reading) for reading in read.values()] == [{"powerWatts": 12}, {"powerWatts": 5}]
+    assert {values(reading, process=True) == {} for reading in read.values()} == {True}, "nothing is given of processes unless said"
 
 
 def test_the_watched_process_is_told_of_apart(tool: Tool, clock: FakeClock) -> None:
@@ -414,7 +531,7 @@ def test_what_belongs_to_no_device(tool: Tool, clock: FakeClock) -> None:
     )
     assert dict(backend.coverage().machine) == {"cpu.powerWatts": 'acme-smi "watts"'}
     driver = backend.open()
-    assert driver.machine_wide
+    assert (driver.machine_wide, driver.interval) == (True, 0.0)
     reader = driver.reader(WATCHING)
     assert (values(reader.read(2, [])), values(reader.read(1, []))) == ({"cpu.powerWatts": 5}, {"powerWatts": 101, "temp": 40})
     tool.records.append(npu(2))
@@ -460,7 +577,7 @@ def test_coverage_lists_every_name_once(tool: Tool, clock: FakeClock) -> None:
     coverage = backend_of(tool, clock, also=also).coverage()
     assert dict(coverage.devices) == {
         "powerWatts": 'acme-smi "power"',
-        "temp": 'acme-smi "temp"',
+        "temp": 'acme-smi "temp"; else acme-info --slow',
         "enforcedPowerLimitWatts": 'acme-info "limit"',
     }
     assert (coverage.partitions, coverage.machine, coverage.processes, coverage.optional) == ({}, {}, {}, {})
