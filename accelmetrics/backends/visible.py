@@ -1,12 +1,13 @@
 """Which devices a program sees, and in which order, by its environment. Loads no vendor library and starts no runtime.
 
 One parser reads every list (:func:`_chosen`). Each vendor has a function that says how its runtime reads its variables and where
-that is documented; :data:`VENDORS` lists them. Devices of a vendor without a rule are never hidden. Where a runtime's behaviour
-is not documented, the answer is that it cannot be told, with the reason.
+that is documented; :data:`VENDORS` lists them, and vendors on the kit add theirs. Devices of a vendor without a rule are never hidden.
+Where a runtime's behaviour is not documented, the answer is that it cannot be told, with the reason.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -94,8 +95,8 @@ def visibility(environ: Environ, devices: Devices) -> Visibility:
         vendors.setdefault((device.kind, device.vendor), []).append(place)
     for (_, vendor), places in vendors.items():
         own = [devices[place] for place in places]
-        rule = VENDORS.get(vendor)
-        seen = rule.see(environ, own) if rule else VisibleSet(tuple(_by_number(own)))
+        found = rule(vendor)
+        seen = found.see(environ, own) if found else VisibleSet(tuple(_by_number(own)))
         lists.update(dict.fromkeys(seen.lists))
         caveats += seen.caveats
         if seen.devices is None:
@@ -491,8 +492,17 @@ def plain_list(variable: str) -> VisibleRule:
 
 
 def declare_list(vendor: str, variable: str) -> None:
-    """Note the plain list of a vendor that has no rule here: of a backend from another package."""
+    """Note the plain list of a vendor without a rule here: its backend declares it when its module is imported."""
     VENDORS.setdefault(vendor, plain_list(variable))
+
+
+def rule(vendor: str) -> VisibleRule | None:
+    """Find the rule of a vendor; None where nothing hides its devices."""
+    from accelmetrics.backends.registry import BUILT_IN  # it imports the kit, which declares lists here
+
+    if vendor not in VENDORS and vendor in BUILT_IN:
+        importlib.import_module(BUILT_IN[vendor].target.partition(":")[0])
+    return VENDORS.get(vendor)
 
 
 VENDORS: dict[str, VisibleRule] = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
-from accelmetrics.backends.visible import VENDORS
+from accelmetrics.backends.visible import rule
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.visibility.job import Member, owner
@@ -54,10 +54,11 @@ def findings(made: Allocation, members: Sequence[Member], snapshot: Snapshot, pr
     for worker in made.workers:
         yield from _unknown(worker, by_pid[worker.pid])
     yield from _shared(made.workers, by_pid)
-    variables = dict.fromkeys(VENDORS[slot.identity.vendor].variable for slot in snapshot.identities if slot.identity.vendor in VENDORS)
+    rules = [rule(vendor) for vendor in dict.fromkeys(slot.identity.vendor for slot in snapshot.identities)]
+    variables = [found.variable for found in rules if found is not None]
     for worker in made.workers:
         yield from _outside(worker)
-        yield from _list(worker, by_pid[worker.pid], list(variables))
+        yield from _list(worker, by_pid[worker.pid], variables)
         yield from _idle(worker, by_pid[worker.pid], unclear)
     yield from _unused(made)
     for key, found in processes.items():

@@ -299,6 +299,11 @@ def test_a_vendor_of_another_package_declares_a_plain_list(
     assert rules.VENDORS["nvidia"].variable == "CUDA_VISIBLE_DEVICES", "a rule that is known stands"
 
 
+def test_a_vendor_on_the_kit_declares_its_list_in_its_file() -> None:
+    """Found also where nothing has imported that file."""
+    assert visibility({"RBLN_DEVICES": "3,1"}, of("npu", "rebellions", 4)).order == (3, 1)
+
+
 def test_every_vendor_has_its_own_numbers() -> None:
     """One environment, two vendors, and one that hides nothing."""
     apple = [DeviceIdentity("gpu", "apple", 0)]

@@ -119,7 +119,7 @@ class PolledBackend:
         advice: What to do where no device is listed.
         detect: Looks for the hardware; built-in backends are found by their registration.
         own_metrics: Catalogue rows for metrics that only this vendor has.
-        visible: The variable that lists the numbers of the devices a program sees, for a backend of another package.
+        visible: The variable that lists the numbers of the devices that a program sees.
         clock: Where ages and rates are taken from.
     """
 
