@@ -1,1 +1,1 @@
-"""Which devices are whose: visible devices, who is on which, what is wrong."""
+"""Which devices a program sees, which processes use which, and what works: visible devices, allocation, doctor."""

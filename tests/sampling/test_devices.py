@@ -52,7 +52,7 @@ CHIPS = ("0000:00:04.0", "0000:00:05.0")
 
 @pytest.mark.parametrize("ids", [(1,), (1, 2), (0, 1, 2), (1, 42, 46)])
 def test_no_two_devices_have_one_key(ids: tuple[int, ...]) -> None:
-    """Chips that were listed while nobody used them keep their numbers, whatever ids without a chip a runtime names later."""
+    """Chips that were listed while not in use keep their numbers, whatever ids without a chip a runtime names later."""
     registry = DeviceRegistry()
     assert keys(registry, *map(tpu, range(2), CHIPS)) == ["tpu.0", "tpu.1"]
     later = keys(registry, *map(tpu, ids), *map(tpu, (60, 61), CHIPS))

@@ -339,10 +339,10 @@ def test_the_path_may_hold_what_is_no_text(script: Path, monkeypatch: pytest.Mon
         assert len(sampler.sample().metrics) == 6
 
 
-class Nobody(Scripted):
+class Absent(Scripted):
     """Not on this machine."""
 
-    name = "nobody"
+    name = "absent"
 
     def detect(self) -> Detection:
         return Detection(False, "no such hardware")
@@ -355,7 +355,7 @@ def engine(*backends: Scripted) -> ProcessEngine:
 
 
 def test_counting_goes_on_and_the_absent_stay_absent_while_the_child_is_replaced(script: Path) -> None:
-    taker = engine(Nobody(script), Scripted(script))
+    taker = engine(Absent(script), Scripted(script))
     for _ in range(3):
         before = taker.sample()
     assert (before.backends[1].sequence, taker.statistics) == (3, (3, 0, 0))
@@ -430,7 +430,7 @@ def test_a_forked_worker_that_never_samples_does_not_keep_the_child(script: Path
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, be it that nobody has collected it."""
+    """Whether a process has ended, collected or not."""
     try:
         return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Who was given which GPUs and who uses which: real processes with real environments on simulated GPUs."""
+"""Which processes were given which GPUs, and which they use: real processes with real environments on simulated GPUs."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_pools_are_what_was_expected(machine: Machine) -> None:
 
 
 def test_pools_that_differ(machine: Machine) -> None:
-    """What is missing, what is too much, and a role that nobody has."""
+    """What is missing, what is too much, and a role that no process has."""
     actor = machine.worker(0, 2, ACCELMETRICS_ROLE="actor", CUDA_VISIBLE_DEVICES="0,2")
     found = look(expect={"actor": [0, 1], "teacher": [3]})
     assert texts(found, "pool_differs") == [
@@ -159,7 +159,7 @@ def test_a_rank_of_no_role_in_a_pool(machine: Machine) -> None:
 
 
 def test_a_process_that_nobody_named_in_a_pool(machine: Machine) -> None:
-    """Who is not of the job is in the pool all the same, once for all the devices that it takes; so is a number of nobody's."""
+    """A process that is not of the job is in the pool all the same, once for all the devices that it takes; so is one not visible here."""
     actor = machine.worker(0, 1, CUDA_VISIBLE_DEVICES="0,1")
     other = machine.worker(0, 1)
     machine.use(4194305, 2)
@@ -182,7 +182,7 @@ def test_another_role_in_a_pool(machine: Machine) -> None:
 
 
 def test_who_may_be_in_a_pool_with_its_role(machine: Machine) -> None:
-    """A helper of the same rank is no stranger, and a display server takes no device from anybody."""
+    """A helper of the same rank is no stranger, and a display server takes no device from a job."""
     plan = {"RANK": "3", "CUDA_VISIBLE_DEVICES": "1"}
     rank, helpers = machine.launch(plan, plan, **plan)
     drawing, _ = machine.start()
@@ -207,7 +207,7 @@ def test_expecting_what_is_not_there(machine: Machine) -> None:
 
 
 def test_two_ranks_on_one_gpu(machine: Machine) -> None:
-    """Everybody on cuda:0 is the classic: all were given all, and none took its own."""
+    """All on cuda:0 is the classic: all were given all, and none took its own."""
     one = machine.worker(0, RANK="0", CUDA_VISIBLE_DEVICES="0,1")
     two = machine.worker(0, RANK="1", CUDA_VISIBLE_DEVICES="0,1")
     found = look()
@@ -232,7 +232,7 @@ def test_sharing_though_each_asked_for_its_own(machine: Machine) -> None:
 
 
 def test_a_gpu_that_nobody_uses(machine: Machine) -> None:
-    """Named once each, with who was given it."""
+    """Named once each, with the workers that were given it."""
     machine.worker(0, 1, 2, CUDA_VISIBLE_DEVICES="0,1,2")
     found = look()
     assert texts(found, "unused_device") == ["no process uses gpu.3 (NVIDIA H100 80GB HBM3)"]
@@ -283,7 +283,7 @@ def test_a_rank_with_helpers(machine: Machine) -> None:
 
 
 def test_others_on_the_gpus_of_a_job(machine: Machine) -> None:
-    """A process that nobody asked about is named, not taken for one of the job."""
+    """A process that was not asked about is named, not taken for one of the job."""
     mine = machine.worker(0, CUDA_VISIBLE_DEVICES="0")
     other = machine.worker(0)
     found = look(mine)
@@ -292,14 +292,14 @@ def test_others_on_the_gpus_of_a_job(machine: Machine) -> None:
 
 
 def test_a_process_that_is_gone(machine: Machine) -> None:
-    """A number that nobody has is said, and no pool can be as expected."""
+    """A number that no process has is said, and no pool can be as expected."""
     found = look(4194305)
     assert texts(found, "gone") == ["there is no process 4194305"]
     assert not found.as_expected
 
 
 def test_a_process_of_another_namespace(machine: Machine) -> None:
-    """The driver's number is nobody's here: that is all that is said of it."""
+    """No process has the driver's number here: that is all that is said of it."""
     machine.use(4194305, 2)
     found = look()
     (worker,) = found.workers
@@ -341,7 +341,7 @@ def test_the_record_as_json(machine: Machine) -> None:
 
 
 def test_a_source_that_lists_no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then nobody can say, and a pool on such a device is not confirmed."""
+    """Then it cannot be told, and a pool on such a device is not confirmed."""
     monkeypatch.setenv("ACCELMETRICS_ROLE", "actor")
     backend = FakeBackend(devices=2)
     for device in backend.all_devices():
@@ -356,7 +356,7 @@ def test_a_source_that_lists_no_processes(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("lister", [0, 1])
 def test_a_device_that_is_split(lister: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who uses a partition is listed under it, or under the whole by drivers that know no better: inside its list either way."""
+    """Users of a partition are listed under it, or under the whole by drivers that know no better: inside its list either way."""
     monkeypatch.setenv("ACCELMETRICS_VALIDATE", "0")
     backend = FakeBackend(devices=2, vendor="nvidia")
     whole, part = backend.device(0), backend.device(1)

@@ -49,7 +49,7 @@ def test_absent(gpus: FakeBackend) -> None:
 
 
 def test_the_drivers_own_advice_goes_first(gpus: FakeBackend) -> None:
-    """Who fails knows best."""
+    """What fails knows best."""
     gpus.fail_open(SourceError(Reason.NO_PERMISSION, "refused", advice="join the group"))
     assert finding(gpus).advice == "join the group"
     gpus.fail_open(SourceError(Reason.NO_PERMISSION, "refused"))
@@ -153,5 +153,5 @@ def test_options_are_checked() -> None:
     """As a sampler's."""
     with pytest.raises(InvalidOptionError, match="timeout"):
         diagnose(timeout=0)
-    with pytest.raises(UnknownNameError, match="nobody"):
-        diagnose(["nobody"])
+    with pytest.raises(UnknownNameError, match="unheard-of"):
+        diagnose(["unheard-of"])

@@ -180,7 +180,7 @@ def test_rocm_lists(environ: dict[str, str], seen: tuple[int, ...]) -> None:
 
 
 def test_partitions_stand_in_the_place_of_their_card() -> None:
-    """Numbers count them, the card itself is nobody's; their common id names none of them."""
+    """Numbers count them, the card itself is not visible; their common id names none of them."""
     split = [AMD[1]._replace(vendor_index=n, uuid=f"{AMD[1].uuid}/xcp{n}", parent=AMD[1].uuid) for n in range(2)]
     devices = [*AMD, *split]
     assert rules.see_rocm({}, devices).devices == (0, 4, 5, 2, 3)
