@@ -1,6 +1,6 @@
 """A line for every record, for people: ``GPU Monitor - GPU0: 85.2%/76.3% | GPU1: 0.0%/2.5%`` (utilisation/memory in use).
 
-On a terminal it can be a table instead that is drawn in place. Nothing here writes more than a line where nobody looks.
+On a terminal it can be a table instead that is drawn in place; elsewhere a record is one line.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ SHORTEST, USUAL = 8, 16
 """Columns below which a history says nothing, and those that bars make room for."""
 MEASURES = ("Util", "Memory", "Power", "Temp")
 WIDE = 200
-"""Columns where nobody says how many there are."""
+"""Columns of a table whose width is not given."""
 SPACE = 2
 """Columns between two columns."""
 HOT = "bold red"

@@ -98,7 +98,7 @@ class RequestBuilder:
 
 
 def _resource(record: Record) -> dict[str, str]:
-    """Who says all this; a label of the record goes before what is found here."""
+    """Attributes of the sending process; a label of the record goes before what is found here."""
     host, pid = record.snapshot.hostname, str(os.getpid())
     found = {
         "service.name": "accelmetrics",

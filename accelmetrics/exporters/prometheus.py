@@ -32,16 +32,16 @@ _INDEX = b"""<!doctype html><title>accelmetrics</title><h1>accelmetrics</h1><ul>
 
 
 class PrometheusExporter:
-    """Serves the latest record to whoever scrapes it.
+    """Serves the latest record to scrapes.
 
     Args:
         address: Where to listen: ``HOST:PORT``, ``HOST`` or ``PORT``. Without a host it is loopback; port 0 lets the system
             choose.
-        dialect: Whose names the metrics have.
+        dialect: The names of the metrics.
         tls_cert: The server's certificate and its chain, a PEM file; serves by TLS alone.
         tls_key: Its private key, a PEM file; None where it stands in ``tls_cert``.
         tls_client_ca: Lets in only clients with a certificate of these authorities, a PEM file.
-        tls_client_names: Of those, only the ones whose certificate carries one of these names, separated by commas.
+        tls_client_names: Of those, only certificates with one of these names, separated by commas.
         auth_file: Lets in only clients with one of these passwords: lines that
             :func:`accelmetrics.exporters.credentials.password_line` makes.
         bearer_token_file: Lets in clients with this token, beside those with a password.

@@ -69,7 +69,7 @@ class ScrapeCache:
     """The latest record. It is taken on one thread and written on another one.
 
     Args:
-        dialect: Whose names the metrics have.
+        dialect: The names of the metrics.
         max_series: At most so many series are written.
         max_age: A record older than this, in seconds, is not served; None allows two intervals of the monitor and its
             timeout, and never less than 5 s.

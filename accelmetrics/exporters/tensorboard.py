@@ -81,7 +81,7 @@ class TensorboardExporter:
             raise
 
     def export(self, record: Record) -> None:
-        """Write one record: all of it, or nothing. Where somebody has moved or removed the file, another is begun.
+        """Write one record: all of it, or nothing. A file that was moved or removed is begun anew.
 
         Raises:
             OSError: The disk is full, or gone.

@@ -23,7 +23,7 @@ class TextfileExporter:
 
     Args:
         path: The file; its name must end in ``.prom``.
-        dialect: Whose names the metrics have.
+        dialect: The names of the metrics.
         max_series: At most so many series are written.
         per_link: Writes each link between devices beside the sum over all of them.
 

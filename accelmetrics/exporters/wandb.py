@@ -104,7 +104,7 @@ class WandbExporter:
 
         Raises:
             ConnectionError: W&B is away.
-            RejectedError: Nobody is logged in, or W&B refused.
+            RejectedError: There is no login, or W&B refused.
         """
         joined = self._program_run()
         self._ours = joined is None

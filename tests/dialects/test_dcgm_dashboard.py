@@ -16,8 +16,9 @@ from accelmetrics import Sampler
 from accelmetrics.exporters.prometheus import PrometheusExporter
 from accelmetrics.schemas.record import MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
-from tests.exporters.prometheus_server import PrometheusServer, until
+from tests.exporters.prometheus_server import PrometheusServer
 from tests.simulators.nvml import NvmlSimulator, Ramp, SimulatorUnavailable
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.servers
 
@@ -71,7 +72,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusS
         ]
         try:
             with PrometheusServer(tmp_path_factory.mktemp("dashboards"), jobs) as server:
-                until(lambda: server.query("training_steps_total offset 3s and training_steps_total"))
+                wait_for(lambda: server.query("training_steps_total offset 3s and training_steps_total"))
                 yield server
         finally:
             ended.set()

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import pytest
 
-_PATIENCE = 20.0
+from tests.support.network import free_port
+from tests.support.waiting import HANG, wait_for
 
 
 def program(name: str) -> str:
@@ -28,31 +27,15 @@ def program(name: str) -> str:
     return found
 
 
-def free_port() -> int:
-    """A port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def fetch(url: str, timeout: float = 5.0) -> str:
+def fetch(url: str) -> str:
     """What a URL answers."""
-    with urllib.request.urlopen(url, timeout=timeout) as answer:
+    with urllib.request.urlopen(url, timeout=HANG) as answer:
         return str(answer.read().decode())
-
-
-def until(what: Callable[[], Any], seconds: float = _PATIENCE) -> Any:
-    """What a call gives once it gives something; fails when it never does."""
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-    return found
 
 
 def check_metrics(text: bytes) -> str:
     """What ``promtool check metrics`` finds wrong with an exposition; nothing where it is clean."""
-    done = subprocess.run([program("promtool"), "check", "metrics"], input=text, capture_output=True, timeout=30)
+    done = subprocess.run([program("promtool"), "check", "metrics"], input=text, capture_output=True, timeout=2 * HANG)
     said = (done.stdout + done.stderr).decode().strip()
     assert done.returncode == 0 or said, "promtool failed without a word"
     return said
@@ -74,7 +57,7 @@ class Server:
         with self._log.open("wb") as log:
             self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
-            until(lambda: self._answers(ready))
+            wait_for(lambda: self._answers(ready))
         except BaseException:
             self.stop()
             raise
@@ -83,7 +66,7 @@ class Server:
         """End it."""
         self._child.terminate()
         try:
-            self._child.wait(5)
+            self._child.wait(HANG)
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
@@ -91,7 +74,7 @@ class Server:
     def _answers(self, path: str) -> bool:
         assert self._child.poll() is None, self._log.read_text()[-2000:]
         try:
-            fetch(self.url + path, 1)
+            fetch(self.url + path)
         except OSError:
             return False
         return True
@@ -104,7 +87,7 @@ class Server:
 
 
 class PrometheusServer(Server):
-    """Prometheus, scraping twice a second.
+    """Prometheus, scraping every second.
 
     Args:
         directory: An empty folder for its data.
@@ -113,7 +96,7 @@ class PrometheusServer(Server):
 
     def __init__(self, directory: Path, jobs: Sequence[Mapping[str, Any]]) -> None:
         config = directory / "prometheus.yml"
-        every = {"scrape_interval": "500ms", "scrape_timeout": "500ms"}
+        every = {"scrape_interval": "1s", "scrape_timeout": "1s"}
         # YAML that is JSON.
         config.write_text(json.dumps({"scrape_configs": [{**every, **job} for job in jobs]}))
         port = free_port()
@@ -134,7 +117,7 @@ class PrometheusServer(Server):
 
     def value(self, promql: str) -> float:
         """The value of the one series that an expression gives, waiting until it gives one."""
-        found = until(lambda: self.query(promql))
+        found = wait_for(lambda: self.query(promql))
         assert len(found) == 1, found
         return float(found[0][1])
 

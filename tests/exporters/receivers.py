@@ -12,7 +12,6 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -28,15 +27,11 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE, NumberDataPoint
 
+from tests.support.network import free_port
+from tests.support.waiting import HANG, wait_for
+
 ROOT = Path(__file__).parents[2]
 DAEMON = ROOT / ".cache" / "statsd" / "node_modules" / "statsd" / "stats.js"
-
-
-def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    """A port of this machine where nobody listens."""
-    with socket.socket(socket.AF_INET, kind) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Row(NamedTuple):
@@ -60,7 +55,7 @@ class Collector:
         rejected: How many data points it says that it rejected.
         refusal: A gRPC status, or an HTTP status, to answer instead; with an HTTP one, ``body`` and ``kind`` go along.
         retry_info: Whether a gRPC refusal tells when to come again.
-        pause: Seconds that it takes to answer.
+        may_answer: Cleared while it does not answer.
         endpoint: Where it listens.
     """
 
@@ -73,13 +68,14 @@ class Collector:
         self.retry_info = False
         self.body = b""
         self.kind = "application/x-protobuf"
-        self.pause = 0.0
+        self.may_answer = threading.Event()
+        self.may_answer.set()
 
     def take(self, request: messages.ExportMetricsServiceRequest, headers: dict[str, str]) -> messages.ExportMetricsServiceResponse:
         """Note a request, and the answer to it."""
         self.requests.append(request)
         self.headers.append(headers)
-        time.sleep(self.pause)
+        assert self.may_answer.wait(2 * HANG)
         answer = messages.ExportMetricsServiceResponse()
         if self.rejected:
             answer.partial_success.rejected_data_points = self.rejected
@@ -149,7 +145,8 @@ def grpc_collector(port: int = 0, credentials: Any = None) -> Iterator[Collector
     try:
         yield collector
     finally:
-        server.stop(0).wait(5)
+        collector.may_answer.set()
+        server.stop(0).wait(HANG)
 
 
 @contextmanager
@@ -167,7 +164,10 @@ def http_collector(port: int = 0) -> Iterator[Collector]:
 
     with http_server(answer, port) as endpoint:
         collector.endpoint = endpoint
-        yield collector
+        try:
+            yield collector
+        finally:
+            collector.may_answer.set()
 
 
 @contextmanager
@@ -261,7 +261,7 @@ class Statsd(NamedTuple):
 
     def ask(self, command: str) -> str:
         """What its console answers."""
-        with socket.create_connection(("127.0.0.1", self.console), 5) as connection:
+        with socket.create_connection(("127.0.0.1", self.console), HANG) as connection:
             connection.sendall(f"{command}\n".encode())
             answer = b""
             while not answer.endswith(b"END\n\n"):
@@ -313,34 +313,35 @@ def exported(address: str, least: int) -> list[dict[str, Any]]:
 
     What was written shows a moment later: ``least`` is how many series to wait for.
     """
-    due = time.monotonic() + 10
-    while True:
+
+    def lines() -> list[str]:
         get(f"{address}/internal/force_flush")
-        text = get(f"{address}/api/v1/export?match[]=%7B__name__!=%22%22%7D")
-        if text.count("\n") >= least or time.monotonic() > due:
-            return [json.loads(line) for line in text.splitlines()]
-        time.sleep(0.02)
+        found = get(f"{address}/api/v1/export?match[]=%7B__name__!=%22%22%7D").splitlines()
+        return found if len(found) >= least else []
+
+    return [json.loads(line) for line in wait_for(lines)]
 
 
 def get(url: str) -> str:
     """The body of an answer."""
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=HANG) as answer:
         return str(answer.read().decode())
 
 
 @contextmanager
 def _running(command: list[str], answers: Callable[[], str]) -> Iterator[None]:
     """A program, from the moment that it answers."""
+
+    def answered() -> bool:
+        assert process.poll() is None, f"{command[0]} ended with {process.returncode}"
+        with suppress(OSError):
+            answers()
+            return True
+        return False
+
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            due = time.monotonic() + 20
-            while True:
-                try:
-                    answers()
-                    break
-                except OSError:
-                    assert process.poll() is None and time.monotonic() < due, f"{command[0]} does not come up"
-                    time.sleep(0.05)
+            wait_for(answered, what=f"{command[0]} does not come up")
             yield
         finally:
             process.kill()

@@ -25,21 +25,34 @@ from tests.support.waiting import HANG
 
 LINE = "GPU Monitor - GPU0: 85.5%/1.2% | GPU1: 0.0%/2.5%"
 PROGRAM = """
-import sys, time
+import sys
 from accelmetrics import Monitor
 from tests.records import host, machine
-backend = machine(2)
-with Monitor(0.05, ["console:table"], backends=[backend, host()]):
-    time.sleep(0.5)
+backend, pipe = machine(2), open(sys.argv[1], "rb", buffering=0)
+with Monitor(0.05, ["console:table"], backends=[backend, host()], timeout=30):
+    pipe.read(1)
     {}
     backend.device(0).set(gpu=12)
-    time.sleep(0.5)
+    pipe.read(1)
 print("after")
 """
 
 
-def program(middle: str = "pass") -> list[str]:
-    return [sys.executable, "-c", PROGRAM.format(middle)]
+class Waiting(Terminal):
+    """A program that shows the table on a terminal and waits twice to go on."""
+
+    def __init__(self, pipe: Path, middle: str = "pass") -> None:
+        os.mkfifo(pipe)
+        self._pipe = os.open(pipe, os.O_RDWR)
+        super().__init__([sys.executable, "-c", PROGRAM.format(middle), str(pipe)], environment())
+
+    def go_on(self) -> None:
+        os.write(self._pipe, b"!")
+
+    def hang_up(self) -> None:
+        if not self._hung_up.is_set():
+            os.close(self._pipe)
+        super().hang_up()
 
 
 def shown(snapshot: Snapshot, width: int, trail: Trail | None = None, rows: int | None = None) -> list[str]:
@@ -124,11 +137,14 @@ def test_a_table_needs_rich(monkeypatch: pytest.MonkeyPatch) -> None:
     ConsoleExporter()
 
 
-def test_a_table_in_place_on_a_terminal() -> None:
+def test_a_table_in_place_on_a_terminal(tmp_path: Path) -> None:
     """One that changes, and stays as it was last; the program goes on below it."""
-    with Terminal(program(), environment()) as terminal:
+    terminal = Waiting(tmp_path / "pipe")
+    with terminal:
         terminal.until(r"GPU0 .* 85\.5%")
+        terminal.go_on()
         terminal.until(r"GPU0 .* 12\.0%")
+        terminal.go_on()
         assert terminal.end() == 0
         assert sum("GPU0" in row for row in terminal.everything) == 1
         assert next(row for row in terminal.lines if "GPU1" in row).split()[-1] == "36°C"
@@ -138,9 +154,14 @@ def test_a_table_in_place_on_a_terminal() -> None:
         assert terminal.raw.count(b"\x1b[?25l") == terminal.raw.count(b"\x1b[?25h") == 1
 
 
-def test_what_the_program_prints_stands_above_the_table() -> None:
+def test_what_the_program_prints_stands_above_the_table(tmp_path: Path) -> None:
     """Neither spoils the other."""
-    with Terminal(program("print('step 1'); print('step 2')"), environment()) as terminal:
+    terminal = Waiting(tmp_path / "pipe", "print('step 1'); print('step 2')")
+    with terminal:
+        terminal.until(r"GPU0 .* 85\.5%")
+        terminal.go_on()
+        terminal.until(r"GPU0 .* 12\.0%")
+        terminal.go_on()
         assert terminal.end() == 0
         rows = [row for row in terminal.lines if row]
         assert rows.index("step 1") + 1 == rows.index("step 2")
@@ -225,7 +246,7 @@ def test_a_narrow_table_leaves_numbers_out_and_cuts_none(width: int) -> None:
 
 
 def named(first: str, second: str) -> Snapshot:
-    """Two devices with names of somebody's."""
+    """Two devices with these names."""
     names = (first, second)
     places = [DeviceSlot(f"gpu.{number}", number, None, DeviceIdentity("gpu", "x", number, name=name)) for number, name in enumerate(names)]
     return Snapshot(0, "host", {f"gpu.{number}.{name}": 50.0 for number in (0, 1) for name in ("gpu", "temp", "powerWatts")}, places)

@@ -139,7 +139,7 @@ def test_what_is_not_finite_is_refused(tmp_path: Path) -> None:
         exporter.export(small(0, a=float("inf")))
 
 
-def test_a_dialect_of_csv_that_everybody_reads(tmp_path: Path) -> None:
+def test_a_common_dialect_of_csv(tmp_path: Path) -> None:
     """Python's sniffer finds commas and a header."""
     path = tmp_path / "run.csv"
     put(path, *(small(number, power=300.5 + number, temperature=40) for number in range(5)))

@@ -125,7 +125,7 @@ def test_two_compress_the_same(tmp_path: Path) -> None:
 
 
 def test_modes_are_kept(tmp_path: Path) -> None:
-    """Compressing a file opens it to nobody, and closes it to nobody."""
+    """Compressing a file changes nothing about the users that may read it."""
     path = tmp_path / "run.jsonl"
     with exporting(JsonlExporter(path, max_bytes=1, compress=True)) as exporter:
         for number, mode in enumerate((0o600, 0o664)):
@@ -136,7 +136,7 @@ def test_modes_are_kept(tmp_path: Path) -> None:
 
 
 def test_moved_away(tmp_path: Path) -> None:
-    """A file that somebody moves or deletes is begun anew: nothing goes to a file that no longer bears the name."""
+    """A file that is moved or deleted is begun anew: nothing goes to a file that no longer bears the name."""
     path = tmp_path / "run.jsonl"
     with exporting(JsonlExporter(path)) as exporter:
         fill(exporter, 0, 2)

@@ -153,7 +153,7 @@ def test_links_and_other_directories(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_pipe(tmp_path: Path) -> None:
-    """Whoever reads a pipe gets whole lines."""
+    """A pipe gets whole lines."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)

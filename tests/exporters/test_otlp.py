@@ -148,7 +148,7 @@ def test_odd_text_and_large_numbers_arrive(pair: Pair) -> None:
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 @pytest.mark.parametrize("compression", ["gzip", "none"])
-def test_headers_reach_the_collector_and_nobody_else(protocol: str, compression: str, tmp_path: Path) -> None:
+def test_headers_reach_the_collector_alone(protocol: str, compression: str, tmp_path: Path) -> None:
     """Headers come from an option or from a file that may be exchanged while running; no message and no ``repr`` shows them."""
     secret = tmp_path / "headers"
     secret.write_text("authorization=Bearer s3cr3t\n")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from accelmetrics.exporters.network import RejectedError
 from accelmetrics.exporters.otlp import OtlpExporter
-from tests.exporters.receivers import Collector, free_port, grpc_collector, http_collector, silent_server
+from tests.exporters.receivers import Collector, grpc_collector, http_collector, silent_server
 from tests.records import record
+from tests.support.network import free_port
+from tests.support.waiting import wait_for
 
 Start = Callable[[int], AbstractContextManager[Collector]]
 STARTS: dict[str, Start] = {"grpc": grpc_collector, "http": http_collector}
@@ -29,23 +31,23 @@ def exporter_to(endpoint: str, protocol: str, timeout: float = 5.0) -> OtlpExpor
     return exporter
 
 
-def offered(exporter: OtlpExporter, sent: Any, seconds: float) -> int:
+def offered(exporter: OtlpExporter, sent: Any) -> int:
     """Offer a record as a monitor would, until it is delivered; how often it took."""
-    due = time.monotonic() + seconds
-    times = 0
-    while True:
-        times += 1
-        try:
+    times = itertools.count(1)
+
+    def delivered() -> int:
+        time = next(times)
+        with suppress(OSError):
             exporter.export(sent)
-            return times
-        except OSError:
-            assert time.monotonic() < due, "the collector is back, and the exporter does not see it"
-            time.sleep(0.05)
+            return time
+        return 0
+
+    return wait_for(delivered, what="the collector is back, and the exporter does not see it")
 
 
 @pytest.mark.parametrize("protocol", STARTS)
 def test_a_collector_that_comes_back_gets_the_record(protocol: str) -> None:
-    """While nobody listens, exporting fails as passing; soon after the collector is back the same record arrives, once."""
+    """While no server listens, exporting fails as passing; soon after the collector is back the same record arrives, once."""
     port = free_port()
     exporter = exporter_to(f"http://127.0.0.1:{port}", protocol)
     sent = record(1)
@@ -53,12 +55,12 @@ def test_a_collector_that_comes_back_gets_the_record(protocol: str) -> None:
         with pytest.raises(ConnectionError, match=str(port)):
             exporter.export(sent)
     with STARTS[protocol](port) as collector:
-        assert offered(exporter, sent, 2.0) <= 3
+        assert offered(exporter, sent) <= 3
         assert len(collector.requests) == 1
     with pytest.raises(ConnectionError):
         exporter.export(sent)
     with STARTS[protocol](port) as collector:
-        offered(exporter, sent, 2.0)
+        offered(exporter, sent)
         assert len(collector.requests) == 1
     exporter.close()
 
@@ -143,39 +145,36 @@ def test_an_answer_in_json_or_without_content_is_one() -> None:
 
 @pytest.mark.parametrize("protocol", STARTS)
 def test_a_slow_collector_costs_no_more_than_the_timeout(protocol: str) -> None:
-    """A collector that takes its time is late after the timeout, not after the SDK's retries; closing waits for nothing."""
+    """A collector that does not answer is late after the timeout, not after the SDK's retries; closing does not wait for it either."""
     with STARTS[protocol](0) as collector:
-        exporter = exporter_to(collector.endpoint, protocol, timeout=0.3)
+        exporter = exporter_to(collector.endpoint, protocol)
         exporter.export(record(1))
-        collector.pause = 2.0
-        began = time.monotonic()
+        exporter.close()
+        exporter = exporter_to(collector.endpoint, protocol, timeout=0.3)
+        collector.may_answer.clear()
         with pytest.raises(TimeoutError, match=r"within 0\.3 s"):
             exporter.export(record(1))
         exporter.close()
-        assert time.monotonic() - began < 1.0
+        assert not collector.may_answer.is_set()
 
 
 @pytest.mark.parametrize("protocol", STARTS)
 def test_a_listener_that_never_speaks_costs_no_more_than_the_timeout(protocol: str) -> None:
-    """Neither does something that takes the connection and says nothing at all."""
+    """Something that takes the connection and never says anything is given up too."""
     with silent_server() as port:
         exporter = exporter_to(f"http://127.0.0.1:{port}", protocol, timeout=0.3)
-        began = time.monotonic()
         with pytest.raises(OSError, match="127"):
             exporter.export(record(1))
         exporter.close()
-        assert time.monotonic() - began < 1.0
 
 
 def test_an_answer_that_drips_costs_no_more_than_the_timeout() -> None:
-    """Nor does an answer that comes a byte at a time, each in time."""
-    with silent_server(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n", drip=0.1) as port:
-        exporter = exporter_to(f"http://127.0.0.1:{port}", "http", timeout=0.4)
-        began = time.monotonic()
-        with pytest.raises(TimeoutError, match="not complete"):
+    """So is an answer that comes a byte at a time, each in time, without end."""
+    with silent_server(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n", drip=0.02) as port:
+        exporter = exporter_to(f"http://127.0.0.1:{port}", "http", timeout=1.0)
+        with pytest.raises(TimeoutError, match=r"not complete|no answer within"):
             exporter.export(record(1))
         exporter.close()
-        assert time.monotonic() - began < 1.5
 
 
 def test_opening_again_after_closing_works() -> None:

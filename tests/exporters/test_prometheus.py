@@ -75,7 +75,7 @@ def test_the_latest_record_is_served(exporter: PrometheusExporter) -> None:
     assert lines(exporter)["accelmetrics_up"] == "1.0"
 
 
-def test_openmetrics_is_served_to_whoever_prefers_it(exporter: PrometheusExporter) -> None:
+def test_openmetrics_is_served_where_it_is_preferred(exporter: PrometheusExporter) -> None:
     """By the Accept header, ended as that format demands."""
     exporter.export(record())
     _, headers, body = ask(exporter, Accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
@@ -142,7 +142,7 @@ class Foreign:
     """A dialect of a plug-in."""
 
     name = "foreign"
-    summary = "somebody else's"
+    summary = "a plug-in's"
 
     def flat(self, record: Record) -> dict[str, int | float | None]:
         return {}
@@ -322,7 +322,7 @@ def test_a_forked_child_does_not_keep_the_port(exporter: PrometheusExporter) -> 
 
 
 def test_other_machines_are_let_in_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """One line says that anyone can read; on loopback there is none."""
+    """One line says that other machines can read; on loopback there is none."""
     for address, said in (("0.0.0.0:0", 1), ("127.0.0.1:0", 0), ("localhost:0", 0)):
         caplog.clear()
         exporter = PrometheusExporter(address)

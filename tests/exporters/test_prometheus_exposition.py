@@ -272,7 +272,7 @@ def test_there_are_no_more_series_than_allowed() -> None:
     [(ACCEPT, True), ("text/plain", False), ("*/*", False), ("", False), ("application/openmetrics-text;q=0.1,text/plain;q=0.5", False)],
 )
 def test_the_format_is_what_the_client_prefers(accept: str, openmetrics: bool) -> None:
-    """OpenMetrics is served to whoever asks for it at least as eagerly as for text, and text to all others."""
+    """OpenMetrics is served to clients that ask for it at least as eagerly as for text, and text to all others."""
     assert prefers_openmetrics(accept) is openmetrics
 
 

@@ -15,8 +15,9 @@ from accelmetrics.exporters.prometheus import PrometheusExporter
 from accelmetrics.monitor.job import job_labels
 from accelmetrics.schemas.record import MonitorStatus, Record
 from tests.exporters.certificates import Authority
-from tests.exporters.prometheus_server import PrometheusServer, until
+from tests.exporters.prometheus_server import PrometheusServer
 from tests.records import LABELS, host, machine
+from tests.support.waiting import HANG, wait_for
 
 pytestmark = pytest.mark.servers
 
@@ -67,7 +68,7 @@ def feed(directory: Path, authority: Authority) -> Iterator[Feed]:
 
 
 def _feed(exporters: tuple[PrometheusExporter, ...], gpus: Any, ended: threading.Event) -> None:
-    with Sampler([gpus, host()]) as sampler:
+    with Sampler([gpus, host()], timeout=HANG) as sampler:
         ticks = 0
         while not ended.wait(0.1):
             ticks += 1
@@ -111,7 +112,7 @@ def test_values_are_queried_as_they_were_measured(prometheus: PrometheusServer) 
     assert prometheus.value('accel_utilization_ratio{job="plain",accelerator="gpu.0",engine="compute"}') == 0.855
     assert prometheus.value('sum(accel_power_watts{job="plain"})') == 370.0
     assert prometheus.value('accel_fan_ratio{job="plain"}') == 0.3
-    (labels, value) = prometheus.query('accel_host_filesystem_used_bytes{job="plain"}')[0]
+    (labels, value) = wait_for(lambda: prometheus.query('accel_host_filesystem_used_bytes{job="plain"}'))[0]
     assert value == 10.5 * 2**30
     assert set(labels) == {"__name__", "instance", "job", "path"}
 
@@ -120,17 +121,17 @@ def test_what_a_device_is_and_whose_job_runs_are_joined(prometheus: PrometheusSe
     """The rules of the field work: model and job are joined on the two identity labels; a user's label survives its quotes."""
     on = "* on (instance, accelerator, uuid) group_left"
     by_job = f'sum by (job_id, user) (accel_power_watts{{job="plain"}} {on} (job_id, user) accel_job_info)'
-    assert until(lambda: prometheus.query(by_job)) == [({"job_id": "4711", "user": "ada"}, 370.0)]
+    assert wait_for(lambda: prometheus.query(by_job)) == [({"job_id": "4711", "user": "ada"}, 370.0)]
     by_model = f'count by (model) (accel_power_watts{{job="plain"}} {on} (model) accel_info)'
-    assert prometheus.query(by_model) == [({"model": "Scripted GPU"}, 2.0)]
-    assert prometheus.query('accelmetrics_run_info{job="plain"}')[0][0]["team"] == LABELS["team"]
+    wait_for(lambda: prometheus.query(by_model) == [({"model": "Scripted GPU"}, 2.0)])
+    assert wait_for(lambda: prometheus.query('accelmetrics_run_info{job="plain"}'))[0][0]["team"] == LABELS["team"]
 
 
-def test_only_who_may_is_let_in(prometheus: PrometheusServer) -> None:
+def test_only_known_clients_are_let_in(prometheus: PrometheusServer) -> None:
     """The right password and the right certificate scrape; without them, or with another one of the same authority, the target is down."""
     let_in = {"plain": "up", "password": "up", "mutual": "up"}
     kept_out = {"no-password": "down", "no-certificate": "down", "stranger": "down"}
-    until(lambda: {job: target["health"] for job, target in prometheus.targets().items()} == {**let_in, **kept_out})
+    wait_for(lambda: {job: target["health"] for job, target in prometheus.targets().items()} == {**let_in, **kept_out})
     states = prometheus.targets()
     assert "401" in states["no-password"]["lastError"]
     assert "403" in states["stranger"]["lastError"]
@@ -141,14 +142,14 @@ def test_only_who_may_is_let_in(prometheus: PrometheusServer) -> None:
 
 def test_a_lost_gpu_is_down_under_its_own_name(prometheus: PrometheusServer, feed: Feed) -> None:
     """Its values go stale at the next scrape, ``accel_up`` stays with the same labels, and the other GPU is not concerned."""
-    before = until(lambda: prometheus.query('accel_up{job="plain",accelerator="gpu.1"}'))
+    before = wait_for(lambda: prometheus.query('accel_up{job="plain",accelerator="gpu.1"}'))
     assert before[0][1] == 1
     feed.gpus.device(1).lose()
-    until(lambda: prometheus.query('accel_up{job="plain",accelerator="gpu.1"} == 0'))
-    after = prometheus.query('accel_up{job="plain",accelerator="gpu.1"}')
+    wait_for(lambda: prometheus.query('accel_up{job="plain",accelerator="gpu.1"} == 0'))
+    after = wait_for(lambda: prometheus.query('accel_up{job="plain",accelerator="gpu.1"}'))
     assert after[0][0] == before[0][0]
-    until(lambda: not prometheus.query('accel_power_watts{job="plain",accelerator="gpu.1"}'))
+    wait_for(lambda: not prometheus.query('accel_power_watts{job="plain",accelerator="gpu.1"}'))
     assert prometheus.value('accel_power_watts{job="plain",accelerator="gpu.0"}') == 300.0
     assert prometheus.value('accelmetrics_source_state{job="plain",source="nvidia",state="degraded"}') == 1
     feed.gpus.device(1).fail(None)
-    until(lambda: prometheus.query('accel_power_watts{job="plain",accelerator="gpu.1"}'))
+    wait_for(lambda: prometheus.query('accel_power_watts{job="plain",accelerator="gpu.1"}'))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -13,10 +12,12 @@ from hypothesis import strategies as st
 from accelmetrics.exporters.registry import create
 from accelmetrics.exporters.statsd import MAX_PACKET, StatsdExporter, clean, gauge, packets
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.record import MonitorStatus, Record
 from accelmetrics.schemas.snapshot import Snapshot
-from tests.exporters.receivers import Statsd, free_port, statsd
+from tests.exporters.receivers import Statsd, statsd
 from tests.records import record
+from tests.support.network import free_port
+from tests.support.waiting import HANG, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +34,8 @@ def sent_to(server: Statsd, sent: Record, options: str) -> dict[str, float]:
     exporter.export(sent)
     exporter.flush()
     exporter.close()
-    due = time.monotonic() + 5
-    found: dict[str, float] = {}
-    while "queued" not in " ".join(found) and time.monotonic() < due:  # the last line of a record with a monitor's state
-        found = server.gauges()
-    return found
+    wait_for(lambda: "queued" in " ".join(server.gauges()))  # the last line of a record with a monitor's state
+    return server.gauges()
 
 
 @pytest.mark.servers
@@ -66,9 +64,9 @@ def test_negative_numbers_are_set_not_added(server: Statsd) -> None:
         assert found["accelmetrics.cpu.avg_temp"] == value
         again = StatsdExporter(f"127.0.0.1:{server.port}")
         again.open()
-        again.export(Record(taken))
+        again.export(Record(taken, monitor=MonitorStatus(1.0, ticks=99)))
         again.close()
-        time.sleep(0.05)
+        wait_for(lambda: server.gauges()["accelmetrics.monitor.ticks"] == 99)
         assert server.gauges()["accelmetrics.cpu.avg_temp"] == value
 
 
@@ -87,7 +85,7 @@ def test_tags_tell_the_devices_apart(server: Statsd) -> None:
 
 @pytest.mark.servers
 def test_a_peer_that_comes_back_is_found_again(server: Statsd) -> None:
-    """While nobody listens the kernel says so, as something that passes; once somebody does, records arrive."""
+    """While no server listens the kernel says so, as something that passes; once one does, records arrive."""
     port = free_port(socket.SOCK_DGRAM)
     exporter = StatsdExporter(f"127.0.0.1:{port}")
     exporter.open()
@@ -96,17 +94,17 @@ def test_a_peer_that_comes_back_is_found_again(server: Statsd) -> None:
             exporter.export(record(1))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
         listener.bind(("127.0.0.1", port))
-        listener.settimeout(5)
+        listener.settimeout(HANG)
         exporter.export(record(1))
         assert listener.recv(65536).startswith(b"accelmetrics.gpu.0.gpu:85.5|g\n")
     exporter.close()
 
 
 def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody listens on a name's first address, as on that of IPv6 for ``localhost``, the record reaches the other one."""
+    """Where no server listens on a name's first address, as on that of IPv6 for ``localhost``, the record reaches the other one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
         listener.bind(("127.0.0.1", 0))
-        listener.settimeout(5)
+        listener.settimeout(HANG)
         port = listener.getsockname()[1]
         found = [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", (host, port)) for host in ("127.0.0.9", "127.0.0.1")]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
@@ -127,7 +125,7 @@ def test_an_address_of_version_6_is_reached() -> None:
             listener.bind(("::1", 0))
         except OSError:
             pytest.skip("platform: has no IPv6")
-        listener.settimeout(5)
+        listener.settimeout(HANG)
         exporter = StatsdExporter(f"[::1]:{listener.getsockname()[1]}")
         exporter.export(record(1))
         assert listener.recv(65536).startswith(b"accelmetrics.gpu.0.gpu:85.5|g\n")
@@ -138,7 +136,7 @@ def test_a_large_record_travels_in_several_packets() -> None:
     """Eight GPUs do not fit into one packet: each is nearly full, none is larger than a network carries whole."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
         listener.bind(("127.0.0.1", 0))
-        listener.settimeout(5)
+        listener.settimeout(HANG)
         exporter = StatsdExporter(f"127.0.0.1:{listener.getsockname()[1]}", tags="datadog")
         exporter.export(record(8))
         exporter.close()

@@ -1,4 +1,4 @@
-"""The file for node_exporter's textfile collector: whole at every moment, and gone when nobody keeps it fresh."""
+"""The file for node_exporter's textfile collector: whole at every moment, and gone when it is no longer kept fresh."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from accelmetrics.exporters.textfile import TextfileExporter
 from accelmetrics.schemas.errors import InvalidOptionError
-from tests.exporters.prometheus_server import Server, check_metrics, fetch, free_port, program
+from tests.exporters.prometheus_server import Server, check_metrics, fetch, program
 from tests.records import record
+from tests.support.network import free_port
 
 
 def names(directory: Path) -> list[str]:
@@ -65,7 +66,7 @@ def test_the_file_is_whole_at_every_moment(tmp_path: Path) -> None:
 
 @pytest.mark.servers
 def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
-    """There are no timestamps, and everyone may read it."""
+    """There are no timestamps, and every user may read it."""
     exporter = TextfileExporter(tmp_path / "accel.prom")
     exporter.open()
     exporter.export(record())
@@ -96,7 +97,7 @@ def test_a_failed_write_leaves_the_last_file(tmp_path: Path, monkeypatch: pytest
 
 
 def test_it_can_be_closed_at_any_time(tmp_path: Path) -> None:
-    """Also before it was opened, twice, and when somebody else has removed the file; and opened again."""
+    """Also before it was opened, twice, and when the file has been removed; and opened again."""
     exporter = TextfileExporter(tmp_path / "accel.prom")
     exporter.close()
     for _ in range(2):

@@ -156,7 +156,7 @@ def test_not_logged_in_is_one_clear_line() -> None:
     assert said == "Weights & Biases: not logged in: run `wandb login`, set WANDB_API_KEY, or choose mode=offline"
 
 
-def test_nobody_is_asked_on_a_terminal(tmp_path: Path) -> None:
+def test_nothing_is_asked_on_a_terminal(tmp_path: Path) -> None:
     """At a terminal, where W&B would ask for a key, it is the same line, and nothing is written on the terminal."""
     code = (
         "from accelmetrics.exporters.wandb import WandbExporter\nfrom accelmetrics.exporters.network import RejectedError\n"
@@ -199,7 +199,7 @@ def test_a_disabled_run_of_the_program_costs_nothing(tmp_path: Path) -> None:
 
 def test_options_that_cannot_be_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mode that is none, and a package that is not there; W&B's directory of the same name is not the package."""
-    with pytest.raises(InvalidOptionError, match="must be one of online, offline"):
+    with pytest.raises(InvalidOptionError, match="must be 'online' or 'offline'"):
         create("wandb:?mode=cloud")
     (tmp_path / "wandb").mkdir()
     monkeypatch.delitem(sys.modules, "wandb")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.differential.read_wandb import FILE_HEADER, records
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,15 +26,17 @@ class Written(NamedTuple):
 
 
 def environment(directory: Path, **more: str) -> dict[str, str]:
-    """For a program that uses W&B: nobody logged in, no network, no home but the directory."""
+    """For a program that uses W&B: no login, no network, no home but the directory."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     own = {"HOME": str(directory), "WANDB_ERROR_REPORTING": "false", "NETRC": str(directory / "netrc"), "PYTHONPATH": str(ROOT)}
     return {**kept, **own, **more}
 
 
 def runs_by_file(directory: Path) -> dict[Path, Written]:
-    """All runs whose files are below the directory, oldest first."""
-    return {file: _written(file) for file in sorted(directory.rglob("*.wandb"), key=lambda path: path.stat().st_mtime)}
+    """All runs whose files are below the directory, oldest first; W&B's process writes the end of a file after the run has finished."""
+    files = sorted(directory.rglob("*.wandb"), key=lambda path: path.stat().st_mtime)
+    wait_for(lambda: all(_written(file).finished for file in files), what="a run is not finished in its file")
+    return {file: _written(file) for file in files}
 
 
 def read(directory: Path) -> list[Written]:
@@ -48,7 +51,7 @@ def _items(items: Any) -> dict[str, Any]:
 def _written(file: Path) -> Written:
     messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     content = file.read_bytes()
-    assert content.startswith(FILE_HEADER)
+    assert content.startswith(FILE_HEADER[: len(content)])
     found = Written([], [], {}, {}, {}, False)
     for raw in records(content):
         record = messages.Record()

@@ -46,8 +46,8 @@ class TlsFiles(NamedTuple):
     Attributes:
         cert: The server's certificate and its chain.
         key: Its private key, without a password; None when it stands in ``cert``.
-        client_ca: Authorities whose clients are let in; None lets in clients without a certificate.
-        client_names: Of those clients, only the ones whose certificate carries one of these names (DNS, IP address, URI or
+        client_ca: Authorities of client certificates; None lets in clients without a certificate.
+        client_names: Only client certificates with one of these names are let in (DNS, IP address, URI or
             e-mail among its subject alternative names); empty allows all.
     """
 
@@ -139,7 +139,7 @@ class PasswordHash(NamedTuple):
 
 
 UNKNOWN_USER = PasswordHash(bytes(16), bytes(DIGEST_BYTES))
-"""Tried for users who do not exist, so that time does not tell who does."""
+"""Tried for users that do not exist, so that time does not tell which do."""
 
 
 def _scrypt(password: str, salt: bytes) -> bytes:
@@ -212,7 +212,7 @@ class Credentials:
         return True if self._mark(user, password, self._users.get(user, UNKNOWN_USER)) in self._verified else None
 
     def tried(self, authorization: str) -> bool:
-        """Return whether the password is right. Takes about 40 ms of processor time, whoever the user is."""
+        """Return whether the password is right. Takes about 40 ms of processor time, also for unknown users."""
         user, password = _basic(authorization)
         stored = self._users.get(user)
         if not (stored or UNKNOWN_USER).fits(password) or stored is None:
@@ -227,7 +227,7 @@ class Credentials:
         try:
             self.read()
         except OSError as error:
-            said = f"nobody can log in, the password or token file cannot be read: {error}"
+            said = f"no log-in is possible, the password or token file cannot be read: {error}"
         if said and said != self._told:
             log.warning(said)
         self._told = said

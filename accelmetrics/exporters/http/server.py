@@ -145,7 +145,7 @@ class Client:
 
 
 class Route(RequestHandler):
-    """Checks who asks, and answers with what is computed. Pages and streams subclass it and define ``get``."""
+    """Checks a request, and answers with what is computed. Pages and streams subclass it and define ``get``."""
 
     def initialize(self, compute: Compute, public: bool = False) -> None:
         """Take the arguments of the route.
@@ -217,7 +217,7 @@ class Server(HTTPServerConnectionDelegate):
         address: Where to listen.
         routes: As tornado's ``Application`` takes them: path, :class:`Route` or a subclass of it, its arguments.
         tls: The certificates; None serves without TLS.
-        credentials: Who may come in; None lets in everyone.
+        credentials: Passwords and tokens that are let in; None lets in every client.
         allowed_hosts: Names that a request's ``Host`` may have. On loopback those beside its own. Empty elsewhere: any.
         limits: What a client may cost.
 

@@ -45,7 +45,7 @@ def basic(user: str, password: str) -> str:
 
 
 def ask(exporter: PrometheusExporter, authorization: str | None = None, path: str = "/metrics") -> http.client.HTTPResponse:
-    """The answer to a request of somebody who says this."""
+    """The answer to a request with this authorization."""
     connection = http.client.HTTPConnection(exporter.address.host, exporter.address.port, timeout=HANG)
     connection.request("GET", path, headers={"Authorization": authorization} if authorization is not None else {})
     answer = connection.getresponse()
@@ -105,7 +105,7 @@ def test_a_right_password_is_tried_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_changed_password_holds_at_once(serve: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The old one is refused though it was known; without the file nobody gets in, and one line says why."""
+    """The old one is refused though it was known; without the file nothing is let in, and one line says why."""
     file = tmp_path / "passwords"
     file.write_text(password_line("ada", "old"))
     exporter = serve(auth_file=str(file))
@@ -140,7 +140,7 @@ def test_an_unknown_user_is_hashed_like_a_known_one(tmp_path: Path, monkeypatch:
     assert hashed[0] == hashed[1]
 
 
-def test_lines_that_are_no_hashes_let_nobody_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_that_are_no_hashes_let_nothing_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A password in the clear, or a hash that would take gigabytes, is passed over; what it says is not told."""
     file = tmp_path / "passwords"
     good = password_line("ada", "secret")
@@ -201,7 +201,7 @@ def test_a_file_that_is_not_there_keeps_it_closed(tmp_path: Path) -> None:
 
 
 def test_a_password_file_that_is_no_text_is_one_that_cannot_be_read(tmp_path: Path) -> None:
-    """It is an error that names the file and nothing of what it holds, and it lets nobody in."""
+    """It is an error that names the file and nothing of what it holds, and it lets nothing in."""
     file = tmp_path / "binary"
     file.write_bytes(b"ada:\xff\xfesecret")
     with pytest.raises(OSError, match=r"binary is not a password file: it is not UTF-8 at byte 4") as caught:

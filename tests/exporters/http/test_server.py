@@ -410,7 +410,7 @@ def test_requests_without_credentials_cost_no_scrape(serve: Open, closed: Creden
 
 
 @pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"])
-def test_forty_guessers_lock_nobody_out(serve: Open, closed: Credentials, source: str) -> None:
+def test_forty_guessers_do_not_lock_out_a_first_log_in(serve: Open, closed: Credentials, source: str) -> None:
     """The first log-in of who has the password succeeds, from another address and from the guessers' own; so do all later ones."""
     server, ended = serve(credentials=closed), threading.Event()
     statuses: list[int] = []
@@ -566,8 +566,8 @@ def test_random_bytes_do_not_bring_it_down(serve: Open, caplog: pytest.LogCaptur
     assert caplog.messages == []
 
 
-def test_random_words_of_who_one_is_let_nobody_in(serve: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever bytes say who somebody is, they are answered with 401 or 400, and there is nothing to report."""
+def test_random_authorizations_let_nothing_in(serve: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever bytes stand for an authorization, they are answered with 401 or 400, and there is nothing to report."""
     (tmp_path / "users").write_text(password_line("ada", "secret"))
     (tmp_path / "token").write_text("t0ken")
     server = serve(credentials=Credentials(str(tmp_path / "users"), str(tmp_path / "token")), refusals=1000)
