@@ -234,15 +234,51 @@ class Snapshot:
 
 
 class Device:
-    """One device in one snapshot. What does not change about it is in its attributes, named as in the document."""
+    """One device in one snapshot.
 
-    __slots__ = ("_metrics", "_place", "_process_metrics", "_snapshot")
+    Attributes:
+        key: ``gpu.0``: what its metrics' keys begin with.
+        index: The number in the key.
+        visible_index: Its position under the vendor's ``*_VISIBLE_DEVICES``, None where that hides it.
+        identity: Everything that does not change about the device, as one record. The other attributes are its fields, which
+            :class:`~accelmetrics.schemas.identity.DeviceIdentity` describes.
+    """
+
+    __slots__ = ("_metrics", "_process_metrics", "_snapshot", "identity", "index", "key", "visible_index")
+
+    kind: DeviceKind
+    vendor: str
+    vendor_index: int
+    name: str
+    uuid: str
+    pci_bus_id: str
+    serial: str
+    architecture: str
+    driver_version: str
+    runtime_version: str
+    firmware: str
+    cores: int | None
+    memory_total_bytes: int | None
+    numa_node: int | None
+    unified: bool
+    parent: str
+    fabric: str
 
     def __init__(self, snapshot: Snapshot, place: DeviceSlot) -> None:
+        self.key, self.index, self.visible_index, self.identity, _ = place
         self._snapshot = snapshot
-        self._place = place
         self._metrics: DeviceMetrics | None = None
         self._process_metrics: ProcessMetrics | None = None
+
+    if not TYPE_CHECKING:  # what is declared above is all that there is
+
+        def __getattr__(self, name: str) -> Any:
+            if name in DeviceIdentity._fields:
+                return getattr(self.identity, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+        def __dir__(self) -> list[str]:
+            return [*super().__dir__(), *DeviceIdentity._fields]
 
     @property
     def metrics(self) -> "DeviceMetrics":
@@ -269,122 +305,17 @@ class Device:
     @property
     def values(self) -> Mapping[str, int | float]:
         """The device's metrics by name (``powerWatts``), those that only a plug-in knows among them."""
-        return self._snapshot.values_of(self._place.key)
+        return self._snapshot.values_of(self.key)
 
     @property
     def unavailable(self) -> Mapping[str, Unavailable]:
         """By name (``fanSpeed``), why a value of the device is absent."""
-        return self._snapshot.reasons_of(self._place.key)
+        return self._snapshot.reasons_of(self.key)
 
     @property
     def processes(self) -> tuple[DeviceProcess, ...] | None:
         """The processes that use the device, None where the source cannot say."""
-        return self._snapshot.processes.get(self._place.key)
-
-    @property
-    def identity(self) -> DeviceIdentity:
-        """Everything that does not change about the device, as one record."""
-        return self._place.identity
-
-    @property
-    def key(self) -> str:
-        """``gpu.0``: what its metrics' keys begin with."""
-        return self._place.key
-
-    @property
-    def index(self) -> int:
-        """The number in the key."""
-        return self._place.index
-
-    @property
-    def visible_index(self) -> int | None:
-        """Its position under the vendor's ``*_VISIBLE_DEVICES``, None where that hides it."""
-        return self._place.visible_index
-
-    @property
-    def kind(self) -> DeviceKind:
-        """The first word of its key: ``gpu``, ``tpu``."""
-        return self._place.identity.kind
-
-    @property
-    def vendor(self) -> str:
-        """The vendor in one lower-case word."""
-        return self._place.identity.vendor
-
-    @property
-    def vendor_index(self) -> int:
-        """The vendor's own number for it."""
-        return self._place.identity.vendor_index
-
-    @property
-    def name(self) -> str:
-        """The product name as the driver gives it."""
-        return self._place.identity.name
-
-    @property
-    def uuid(self) -> str:
-        """The vendor's unique id, empty when there is none."""
-        return self._place.identity.uuid
-
-    @property
-    def pci_bus_id(self) -> str:
-        """The PCI address as the vendor writes it, empty when unknown."""
-        return self._place.identity.pci_bus_id
-
-    @property
-    def serial(self) -> str:
-        """The board's serial number, empty when unknown."""
-        return self._place.identity.serial
-
-    @property
-    def architecture(self) -> str:
-        """The chip's architecture, empty when unknown."""
-        return self._place.identity.architecture
-
-    @property
-    def driver_version(self) -> str:
-        """The driver's version, empty when unknown."""
-        return self._place.identity.driver_version
-
-    @property
-    def runtime_version(self) -> str:
-        """The newest CUDA or ROCm version that the driver supports, empty when unknown."""
-        return self._place.identity.runtime_version
-
-    @property
-    def firmware(self) -> str:
-        """VBIOS or firmware version, empty when unknown."""
-        return self._place.identity.firmware
-
-    @property
-    def cores(self) -> int | None:
-        """Number of the vendor's cores, if known."""
-        return self._place.identity.cores
-
-    @property
-    def memory_total_bytes(self) -> int | None:
-        """Memory of the device, in bytes, if known and fixed."""
-        return self._place.identity.memory_total_bytes
-
-    @property
-    def numa_node(self) -> int | None:
-        """NUMA node of the slot, if known."""
-        return self._place.identity.numa_node
-
-    @property
-    def unified(self) -> bool:
-        """Whether the device shares the host's memory."""
-        return self._place.identity.unified
-
-    @property
-    def parent(self) -> str:
-        """UUID of the device that this one is a partition of, empty for a whole device."""
-        return self._place.identity.parent
-
-    @property
-    def fabric(self) -> str:
-        """How it stands in the fabric that connects several machines' devices, in words; empty when there is none."""
-        return self._place.identity.fabric
+        return self._snapshot.processes.get(self.key)
 
     def __repr__(self) -> str:
         return f"<Device {self.key} {self.vendor} {self.name!r}: {len(self.values)} metrics, {len(self.unavailable)} unavailable>"

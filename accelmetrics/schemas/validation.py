@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from functools import cache
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from accelmetrics.schemas.catalogue import expected_keys, expected_names, resolve
 from accelmetrics.schemas.catalogue.host import INSTANCES
 from accelmetrics.schemas.catalogue.sources import KINDS
-from accelmetrics.schemas.document import Document, describe
+from accelmetrics.schemas.document import Document, describe, json_schema
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.metric import Metric, device_key
-from accelmetrics.schemas.metrics_models import HostMetrics
-from accelmetrics.schemas.published import published
-from accelmetrics.schemas.snapshot import Device, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.typed_views import Model
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+
+LONGEST_WORD = 24
+"""Characters up to which a text is taken for a word of some list, such as a reason, and beyond for free text."""
 
 
 def validate(snapshot: Snapshot) -> None:
@@ -114,45 +119,24 @@ def _alias_findings(metrics: Mapping[str, int | float]) -> Iterator[str]:
 def _view_findings(snapshot: Snapshot) -> Iterator[str]:
     """The typed views hold what the flat dict holds."""
     for device in snapshot.devices:
-        yield from _compare(f"the typed view of {device.key}", _shown(device.metrics), _own_names(device))
-        process = device.process_metrics
+        yield from _compare(device.key, device.metrics, device.values)
         part = f"{device.kind}.process.{device.index}"
-        if process is not None:
-            yield from _compare(f"the typed view of {part}", _shown(process), snapshot.values_of(part))
-    yield from _compare("the typed view of the host", _host_shown(snapshot), _host_flat(snapshot.metrics))
+        if device.process_metrics is not None:
+            yield from _compare(part, device.process_metrics, snapshot.values_of(part))
+    yield from _compare("the host", snapshot.host, snapshot.metrics)
+    for head, (attribute, _, _) in INSTANCES.items():
+        word = head.partition(".")[0]
+        for instance, view in getattr(snapshot.host, attribute).items():
+            start = f"{word}.{instance}."
+            values = {key[len(start) :]: value for key, value in snapshot.metrics.items() if key.startswith(start)}
+            yield from _compare(f"{word}.{instance}", view, values)
 
 
-def _compare(what: str, shown: Mapping[str, Any], flat: Mapping[str, Any]) -> Iterator[str]:
-    if shown != flat:
-        names = sorted(name for name in {*shown, *flat} if shown.get(name) != flat.get(name))
-        yield f"{what} differs from metrics in {', '.join(names)}"
-
-
-def _shown(view: Model) -> dict[str, Any]:
-    return view.model_dump(by_alias=True, exclude_none=True, warnings=False)
-
-
-def _own_names(device: Device) -> dict[str, int | float]:
-    """A device's values under the catalogue's own spellings that have an attribute; links and a plug-in's own metrics have none."""
-    shown = {field.alias for field in type(device.metrics).model_fields.values()}
-    return {name: value for name, value in device.values.items() if name in shown}
-
-
-def _host_flat(metrics: Mapping[str, int | float]) -> dict[str, int | float]:
-    shown = {field.alias for field in HostMetrics.model_fields.values()}
-    return {key: value for key, value in metrics.items() if key in shown or ((found := resolve(key)) and _of_instance(found.row))}
-
-
-def _of_instance(row: Metric) -> bool:
-    return row.key.rpartition(".")[0] in INSTANCES
-
-
-def _host_shown(snapshot: Snapshot) -> dict[str, Any]:
-    shown = _shown(snapshot.host)
-    for attribute, word in (("cpus", "cpu"), ("filesystems", "disk"), ("disks", "disk")):
-        for instance, values in shown.pop(attribute).items():
-            shown.update({f"{word}.{instance}.{name}": value for name, value in values.items()})
-    return shown
+def _compare(what: str, view: Model, values: Mapping[str, Any]) -> Iterator[str]:
+    """Each name that the view has an attribute for; a plug-in's own and those of links have none."""
+    for field, about in type(view).model_fields.items():
+        if about.alias is not None and values.get(about.alias) != getattr(view, field):
+            yield f"the typed view of {what} differs from metrics in {about.alias}"
 
 
 def _document_findings(snapshot: Snapshot) -> Iterator[str]:
@@ -174,3 +158,78 @@ def _schema_findings(snapshot: Snapshot) -> Iterator[str]:
     schema = published()
     if schema is not None:
         yield from schema.findings(json.loads(snapshot.to_json()))
+
+
+class PublishedSchema:
+    """The published JSON Schema, to which each kind of entry of a document is held once.
+
+    The validator tries hundreds of patterns on every key. A key that has carried this type of value before is therefore not held to it
+    again: its bounds are held at every reading by what stands above.
+
+    Args:
+        validator: Of the schema.
+    """
+
+    def __init__(self, validator: Draft202012Validator) -> None:
+        self._validator = validator
+        self._met: set[Hashable] = set()
+
+    def findings(self, document: dict[str, Any]) -> Iterator[str]:
+        """Each broken rule of the schema, in words, as far as the document has entries that no sound one had before.
+
+        Args:
+            document: As JSON gives it back.
+        """
+        new, kinds = self._unmet(document)
+        if kinds:
+            errors = list(self._validator.iter_errors(new))
+            yield from (f"the document breaks docs/schema.json at {error.json_path}: {error.message}" for error in errors)
+            if not errors:
+                self._met |= kinds
+
+    def _unmet(self, document: dict[str, Any]) -> tuple[dict[str, Any], set[Hashable]]:
+        """The document without the entries that were met before, and what is new in it."""
+        outline: Hashable = frozenset((name, type(value)) for name, value in document.items())
+        kinds = {outline} - self._met
+        new: dict[str, Any] = {}
+        for part, value in document.items():
+            entries = _entries(value)
+            fresh = {place: (part, *kind) for place, kind in entries.items() if (part, *kind) not in self._met}
+            kinds.update(fresh.values())
+            if isinstance(value, dict):
+                new[part] = {name: value[name] for name in fresh}
+            elif isinstance(value, list):
+                new[part] = [value[place] for place in fresh]
+            else:
+                new[part] = value
+        return new, kinds
+
+
+def _entries(value: object) -> dict[Any, tuple[Hashable, ...]]:
+    """The kind of each entry of a part, by the entry's name or place."""
+    if isinstance(value, dict):
+        return {name: (name, _shape(entry)) for name, entry in value.items()}
+    return {place: (_shape(entry),) for place, entry in enumerate(value)} if isinstance(value, list) else {"": (_shape(value),)}
+
+
+def _shape(value: object) -> Hashable:
+    """Names, types and words; of numbers and of long texts, which differ at every reading, the type and the sign."""
+    if isinstance(value, Mapping):
+        return frozenset((name, _shape(entry)) for name, entry in value.items())
+    if isinstance(value, list):
+        return frozenset(map(_shape, value))
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST_WORD else str
+    if isinstance(value, (int, float)):
+        return type(value), value < 0
+    return value is None
+
+
+@cache
+def published() -> PublishedSchema | None:
+    """What this process holds its documents to; None where ``jsonschema`` is not installed."""
+    try:
+        from jsonschema import Draft202012Validator
+    except ImportError:
+        return None
+    return PublishedSchema(Draft202012Validator(json_schema(), format_checker=Draft202012Validator.FORMAT_CHECKER))

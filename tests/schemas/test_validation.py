@@ -111,7 +111,7 @@ def test_a_host_view_that_differs_from_the_metrics_is_found() -> None:
     snapshot = complete()
     assert snapshot.host.cpu
     snapshot.metrics["disk./.usagePercent"] = 1.0
-    assert list(findings(snapshot)) == ["the typed view of the host differs from metrics in disk./.usagePercent"]
+    assert list(findings(snapshot)) == ["the typed view of disk./ differs from metrics in usagePercent"]
 
 
 def test_a_host_that_was_not_read_owes_nothing() -> None:

@@ -11,10 +11,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from accelmetrics import DocumentError, Sampler
-from accelmetrics.schemas import published as module
+from accelmetrics.schemas import validation as module
 from accelmetrics.schemas.document import json_schema
-from accelmetrics.schemas.published import Published, published
 from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.validation import PublishedSchema, published
 from tests.schemas.samples import complete
 from tests.schemas.test_document import BAD, Change, changed
 from tests.schemas.test_json_schema import BEYOND_A_SCHEMA
@@ -36,7 +36,7 @@ def plain(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def test_a_sound_document_has_no_findings_the_first_time_and_later() -> None:
-    held = Published(VALIDATOR)
+    held = PublishedSchema(VALIDATOR)
     assert [list(held.findings(plain(complete()))) for _ in range(3)] == [[], [], []]
 
 
@@ -44,7 +44,7 @@ def test_a_sound_document_has_no_findings_the_first_time_and_later() -> None:
 @pytest.mark.parametrize("first", [True, False], ids=["the first", "after a sound one"])
 def test_what_the_schema_refuses_is_found(change: Change, first: bool) -> None:
     """Though all else of the document was met before; and every time, not once."""
-    held = Published(VALIDATOR)
+    held = PublishedSchema(VALIDATOR)
     if not first:
         assert list(held.findings(plain(complete()))) == []
     document = json.loads(json.dumps(changed(change)))
@@ -61,7 +61,7 @@ def test_a_key_is_held_to_the_schema_once() -> None:
             seen.append(document)
             return []
 
-    held = Published(Counting())
+    held = PublishedSchema(Counting())
     document = plain(complete())
     for changes in ({}, {}, {"cpu": 1.5}, {"acme.own": 1}, {"acme.own": 2}, {"acme.own": 2.5}, {"acme.own": -2.5}):
         assert list(held.findings({**document, "metrics": {**document["metrics"], **changes}})) == []
