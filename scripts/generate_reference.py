@@ -15,7 +15,7 @@ Every metric that accelmetrics knows, in the spelling of Weights & Biases where 
 `accelmetrics metrics`, and `accelmetrics metrics --json` gives it to programs.
 
 **Keys.** `{kind}` is the kind of a device: `gpu`, `tpu`, `trn`, `ipu`, `npu`, or any other word that a backend gives its devices. `{i}` is
-the number of a device, which is unique on a machine whoever made its devices, or of a CPU; `{path}` is a mount point, `{device}` a disk,
+the number of a device, which is unique on a machine across vendors, or of a CPU; `{path}` is a mount point, `{device}` a disk,
 `{link}` the number of a link. `{kind}.{i}.powerWatts` appears as `gpu.0.powerWatts`, and `disk.{path}.usageGB` as `disk./.usageGB`. A key
 has one unit and one meaning on every vendor and every kind of device. *Also as* names other spellings under which the same value is given
 too. A partition of a device has keys below the device's, `gpu.0.mig.1.memoryAllocatedBytes`; which ones, the sources say. What the board

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING
 from accelmetrics.cli.layout import GAP, aligned
 from accelmetrics.cli.spreadsheet import Csv
 from accelmetrics.cli.units import number
-from accelmetrics.dialects.contract import Tabular
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from accelmetrics.cli.formats import Format
     from accelmetrics.dialects.contract import Dialect
-
-MISSING = "-"
 
 
 def translated(dialect: Dialect, form: str, repeated: bool, path: str, width: int, indent: int | None) -> Format:
@@ -34,12 +31,12 @@ def translated(dialect: Dialect, form: str, repeated: bool, path: str, width: in
         WriteError: The file is there, and is something else.
     """
     if form == "csv":
-        return DeviceRows(dialect) if isinstance(dialect, Tabular) else Columns(dialect, repeated, path)
+        return DeviceRows(dialect) if dialect.tabular else Columns(dialect, repeated, path)
     return Names(dialect, width) if form == "table" else Flat(dialect, indent)
 
 
 class Flat:
-    """One JSON object: names and numbers, ``null`` where the dialect writes that."""
+    """One JSON object: names and numbers."""
 
     def __init__(self, dialect: Dialect, indent: int | None) -> None:
         self._dialect = dialect
@@ -61,7 +58,7 @@ class Names:
     def render(self, snapshot: Snapshot) -> str:
         """One table."""
         found = self._dialect.flat(Record(snapshot))
-        rows = [(name, MISSING if value is None else number(value)) for name, value in found.items()]
+        rows = [(name, number(value)) for name, value in found.items()]
         lines = aligned(rows, " " * GAP, numeric=True) if rows else [f"{' ' * GAP}Nothing that {self._dialect.name} has a name for."]
         gap, self._gap = self._gap, "\n"
         return gap + "\n".join([f"{snapshot.hostname}  {snapshot.timestamp}", "", self._dialect.summary, *lines]) + "\n"
@@ -77,14 +74,13 @@ class Columns:
     def render(self, snapshot: Snapshot) -> str:
         """A row, below the header if it is the first."""
         found = self._dialect.flat(Record(snapshot))
-        metrics = {name: value for name, value in found.items() if value is not None}
-        return self._csv.render(Snapshot(snapshot.time_ns, snapshot.hostname, metrics))
+        return self._csv.render(Snapshot(snapshot.time_ns, snapshot.hostname, found))
 
 
 class DeviceRows:
     """A row a device, as the dialect's own tool prints them: values behind a comma and a space."""
 
-    def __init__(self, dialect: Tabular) -> None:
+    def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._headed = False
 

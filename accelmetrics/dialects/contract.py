@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol
 
 from accelmetrics.schemas.metric import Kind
 from accelmetrics.schemas.record import Record
@@ -48,7 +48,7 @@ class Point(NamedTuple):
 
     name: str
     value: Number
-    labels: Mapping[str, str]
+    labels: Mapping[str, str] = NO_LABELS
     kind: PointKind = "gauge"
     unit: str = ""
     meaning: str = ""
@@ -56,43 +56,40 @@ class Point(NamedTuple):
 
 
 class Dialect(Protocol):
-    """One other monitor's names.
+    """One other monitor's names. Inherit from this class, and ``points`` is all that must be written.
 
-    Every exporter has it from :func:`~accelmetrics.dialects.registry.dialect`, which gives an object of its own to each where
-    a dialect counts over a run: see :class:`Counting`.
+    Attributes:
+        name: As it is chosen: ``--keys verl``.
+        summary: Whose names these are, in a few words.
+        counting: Whether it counts over the records that it is shown. Then an exporter has an object of its own, and asks it for
+            the points of each record once, in their order, whether they are wanted or not; the last record again counts nothing.
+        tabular: Whether its own tool prints a table with a row per device, which :meth:`rows` gives.
     """
 
     name: str
-    """As it is chosen: ``--keys verl``."""
     summary: str
-    """Whose names these are, in a few words."""
-
-    def flat(self, record: Record) -> dict[str, Number | None]:
-        """The record as flat names and numbers. Missing is absent, or None where the dialect's files write ``null``."""
-        ...
+    counting: bool = False
+    tabular: bool = False
 
     def points(self, record: Record) -> Iterable[Point]:
-        """The record as labelled series."""
+        """Give the record as labelled series. What is missing has none."""
         ...
 
-
-@runtime_checkable
-class Counting(Protocol):
-    """A dialect that counts over the records it is shown, in their order; showing it one twice in a row changes nothing.
-
-    ``flat`` and ``points`` count the record that they are given. An exporter that does not ask for every record's names (an
-    endpoint that is asked only now and then) shows it each record all the same.
-    """
-
-    def observe(self, record: Record) -> None:
-        """Count a record. May be called while another thread asks for names."""
-        ...
-
-
-@runtime_checkable
-class Tabular(Protocol):
-    """A dialect whose own tool prints a table with a row per device."""
+    def flat(self, record: Record) -> dict[str, Number]:
+        """Give the record as flat names and numbers; the default spells labelled series as PromQL does."""
+        return {series(point.name, point.labels): point.value for point in self.points(record)}
 
     def rows(self, record: Record) -> Sequence[Mapping[str, str]]:
-        """A row per device, each with the same columns in the same order, in the words of that tool."""
-        ...
+        """Give a row per device, each with the same columns in the same order, in the words of the dialect's tool."""
+        del record
+        return ()
+
+
+def series(name: str, labels: Mapping[str, str]) -> str:
+    """Spell a series as one word: ``gpu_utilization_percent{gpu_index="0"}``."""
+    written = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
+    return f"{name}{{{written}}}" if written else name
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

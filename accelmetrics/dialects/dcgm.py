@@ -1,23 +1,158 @@
-"""``dcgm``: the metrics of dcgm-exporter with its labels, so that dashboards and alerts made for it show devices of any vendor."""
+"""``dcgm``: the metrics of dcgm-exporter with its labels, so that dashboards and alerts made for it show devices of any vendor.
+
+Every field of dcgm-exporter's default list (``etc/default-counters.csv`` of 4.5), those that it has commented out among them, is in
+``DEFAULT`` with what it is read from, or in ``UNMAPPED`` with the reason why it is left out. ``BEYOND`` are fields of DCGM that the
+list does not have and dashboards often do; ``OLDER`` those that it had before, and that are left out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from accelmetrics.dialects.contract import Number, Point
-from accelmetrics.dialects.dcgm_fields import BEYOND, DEFAULT
-from accelmetrics.dialects.series import series
-from accelmetrics.dialects.tables import Table, parent_and_partition
+from accelmetrics.dialects.contract import Dialect, Number, Point, series
+from accelmetrics.dialects.tables import MEMORY_RESERVED, Derived, Entry, Table, Values, parent_and_partition
+from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot
+
+
+def _last_xid(values: Values, who: DeviceIdentity) -> Number | None:
+    del who
+    return values.get("lastXid", 0 if values.get("xidErrors") == 0 else None)
+
+
+def _used_share(values: Values, who: DeviceIdentity) -> Number | None:
+    del who
+    used, free = values.get("memoryAllocatedBytes"), values.get("memoryFreeBytes")
+    return used / (used + free) if used is not None and free is not None and used + free else None
+
+
+_LAST_XID = Derived("lastXid; 0 while xidErrors is 0", "1", _last_xid)
+_USED_SHARE = Derived("memoryAllocatedBytes / (memoryAllocatedBytes + memoryFreeBytes)", "1", _used_share)
+
+DEFAULT = (
+    Entry("DCGM_FI_DEV_SM_CLOCK", "gpu.{i}.smClock", otherwise=("gpu.{i}.freq",), whole=True),
+    Entry("DCGM_FI_DEV_MEM_CLOCK", "gpu.{i}.memoryClock", whole=True),
+    Entry("DCGM_FI_DEV_MEMORY_TEMP", "gpu.{i}.memoryTemp", whole=True),
+    Entry("DCGM_FI_DEV_GPU_TEMP", "gpu.{i}.temp", whole=True),
+    Entry("DCGM_FI_DEV_POWER_USAGE", "gpu.{i}.powerWatts"),
+    Entry("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "gpu.{i}.energyJoules", "mJ", whole=True),
+    Entry("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "gpu.{i}.pcieReplays"),
+    Entry("DCGM_FI_DEV_GPU_UTIL", "gpu.{i}.gpu", whole=True),
+    Entry("DCGM_FI_DEV_MEM_COPY_UTIL", "gpu.{i}.memory", whole=True),
+    Entry("DCGM_FI_DEV_ENC_UTIL", "gpu.{i}.encoderUtilization", whole=True),
+    Entry("DCGM_FI_DEV_DEC_UTIL", "gpu.{i}.decoderUtilization", whole=True),
+    Entry("DCGM_FI_DEV_XID_ERRORS", _LAST_XID, meaning="Code of the newest Xid error, 0 before the first."),
+    Entry("DCGM_FI_DEV_FB_FREE", "gpu.{i}.memoryFreeBytes", "MiBy", whole=True),
+    Entry("DCGM_FI_DEV_FB_USED", "gpu.{i}.memoryAllocatedBytes", "MiBy", whole=True),
+    Entry("DCGM_FI_DEV_FB_RESERVED", MEMORY_RESERVED, "MiBy", whole=True, meaning="Memory that the driver keeps for itself."),
+    Entry("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkCrcErrors"),
+    Entry("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkReplayErrors"),
+    Entry("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkRecoveryErrors"),
+    Entry("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "gpu.{i}.remappedRowsUncorrected"),
+    Entry("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "gpu.{i}.remappedRowsCorrected"),
+    Entry("DCGM_FI_PROF_SM_ACTIVE", "gpu.{i}.smActive", "1"),
+    Entry("DCGM_FI_PROF_SM_OCCUPANCY", "gpu.{i}.smOccupancy", "1"),
+    Entry("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "gpu.{i}.pipeTensorActive", "1"),
+    Entry("DCGM_FI_PROF_DRAM_ACTIVE", "gpu.{i}.dramActive", "1"),
+    Entry("DCGM_FI_PROF_PIPE_FP64_ACTIVE", "gpu.{i}.pipeFp64Active", "1"),
+    Entry("DCGM_FI_PROF_PIPE_FP32_ACTIVE", "gpu.{i}.pipeFp32Active", "1"),
+    Entry("DCGM_FI_PROF_PIPE_FP16_ACTIVE", "gpu.{i}.pipeFp16Active", "1"),
+    Entry("DCGM_FI_PROF_PCIE_TX_BYTES", "gpu.{i}.pcieTxBytes"),
+    Entry("DCGM_FI_PROF_PCIE_RX_BYTES", "gpu.{i}.pcieRxBytes"),
+)
+"""Fields of the list, in its order, with what each is read from."""
+
+BEYOND = (
+    Entry("DCGM_FI_DEV_FB_TOTAL", "gpu.{i}.memoryTotalBytes", "MiBy", whole=True),
+    Entry("DCGM_FI_DEV_FB_USED_PERCENT", _USED_SHARE, meaning="Share of the memory that can be allocated which is allocated, 0 to 1."),
+    Entry("DCGM_FI_DEV_BAR1_USED", "gpu.{i}.bar1UsedBytes", "MiBy", whole=True),
+    Entry("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "gpu.{i}.enforcedPowerLimitWatts"),
+    Entry("DCGM_FI_DEV_SLOWDOWN_TEMP", "gpu.{i}.tempLimit.slowdown", whole=True),
+    Entry("DCGM_FI_DEV_SHUTDOWN_TEMP", "gpu.{i}.tempLimit.shutdown", whole=True),
+    Entry("DCGM_FI_DEV_FAN_SPEED", "gpu.{i}.fanSpeed", whole=True),
+    Entry("DCGM_FI_DEV_PSTATE", "gpu.{i}.performanceState"),
+    Entry("DCGM_FI_DEV_MAX_SM_CLOCK", "gpu.{i}.maxSmClock", whole=True),
+    Entry("DCGM_FI_DEV_MAX_MEM_CLOCK", "gpu.{i}.maxMemoryClock", whole=True),
+    Entry("DCGM_FI_DEV_PCIE_LINK_GEN", "gpu.{i}.pcieLinkGen"),
+    Entry("DCGM_FI_DEV_PCIE_LINK_WIDTH", "gpu.{i}.pcieLinkWidth"),
+    Entry("DCGM_FI_DEV_PCIE_MAX_LINK_GEN", "gpu.{i}.maxPcieLinkGen"),
+    Entry("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", "gpu.{i}.maxPcieLinkWidth"),
+    Entry("DCGM_FI_DEV_ECC_SBE_VOL_DEV", "gpu.{i}.correctedMemoryErrors"),
+    Entry("DCGM_FI_DEV_ECC_DBE_VOL_DEV", "gpu.{i}.uncorrectedMemoryErrors"),
+    Entry("DCGM_FI_DEV_ECC_SBE_AGG_DEV", "gpu.{i}.correctedMemoryErrorsAggregate"),
+    Entry("DCGM_FI_DEV_ECC_DBE_AGG_DEV", "gpu.{i}.uncorrectedMemoryErrorsAggregate"),
+    Entry("DCGM_FI_PROF_PIPE_TENSOR_HMMA_ACTIVE", "gpu.{i}.pipeTensorHmmaActive", "1"),
+    Entry("DCGM_FI_PROF_NVLINK_TX_BYTES", "gpu.{i}.nvlinkTxBytes"),
+    Entry("DCGM_FI_PROF_NVLINK_RX_BYTES", "gpu.{i}.nvlinkRxBytes"),
+)
+"""Fields that the list does not have."""
+
+LABELS = {
+    "DCGM_FI_DRIVER_VERSION": "the driver's version",
+}
+"""Fields of the list that are labels of every series."""
+
+_TIME = "a time in nanoseconds; no key has it: `throttle.…` says whether it happens, not for how long"
+_WINDOWED = "counted by dcgm-exporter itself over a window of its own"
+_ALL_MEMORIES = "counts errors of all memories of the chip, the keys those of the device memory: see DCGM_FI_DEV_ECC_{}_DEV"
+_PAGES = "pages are retired on GPUs before Ampere alone; no key has it"
+_NOT_READ = "not read"
+_LABEL_OFF = "a label that the list has switched off; {}"
+
+UNMAPPED = {
+    "DCGM_FI_DEV_POWER_VIOLATION": _TIME,
+    "DCGM_FI_DEV_THERMAL_VIOLATION": _TIME,
+    "DCGM_FI_DEV_SYNC_BOOST_VIOLATION": _TIME,
+    "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION": _TIME,
+    "DCGM_FI_DEV_LOW_UTIL_VIOLATION": _TIME,
+    "DCGM_FI_DEV_RELIABILITY_VIOLATION": _TIME,
+    "DCGM_EXP_CLOCK_EVENTS_COUNT": _WINDOWED,
+    "DCGM_EXP_XID_ERRORS_COUNT": f"{_WINDOWED}; `xidErrors` counts them since the start",
+    "DCGM_EXP_GPU_HEALTH_STATUS": "a verdict of DCGM's own health checks",
+    "DCGM_EXP_P2P_STATUS": "between pairs of GPUs; no key has it",
+    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": _ALL_MEMORIES.format("SBE_VOL"),
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": _ALL_MEMORIES.format("DBE_VOL"),
+    "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL": _ALL_MEMORIES.format("SBE_AGG"),
+    "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL": _ALL_MEMORIES.format("DBE_AGG"),
+    "DCGM_FI_DEV_RETIRED_SBE": _PAGES,
+    "DCGM_FI_DEV_RETIRED_DBE": _PAGES,
+    "DCGM_FI_DEV_RETIRED_PENDING": _PAGES,
+    "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": _NOT_READ,
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": (
+        "a rate in thousands of KiB per second, taken by DCGM over an interval of its own and listed as a counter: "
+        "see DCGM_FI_PROF_NVLINK_TX_BYTES and …RX_BYTES, or `nvlinkTxBytesTotal` and `…RxBytesTotal`"
+    ),
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0": "as DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL: see `nvlink.{link}.txBytesTotal` and `…rxBytesTotal`",
+    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "about guests with a virtual GPU, which no backend tells of",
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE": _NOT_READ,
+    "DCGM_FI_NVML_VERSION": _LABEL_OFF.format("not read"),
+    "DCGM_FI_DEV_BRAND": _LABEL_OFF.format("not read"),
+    "DCGM_FI_DEV_SERIAL": _LABEL_OFF.format("`list --json` has it"),
+    "DCGM_FI_DEV_OEM_INFOROM_VER": _LABEL_OFF.format("not read"),
+    "DCGM_FI_DEV_ECC_INFOROM_VER": _LABEL_OFF.format("not read"),
+    "DCGM_FI_DEV_POWER_INFOROM_VER": _LABEL_OFF.format("not read"),
+    "DCGM_FI_DEV_INFOROM_IMAGE_VER": _LABEL_OFF.format("not read"),
+    "DCGM_FI_DEV_VBIOS_VERSION": _LABEL_OFF.format("`list --json` has it"),
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": "GPM's metric for it is not read; `DCGM_FI_DEV_GPU_UTIL` is the nearest, and not the same",
+}
+"""Fields of the list that are left out, each with the reason."""
+
+_NEVER_FILLED = 'DCGM has no value for it on any GPU (`DcgmCacheManager.cpp` answers "not supported"), and withdrew it: see {}'
+
+OLDER = {
+    "DCGM_FI_DEV_PCIE_TX_THROUGHPUT": _NEVER_FILLED.format("DCGM_FI_PROF_PCIE_TX_BYTES, or `pcieTxBytesTotal`"),
+    "DCGM_FI_DEV_PCIE_RX_THROUGHPUT": _NEVER_FILLED.format("DCGM_FI_PROF_PCIE_RX_BYTES, or `pcieRxBytesTotal`"),
+}
+"""Fields of the lists up to 3.3 that dashboards of that time ask for, each with the reason why it is left out."""
 
 _PROFILE = " MIG "
 """What stands before a partition's profile in its name: ``NVIDIA H100 80GB HBM3 MIG 3g.40gb``."""
 
 
-class Dcgm:
-    """What dcgm-exporter would serve."""
+class Dcgm(Dialect):
+    """Series as dcgm-exporter serves them."""
 
     name = "dcgm"
     summary = "the metrics of NVIDIA's dcgm-exporter with its labels: DCGM_FI_DEV_GPU_UTIL"
@@ -25,29 +160,27 @@ class Dcgm:
     def __init__(self) -> None:
         self._table = Table((*DEFAULT, *BEYOND))
 
-    def flat(self, record: Record) -> dict[str, Number | None]:
-        """Series with the label that tells devices of one machine apart: ``DCGM_FI_DEV_GPU_TEMP{gpu="0"}``."""
-        found: dict[str, Number | None] = {}
+    def flat(self, record: Record) -> dict[str, Number]:
+        """Give series with the labels that tell devices of one machine apart: ``DCGM_FI_DEV_GPU_TEMP{gpu="0"}``."""
+        found: dict[str, Number] = {}
         for place in record.snapshot.identities:
             whole, partition = parent_and_partition(place)
             labels = {"gpu": whole, "GPU_I_ID": partition} if partition else {"gpu": whole}
-            for told in self._table.told(record.snapshot, place):
-                found[series(told.entry.name, labels)] = told.value
+            found.update((series(point.name, labels), point.value) for point in self._table.points(record.snapshot, place))
         return found
 
     def points(self, record: Record) -> Iterator[Point]:
-        """Each field of each device with the exporter's labels."""
+        """Give each field of each device with the exporter's labels."""
         parents = {place.key: place for place in record.snapshot.identities}
         for place in record.snapshot.identities:
             whole, _ = parent_and_partition(place)
             labels = _labels(place, parents.get(f"gpu.{whole}", place), record.snapshot.hostname)
-            for told in self._table.told(record.snapshot, place):
-                yield Point(told.entry.name, told.value, labels, told.kind, told.unit, told.meaning)
+            yield from self._table.points(record.snapshot, place, labels)
 
 
 @lru_cache(maxsize=1024)
 def _labels(place: DeviceSlot, parent: DeviceSlot, hostname: str) -> Mapping[str, str]:
-    """Not to be changed. A partition has the labels of its GPU, and two of its own.
+    """Name a device as the exporter does. A partition has the labels of its GPU, and two of its own. Not to be changed.
 
     The exporter wrote ``Hostname`` up to 4.5 and writes ``hostname`` since; both are given.
     """

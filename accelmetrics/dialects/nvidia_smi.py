@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
-from accelmetrics.dialects.contract import Number, Point
-from accelmetrics.dialects.tables import MEMORY_RESERVED, Entry, Table, Told, designation
+from accelmetrics.dialects.contract import Dialect, Number, Point
+from accelmetrics.dialects.tables import MEMORY_RESERVED, Entry, Table, designation
 from accelmetrics.schemas.catalogue import find
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
@@ -76,40 +76,41 @@ _HEADER_UNITS = {"MiBy": " [MiB]", "%": " [%]", "W": " [W]", "MHz": " [MHz]"}
 _STATES = ("Not Active", "Active")
 
 
-class NvidiaSmi:
-    """GPUs as ``nvidia-smi`` tells of them; its partitions are no rows of its query."""
+class NvidiaSmi(Dialect):
+    """GPUs as ``nvidia-smi`` lists them; partitions are no rows of its query."""
 
     name = "nvidia-smi"
     summary = "the fields of nvidia-smi --query-gpu, a row per GPU"
+    tabular = True
 
     def __init__(self) -> None:
         self._table = Table(TABLE)
 
-    def flat(self, record: Record) -> dict[str, Number | None]:
-        """``gpu.0.memory.used``: the device's key, then the field under each of its names."""
-        found: dict[str, Number | None] = {}
+    def flat(self, record: Record) -> dict[str, Number]:
+        """Give ``gpu.0.memory.used``: the device's key, then the field under each of its names."""
+        found: dict[str, Number] = {}
         for place in _whole_devices(record.snapshot):
-            for told in self._table.told(record.snapshot, place):
-                for name in (told.entry.name, *SHORT_FOR.get(told.entry.name, ())):
-                    found[f"{place.key}.{name}"] = told.value
+            for point in self._table.points(record.snapshot, place):
+                for name in (point.name, *SHORT_FOR.get(point.name, ())):
+                    found[f"{place.key}.{name}"] = point.value
         return found
 
     def points(self, record: Record) -> Iterator[Point]:
-        """Each field once, with the device as labels."""
+        """Give each field once, with the device as labels."""
         for place in _whole_devices(record.snapshot):
             who = place.identity
             labels = {"index": designation(place), "name": who.name, "uuid": who.uuid or who.pci_bus_id or place.key}
-            for told in self._table.told(record.snapshot, place):
-                yield Point(told.entry.name, told.value, labels, told.kind, told.unit, told.meaning)
+            yield from self._table.points(record.snapshot, place, labels)
 
     def rows(self, record: Record) -> Sequence[Mapping[str, str]]:
-        """As ``--format=csv,nounits`` prints them: who the device is, then every field of the table. Times are UTC."""
-        found = [(place, list(self._table.told(record.snapshot, place))) for place in _whole_devices(record.snapshot)]
-        moment = _moment(record.snapshot.time_ns)
-        return [_row(moment, place, told) for place, told in found if told or place.identity.kind == "gpu"]
+        """As ``--format=csv,nounits`` prints them: which device it is, then every field of the table. Times are UTC."""
+        seconds, rest = divmod(record.snapshot.time_ns, 1_000_000_000)
+        moment = f"{datetime.fromtimestamp(seconds, timezone.utc):%Y/%m/%d %H:%M:%S}.{rest // 1_000_000:03}"
+        found = [(place, list(self._table.points(record.snapshot, place))) for place in _whole_devices(record.snapshot)]
+        return [_row(moment, place, points) for place, points in found if points or place.identity.kind == "gpu"]
 
 
-def _row(moment: str, place: DeviceSlot, told: Iterable[Told]) -> dict[str, str]:
+def _row(moment: str, place: DeviceSlot, points: Iterable[Point]) -> dict[str, str]:
     who = place.identity
     row = {
         "timestamp": moment,
@@ -121,7 +122,7 @@ def _row(moment: str, place: DeviceSlot, told: Iterable[Told]) -> dict[str, str]
         "driver_version": who.driver_version or ABSENT,
         "vbios_version": who.firmware or ABSENT,
     }
-    by_field = {one.entry.name: one for one in told}
+    by_field = {point.name: point for point in points}
     row.update((_header(entry), _words(by_field.get(entry.name))) for entry in TABLE)
     return row
 
@@ -132,25 +133,19 @@ def _whole_devices(snapshot: Snapshot) -> list[DeviceSlot]:
 
 def _header(entry: Entry) -> str:
     """The field with its unit, as the tool heads its columns; it leaves that of temperatures out."""
-    unit = entry.unit or find(entry.source).unit if isinstance(entry.source, str) else entry.unit
+    unit = entry.unit or (find(entry.source).unit if isinstance(entry.source, str) else entry.source.unit)
     return entry.name + _HEADER_UNITS.get(unit, "")
 
 
-def _words(told: Told | None) -> str:
+def _words(point: Point | None) -> str:
     """A value as the tool prints it: ``P0``, ``Active``, ``300.20``, ``575``."""
-    if told is None:
+    if point is None:
         return ABSENT
-    name = told.entry.name
-    if name == "pstate":
-        return f"P{told.value}"
-    if name.startswith("clocks_event_reasons."):
-        return _STATES[bool(told.value)]
-    return f"{told.value:.2f}" if told.unit == "W" else str(told.value)
-
-
-def _moment(time_ns: int) -> str:
-    seconds, rest = divmod(time_ns, 1_000_000_000)
-    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y/%m/%d %H:%M:%S}.{rest // 1_000_000:03}"
+    if point.name == "pstate":
+        return f"P{point.value}"
+    if point.name.startswith("clocks_event_reasons."):
+        return _STATES[bool(point.value)]
+    return f"{point.value:.2f}" if point.unit == "W" else str(point.value)
 
 
 NVIDIA_SMI = NvidiaSmi()

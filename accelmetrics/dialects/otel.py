@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
-from typing import NamedTuple
+from functools import cache, lru_cache
 
-from accelmetrics.dialects.contract import NO_LABELS, Number, Point
-from accelmetrics.dialects.otel_devices import attributes, states
-from accelmetrics.dialects.prometheus_help import SHARED
-from accelmetrics.dialects.series import series
-from accelmetrics.schemas.catalogue import per_key, recognise, rows
-from accelmetrics.schemas.metric import ANY_KIND, BASE_UNITS, Kind, in_base_unit, split_series
-from accelmetrics.schemas.record import MonitorStatus, Record, Step
-from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.dialects.contract import NO_LABELS, Dialect, Number, Point, series
+from accelmetrics.dialects.health import monitor_points
+from accelmetrics.dialects.prometheus import SHARED, Series, series_of
+from accelmetrics.schemas.catalogue import per_key, rows
+from accelmetrics.schemas.metric import ANY_KIND, split_series
+from accelmetrics.schemas.reasons import IN_ORDER, Reason
+from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 SEMCONV_VERSION = "1.44.0"
 """The semantic conventions that the names are taken from. Everything ``hw.*`` is still in development there: hence the pin."""
@@ -43,64 +42,39 @@ UNITS_BY_NAME = {"hw.errors": "{error}", "process.thread.count": "{thread}"}
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
 
 
-class Series(NamedTuple):
-    """What a key becomes, whatever its value.
-
-    Attributes:
-        name: OpenTelemetry's metric name.
-        attributes: Those that the catalogue gives.
-        device: Key of the device that it belongs to, empty for the host's.
-        given: The unit that the value has.
-        whole: Whether it is always a whole number in the base unit.
-        kind: Gauge or counter.
-        unit: The base unit: UCUM, as the conventions write it.
-        meaning: One sentence.
-    """
-
-    name: str
-    attributes: Mapping[str, str]
-    device: str
-    given: str = "1"
-    whole: bool = False
-    kind: Kind = "gauge"
-    unit: str = ""
-    meaning: str = ""
-
-    def point(self, value: Number, device: Mapping[str, str]) -> Point:
-        """The value under its name; always whole or never, since some receivers hold a series to the type it began with."""
-        base = in_base_unit(value, self.given)
-        labels = {**device, **self.attributes}
-        return Point(self.name, round(base) if self.whole else float(base), labels, self.kind, self.unit, self.meaning)
-
-
-class OtelDialect:
+class OtelDialect(Dialect):
     """OpenTelemetry's semantic conventions."""
 
     name = "otel"
     summary = f"OpenTelemetry semantic conventions {SEMCONV_VERSION}"
 
-    def flat(self, record: Record) -> dict[str, Number | None]:
-        """Series as one word each: ``hw.power{accel.device="gpu.0",hw.type="gpu"}``, of the device's attributes its key alone."""
-        return {_spelled(point): point.value for point in self.points(record)}
+    def flat(self, record: Record) -> dict[str, Number]:
+        """Give series as one word each: ``hw.power{accel.device="gpu.0",hw.type="gpu"}``, of the device's attributes its key alone."""
+        found = {}
+        for point in self.points(record):
+            labels = {name: text for name, text in sorted(point.labels.items()) if name not in _OF_DEVICES}
+            found[series(point.name, labels)] = point.value
+        return found
 
     def points(self, record: Record) -> Iterable[Point]:
-        """The machine, the last number of everything that the program logged, and the monitor's own state."""
+        """Give the machine, the last number of everything that the program logged, and the monitor's own state."""
         yield from machine_points(record.snapshot)
         yield from {point.name: point for step in record.steps for point in step_points(step)}.values()
         if record.monitor is not None:
-            yield from monitor_points(record.monitor)
+            yield from monitor_points(record.monitor, otel=True)
 
 
 OTEL = OtelDialect()
 
 
 def machine_points(snapshot: Snapshot) -> Iterator[Point]:
-    """What the snapshot holds, and ``hw.status`` of every device in it."""
+    """Give what the snapshot holds, and ``hw.status`` of every device in it."""
     devices = {place.key: attributes(place) for place in snapshot.identities}
     for key, value in snapshot.metrics.items():
-        found = series_of(key)
+        found = _series(key)
         if found is not None and (found.meaning or found.device in devices):
-            yield found.point(value, devices.get(found.device, NO_LABELS))
+            # Some receivers hold a series to the type that it began with.
+            yield found.point(value, devices.get(found.device, NO_LABELS), of_one_type=True)
     for place in snapshot.identities:
         for state, holds in states(snapshot, place.key):
             labels = {**devices[place.key], "hw.type": place.identity.kind, "hw.state": state}
@@ -108,41 +82,22 @@ def machine_points(snapshot: Snapshot) -> Iterator[Point]:
 
 
 def step_points(step: Step) -> Iterator[Point]:
-    """What the program logged at one moment: ``accel.training.loss``."""
+    """Give what the program logged at one moment: ``accel.training.loss``."""
     if step.step is not None:
         yield Point("accel.training.step", step.step, {}, "gauge", "{step}", "The program's own step.")
     for name, value in step.values.items():
         yield Point(f"accel.training.{_NOT_IN_NAMES.sub('_', name)}", float(value), {}, "gauge", "", "Logged by the program.")
 
 
-def monitor_points(status: MonitorStatus) -> Iterator[Point]:
-    """How the monitor and its exporters fare: ``accelmetrics.*``."""
-    yield Point("accelmetrics.ticks", status.ticks, {}, "counter", "{reading}", "Readings taken.")
-    yield Point("accelmetrics.missed_ticks", status.missed_ticks, {}, "counter", "{reading}", "Readings that were due and not taken.")
-    yield Point("accelmetrics.timed_out", status.timed_out, {}, "counter", "{reading}", "Readings in which a vendor call was late.")
-    for one in status.exporters:
-        labels = {"accelmetrics.exporter": one.name}
-        yield Point("accelmetrics.exporter.sent", one.sent, labels, "counter", "{record}", "Records delivered.")
-        yield Point("accelmetrics.exporter.failed", one.failed, labels, "counter", "{record}", "Records given up.")
-        yield Point("accelmetrics.exporter.dropped", one.dropped, labels, "counter", "{record}", "Records that found the queue full.")
-        yield Point("accelmetrics.exporter.queued", one.queued, labels, "gauge", "{record}", "Records that wait.")
-
-
 @per_key
-def series_of(key: str) -> Series | None:
+def _series(key: str) -> Series | None:
     """What a key becomes; None for one that is derivable from others (``gpu.0.memoryReadWriteActivity``)."""
-    found = recognise(key)
-    if found is None or not found.row.otel or found.alias:
+    found = series_of(key, lambda row, kind: _of_kind(row.otel, kind))
+    if found is None:
         return None
-    row = found.row
-    name, labels = split_series(_of_kind(row.otel, found.device.partition(".")[0]))
-    attributes = {label: found.instance if value.startswith("{") else value for label, value in labels.items()}
-    if name.startswith("hw.") and not found.device:
-        attributes["hw.id"] = key.partition(".")[0]  # the conventions require one: cpu, ane, soc
-    base = BASE_UNITS.get(row.unit, BASE_UNITS["1"])
-    unit = UNITS_BY_NAME.get(name, base.unit)
-    meaning = _meanings().get(name, row.meaning)
-    return Series(name, attributes, found.device, row.unit, row.integer and base.over == 1, row.kind, unit, meaning)
+    if found.name.startswith("hw.") and not found.device:  # the conventions require an id: cpu, ane, soc
+        found = found._replace(labels={**found.labels, "hw.id": key.partition(".")[0]})
+    return found._replace(unit=UNITS_BY_NAME.get(found.name, found.unit), meaning=_meanings().get(found.name, found.meaning))
 
 
 def _of_kind(series: str, kind: str) -> str:
@@ -161,9 +116,41 @@ def _meanings() -> Mapping[str, str]:
     return found
 
 
-def _spelled(point: Point) -> str:
-    kept = {label: value for label, value in sorted(point.labels.items()) if label not in _OF_DEVICES}
-    return series(point.name, kept)
-
-
 _OF_DEVICES = frozenset({"hw.id", "hw.name", "hw.vendor", "hw.model", "hw.parent", "hw.driver_version"})
+
+STATES = ("ok", "degraded", "failed")
+"""Those that follow from a reading; ``predicted_failure`` does not."""
+
+FAULTS = frozenset({Reason.DEVICE_LOST, Reason.RESET_REQUIRED, Reason.DRIVER_ERROR, Reason.TIMED_OUT})
+"""Reasons that say something against it even while it gives other values."""
+
+
+@lru_cache(maxsize=1024)
+def attributes(place: DeviceSlot) -> dict[str, str]:
+    """Give the attributes that every series of a device carries. ``hw.id`` and ``accel.device`` are never empty. Not to be changed."""
+    who = place.identity
+    found = {
+        "hw.id": who.uuid or who.pci_bus_id or place.key,
+        "hw.name": place.key,
+        "hw.vendor": who.vendor,
+        "hw.model": who.name,
+        "hw.parent": who.parent,
+        "hw.driver_version": who.driver_version,
+        "accel.device": place.key,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def states(snapshot: Snapshot, key: str) -> Iterator[tuple[str, int]]:
+    """Give each state with 1 where the device is in it, else 0."""
+    found = _state(snapshot, key)
+    for state in STATES:
+        yield state, int(state == found)
+
+
+def _state(snapshot: Snapshot, key: str) -> str:
+    """``failed``: it gives nothing, for a reason that is one. ``degraded``: it gives something, and a fault for the rest."""
+    reasons = {why.reason for why in snapshot.reasons_of(key).values()}
+    if snapshot.values_of(key):
+        return "degraded" if reasons & FAULTS else "ok"
+    return "failed" if reasons - IN_ORDER else "ok"

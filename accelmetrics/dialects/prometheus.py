@@ -8,129 +8,153 @@ stays the same: what it is called, which driver it has and whose job runs on it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from accelmetrics.dialects.contract import Number, Point
-from accelmetrics.dialects.prometheus_health import health
-from accelmetrics.dialects.prometheus_help import SHARED
-from accelmetrics.dialects.prometheus_labels import identity_labels, jobs, label_name
-from accelmetrics.dialects.series import series
+from accelmetrics.dialects.contract import Dialect, Number, Point
+from accelmetrics.dialects.health import health, identity_labels, jobs, label_name
 from accelmetrics.schemas.catalogue import per_key, recognise
-from accelmetrics.schemas.metric import PARTITION, Kind, in_base_unit, split_series
+from accelmetrics.schemas.metric import BASE_UNITS, PARTITION, Kind, Metric, split_series
 from accelmetrics.schemas.record import Record, Step
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot
+
+SHARED: Mapping[str, str] = {
+    "accel_utilization_ratio": "Share of the time during which the engine was busy.",
+    "accel_memory_bandwidth_ratio": "Share of the time during which the memory was read or written.",
+    "accel_memory_used_bytes": "Memory of the device that is allocated.",
+    "accel_memory_total_bytes": "Memory that the device has for programs.",
+    "accel_temperature_celsius": "Temperature at the sensor.",
+    "accel_temperature_limit_celsius": "Temperature of the core at which the device slows itself down or shuts down.",
+    "accel_clock_hertz": "Clock of the domain.",
+    "accel_clock_max_hertz": "Highest clock that the domain can run at.",
+    "accel_throttle_active": "1 while the clocks are held down for the reason, else 0.",
+    "accel_ecc_errors_total": "Memory errors since the driver was loaded (volatile) or over the life of the device (aggregate).",
+    "accel_remapped_rows_total": "Memory rows that were replaced by spare ones after errors of the severity.",
+    "accel_pcie_bytes_total": "Bytes moved over PCIe since the driver was loaded.",
+    "accel_pcie_bytes_per_second": "Bytes per second moved over PCIe.",
+    "accel_link_bytes_total": "Bytes moved over all links of the type to other devices since the driver was loaded.",
+    "accel_link_bytes_per_second": "Bytes per second moved over all links of the type to other devices.",
+    "accel_link_errors_total": "Errors on all links of the type to other devices.",
+    "accel_link_port_bytes_total": "Bytes moved over the one link since the driver was loaded.",
+    "accel_pipe_active_ratio": "Share of the time during which the pipe was active.",
+    "accel_operation_latency_seconds": "How long the operation takes, as the TPU runtime sums it up.",
+    "accel_network_round_trip_seconds": "Shortest round trip over TCP between slices, as the TPU runtime sums it up.",
+    "accel_network_delivery_bytes_per_second": "Rate at which TCP delivers between slices, as the TPU runtime sums it up.",
+    "accel_program_execution_seconds": "How long executing a compiled program on a core takes, as the TPU runtime sums it up.",
+    "accel_neuroncore_memory_used_bytes": "Device memory that programs use on the core for the category.",
+    "accel_neuron_host_memory_used_bytes": "Host memory that programs with NeuronCores use for the category.",
+    "accel_neuron_ecc_errors_total": "Errors of the Neuron device's memories, by severity.",
+    "accel_neuron_recent_executions": "Executions with this outcome in the tool's last period.",
+    "accel_neuron_recent_errors": "Errors of this kind in the tool's last period.",
+    "accel_neuron_latency_seconds": "How long an execution took in the tool's last period.",
+    "accel_host_disks_bytes_total": "Bytes read from or written to all disks since the first reading.",
+    "accel_host_disk_bytes_total": "Bytes read from or written to the disk since the first reading.",
+    "accel_host_network_bytes_total": "Bytes moved over all interfaces but loopback since the first reading.",
+    "accel_soc_cpu_ratio": "Share of the cores' capacity that was used: the time they were active, weighted by their clock.",
+    "accel_soc_cpu_clock_hertz": "Clock of the cores of the cluster, averaged over them.",
+}
+"""By name. A test holds it to the catalogue: each shared metric has its sentence, and no other."""
 
 _IDENTITY = ("kind", "vendor", "architecture", "pci_bus_id", "serial", "driver_version", "runtime_version", "firmware")
 
 
-class _Series(NamedTuple):
-    """What a key becomes, but for its value.
+class Series(NamedTuple):
+    """What a key becomes in a system of labelled series, whatever its value.
 
     Attributes:
-        device: The device whose identity the series carries, empty for the host's.
-        unit: The unit that the value has under its key.
+        name: The metric's name.
+        labels: Those that the catalogue's row gives.
+        device: Key of the device whose identity the series carries, empty for the host's.
+        times: What a value is multiplied by to reach the base unit.
+        over: What it is divided by.
+        whole: Whether it is always a whole number in the base unit.
+        kind: Gauge or counter.
+        unit: The base unit.
+        meaning: One sentence; empty where nothing describes the key.
     """
 
     name: str
-    device: str
     labels: Mapping[str, str]
+    device: str
+    times: int
+    over: int
+    whole: bool
     kind: Kind
     unit: str
     meaning: str
 
-    def point(self, value: Number, identity: Mapping[str, str]) -> Point:
-        """The value under its name; ``identity`` is the device's."""
-        return Point(self.name, in_base_unit(value, self.unit), {**identity, **self.labels}, self.kind, self.unit, self.meaning)
+    def point(self, value: Number, device: Mapping[str, str], of_one_type: bool = False) -> Point:
+        """Make the point of a value.
+
+        Args:
+            value: As it stands under the key.
+            device: The labels of the device.
+            of_one_type: Whether the series is to have ints or floats throughout, whatever the driver answers.
+        """
+        if self.times != 1:
+            value *= self.times
+        if self.over != 1:
+            value /= self.over
+        if of_one_type:
+            value = round(value) if self.whole else float(value)
+        return Point(self.name, value, {**device, **self.labels}, self.kind, self.unit, self.meaning)
 
 
-class PrometheusDialect:
-    """The names of our own exposition."""
+def series_of(key: str, spelled: Callable[[Metric, str], str]) -> Series | None:
+    """Find the series of a key; None for an alias, and for what is derivable from other keys.
 
-    name = "prometheus"
-    summary = "Prometheus names in base units, as our own endpoint serves them"
-
-    def flat(self, record: Record) -> dict[str, Number | None]:
-        """Every series as Prometheus writes it: ``accel_power_watts{accelerator="gpu.0",uuid="GPU-…"}``."""
-        return {series(point.name, point.labels): point.value for point in self.points(record)}
-
-    def points(self, record: Record) -> Iterator[Point]:
-        """How the monitor, the sources and the devices fare, then what was measured and logged."""
-        yield from health(record)
-        yield from measurements(record)
-
-
-PROMETHEUS = PrometheusDialect()
-
-
-def measurements(record: Record) -> Iterator[Point]:
-    """What devices are, what runs on them and what they and the host measure, and what the program logged."""
-    identities = {place.key: identity_labels(place) for place in record.snapshot.identities}
-    yield from (_info(place, identities[place.key]) for place in record.snapshot.identities)
-    yield from _job_info(record.labels, identities)
-    yield from _processes(record.snapshot, identities)
-    yield from _measured(record.snapshot.metrics, identities)
-    yield from _logged(record.steps)
-
-
-_PROCESSES = "Number of processes that use the device."
-
-
-def _processes(snapshot: Snapshot, identities: Mapping[str, Mapping[str, str]]) -> Iterator[Point]:
-    for key, found in snapshot.processes.items():
-        if key in identities:
-            yield Point("accel_processes", len(found), identities[key], "gauge", "1", _PROCESSES)
-
-
-def _measured(metrics: Mapping[str, Number], identities: Mapping[str, Mapping[str, str]]) -> Iterator[Point]:
-    for key, value in metrics.items():
-        found = _series(key)
-        device = found.device if found else ""
-        if found is None or not (found.meaning or device in identities):
-            continue
-        identity = identities.get(device) or ({"accelerator": device, "uuid": device} if device else {})
-        yield found.point(value, identity)
+    Args:
+        key: The key.
+        spelled: Gives a row's series for a kind of device.
+    """
+    found = recognise(key)
+    if found is None or found.alias:
+        return None
+    row = found.row
+    name, labels = split_series(spelled(row, found.device.partition(".")[0]))
+    filled = {label: found.instance if value.startswith("{") else value for label, value in labels.items()}
+    unit, times, over, _ = BASE_UNITS.get(row.unit, BASE_UNITS["1"])
+    meaning = SHARED.get(split_series(row.prometheus)[0], row.meaning)
+    return Series(name, filled, found.device, times, over, row.integer and over == 1, row.kind, unit, meaning) if name else None
 
 
 @per_key
-def _series(key: str) -> _Series | None:
-    found = recognise(key)
-    if found is None or found.alias or not found.row.prometheus:
-        return None
-    row = found.row
-    name, labels = split_series(row.prometheus)
-    filled = {label: found.instance if value.startswith("{") else value for label, value in labels.items()}
-    return _Series(name, found.device, filled, row.kind, row.unit, SHARED.get(name, row.meaning))
+def _series(key: str) -> Series | None:
+    return series_of(key, lambda row, kind: row.prometheus)
+
+
+def measurements(record: Record) -> Iterator[Point]:
+    """Give what devices are, what runs on them and what they and the host measure, and what the program logged."""
+    snapshot = record.snapshot
+    identities = {place.key: identity_labels(place) for place in snapshot.identities}
+    yield from (_info(place, identities[place.key]) for place in snapshot.identities)
+    for scheduler, job in jobs(record.labels).items():
+        for identity in identities.values():
+            yield Point("accel_job_info", 1, {**identity, "scheduler": scheduler, **job}, "gauge", "1", _JOB)
+    for key, processes in snapshot.processes.items():
+        if key in identities:
+            yield Point("accel_processes", len(processes), identities[key], "gauge", "1", "Number of processes that use the device.")
+    for key, value in snapshot.metrics.items():
+        found = _series(key)
+        if found is None or not (found.meaning or found.device in identities):
+            continue
+        device = found.device
+        yield found.point(value, identities.get(device) or ({"accelerator": device, "uuid": device} if device else {}))
+    yield from _logged(record.steps)
+
+
+_JOB = "What the scheduler calls the job that uses the device; joined on accelerator and uuid."
 
 
 def _info(place: DeviceSlot, identity: Mapping[str, str]) -> Point:
     about = place.identity
     labels = {field: getattr(about, field) for field in _IDENTITY}
-    labels |= {"index": str(place.index), "model": about.name, "parent_uuid": about.parent, "partition": _partition(place.key)}
-    labels |= {"numa_node": _number(about.numa_node), "visible_index": _number(place.visible_index), "cores": _number(about.cores)}
+    labels |= {"index": str(place.index), "model": about.name, "parent_uuid": about.parent}
+    labels |= {"partition": place.key.partition(f".{PARTITION}.")[2]}
+    numbers = {"numa_node": about.numa_node, "visible_index": place.visible_index, "cores": about.cores}
+    labels |= {name: str(number) for name, number in numbers.items() if number is not None}
     found = {name: value for name, value in labels.items() if value}
     return Point("accel_info", 1, {**identity, **found}, "gauge", "1", "What the device is; joined on accelerator and uuid.")
-
-
-def _number(value: int | None) -> str:
-    return "" if value is None else str(value)
-
-
-def _partition(key: str) -> str:
-    return key.partition(f".{PARTITION}.")[2]
-
-
-_JOINED = "What the scheduler calls the job that uses the device; joined on accelerator and uuid."
-
-
-def _job_info(labels: Mapping[str, str], identities: Mapping[str, Mapping[str, str]]) -> Iterator[Point]:
-    for scheduler, job in jobs(labels).items():
-        about = {"scheduler": scheduler, **job}
-        for identity in identities.values():
-            yield Point("accel_job_info", 1, {**identity, **about}, "gauge", "1", _JOINED)
-
-
-_LOGGED = "The number that the program logged last under this name."
 
 
 def _logged(steps: tuple[Step, ...]) -> Iterator[Point]:
@@ -140,4 +164,19 @@ def _logged(steps: tuple[Step, ...]) -> Iterator[Point]:
         if step.step is not None:
             latest["step"] = step.step
     for name, value in latest.items():
-        yield Point(f"training_{label_name(name)}", value, {}, "gauge", "", _LOGGED)
+        yield Point(f"training_{label_name(name)}", value, {}, "gauge", "", "The number that the program logged last under this name.")
+
+
+class PrometheusDialect(Dialect):
+    """The names of our own exposition."""
+
+    name = "prometheus"
+    summary = "Prometheus names in base units, as our own endpoint serves them"
+
+    def points(self, record: Record) -> Iterator[Point]:
+        """Give how the monitor, the sources and the devices fare, then what was measured and logged."""
+        yield from health(record)
+        yield from measurements(record)
+
+
+PROMETHEUS = PrometheusDialect()

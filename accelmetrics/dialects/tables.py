@@ -1,4 +1,4 @@
-"""The machinery of dialects that are tables: a row says which key becomes which name, in which unit.
+"""Dialects that are tables: a row says which key becomes which name, in which unit.
 
 Everything else follows from the catalogue: the unit that the value has, whether it is a counter, and under which keys other
 kinds of devices and other vendors have the same thing. So a dialect that was made for one vendor's GPUs says what it can of
@@ -13,26 +13,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from accelmetrics.dialects.contract import Number
+from accelmetrics.dialects.contract import NO_LABELS, Number, Point
 from accelmetrics.schemas.catalogue import coverage_of, find, per_key, rows
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.metric import ANY_KIND, NOTHING, PARTITION, Kind, Metric
+from accelmetrics.schemas.metric import ANY_KIND, BASE_UNITS, NOTHING, PARTITION, Kind, Metric
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
-
-SCALES: Mapping[str, tuple[str, Fraction]] = {
-    "By": ("By", Fraction(1)),
-    "MiBy": ("By", Fraction(2**20)),
-    "GiBy": ("By", Fraction(2**30)),
-    "By/s": ("By/s", Fraction(1)),
-    "1": ("1", Fraction(1)),
-    "%": ("1", Fraction(1, 100)),
-    "J": ("J", Fraction(1)),
-    "mJ": ("J", Fraction(1, 1000)),
-    "W": ("W", Fraction(1)),
-    "Cel": ("Cel", Fraction(1)),
-    "MHz": ("Hz", Fraction(10**6)),
-}
-"""Units by name: what they measure, in which base, and how much of it one is."""
 
 _NOISE_DIGITS = 6
 """Decimal places after which a whole number that went through floating point is itself again."""
@@ -41,12 +26,12 @@ Values = Mapping[str, Number]
 
 
 class Derived(NamedTuple):
-    """What a dialect has a name for and no key gives, though the keys of one device say it.
+    """What a dialect has a name for, and what follows from several keys of one device.
 
     Attributes:
         words: From what, for readers.
         unit: Unit of the result.
-        value: Reckons it from a device's values by name; None where something is missing.
+        value: Computes it from a device's values by name; None where something is missing.
     """
 
     words: str
@@ -76,30 +61,21 @@ class Entry(NamedTuple):
     meaning: str = ""
 
 
-class Told(NamedTuple):
-    """A value in the dialect's terms.
+class _Lookup(NamedTuple):
+    """Where devices of one kind and vendor have the value of an entry.
 
     Attributes:
-        entry: Its row.
-        value: In the dialect's unit.
-        kind: ``gauge`` or ``counter``.
+        entry: The entry.
+        names: The metrics to try, in this order; none for what is derived.
+        given: The unit that values have there.
         unit: The dialect's unit.
+        kind: Gauge or counter.
         meaning: One sentence.
     """
 
     entry: Entry
-    value: Number
-    kind: Kind
-    unit: str
-    meaning: str
-
-
-class _Way(NamedTuple):
-    """How an entry is told of one vendor's devices: the names to try, and what to do with the value."""
-
-    entry: Entry
     names: tuple[str, ...]
-    source_unit: str
+    given: str
     unit: str
     kind: Kind
     meaning: str
@@ -114,37 +90,41 @@ class Table:
 
     def __init__(self, entries: tuple[Entry, ...]) -> None:
         self.entries = entries
-        self._ways: dict[tuple[str, str], tuple[_Way, ...]] = {}
+        self._lookups: dict[tuple[str, str], tuple[_Lookup, ...]] = {}
 
-    def told(self, snapshot: Snapshot, place: DeviceSlot) -> Iterator[Told]:
-        """What the table says of one device, in its order; what the device does not say is left out."""
+    def points(self, snapshot: Snapshot, place: DeviceSlot, labels: Mapping[str, str] = NO_LABELS) -> Iterator[Point]:
+        """Give what the table says of one device, in its order; what the device does not say is left out."""
         who = place.identity
-        ways = self._ways.get((who.kind, who.vendor))
-        if ways is None:
-            ways = tuple(way for entry in self.entries if (way := _way(entry, who)) is not None)
-            self._ways[who.kind, who.vendor] = ways
+        lookups = self._lookups.get((who.kind, who.vendor))
+        if lookups is None:
+            lookups = tuple(found for entry in self.entries if (found := _lookup(entry, who)) is not None)
+            self._lookups[who.kind, who.vendor] = lookups
         values = snapshot.values_of(place.key)
-        for way in ways:
-            value = _look_up(way, values, who)
+        for entry, names, given, unit, kind, meaning in lookups:
+            value = None
+            if isinstance(entry.source, Derived):
+                value = entry.source.value(values, who) if values else None
+            for name in names:
+                if name in values:
+                    value = values[name]
+                    break
             if value is not None:
-                number = convert(value, way.source_unit, way.unit, way.entry.whole)
-                yield Told(way.entry, number, way.kind, way.unit, way.meaning)
+                yield Point(entry.name, convert(value, given, unit, entry.whole), labels, kind, unit, meaning)
 
 
-def _way(entry: Entry, who: DeviceIdentity) -> _Way | None:
+def _lookup(entry: Entry, who: DeviceIdentity) -> _Lookup | None:
     if isinstance(entry.source, Derived):
-        unit = entry.unit or entry.source.unit
-        return _Way(entry, (), entry.source.unit, unit, entry.kind or "gauge", entry.meaning)
-    telling = _rows(entry, who)
-    if not telling:
+        unit = entry.source.unit
+        return _Lookup(entry, (), unit, entry.unit or unit, entry.kind or "gauge", entry.meaning)
+    metrics = _rows(entry, who)
+    if not metrics:
         return None
-    first = telling[0]
-    names = tuple(row.name for row in telling)
-    return _Way(entry, names, first.unit, entry.unit or first.unit, entry.kind or first.kind, entry.meaning or first.meaning)
+    unit, names = metrics[0].unit, tuple(row.name for row in metrics)
+    return _Lookup(entry, names, unit, entry.unit or unit, entry.kind or metrics[0].kind, entry.meaning or metrics[0].meaning)
 
 
 def _rows(entry: Entry, who: DeviceIdentity) -> list[Metric]:
-    """The catalogue's rows that say this of such a device: up to the first one that its backend gives."""
+    """List the catalogue's rows that mean this on such a device: up to the first one that its backend gives."""
     assert isinstance(entry.source, str)
     given = coverage_of(who.backend).get("devices", NOTHING)
     found: list[Metric] = []
@@ -159,23 +139,14 @@ def _rows(entry: Entry, who: DeviceIdentity) -> list[Metric]:
 
 @per_key
 def same(key: str) -> tuple[Metric, ...]:
-    """The row of a key, and those that say the same of another kind of device: of one series, in one unit."""
+    """List the row of a key, and those that mean the same on another kind of device: of one series, in one unit."""
     row = find(key)
     others = (other for other in rows() if other.prometheus == row.prometheus and other.unit == row.unit and other.kind == row.kind)
     return (row, *(other for other in others if row.prometheus and other is not row and other.device_part))
 
 
-def _look_up(way: _Way, values: Values, who: DeviceIdentity) -> Number | None:
-    if isinstance(way.entry.source, Derived):
-        return way.entry.source.value(values, who) if values else None
-    for name in way.names:
-        if name in values:
-            return values[name]
-    return None
-
-
 def convert(value: Number, source: str, target: str, whole: bool = False) -> Number:
-    """A value in another unit of the same thing; unchanged, to the last bit, where the units are equal."""
+    """Convert a value to another unit of the same thing; unchanged, to the last bit, where the units are equal."""
     if source != target:
         factor = _factor(source, target)
         value = value * factor.numerator
@@ -186,28 +157,24 @@ def convert(value: Number, source: str, target: str, whole: bool = False) -> Num
 
 @lru_cache(maxsize=64)
 def _factor(source: str, target: str) -> Fraction:
-    of, one = SCALES[source]
-    into, other = SCALES[target]
-    assert of == into, f"{source} and {target} do not measure the same thing"
-    return one / other
+    one, other = BASE_UNITS[source], BASE_UNITS[target]
+    assert one.unit == other.unit, f"{source} and {target} do not measure the same thing"
+    return Fraction(one.times * other.over, one.over * other.times)
 
 
 def designation(place: DeviceSlot) -> str:
-    """What a dialect made for GPUs calls a device: its number; its whole key where it is of another kind, lest it be taken for one.
-
-    ``0``, ``0.mig.1`` for a partition, ``tpu.0``.
-    """
+    """Name a device as dialects made for GPUs do: ``0``, ``0.mig.1`` for a partition; the whole key of one of another kind, ``tpu.0``."""
     return place.key.removeprefix("gpu.")
 
 
 def parent_and_partition(place: DeviceSlot) -> tuple[str, str]:
-    """The designation of the whole device, and the number of the partition of it that this is: ``0`` and ``1``; else empty."""
+    """Give the designation of the whole device, and the number of the partition that this is, empty for a whole device."""
     whole, _, partition = designation(place).partition(f".{PARTITION}.")
     return whole, partition
 
 
 def memory_reserved(values: Values, who: DeviceIdentity) -> Number | None:
-    """What the driver keeps for itself, where it tells used memory without that: NVIDIA's, on a card with memory of its own."""
+    """Compute what the driver keeps for itself, where used memory is without that: NVIDIA's, on a card with memory of its own."""
     parts = [values.get(name) for name in ("memoryTotalBytes", "memoryAllocatedBytes", "memoryFreeBytes")]
     if None in parts or who.unified:
         return None

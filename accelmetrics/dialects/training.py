@@ -1,21 +1,38 @@
-"""``training``: Prometheus names of home-grown training dashboards, and the two kinds of JSON lines that go with them. MB are MiB.
+"""``training`` and ``verl``: names of dashboards that watch a training, where what the program itself says counts as much as devices.
 
-What the program logs is kept until it logs anew. Steps are counted by their own numbers, so that a program which logs every
-tenth step counts ten; the duration of a step is observed as often.
+``training`` has the Prometheus names of home-grown dashboards, and the two kinds of JSON lines that go with them. What the program
+logs is kept until it logs anew. Steps are counted by their own numbers, so that a program which logs every tenth step counts ten; the
+duration of a step is observed as often. MB are MiB.
+
+``verl`` has the names that a monitor for reinforcement learning with verl logs, flat, with the device's number in them. Its
+``memory_allocated_gb`` and ``memory_reserved_gb``, and the share of the total that is allocated, are PyTorch's, of the watched program:
+they are absent where it does not use PyTorch, and never the driver's figures, which count the memory of all programs. GB are GiB.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import accumulate
-from typing import NamedTuple
 
-from accelmetrics.dialects.contract import Distribution, Number, Point, PointKind
-from accelmetrics.dialects.series import series
+from accelmetrics.dialects.contract import Dialect, Distribution, Number, Point, series
 from accelmetrics.dialects.tables import Entry, Table, convert, designation
 from accelmetrics.schemas.record import Record, Step
-from accelmetrics.schemas.snapshot import Snapshot, rfc3339
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
+from accelmetrics.schemas.vitals import processors
+
+TORCH = "torch."
+ALLOCATED, RESERVED = "memoryAllocatedBytes", "memoryReservedBytes"
+
+
+def allocator(snapshot: Snapshot, name: str) -> dict[str, Number]:
+    """Give what PyTorch's allocator says, by the number of the GPU."""
+    end = f".{name}"
+    keys = [key for key in snapshot.metrics if key.startswith(TORCH) and key.endswith(end)]
+    return {key[len(TORCH) : -len(end)]: snapshot.metrics[key] for key in keys}
+
+
+# training
 
 GAUGES = (
     Entry("gpu_utilization_percent", "gpu.{i}.gpu"),
@@ -54,7 +71,7 @@ STEP_FIELDS = {
     "throughput_samples_per_sec": "samples_per_second",
 }
 """Of a line of ``training_metrics_….jsonl``, behind ``timestamp`` and ``step``: which logged number each is."""
-ALLOCATOR_FIELDS = {"memory_allocated_mb": "memoryAllocatedBytes", "memory_reserved_mb": "memoryReservedBytes"}
+ALLOCATOR_FIELDS = {"memory_allocated_mb": ALLOCATED, "memory_reserved_mb": RESERVED}
 """And behind those: PyTorch's, over the devices that the program uses it on."""
 
 STEPS, DURATION, ALLOCATION = "training_steps_total", "training_step_duration_seconds", "memory_allocation_mb"
@@ -62,7 +79,6 @@ BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the durations' histogram, in seconds."""
 INDEX = "gpu_index"
 
-_TORCH = "torch."
 _MEANINGS = {
     STEPS: "Training steps since the monitor saw the first one.",
     DURATION: "Duration of a training step.",
@@ -70,40 +86,26 @@ _MEANINGS = {
 }
 
 
-class _Seen(NamedTuple):
-    """What has been counted so far. Replaced as a whole, since one thread counts and another one reads."""
-
-    snapshot: Snapshot | None = None
-    step: int | None = None
-    steps: int = 0
-    values: Mapping[str, Number] = {}
-    durations: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
-    seconds: float = 0.0
-    allocated: Mapping[str, Distribution] = {}
-
-
-class Training:
+class Training(Dialect):
     """Counts over the records that it is shown."""
 
     name = "training"
     summary = "home-grown training dashboards: gpu_utilization_percent, training_loss, training_steps_total"
+    counting = True
 
     def __init__(self) -> None:
         self._table = Table(GAUGES)
-        self._seen = _Seen()
+        self._latest: Snapshot | None = None
+        self._step: int | None = None
+        self._steps = 0
+        self._logged: dict[str, Number] = {}
+        self._durations = [0] * (len(BUCKETS) + 1)
+        self._seconds = 0.0
+        self._allocated: dict[str, Distribution] = {}
 
-    def observe(self, record: Record) -> None:
-        """Count a record, unless it is the one that was counted last."""
-        if record.snapshot is self._seen.snapshot:
-            return
-        seen = self._seen
-        for step in record.steps:
-            seen = _with_step(seen, step)
-        self._seen = seen._replace(snapshot=record.snapshot, allocated=_with_allocation(seen.allocated, record.snapshot))
-
-    def flat(self, record: Record) -> dict[str, Number | None]:
-        """Series as PromQL writes them; of a distribution the number and the sum of what was observed."""
-        found: dict[str, Number | None] = {}
+    def flat(self, record: Record) -> dict[str, Number]:
+        """Give series as PromQL writes them; of a distribution the number and the sum of what was observed."""
+        found: dict[str, Number] = {}
         for point in self.points(record):
             if point.distribution is None:
                 found[series(point.name, point.labels)] = point.value
@@ -113,90 +115,144 @@ class Training:
         return found
 
     def points(self, record: Record) -> Iterator[Point]:
-        """Each device's gauges, then what the program logged and what was counted of it."""
-        self.observe(record)
-        seen = self._seen
+        """Count the record; give each device's gauges, then what the program logged and what was counted of it."""
+        if record.snapshot is not self._latest:
+            self._latest = record.snapshot
+            self._count(record)
         for place in record.snapshot.identities:
-            labels = {INDEX: designation(place)}
-            for told in self._table.told(record.snapshot, place):
-                yield Point(told.entry.name, told.value, labels, told.kind, told.unit, told.meaning)
+            yield from self._table.points(record.snapshot, place, {INDEX: designation(place)})
         for name, (logged, meaning) in LOGGED.items():
-            if logged in seen.values:
-                yield Point(name, seen.values[logged], {}, "gauge", "1", meaning)
-        yield from _counted(seen)
+            if logged in self._logged:
+                yield Point(name, self._logged[logged], {}, "gauge", "1", meaning)
+        if self._steps:
+            yield Point(STEPS, self._steps, {}, "counter", "1", _MEANINGS[STEPS])
+        if observed := sum(self._durations):
+            durations = Distribution(observed, self._seconds, tuple(zip(BUCKETS, accumulate(self._durations), strict=False)))
+            yield Point(DURATION, durations.mean, {}, "histogram", "s", _MEANINGS[DURATION], durations)
+        for device, held in self._allocated.items():
+            yield Point(ALLOCATION, held.mean, {INDEX: device}, "summary", "MiBy", _MEANINGS[ALLOCATION], held)
 
+    def _count(self, record: Record) -> None:
+        for step in record.steps:
+            self._count_step(step)
+        for device, value in allocator(record.snapshot, ALLOCATED).items():
+            before = self._allocated.get(device, Distribution(0, 0.0))
+            self._allocated[device] = Distribution(before.observations + 1, before.total + convert(value, "By", "MiBy"))
 
-def _counted(seen: _Seen) -> Iterator[Point]:
-    if seen.steps:
-        yield Point(STEPS, seen.steps, {}, "counter", "1", _MEANINGS[STEPS])
-    if observed := sum(seen.durations):
-        up_to = zip(BUCKETS, accumulate(seen.durations), strict=False)
-        yield _distributed(DURATION, "histogram", "s", Distribution(observed, seen.seconds, tuple(up_to)), {})
-    for device, distribution in seen.allocated.items():
-        yield _distributed(ALLOCATION, "summary", "MiBy", distribution, {INDEX: device})
+    def _count_step(self, step: Step) -> None:
+        """A step that is not numbered, or a program that begins to count anew, is one step more."""
+        before, number = self._step, step.step
+        advanced = 1 if before is None or number is None or number < before else number - before
+        self._steps += advanced
+        self._step = before if number is None else number
+        self._logged.update(step.values)
+        duration = step.values.get("step_seconds")
+        if duration is not None and advanced:
+            self._durations[bisect_left(BUCKETS, duration)] += advanced
+            self._seconds += duration * advanced
 
-
-def _distributed(name: str, kind: PointKind, unit: str, distribution: Distribution, labels: Mapping[str, str]) -> Point:
-    return Point(name, distribution.mean, labels, kind, unit, _MEANINGS[name], distribution)
-
-
-def _with_step(seen: _Seen, step: Step) -> _Seen:
-    advanced = _advanced(seen.step, step.step)
-    durations, seconds = seen.durations, seen.seconds
-    duration = step.values.get("step_seconds")
-    if duration is not None and advanced:
-        bucket = bisect_left(BUCKETS, duration)
-        durations = (*durations[:bucket], durations[bucket] + advanced, *durations[bucket + 1 :])
-        seconds += duration * advanced
-    number = seen.step if step.step is None else step.step
-    values = {**seen.values, **step.values}
-    return seen._replace(step=number, steps=seen.steps + advanced, values=values, durations=durations, seconds=seconds)
-
-
-def _advanced(before: int | None, now: int | None) -> int:
-    """By how many steps the program has come on: by one where it does not number them, or begins to count anew."""
-    if before is None or now is None or now < before:
-        return 1
-    return now - before
-
-
-def _with_allocation(allocated: Mapping[str, Distribution], snapshot: Snapshot) -> Mapping[str, Distribution]:
-    found = dict(allocated)
-    for device, held in _allocator(snapshot, "memoryAllocatedBytes").items():
-        before = found.get(device, Distribution(0, 0.0))
-        found[device] = Distribution(before.observations + 1, before.total + convert(held, "By", "MiBy"))
-    return found
-
-
-def _allocator(snapshot: Snapshot, name: str) -> dict[str, Number]:
-    """By device, what PyTorch's allocator says."""
-    end = f".{name}"
-    keys = [key for key in snapshot.metrics if key.startswith(_TORCH) and key.endswith(end)]
-    return {key[len(_TORCH) : -len(end)]: snapshot.metrics[key] for key in keys}
-
-
-# Lines of files
 
 Line = dict[str, Number | str | None]
 _FILE_TABLE = Table(FILE_FIELDS)
 
 
 def gpu_lines(record: Record) -> Iterator[Line]:
-    """A line per device: each GPU, and each other device that says any of this. What is missing is None."""
+    """Give a line per device: each GPU, and each other device that says any of this. What is missing is None."""
     for place in record.snapshot.identities:
-        told = {one.entry.name: one.value for one in _FILE_TABLE.told(record.snapshot, place)}
-        if told or place.identity.kind == "gpu":
+        found = {point.name: point.value for point in _FILE_TABLE.points(record.snapshot, place)}
+        if found or place.identity.kind == "gpu":
             index = designation(place)
             line: Line = {"timestamp": record.snapshot.timestamp, INDEX: int(index) if index.isdecimal() else index}
-            line.update((entry.name, told.get(entry.name)) for entry in FILE_FIELDS)
+            line.update((entry.name, found.get(entry.name)) for entry in FILE_FIELDS)
             yield line
 
 
 def training_lines(record: Record) -> Iterator[Line]:
-    """A line per step that was logged. What is missing is None."""
-    held = {field: _allocator(record.snapshot, name).values() for field, name in ALLOCATOR_FIELDS.items()}
+    """Give a line per step that was logged. What is missing is None."""
+    held = {field: allocator(record.snapshot, name).values() for field, name in ALLOCATOR_FIELDS.items()}
     for step in record.steps:
         line: Line = {"timestamp": rfc3339(step.time_ns), "step": step.step}
         line.update((field, step.values.get(name)) for field, name in STEP_FIELDS.items())
         line.update((field, convert(sum(values), "By", "MiBy") if values else None) for field, values in held.items())
         yield line
+
+
+# verl
+
+VERL_TABLE = (
+    Entry("gpu_utilization_pct", "gpu.{i}.gpu"),
+    Entry("memory_total_gb", "gpu.{i}.memoryTotalBytes", "GiBy"),
+    Entry("temperature_c", "gpu.{i}.temp"),
+    Entry("power_usage_w", "gpu.{i}.powerWatts"),
+    Entry("graphics_clock_mhz", "gpu.{i}.graphicsClock", otherwise=("gpu.{i}.freq", "gpu.{i}.smClock")),
+    Entry("memory_clock_mhz", "gpu.{i}.memoryClock"),
+)
+"""Behind ``gpu_0_``."""
+
+ALLOCATOR = {"memory_allocated_gb": ALLOCATED, "memory_reserved_gb": RESERVED}
+"""Behind ``gpu_0_``, from ``torch.0.``."""
+SHARE = "memory_utilization_pct"
+"""``memory_allocated_gb`` in percent of ``memory_total_gb``."""
+
+CPU, MEMORY_USED, MEMORY_SHARE = "cpu_utilization_pct", "system_memory_used_gb", "system_memory_utilization_pct"
+_GIB = 2**30
+_MIB_PER_GIB = 1024
+_UNITS = {"pct": "%", "gb": "GiBy", "c": "Cel", "w": "W", "mhz": "MHz"}
+
+
+class Verl(Dialect):
+    """Flat names without labels."""
+
+    name = "verl"
+    summary = "what a monitor for verl logs: gpu_0_gpu_utilization_pct, system_memory_used_gb"
+
+    def __init__(self) -> None:
+        self._table = Table(VERL_TABLE)
+
+    def points(self, record: Record) -> Iterator[Point]:
+        """Device by device, then the machine. The device is in the name, so that there are no labels."""
+        for name, value in self._pairs(record.snapshot):
+            yield Point(name, value, unit=_UNITS[name.rpartition("_")[2]])
+
+    def _pairs(self, snapshot: Snapshot) -> Iterator[tuple[str, Number]]:
+        for place in snapshot.identities:
+            head = place.key.replace(".", "_")
+            for point in self._table.points(snapshot, place):
+                yield f"{head}_{point.name}", point.value
+            for name, value in _allocated(snapshot, place):
+                yield f"{head}_{name}", value
+        yield from _machine(snapshot)
+
+
+def _allocated(snapshot: Snapshot, place: DeviceSlot) -> Iterator[tuple[str, Number]]:
+    """Give what PyTorch's allocator holds of a device."""
+    head = f"{TORCH}{designation(place)}"
+    for name, suffix in ALLOCATOR.items():
+        if (held := snapshot.metrics.get(f"{head}.{suffix}")) is not None:
+            yield name, convert(held, "By", "GiBy")
+    allocated = snapshot.metrics.get(f"{head}.{ALLOCATOR['memory_allocated_gb']}")
+    total = snapshot.values_of(place.key).get("memoryTotalBytes")
+    if allocated is not None and total:
+        yield SHARE, allocated / total * 100
+
+
+def _machine(snapshot: Snapshot) -> Iterator[tuple[str, Number]]:
+    if (busy := processors(snapshot.metrics)) is not None:
+        yield CPU, busy
+    if (used := _memory_used(snapshot)) is not None:
+        yield MEMORY_USED, used
+    if (share := snapshot.metrics.get("memory_percent")) is not None:
+        yield MEMORY_SHARE, share
+
+
+def _memory_used(snapshot: Snapshot) -> float | None:
+    """The machine's, or the cgroup's: from what is available and the share that is used, which are of one total."""
+    if (used := snapshot.metrics.get("memory.used")) is not None:
+        return used / _GIB
+    available, share = snapshot.metrics.get("proc.memory.availableMB"), snapshot.metrics.get("memory_percent")
+    if available is None or share is None or share >= 100:
+        return None
+    return available / _MIB_PER_GIB * share / (100 - share)
+
+
+VERL = Verl()

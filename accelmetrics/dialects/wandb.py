@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 
-from accelmetrics.dialects.contract import Number, Point
+from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.schemas.catalogue import KeyMatch, per_key, resolve
 from accelmetrics.schemas.metric import PARTITION, device_key
 from accelmetrics.schemas.record import Record
@@ -71,7 +70,7 @@ DOCUMENTED = (
 """The page's keys in its order, with our placeholders. Beside them it has ``gpu.process.{i}`` for every ``gpu.{i}``."""
 
 
-class Wandb:
+class Wandb(Dialect):
     """The snapshot's keys, all of them or those that pass.
 
     Args:
@@ -85,15 +84,14 @@ class Wandb:
         self.summary = summary
         self._documented_only = documented_only
 
-    def flat(self, record: Record) -> dict[str, Number | None]:
-        """The metrics, which have these names already."""
+    def flat(self, record: Record) -> dict[str, Number]:
+        """Give the metrics, which have these names already."""
         metrics = record.snapshot.metrics
         return {key: value for key, value in metrics.items() if not self._documented_only or is_documented(key)}
 
     def points(self, record: Record) -> Iterator[Point]:
-        """The same with the number of the device, or the name of the disk or CPU, as a label: ``gpu.powerWatts`` of ``gpu.0``."""
+        """Give the same with the number of the device, or the name of the disk or CPU, as a label: ``gpu.powerWatts`` of ``gpu.0``."""
         for key, value in self.flat(record).items():
-            assert value is not None
             yield _point(key)._replace(value=value)
 
 
@@ -101,7 +99,7 @@ class Wandb:
 def _point(key: str) -> Point:
     found = resolve(key)
     if found is None:
-        return Point(key, 0, {})
+        return Point(key, 0)
     template = _template(key, found)
     number = found.device.partition(".")[2]
     instances = iter((number, found.instance) if number and not template.startswith("torch.") else (found.instance,))
@@ -110,7 +108,7 @@ def _point(key: str) -> Point:
 
 
 def _template(key: str, found: KeyMatch) -> str:
-    """The spelling under which a key stands, with its numbers and names left open: ``gpu.{i}.nvlink.{link}.state``."""
+    """Find the spelling under which a key stands, with its numbers and names left open: ``gpu.{i}.nvlink.{link}.state``."""
     parts = device_key(key)
     if parts is not None and found.row.device_part:
         named = next(name for name in found.row.names if parts.name in (name, name.replace("{link}", found.instance)))
@@ -121,16 +119,11 @@ def _template(key: str, found: KeyMatch) -> str:
 
 @per_key
 def is_documented(key: str) -> bool:
-    """Whether W&B's documentation lists a key, under this spelling. It knows no partitions of devices."""
+    """Tell whether W&B's documentation lists a key, under this spelling. It knows no partitions of devices."""
     found = resolve(key)
     if found is None or f".{PARTITION}." in found.device:
         return False
-    return _template(key, found).replace(PROCESS_PREFIX, "gpu.{i}.") in _documented()
-
-
-@lru_cache(maxsize=1)
-def _documented() -> frozenset[str]:
-    return frozenset(DOCUMENTED)
+    return _template(key, found).replace(PROCESS_PREFIX, "gpu.{i}.") in DOCUMENTED
 
 
 WANDB = Wandb("wandb", "the keys of W&B's collector and documentation, and those that go beyond them")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from accelmetrics._version import __version__
 from accelmetrics.dialects.contract import Number, Point
-from accelmetrics.dialects.otel import SCHEMA_URL, UPDOWNCOUNTERS, machine_points, monitor_points, step_points
+from accelmetrics.dialects.health import monitor_points
+from accelmetrics.dialects.otel import SCHEMA_URL, UPDOWNCOUNTERS, machine_points, step_points
 from accelmetrics.exporters.fields import utf8
 from accelmetrics.schemas.record import Record
 
@@ -55,7 +56,7 @@ class RequestBuilder:
         for step in record.steps:
             self._add(scope, metrics, step_points(step), step.time_ns)
         if record.monitor is not None:
-            self._add(scope, metrics, monitor_points(record.monitor), now)
+            self._add(scope, metrics, monitor_points(record.monitor, otel=True), now)
         return request
 
     def _add(self, scope: Any, metrics: dict[str, Any], points: Iterable[Point], time_ns: int) -> None:

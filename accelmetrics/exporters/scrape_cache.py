@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from accelmetrics.dialects.contract import Counting, Point
-from accelmetrics.dialects.prometheus_health import NO_PAST, Past, health
+from accelmetrics.dialects.contract import Point
+from accelmetrics.dialects.health import NO_HISTORY, HealthHistory, health
 from accelmetrics.dialects.registry import dialect as dialect_of
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.record import Record, Step
@@ -52,14 +52,14 @@ class _Latest(NamedTuple):
 
     Attributes:
         record: The record; None before the first one.
-        past: What the records up to it said.
+        history: What the records up to it said.
         taken: When it came, by the monotonic clock.
         written: Texts by form.
         points: Its points in a dialect that counts over all records, which it does when the record comes; None in another one.
     """
 
     record: Record | None
-    past: Past
+    history: HealthHistory
     taken: float
     written: dict[tuple[str, ...], bytes]
     points: tuple[Point, ...] | None = None
@@ -98,25 +98,25 @@ class ScrapeCache:
         self._dropped = 0
         self._counted: _Latest | None = None
         self._steps: tuple[Step, ...] = ()
-        self._latest = _Latest(None, NO_PAST, 0.0, {})
+        self._latest = _Latest(None, NO_HISTORY, 0.0, {})
 
     @property
     def ready(self) -> bool:
         """Whether any record held a value."""
-        return self._latest.past.ready
+        return self._latest.history.ready
 
     def take(self, record: Record) -> None:
         """Serve this record from now on. What the program logged last is kept until it logs anew."""
         # Each record is counted once and in order, whether a scrape sees it or not: here, never on the thread of a scrape.
-        counted = tuple(self._dialect.points(record)) if isinstance(self._dialect, Counting) else None
+        counted = tuple(self._dialect.points(record)) if self._dialect.counting else None
         self._steps = _merged(self._steps, record.steps)
         record = record._replace(steps=self._steps)
-        self._latest = _Latest(record, self._latest.past.after(record), self._clock.monotonic(), {}, counted)
+        self._latest = _Latest(record, self._latest.history.after(record), self._clock.monotonic(), {}, counted)
 
     def forget(self) -> None:
         """Go back to the state before the first record."""
         self._steps = ()
-        self._latest = _Latest(None, NO_PAST, 0.0, {})
+        self._latest = _Latest(None, NO_HISTORY, 0.0, {})
 
     def metrics(self, openmetrics: bool = False, packed: bool = False) -> bytes:
         """Return the metrics as text, or OpenMetrics; ``packed`` by gzip."""
@@ -143,7 +143,7 @@ class ScrapeCache:
     def _points(self, latest: _Latest, fresh: bool) -> Iterator[Point]:
         """Health comes first, so that no limit cuts it off; the dialect's own copy of it is left out."""
         known = set()
-        for point in health(latest.record, latest.past, fresh):
+        for point in health(latest.record, latest.history, fresh):
             known.add(point.name)
             yield point
         if latest.record is not None and fresh:

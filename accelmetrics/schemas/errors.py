@@ -54,7 +54,7 @@ class UnknownNameError(AccelMetricsError, ValueError):
     """Something was asked for by a name that does not exist; the message lists what there is and suggests the nearest."""
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
-        import difflib  # a millisecond that nobody needs who makes no mistake
+        import difflib  # a millisecond, spent on mistakes alone
 
         choices = list(known)
         near = difflib.get_close_matches(name, choices, n=1)

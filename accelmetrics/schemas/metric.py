@@ -187,11 +187,3 @@ BASE_UNITS: Mapping[str, BaseUnit] = {
     "GT/s": BaseUnit("{transfer}/s", 10**9, suffix="_transfers_per_second"),
 }
 """By unit; ``mJ`` is one of dialects alone."""
-
-
-def in_base_unit(value: int | float, unit: str) -> int | float:
-    """A value in the base unit of its own; unchanged, to the last bit, where that is the base unit."""
-    _, times, over, _ = BASE_UNITS.get(unit, BASE_UNITS["1"])
-    if times != 1:
-        value = value * times
-    return value if over == 1 else value / over

@@ -1,7 +1,7 @@
 """One moment of the machine: plain values now, typed views, text and documents when they are asked for.
 
 Making a snapshot costs a microsecond, since a sampler makes one at every tick: nothing is copied, checked or derived until
-somebody looks. The typed views and the reading of documents load pydantic; nothing else here does.
+it is looked at. The typed views and the reading of documents load pydantic; nothing else here does.
 """
 
 import time
@@ -30,7 +30,7 @@ class DeviceSlot(NamedTuple):
         index: The number in the key.
         visible_index: Its position under the vendor's ``*_VISIBLE_DEVICES``, None where that hides it.
         identity: What does not change about it.
-        listed_by: The name of the backend that lists it; empty where nobody said, as in documents.
+        listed_by: The name of the backend that lists it; empty where that is not known, as in documents.
     """
 
     key: str
@@ -41,14 +41,14 @@ class DeviceSlot(NamedTuple):
 
     @property
     def backend(self) -> str:
-        """The backend that lists it; where nobody said, the one that lists devices of this vendor."""
+        """The backend that lists it; where that is not known, the one that lists devices of this vendor."""
         return self.listed_by or self.identity.backend
 
 
 class Snapshot:
     """What one sample gave.
 
-    The snapshot owns what it is given: nobody changes those objects afterwards, and readers must not either.
+    The snapshot owns what it is given: those objects do not change afterwards, and readers must not change them.
 
     Attributes:
         time_ns: When it was put together, in nanoseconds since 1970 (UTC). Documents carry microseconds, and two snapshots

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from accelmetrics.dialects.contract import Point
-from accelmetrics.dialects.dcgm_fields import BEYOND, DEFAULT, LABELS, OLDER, UNMAPPED
+from accelmetrics.dialects.dcgm import BEYOND, DEFAULT, LABELS, OLDER, UNMAPPED
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.schemas.record import Record
 from tests.dialects.scenes import GPU_0, H100, Numbers, amd, instance, nvidia, record, tpu

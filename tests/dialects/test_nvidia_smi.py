@@ -6,7 +6,6 @@ import csv
 import io
 
 from accelmetrics.dialects import nvidia_smi
-from accelmetrics.dialects.contract import Tabular
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.schemas.record import Record
 from tests.cli.shell import environment, run
@@ -156,7 +155,7 @@ def test_gpus_of_another_vendor_and_other_devices() -> None:
 def test_rows_are_the_tools_table() -> None:
     """One per GPU, each with the same columns; what is missing is what the tool prints for it, a device without values among it."""
     found = dialect("nvidia-smi")
-    assert isinstance(found, Tabular)
+    assert found.tabular
     rows = found.rows(record({nvidia(0): GPU_0, nvidia(1): {}, tpu(0): {"hbmCapacityUsage": 2**30}, tpu(1): {}}))
     assert [row["index"] for row in rows] == ["0", "1", "tpu.0"]
     assert len({tuple(row) for row in rows}) == 1
@@ -196,5 +195,5 @@ def test_a_simulated_gpu_through_the_command(simulator: NvmlSimulator) -> None:
 def test_a_record_without_devices_has_no_rows() -> None:
     """Not even a header's worth."""
     found = dialect("nvidia-smi")
-    assert isinstance(found, Tabular)
+    assert found.tabular
     assert found.rows(Record(record({}).snapshot)) == []

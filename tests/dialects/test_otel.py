@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from accelmetrics.dialects.otel import OTEL, SCHEMA_URL, SEMCONV_VERSION, UPDOWNCOUNTERS, machine_points, series_of
+from accelmetrics.dialects.otel import OTEL, SCHEMA_URL, SEMCONV_VERSION, UPDOWNCOUNTERS, _series, machine_points
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.schemas.catalogue import CATALOGUE, given_by
 from accelmetrics.schemas.catalogue.sources import KINDS
@@ -41,7 +41,7 @@ def convention(name: str) -> tuple[str, str]:
 
 def ours(row: Metric) -> tuple[str, str]:
     """Instrument and unit under which the dialect gives a row."""
-    series = series_of(concrete(row))
+    series = _series(concrete(row))
     assert series is not None
     return ("updowncounter" if series.name in UPDOWNCOUNTERS else str(series.kind)), series.unit
 
@@ -85,9 +85,9 @@ def test_no_two_keys_of_a_device_become_one_series(kind: str) -> None:
     for row in ROWS:
         given = {KINDS[backend] for backend in given_by().get(row.key, ())} or {"npu"}
         if row.device_part in (f"{kind}.{{i}}", "{kind}.{i}") and (kind in given or kind == "npu"):
-            series = series_of(concrete(row, kind))
+            series = _series(concrete(row, kind))
             assert series is not None
-            same = (series.name, series.device, *sorted(series.attributes.items()))
+            same = (series.name, series.device, *sorted(series.labels.items()))
             assert found.setdefault(same, row.key) == row.key
 
 
@@ -154,8 +154,8 @@ def test_instances_become_attributes() -> None:
     assert points["accel.link.port.io"].labels["link"] == "7"
     assert points["accel.program.queue.length"].labels["accel.label"] == "core-1"
     for row in ROWS:
-        series = series_of(concrete(row))
-        assert series is not None and not any("{" in value for value in series.attributes.values()), row.key
+        series = _series(concrete(row))
+        assert series is not None and not any("{" in value for value in series.labels.values()), row.key
 
 
 def test_percentages_divide_exactly() -> None:

@@ -9,14 +9,13 @@ import pytest
 
 from accelmetrics import Reason, Sampler, Snapshot
 from accelmetrics.dialects.contract import Point
-from accelmetrics.dialects.prometheus import PROMETHEUS
-from accelmetrics.dialects.prometheus_health import NO_PAST, health
-from accelmetrics.dialects.prometheus_help import SHARED
+from accelmetrics.dialects.health import NO_HISTORY, health
+from accelmetrics.dialects.prometheus import PROMETHEUS, SHARED
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.monitor.job import job_labels
 from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
-from accelmetrics.schemas.metric import Metric, in_base_unit, split_series
+from accelmetrics.schemas.metric import BASE_UNITS, Metric, split_series
 from accelmetrics.schemas.reasons import Unavailable
 from accelmetrics.schemas.record import ExporterStatus, MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import DeviceSlot
@@ -62,12 +61,16 @@ def _families() -> Mapping[str, list[Metric]]:
     return found
 
 
+def _times(row: Metric) -> float:
+    return BASE_UNITS[row.unit].times / BASE_UNITS[row.unit].over
+
+
 def test_each_metric_has_one_type_and_one_unit() -> None:
     """Rows that share a metric agree on what it counts, and factors lead to the base unit that the name says."""
     for name, rows in _families().items():
         assert len({row.kind for row in rows}) == 1, name
         assert len({_BASE.get(row.unit, row.unit) for row in rows}) == 1, name
-        assert all(in_base_unit(1, row.unit) == pytest.approx(_LARGE.get(row.unit, 1)) for row in rows), name
+        assert all(_times(row) == pytest.approx(_LARGE.get(row.unit, 1)) for row in rows), name
         assert name.endswith("_total") == (rows[0].kind == "counter"), name
 
 
@@ -194,7 +197,7 @@ def test_a_vanished_device_is_still_expected() -> None:
     """What an earlier record listed is down, not forgotten; a partition that was taken away is."""
     earlier = taken({"gpu.0.temp": 30, "gpu.1.temp": 30}, place("gpu.0"), place("gpu.1", uuid="GPU-1"), place("gpu.0.mig.0", parent="x"))
     now = taken({"gpu.0.temp": 30}, place("gpu.0"))
-    found = {(point.name, point.labels.get("uuid")): point.value for point in health(now, NO_PAST.after(earlier))}
+    found = {(point.name, point.labels.get("uuid")): point.value for point in health(now, NO_HISTORY.after(earlier))}
     assert found["accel_up", "GPU-1"] == 0
     assert found["accel_up", "gpu.0"] == 1
     assert found["accelmetrics_devices_expected", None] == 2
@@ -222,7 +225,7 @@ def test_sources_say_how_they_fare() -> None:
     earlier = Record(Snapshot(10**18, "node-1", metrics, backends=(good,)))
     statuses = (BackendStatus("nvidia", "timed_out"), BackendStatus("amd", "absent"))
     now = Record(Snapshot(2 * 10**18, "node-1", metrics, backends=statuses))
-    found = {(point.name, *point.labels.values()): point.value for point in health(now, NO_PAST.after(earlier))}
+    found = {(point.name, *point.labels.values()): point.value for point in health(now, NO_HISTORY.after(earlier))}
     assert found["accelmetrics_collect_success", "nvidia"] == 0
     assert found["accelmetrics_collect_last_success_timestamp_seconds", "nvidia"] == 10**9 - 2
     assert found["accelmetrics_source_state", "nvidia", "timed_out"] == 1
@@ -233,10 +236,10 @@ def test_sources_say_how_they_fare() -> None:
 
 def counted(*records: Record) -> dict[tuple[str, ...], Point]:
     """What is counted over records, by name and labels."""
-    past = NO_PAST
+    history = NO_HISTORY
     for one in records:
-        past = past.after(one)
-    found = {(point.name, *point.labels.values()): point for point in health(records[-1], past)}
+        history = history.after(one)
+    found = {(point.name, *point.labels.values()): point for point in health(records[-1], history)}
     names = ("accelmetrics_collect_errors_total", "accelmetrics_collect_timeouts_total", "accel_throttle_seconds_total")
     return {series: point for series, point in found.items() if series[0] in names}
 

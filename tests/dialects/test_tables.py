@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from accelmetrics.dialects import nvidia_smi, registry, training, verl
-from accelmetrics.dialects.dcgm_fields import BEYOND, DEFAULT
-from accelmetrics.dialects.series import series
-from accelmetrics.dialects.tables import SCALES, Derived, Entry, Table, convert, same
+from accelmetrics.dialects import nvidia_smi, registry, training
+from accelmetrics.dialects.contract import Dialect, Point, series
+from accelmetrics.dialects.dcgm import BEYOND, DEFAULT
+from accelmetrics.dialects.tables import Derived, Entry, Table, convert, same
 from accelmetrics.schemas.catalogue import find
-from accelmetrics.schemas.errors import UnknownNameError
+from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.metric import BASE_UNITS
+from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot
 from tests.dialects import scenes
 from tests.dialects.scenes import GPU_0, HOST, amd, nvidia, record, tpu
 
 TABLES = {
     "nvidia-smi": nvidia_smi.TABLE,
-    "verl": verl.TABLE,
+    "verl": training.VERL_TABLE,
     "training": training.GAUGES,
     "training-files": training.FILE_FIELDS,
     "dcgm": (*DEFAULT, *BEYOND),
@@ -35,7 +39,7 @@ def test_every_row_stands_on_the_catalogue(entries: tuple[Entry, ...]) -> None:
         else:
             units = [find(key).unit for key in (entry.source, *entry.otherwise)]
         assert len(set(units)) == 1, entry
-        assert not entry.unit or SCALES[entry.unit][0] == SCALES[units[0]][0], entry
+        assert not entry.unit or BASE_UNITS[entry.unit].unit == BASE_UNITS[units[0]].unit, entry
     assert len({entry.name for entry in entries}) == len(entries)
 
 
@@ -69,11 +73,11 @@ def test_the_same_thing_of_another_kind_of_device_follows_from_the_catalogue() -
     assert [row.key for row in same("gpu.{i}.memoryAllocatedBytes")] == ["{kind}.{i}.memoryAllocatedBytes", "tpu.{i}.hbmCapacityUsage"]
     device = tpu(4)
     found = record({device: {"dutyCycle": 50.0, "hbmCapacityUsage": 2**30}}).snapshot
-    told = {one.entry.name: one.value for one in Table(training.GAUGES).told(found, device)}
+    told = {point.name: point.value for point in Table(training.GAUGES).points(found, device)}
     assert told == {"gpu_utilization_percent": 50.0, "gpu_memory_used_mb": 1024.0}
     device = DeviceSlot("dpu.0", 0, None, DeviceIdentity("dpu", "acme", 0))
     found = record({device: {"utilization": 25.0, "memoryAllocatedBytes": 2**30, "powerWatts": 12.5}}).snapshot
-    told = {one.entry.name: one.value for one in Table(training.GAUGES).told(found, device)}
+    told = {point.name: point.value for point in Table(training.GAUGES).points(found, device)}
     assert told == {"gpu_utilization_percent": 25.0, "gpu_memory_used_mb": 1024.0, "gpu_power_draw_watts": 12.5}
 
 
@@ -82,8 +86,8 @@ def test_another_vendors_key_stands_in_only_where_the_vendor_has_no_such_key() -
     table = Table((Entry("graphics", "gpu.{i}.graphicsClock", otherwise=("gpu.{i}.smClock",)),))
     card, board = amd(0), nvidia(1)
     found = record({card: {"smClock": 2100}, board: {"smClock": 1980}}).snapshot
-    assert [one.value for one in table.told(found, card)] == [2100]
-    assert list(table.told(found, board)) == []
+    assert [point.value for point in table.points(found, card)] == [2100]
+    assert list(table.points(found, board)) == []
 
 
 def test_labels_are_written_as_promql_reads_them() -> None:
@@ -99,7 +103,7 @@ def test_flat_names_and_points_tell_the_same_numbers(name: str) -> None:
     flat = registry.dialect(name).flat(one)
     points = list(registry.dialect(name).points(one))
     assert flat
-    assert {float(value) for value in flat.values() if value is not None} == {float(point.value) for point in points}
+    assert {float(value) for value in flat.values()} == {float(point.value) for point in points}
     keys = [(point.name, tuple(sorted(point.labels.items()))) for point in points]
     assert len(set(keys)) == len(keys)
 
@@ -124,9 +128,58 @@ def test_registry() -> None:
         registry.dialect("dcgn")
 
 
+class Watts(Dialect):
+    """All that a dialect must write."""
+
+    name = "watts"
+    summary = "power alone"
+
+    def points(self, record: Record) -> list[Point]:
+        return [Point("watts", record.snapshot.metrics["gpu.0.powerWatts"], {"gpu": "0"})]
+
+
+def test_a_dialect_of_ones_own_writes_its_points_alone() -> None:
+    """Its flat names follow, it has no table; as an object it is given back, as a class it is made."""
+    mine = Watts()
+    assert registry.dialect(mine) is mine
+    one = record({nvidia(0): GPU_0})
+    assert mine.flat(one) == {'watts{gpu="0"}': 300.25}
+    assert (mine.counting, mine.tabular, mine.rows(one)) == (False, False, ())
+
+
+def test_what_is_no_dialect_is_refused_with_what_it_lacks() -> None:
+    with pytest.raises(InvalidOptionError, match=r"is no dialect: it lacks name, summary, counting, tabular, points, flat, rows"):
+        registry.dialect(object())  # type: ignore[arg-type]
+
+
+def test_another_package_s_dialect_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class is made anew for each that asks; a name of ours is not taken over."""
+    info = tmp_path / "watts-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: watts\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\nwatts = {__name__}:Watts\ndcgm = {__name__}:Watts\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry.forget()
+    try:
+        assert registry.names() == (*registry.BUILT_IN, "watts")
+        found = registry.dialect("watts")
+        assert found.name == "watts"
+        assert found is not registry.dialect("watts")
+        assert registry.dialect("dcgm").name == "dcgm"
+    finally:
+        registry.forget()
+
+
+def test_the_registry_and_the_packaging_name_the_same_dialects() -> None:
+    text = (scenes.PAGE.parents[1] / "pyproject.toml").read_text("utf-8")
+    section = text.partition(f'[project.entry-points."{registry.GROUP}"]\n')[2].partition("\n\n")[0]
+    named = dict(line.replace('"', "").split(" = ") for line in section.splitlines())
+    assert named == registry.BUILT_IN
+
+
 def test_the_page_lists_every_name() -> None:
     """docs/dialects.md has each field of each table, and each field that is not told."""
-    from accelmetrics.dialects.dcgm_fields import OLDER, UNMAPPED
+    from accelmetrics.dialects.dcgm import OLDER, UNMAPPED
 
     page = scenes.PAGE.read_text(encoding="utf-8")
     for name in registry.names():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from accelmetrics.dialects.contract import Counting, Dialect, Point
+from accelmetrics.dialects.contract import Dialect, Point
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.dialects.training import BUCKETS, gpu_lines, training_lines
 from accelmetrics.schemas.record import Record
@@ -94,11 +94,11 @@ def test_pytorchs_memory_is_observed_once_a_reading() -> None:
 def test_records_that_nobody_asked_for_count_all_the_same() -> None:
     """An endpoint shows each record; a scrape then sees what all of them come to."""
     names = dialect("training")
-    assert isinstance(names, Counting)
+    assert names.counting
     for number in range(1, 6):
-        names.observe(record({}, TORCH, (step(number, step_seconds=0.2),)))
+        list(names.points(record({}, TORCH, (step(number, step_seconds=0.2),))))
     last = record({}, TORCH, (step(6, step_seconds=0.2),))
-    names.observe(last)
+    list(names.points(last))
     flat = names.flat(last._replace(steps=()))
     assert flat["training_steps_total"] == 6
     assert flat["training_step_duration_seconds_count"] == 6

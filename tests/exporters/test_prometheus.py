@@ -18,7 +18,7 @@ import pytest
 
 from accelmetrics import Snapshot
 from accelmetrics.dialects import registry as dialects
-from accelmetrics.dialects.contract import Point
+from accelmetrics.dialects.contract import Dialect, Point
 from accelmetrics.exporters import registry
 from accelmetrics.exporters.http.server import Answer, Route
 from accelmetrics.exporters.network import Address
@@ -138,14 +138,11 @@ def test_other_paths_and_methods_are_refused(exporter: PrometheusExporter) -> No
     assert ask(exporter, method="POST", Content_Length="0")[1]["allow"] == "GET, HEAD"
 
 
-class Foreign:
+class Foreign(Dialect):
     """A dialect of a plug-in."""
 
     name = "foreign"
     summary = "a plug-in's"
-
-    def flat(self, record: Record) -> dict[str, int | float | None]:
-        return {}
 
     def points(self, record: Record) -> list[Point]:
         return [Point("gpu.power", record.snapshot.metrics["gpu.0.powerWatts"], {"GPU": "0"})]
@@ -156,7 +153,7 @@ FOREIGN = Foreign()
 
 def test_another_dialect_can_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its names are made legal; how the tool and the devices fare is told under our own names all the same."""
-    monkeypatch.setitem(dialects.DIALECTS, "foreign", f"{__name__}:FOREIGN")
+    monkeypatch.setitem(dialects.BUILT_IN, "foreign", f"{__name__}:FOREIGN")
     exporter = PrometheusExporter("127.0.0.1:0", dialect="foreign")
     exporter.open()
     exporter.export(record())

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from accelmetrics import Sampler
 from accelmetrics.dialects import registry as dialects
-from accelmetrics.dialects.contract import Point
+from accelmetrics.dialects.contract import Dialect, Point
 from accelmetrics.dialects.prometheus import PROMETHEUS
 from accelmetrics.exporters.scrape_cache import Exposition, ScrapeCache, accepts_gzip, prefers_openmetrics
 from accelmetrics.schemas.record import Record
@@ -202,7 +202,7 @@ def test_a_record_that_is_offered_again_counts_once() -> None:
 
 def test_a_record_is_counted_when_it_comes_not_when_it_is_scraped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scrape that is late, while the next record has come already, does not count its own once more."""
-    monkeypatch.setitem(dialects.DIALECTS, "counter", f"{__name__}:COUNTER")
+    monkeypatch.setitem(dialects.BUILT_IN, "counter", f"{__name__}:COUNTER")
     cache = ScrapeCache("counter", max_age=60)
     cache.take(record())
     latest = cache._latest
@@ -212,23 +212,19 @@ def test_a_record_is_counted_when_it_comes_not_when_it_is_scraped(monkeypatch: p
     assert COUNTER.shown == 2
 
 
-class Counter:
+class Counter(Dialect):
     """A dialect that counts the records it is shown."""
 
     name = "counter"
     summary = "counts"
+    counting = True
 
     def __init__(self) -> None:
         self.shown = 0
 
-    def observe(self, record: Record) -> None:
-        self.shown += 1
-
-    def flat(self, record: Record) -> dict[str, int | float | None]:
-        return {}
-
     def points(self, record: Record) -> list[Point]:
-        self.observe(record)
+        del record
+        self.shown += 1
         return [Point("shown_total", self.shown, {}, "counter")]
 
 

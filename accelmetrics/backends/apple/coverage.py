@@ -10,7 +10,7 @@ COVERAGE = Coverage(
         "memoryTotalBytes": "the host's memory: macmon memory.ram_total, else sysctl hw.memsize",
         "temp": "macmon temp.gpu_temp_avg",
         "powerWatts": 'macmon gpu_power, the GPU alone; else powermetrics "GPU Power"',
-        "powerPercent": "none: nobody publishes a limit",
+        "powerPercent": "none: no power limit is published",
         "scaledUtilization": "macmon gpu_scaled_ratio; up to 0.7 gpu_usage[1]",
         "freq": 'macmon gpu_freq_mhz, up to 0.7 gpu_usage[0]; powermetrics "GPU HW active frequency"',
     },

@@ -20,7 +20,7 @@ STATISTICS = {
     "p99": "The 99th percentile",
     "p999": "The 99.9th percentile",
 }
-"""What is told of a distribution, by the word that stands in the keys. The SDK tells ``p95`` or ``p99``, not both."""
+"""Statistics of a distribution, by the word that stands in the keys. The SDK gives ``p95`` or ``p99``, not both."""
 
 
 class Family(NamedTuple):

@@ -1,0 +1,296 @@
+"""How the devices, the sources, the monitor and its exporters fare, and the labels that say which device, job and run is meant.
+
+Health is there at all times. Measurements that grew old must not be served as fresh ones, and then health alone is left: each device
+down, no source successful, the counters as they stood.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import NamedTuple, get_args
+
+from accelmetrics._version import __version__
+from accelmetrics.dialects.contract import NO_LABELS, Number, Point
+from accelmetrics.schemas.catalogue import per_key, resolve
+from accelmetrics.schemas.identity import BackendStatus, Status
+from accelmetrics.schemas.metric import Kind, split_series
+from accelmetrics.schemas.reasons import IN_ORDER, Reason
+from accelmetrics.schemas.record import MonitorStatus, Record
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+
+SUCCESS: tuple[Status, ...] = ("ok", "degraded")
+FAILING: tuple[Status, ...] = ("degraded", "failed", "timed_out")
+LONGEST = 3.0
+"""Intervals of the monitor that may lie between two readings; what a clock did over a longer gap is not known."""
+
+# Labels
+
+_SCHEDULERS = {"slurm": "slurm", "k8s": "kubernetes", "kubernetes": "kubernetes", "ray": "ray", "pbs": "pbs", "lsf": "lsf", "flux": "flux"}
+"""The first words of labels that name a scheduler's job, and what the scheduler is called."""
+_SHORT = {
+    "id": "job_id",
+    "job": "job_id",
+    "job_user": "user",
+    "job_partition": "partition",
+    "job_account": "account",
+    "pod_name": "pod",
+    "namespace_name": "namespace",
+    "container_name": "container",
+}
+"""What the field calls these labels."""
+_NOT_IN_NAMES = re.compile(r"\W", re.ASCII)
+_TAKEN = frozenset({"instance", "job", "le", "quantile", "accelerator", "uuid", "scheduler"})
+
+
+def identity_labels(place: DeviceSlot) -> dict[str, str]:
+    """Give the two labels of each series of a device; neither is ever empty."""
+    identity = place.identity
+    return {"accelerator": place.key, "uuid": identity.uuid or identity.pci_bus_id or place.key}
+
+
+def label_name(text: str) -> str:
+    """Spell a text as the name of a label: letters, digits and underscores, and none of the names that mean something else."""
+    name = _clean(text)
+    return f"label_{name}" if name in _TAKEN or name[0].isdigit() else name
+
+
+def jobs(labels: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Give by scheduler what a record's labels say of its job: ``slurm.job.id`` is the label ``job_id`` of ``slurm``."""
+    found: dict[str, dict[str, str]] = {}
+    for label, value in labels.items():
+        scheduler = _scheduler(label)
+        if scheduler and value:
+            name = _clean(label.partition(".")[2])
+            found.setdefault(scheduler, {})[_SHORT.get(name) or label_name(name)] = value
+    return found
+
+
+def run_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Give the labels of a record that no scheduler gave."""
+    return {label_name(label): value for label, value in labels.items() if value and not _scheduler(label)}
+
+
+def _scheduler(label: str) -> str:
+    head, dot, rest = label.partition(".")
+    return _SCHEDULERS.get(head, "") if dot and rest else ""
+
+
+def _clean(text: str) -> str:
+    return _NOT_IN_NAMES.sub("_", text).lstrip("_") or "label"
+
+
+# What is counted over records
+
+
+class HealthHistory(NamedTuple):
+    """What the records so far said, in their order.
+
+    Attributes:
+        ready: Whether any of them held a value.
+        succeeded: By source, when it was last read, in seconds since 1970.
+        places: The devices that were ever listed, by key: one that vanishes is still expected.
+        errors: By source and error, readings that the source failed at, wholly or of some devices.
+        timeouts: By source, readings in which it gave no answer in time; 0 for one that always did.
+        throttled: By device key and reason, for how many seconds the clocks were held down.
+        latest: The snapshot that was counted last.
+    """
+
+    ready: bool = False
+    succeeded: Mapping[str, float] = {}
+    places: Mapping[str, DeviceSlot] = {}
+    errors: Mapping[tuple[str, str], int] = {}
+    timeouts: Mapping[str, int] = {}
+    throttled: Mapping[tuple[str, str], float] = {}
+    latest: Snapshot | None = None
+
+    def after(self, record: Record) -> HealthHistory:
+        """Count one record more; the same record twice in a row counts once.
+
+        Partitions come and go by command, so that those of this record alone are expected.
+        """
+        taken = record.snapshot
+        if taken is self.latest:
+            return self
+        succeeded, errors, timeouts = dict(self.succeeded), dict(self.errors), dict(self.timeouts)
+        before = {} if self.latest is None else {status.name: status for status in self.latest.backends}
+        for status in taken.backends:
+            if status.status in SUCCESS and status.age_seconds is not None:
+                succeeded[status.name] = taken.time_ns / 1e9 - status.age_seconds
+            if status.status != "absent":
+                timeouts[status.name] = timeouts.get(status.name, 0) + (status.status == "timed_out")
+            if status.status in FAILING and not _is_repeated(status, before.get(status.name)):
+                for error in _errors(status, taken):
+                    errors[status.name, error] = errors.get((status.name, error), 0) + 1
+        whole = {key: place for key, place in self.places.items() if not place.identity.parent}
+        places = {**whole, **{place.key: place for place in taken.identities}}
+        throttled = _with_throttling(self.throttled, taken, _elapsed(record, self.latest))
+        return HealthHistory(self.ready or bool(taken.metrics), succeeded, places, errors, timeouts, throttled, taken)
+
+
+NO_HISTORY = HealthHistory()
+
+
+def _is_repeated(status: BackendStatus, before: BackendStatus | None) -> bool:
+    """Whether a reading of a source with a pace of its own is served again. A call that goes on without an answer is no reading."""
+    return before is not None and 0 < status.sequence == before.sequence and status.status == before.status != "timed_out"
+
+
+def _errors(status: BackendStatus, taken: Snapshot) -> set[str]:
+    """The reasons of its devices that speak against one; where there are none, how the source fared."""
+    if status.status == "timed_out":
+        return {Reason.TIMED_OUT.value}
+    places = (place for place in taken.identities if status.name == place.backend)
+    reasons = {str(why.reason) for place in places for why in taken.reasons_of(place.key).values() if why.reason not in IN_ORDER}
+    return reasons or {status.status}
+
+
+def _elapsed(record: Record, latest: Snapshot | None) -> float:
+    """Seconds since the reading before; 0 where they are too many, or a clock was set back."""
+    if latest is None or record.monitor is None:
+        return 0.0
+    seconds = (record.snapshot.time_ns - latest.time_ns) / 1e9
+    return seconds if 0 < seconds <= LONGEST * record.monitor.interval else 0.0
+
+
+def _with_throttling(before: Mapping[tuple[str, str], float], taken: Snapshot, seconds: float) -> Mapping[tuple[str, str], float]:
+    """Time is that of the reading at its end. A reason that was never given stands at 0, so that its first second is seen."""
+    found = dict(before)
+    for key, value in taken.metrics.items():
+        if ".throttle." in key and (mark := _throttle(key)) is not None:
+            found[mark] = found.get(mark, 0.0) + (seconds if value else 0.0)
+    return found
+
+
+@per_key
+def _throttle(key: str) -> tuple[str, str] | None:
+    """Device and reason of a key that says whether clocks are held down."""
+    found = resolve(key)
+    if found is None or found.alias:
+        return None
+    name, labels = split_series(found.row.prometheus)
+    return (found.device, labels["reason"]) if name == "accel_throttle_active" else None
+
+
+# Health
+
+_UP = "1 if the device answered at the last reading, 0 if it is listed and fails."
+_ERRORS = "Readings that the source failed at, wholly or of some devices."
+_TIMEOUTS = "Readings in which the source gave no answer in time."
+_THROTTLED = "For how long the clocks were held down for this reason, as far as readings say: each stands for the time before it."
+
+
+def health(record: Record | None, history: HealthHistory | None = None, fresh: bool = True) -> Iterator[Point]:
+    """Give the metrics about the tool itself, and ``accel_up`` of every device.
+
+    Args:
+        record: The latest record, None before the first one.
+        history: What the records up to it said; from it vanished devices and silent sources are known, and what is counted over
+            records. None where no history is kept: then there are no such counters, for one record counts nothing.
+        fresh: Whether the record is recent. If not, nothing counts as being up.
+    """
+    yield _gauge("accelmetrics_build_info", 1, _build(), "1", "Which release of accelmetrics this is.")
+    up = record is not None and fresh and bool(record.snapshot.metrics)
+    yield _gauge("accelmetrics_up", up, {}, "1", "1 if the latest reading is recent and gave something, else 0.")
+    if record is None:
+        return
+    known = (history or NO_HISTORY).after(record)
+    for key, place in known.places.items():
+        yield _gauge("accel_up", fresh and is_up(record.snapshot, key), identity_labels(place), "1", _UP)
+    yield _gauge("accelmetrics_devices_expected", len(known.places), {}, "1", "Devices and partitions that should be there.")
+    for status in record.snapshot.backends:
+        yield from _source(status, fresh)
+    for source, moment in known.succeeded.items():
+        labels = {"source": source}
+        yield _gauge("accelmetrics_collect_last_success_timestamp_seconds", moment, labels, "s", "When the source was last read.")
+    if history is not None:
+        yield from _counted(known)
+    if about := run_labels(record.labels):
+        yield _gauge("accelmetrics_run_info", 1, about, "1", "The labels of the run that is watched.")
+    if record.monitor is not None:
+        yield from monitor_points(record.monitor)
+
+
+def is_up(snapshot: Snapshot, key: str) -> bool:
+    """Tell whether a device answered: it gave a value, or is silent for a reason that is in order (powered down, not in use).
+
+    One that is not listed any more has neither values nor reasons.
+    """
+    if snapshot.values_of(key):
+        return True
+    reasons = snapshot.reasons_of(key).values()
+    return bool(reasons) and all(why.reason in IN_ORDER for why in reasons)
+
+
+def _source(status: BackendStatus, fresh: bool) -> Iterator[Point]:
+    source = {"source": status.name}
+    if status.status != "absent":
+        success = fresh and status.status in SUCCESS
+        yield _gauge("accelmetrics_collect_success", success, source, "1", "1 if the last reading of the source succeeded, else 0.")
+    if not fresh:
+        return
+    if status.duration_seconds is not None:
+        yield _gauge("accelmetrics_collect_duration_seconds", status.duration_seconds, source, "s", "How long the last reading took.")
+    for state in get_args(Status):
+        labels = {**source, "state": state}
+        yield _gauge("accelmetrics_source_state", state == status.status, labels, "1", "1 for the state that the source is in, else 0.")
+
+
+def _counted(history: HealthHistory) -> Iterator[Point]:
+    for (source, error), number in history.errors.items():
+        yield Point("accelmetrics_collect_errors_total", number, {"source": source, "error": error}, "counter", "1", _ERRORS)
+    for source, number in history.timeouts.items():
+        yield Point("accelmetrics_collect_timeouts_total", number, {"source": source}, "counter", "1", _TIMEOUTS)
+    for (device, reason), seconds in history.throttled.items():
+        if device in history.places:
+            labels = {**identity_labels(history.places[device]), "reason": reason}
+            yield Point("accel_throttle_seconds_total", seconds, labels, "counter", "s", _THROTTLED)
+
+
+@lru_cache(maxsize=1)
+def _build() -> Mapping[str, str]:
+    return {"version": __version__, "python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
+
+
+def _gauge(name: str, value: Number, labels: Mapping[str, str], unit: str, meaning: str) -> Point:
+    return Point(name, int(value) if isinstance(value, bool) else value, labels, "gauge", unit, meaning)
+
+
+# The monitor
+
+# Field of the status, name in Prometheus and in OpenTelemetry, unit, meaning.
+_MONITOR = (
+    ("ticks", "accelmetrics_ticks_total", "accelmetrics.ticks", "{reading}", "Readings taken."),
+    ("missed_ticks", "accelmetrics_missed_ticks_total", "accelmetrics.missed_ticks", "{reading}", "Readings that were due and not taken."),
+    (
+        "timed_out",
+        "accelmetrics_timed_out_ticks_total",
+        "accelmetrics.timed_out",
+        "{reading}",
+        "Readings in which some vendor call gave no answer.",
+    ),
+)
+_EXPORTER = (
+    ("sent", "accelmetrics_export_sent_total", "accelmetrics.exporter.sent", "{record}", "Records delivered."),
+    (
+        "failed",
+        "accelmetrics_export_failed_total",
+        "accelmetrics.exporter.failed",
+        "{record}",
+        "Records that could not be delivered and were given up.",
+    ),
+    ("dropped", "accelmetrics_export_dropped_total", "accelmetrics.exporter.dropped", "{record}", "Records that found the queue full."),
+    ("queued", "accelmetrics_export_queue_length", "accelmetrics.exporter.queued", "{record}", "Records that wait."),
+)
+
+
+def monitor_points(status: MonitorStatus, otel: bool = False) -> Iterator[Point]:
+    """Give how the monitor and its exporters fare, under Prometheus' names or OpenTelemetry's."""
+    exporters = [({"accelmetrics.exporter" if otel else "exporter": one.name}, one) for one in status.exporters]
+    for rows, labels, source in ((_MONITOR, NO_LABELS, status), *((_EXPORTER, labels, one) for labels, one in exporters)):
+        for field, name, otel_name, unit, meaning in rows:
+            kind: Kind = "gauge" if field == "queued" else "counter"
+            yield Point(otel_name if otel else name, getattr(source, field), labels, kind, unit, meaning)
