@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from accelmetrics.backends.contract import Backend
@@ -62,6 +62,24 @@ class Statistics(NamedTuple):
     timed_out: int = 0
     late: int = 0
 
+    def plus(self, more: Statistics) -> Statistics:
+        """The sums."""
+        return Statistics(*map(sum, zip(self, more, strict=True)))
+
+
+class Past(NamedTuple):
+    """What users have seen of devices and sources that another process read until now.
+
+    Attributes:
+        numbering: The numbers of the devices; None where there were none.
+        keys: Every key that was given.
+        sequences: By backend, how many readings there were.
+    """
+
+    numbering: Numbering | None
+    keys: tuple[str, ...]
+    sequences: Mapping[str, int]
+
 
 class ThreadEngine:
     """Takes snapshots in this process.
@@ -71,7 +89,7 @@ class ThreadEngine:
         backends: Which backends, in numbering order.
         forced: Names of those that are opened whatever detection says.
         options: What to read, and how long to wait.
-        numbering: Device numbers that users know already, from an earlier process.
+        past: What users have seen already, from an earlier process.
 
     Attributes:
         readers: The readers of its sources, in the order of the backends.
@@ -84,7 +102,7 @@ class ThreadEngine:
         backends: Sequence[Backend],
         forced: frozenset[str],
         options: Options,
-        numbering: Numbering | None = None,
+        past: Past | None = None,
     ) -> None:
         self.statistics = Statistics()
         self.readers: list[SourceReader] = []
@@ -94,7 +112,7 @@ class ThreadEngine:
         self._forced = forced
         self._options = options
         self._selection = Selection(options.gpus)
-        self._numbering = numbering
+        self._past = past
         self._hostname = hostname()
         self._locks: dict[int, threading.Lock] = {}
         self._epoch = -1
@@ -151,8 +169,11 @@ class ThreadEngine:
         self._registry.release(self.readers)  # those of an interrupted attempt
         self.readers = []
         self.devices = self._registry.acquire(self._backends, make, self.readers)
-        if self._numbering is not None:
-            self.devices.restore(self._numbering)
+        past = self._past
+        if past is not None and past.numbering is not None:
+            self.devices.restore(past.numbering)
+            for reader in self.readers:
+                reader.resume(past.keys, past.sequences.get(reader.source.backend.name, 0))
         self._first, self._unchecked = True, self._options.gpus is not None
         self._epoch = self._registry.epoch
 

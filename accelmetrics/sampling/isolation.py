@@ -9,8 +9,13 @@ keep their numbers, readings and statistics go on counting. Only a sampler's fir
 answer within their deadline while one is starting. The child's own deadline is a little shorter than the sampler's, so that the
 values of a source that answers reach the sampler in time beside one that does not.
 
-A child is hung up on, and killed if it must be, but never waited for where that could take long: it may be stuck in the kernel.
-Children that have gone are collected whenever one is started or ended.
+The child lives exactly as long as its parent keeps the line open, and leaves with ``os._exit``: no driver is shut down on the way
+out, and no stuck call is waited for. What else ends it, it reports. It is hung up on, and killed if it must be, but never waited for
+where that could take long: it may be stuck in the kernel. Children that have gone are reaped whenever one is started or ended.
+
+A message is a length, then a pickle, over a socket pair. Only this package's own two processes speak on it, so pickle is as safe as
+the memory they were forked from. Receiving waits in the kernel (``SO_RCVTIMEO``), one call that releases the interpreter's lock once:
+beside a busy thread, each release costs a whole switch interval.
 """
 
 from __future__ import annotations
@@ -20,25 +25,26 @@ import os
 import pickle
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import FunctionType
+from typing import Any, NamedTuple
 
 from accelmetrics.backends.clock import SYSTEM_CLOCK
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.guard import guarded
-from accelmetrics.backends.registry import is_registered
+from accelmetrics.backends.registry import is_registered, select
 from accelmetrics.sampling.devices import Numbering
-from accelmetrics.sampling.engine import Statistics, hostname
-from accelmetrics.sampling.isolation_child import Answer, Line, Order
+from accelmetrics.sampling.engine import Past, Statistics, ThreadEngine, hostname
 from accelmetrics.sampling.options import Options
-from accelmetrics.sampling.sources import checked_coverage
-from accelmetrics.schemas.errors import InvalidOptionError, SourceError
+from accelmetrics.sampling.sources import SHARED, checked_coverage
+from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, SourceError, UnknownNameError
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import Snapshot
@@ -55,53 +61,150 @@ LAST_WORDS = 0.25
 """Seconds that a child which has closed the line has to leave, so that it can be told how it ended."""
 FAREWELL, BURIAL = 1.0, 0.5
 """Seconds that a child has to leave when the sampler is closed, and then to be gone when it was killed."""
-_LAST_STANDARD = 2
-"""The descriptor of standard error."""
+_LENGTH = struct.Struct("!I")
+_CHUNK = 1 << 20
+
+
+class Order(NamedTuple):
+    """What a child is told when it starts.
+
+    Attributes:
+        backends: Names of registered backends, and others pickled: their code runs when the child unpickles them.
+        forced: Which of them are opened whatever detection says.
+        options: What to read; the watched process is named.
+        past: What users have seen so far.
+    """
+
+    backends: tuple[str | bytes, ...]
+    forced: frozenset[str]
+    options: Options
+    past: Past
+
+
+class Answer(NamedTuple):
+    """What a child answers.
+
+    Attributes:
+        ticket: The number of the request; 0 when the child leaves.
+        snapshot: The snapshot, None when there is an error.
+        counted: What is to be counted for this reading.
+        numbering: The numbering, when it changed.
+        error: Why the request was refused, or why the child leaves.
+    """
+
+    ticket: int
+    snapshot: Snapshot | None = None
+    counted: Statistics = Statistics()
+    numbering: Numbering | None = None
+    error: AccelMetricsError | None = None
+
+
+class Line:
+    """One end of the line."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(True)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _CHUNK)
+        self._end = end
+        self._buffer = bytearray()
+
+    def send(self, message: object, seconds: float | None = None) -> None:
+        """Send one message whole.
+
+        Args:
+            message: The message.
+            seconds: How long the other end may take nothing of it; None for ever.
+
+        Raises:
+            OSError: The other end is gone, or took nothing for so long.
+        """
+        body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        self._end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(seconds))
+        self._end.sendall(_LENGTH.pack(len(body)) + body)
+
+    def receive(self, seconds: float | None) -> Any:
+        """Receive the next message.
+
+        Args:
+            seconds: How long to wait for each part of it; None for ever.
+
+        Raises:
+            BlockingIOError: It did not come in time; the part that has come is kept.
+            EOFError: The other end is gone.
+            SourceError: The message cannot be unpickled here.
+        """
+        self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
+        while len(self._buffer) < _LENGTH.size or len(self._buffer) < (end := _LENGTH.size + _LENGTH.unpack_from(self._buffer)[0]):
+            part = self._end.recv(_CHUNK)
+            if not part:
+                raise EOFError("the other end is gone")
+            self._buffer += part
+        body = bytes(self._buffer[_LENGTH.size : end])
+        del self._buffer[:end]
+        outcome = guarded(pickle.loads, body)
+        if outcome.failure is not None:
+            raise SourceError(Reason.DRIVER_ERROR, f"what was received cannot be read: {outcome.failure.detail}")
+        return outcome.value
+
+    def hang_up(self) -> None:
+        """End the line for both ends, and for every copy that a fork has made of them."""
+        with suppress(OSError):  # the other end may have hung up before
+            self._end.shutdown(socket.SHUT_RDWR)
+        self.close()
+
+    def close(self) -> None:
+        """Close this copy of this end; the line lives on if a fork has made another."""
+        self._end.close()
+
+
+def _timeval(seconds: float | None) -> bytes:
+    """A duration as the kernel takes it: zeros are for ever."""
+    whole = max(0.0, seconds or 0.0)
+    return struct.pack("ll", int(whole), max(1, int(whole % 1 * 1e6)) if seconds is not None else 0)
 
 
 class Child(subprocess.Popen[bytes]):
     """One reading process and the line to it.
 
+    Args:
+        patient_until: Until when it may take to start, on the machine's monotonic clock.
+
     Attributes:
         line: The line.
         up: Whether it has answered once.
-        patient_until: Until when it may take to start, on the machine's monotonic clock.
         unanswered: Readings in a row that it has not answered in time.
-        counted: What it had counted at its last answer.
         ticket: The number of the latest request.
     """
 
     up = False
-    patient_until = 0.0
     unanswered = 0
     ticket = 0
-    counted = Statistics()
 
-    def __init__(self) -> None:
+    def __init__(self, patient_until: float) -> None:
         if not sys.executable:
             raise FileNotFoundError("it is not known where the interpreter is: sys.executable is empty")
+        self.patient_until = patient_until
         entries: list[object] = [*sys.path]
         path = [os.fsdecode(entry) for entry in entries if isinstance(entry, (str, bytes, os.PathLike))]
-        with ExitStack() as stack:
-            pair = [stack.enter_context(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)]
-            ours, theirs = (stack.enter_context(_lifted(end)) for end in pair)
-            end = theirs.fileno()
-            script = f"import sys; sys.path[:] = {path!r}; from accelmetrics.sampling.isolation_child import main; main({end})"
-            # Vendor libraries print: not on the program's standard output.
-            out, err = (2, None) if _is_open(2) else (subprocess.DEVNULL, subprocess.DEVNULL)
+        # Vendor libraries print: not on the program's standard output.
+        out: int = subprocess.DEVNULL
+        with suppress(OSError):  # a program may run without standard error
+            os.fstat(2)
+            out = 2
+        with ExitStack() as undo:
+            ours, theirs = map(undo.enter_context, socket.socketpair())
             # A session of its own: Ctrl-C is for the program.
             super().__init__(
-                [sys.executable, "-c", script],
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; from accelmetrics.sampling.isolation import main; main()"],
+                stdin=theirs.fileno(),
                 stdout=out,
-                stderr=err,
-                pass_fds=[end],
+                stderr=out,
                 start_new_session=True,
             )
             _CHILDREN.append(self)
-            self.line = Line(ours)
             theirs.close()
-            stack.pop_all()
+            self.line = Line(ours)
+            undo.pop_all()
 
     def __del__(self, *_: object) -> None:
         """Without ``Popen``'s warning about a process that is left to itself: this one may be."""
@@ -112,28 +215,11 @@ class Child(subprocess.Popen[bytes]):
         self.line.send(self.ticket, START_UP)
         return self.ticket
 
-    def receive(self, until: float) -> Answer:
-        """Receive the next answer.
-
-        Raises:
-            BlockingIOError: It did not come in time.
-            EOFError: The child is gone.
-            SourceError: The child has said why it leaves.
-        """
-        answer: Answer = self.line.receive(until - time.monotonic())
-        if answer.failure is not None:
-            raise SourceError(Reason.DRIVER_ERROR, f"failed: {answer.failure.detail}")
-        self.up = True
-        self.unanswered = 0
-        return answer
-
     def gone_within(self, seconds: float) -> bool:
         """Whether it has ended, at the latest after so long."""
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        return self.returncode is not None
 
 
 class ProcessEngine:
@@ -150,11 +236,10 @@ class ProcessEngine:
             raise InvalidOptionError("isolation='process' needs Unix sockets, which this platform does not have: use isolation='thread'")
         self.statistics = Statistics()
         self._backends = tuple(_portable(backend) for backend in backends)
-        self._names = [backend.name for backend in backends]
-        hosts = [guarded(checked_coverage, backend).value for backend in backends if backend.kind is None]
-        self._host_keys = tuple(key for host in hosts if host for key in host.machine)
         self._forced = forced
         self._options = options
+        hosts = [guarded(checked_coverage, backend).value for backend in backends if backend.kind is None]
+        self._host_keys = tuple(key for host in hosts if host for key in host.machine)
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._child: Child | None = None
@@ -164,9 +249,8 @@ class ProcessEngine:
         self._retry_at = 0.0
         self._fate = ""
         self._why = Unavailable(Reason.DRIVER_UNAVAILABLE, "the reading process has not been started")
-        self._last: Snapshot | None = None
+        self._last = Snapshot(0, hostname(), {}, (), {}, [BackendStatus(backend.name, "failed") for backend in backends])
         self._numbering: Numbering | None = None
-        self._read_before: dict[str, int] = {}
         _ENGINES.add(self)
 
     def sample(self) -> Snapshot:
@@ -183,11 +267,13 @@ class ProcessEngine:
                 if not answered:  # interrupted in the middle of a message: the line cannot be used any more
                     self._part()
             self._first = False
-            if answer is not None and answer.error is not None:
-                raise answer.error
-            if answer is None or answer.snapshot is None:
+            if answer is None:
                 return self._nothing()
-            self._last = self._continued(answer.snapshot)
+            self.statistics = self.statistics.plus(answer.counted)
+            if answer.error is not None:
+                raise answer.error
+            assert answer.snapshot is not None, "an answer has either"
+            self._last = answer.snapshot
             return self._last
 
     def close(self) -> None:
@@ -222,39 +308,32 @@ class ProcessEngine:
             self._child = self._finalizer = None
         if self._child is None and time.monotonic() >= self._retry_at:
             _collect()
+            timeout, open_timeout, last = self._options.timeout, self._options.open_timeout, self._last
+            shorter = timeout - min(LARGEST_MARGIN, MARGIN * timeout)
+            if last.time_ns and not self._first:  # the numbering is known: sources that open at once need not wait for one that does not
+                open_timeout = min(shorter, open_timeout)
+            options = self._options._replace(pid=self._options.pid or self._pid, timeout=shorter, open_timeout=open_timeout)
+            past = Past(self._numbering, (*last.metrics, *last.unavailable), {status.name: status.sequence for status in last.backends})
             try:
-                self._child = child = Child()
+                self._child = child = Child(time.monotonic() + timeout + self._options.open_timeout + START_UP)
                 self._finalizer = weakref.finalize(self, _let_go, child.line, self._pid)
-                child.patient_until = time.monotonic() + self._options.timeout + self._options.open_timeout + START_UP
-                if self._last is not None:
-                    self._read_before = {status.name: status.sequence for status in self._last.backends}
-                child.line.send(Order(self._backends, self._forced, self._orders(), self._numbering), START_UP)
+                child.line.send(Order(self._backends, self._forced, options, past), START_UP)
             except (OSError, TypeError, ValueError) as error:  # no descriptors, no memory, no interpreter
                 self._drop(Reason.DRIVER_UNAVAILABLE, f"could not be started: {error}")
         return self._child
 
-    def _orders(self) -> Options:
-        timeout = self._options.timeout
-        shorter = timeout - min(LARGEST_MARGIN, MARGIN * timeout)
-        options = self._options._replace(pid=self._options.pid or self._pid, timeout=shorter)
-        if self._first or self._last is None:
-            return options
-        # The numbering is known already: sources that open at once need not wait for one that does not.
-        return options._replace(open_timeout=min(shorter, options.open_timeout))
-
     def _ask(self, child: Child, until: float) -> Answer | None:
-        """Send for a reading and wait for the answer to it; answers to earlier requests are passed over."""
+        """Send for a reading and wait for the answer to it; answers to earlier requests were counted when they did not come."""
         try:
             # One that is starting has its first request already: it is not asked again before it has answered that.
             ticket = 0 if child.ticket and not child.up else child.ask()
             while True:
-                answer = child.receive(until)
+                answer: Answer = child.line.receive(until - time.monotonic())
+                if isinstance(answer.error, SourceError):
+                    raise answer.error
+                child.up, child.unanswered = True, 0
                 self._failures, self._fate = 0, ""
                 self._numbering = answer.numbering or self._numbering
-                if answer.ticket == ticket:  # one that came too late was counted when it did not come
-                    new = zip(self.statistics, answer.statistics, child.counted, strict=True)
-                    self.statistics = Statistics(*(total + now - before for total, now, before in new))
-                child.counted = answer.statistics
                 if answer.ticket == ticket:
                     return answer
                 ticket = ticket or child.ask()
@@ -269,32 +348,10 @@ class ProcessEngine:
                 self._why = Unavailable(Reason.DRIVER_UNAVAILABLE, f"the reading process is being started{again}")
         except (EOFError, OSError):
             child.gone_within(LAST_WORDS)
-            self._drop(Reason.DRIVER_UNAVAILABLE, _words(child.returncode))
+            self._drop(Reason.DRIVER_UNAVAILABLE, _ended(child.returncode))
         except SourceError as failure:
-            self._drop(failure.reason, failure.message)
+            self._drop(failure.reason, f"failed: {failure.message}")
         return None
-
-    def _continued(self, snapshot: Snapshot) -> Snapshot:
-        """Go on counting where the last child ended. A source that this child has not read yet keeps the devices and keys it had."""
-        last, before = self._last, self._read_before
-        if last is None or not before:
-            return snapshot
-        waiting = {status.name: status for status in snapshot.backends if not status.sequence and before.get(status.name)}
-        given = self._numbering.slots if self._numbering is not None else {}
-        owners = {slot.identity.anchor: name for (name, _), slot in given.items() if name in waiting}
-        away = {slot.key: slot for slot in last.identities if slot.identity.anchor in owners}
-        reasons = dict(snapshot.unavailable)
-        for key, slot in away.items():
-            status = waiting[owners[slot.identity.anchor]]
-            why = Unavailable(Reason.TIMED_OUT if status.status == "timed_out" else Reason.DRIVER_UNAVAILABLE, status.detail)
-            reasons.update((name, why) for name in (*last.metrics, *last.unavailable) if name.startswith(f"{key}.") and name not in reasons)
-        if away:
-            listed = {**away, **{slot.key: slot for slot in snapshot.identities}}
-            order = {slot.key: number for number, slot in enumerate(last.identities)}
-            snapshot.identities = tuple(sorted(listed.values(), key=lambda slot: order.get(slot.key, len(order))))
-            snapshot.unavailable = reasons
-        snapshot.backends = tuple(status._replace(sequence=status.sequence + before.get(status.name, 0)) for status in snapshot.backends)
-        return snapshot
 
     def _drop(self, reason: str, fate: str) -> None:
         """End the child at once, and start another later."""
@@ -319,29 +376,19 @@ class ProcessEngine:
         """A snapshot in which everything that is known to exist is missing, for the reason that the child is not there."""
         why, last = self._why, self._last
         late = why.reason == Reason.TIMED_OUT
-        keys = dict.fromkeys(self._host_keys if last is None else (*self._host_keys, *last.metrics, *last.unavailable))
-        readings, timed_out, lates = self.statistics
-        self.statistics = Statistics(readings + 1, timed_out + late, lates)
-        statuses = [BackendStatus(name, "failed") for name in self._names] if last is None else last.backends
-        return Snapshot(
-            SYSTEM_CLOCK.time_ns(),
-            hostname() if last is None else last.hostname,
-            {},
-            () if last is None else last.identities,
-            dict.fromkeys(keys, why),
-            [
-                # A source that was not there is still not there.
-                status
-                if status.status == "absent"
-                else BackendStatus(status.name, "timed_out" if late else "failed", why.detail, sequence=status.sequence)
-                for status in statuses
-            ],
-        )
+        self.statistics = self.statistics.plus(Statistics(1, int(late)))
+        reasons = dict.fromkeys((*self._host_keys, *last.metrics, *last.unavailable), why)
+        failed = BackendStatus("", "timed_out" if late else "failed", why.detail)
+        # A source that was not there is still not there.
+        statuses = [
+            status if status.status == "absent" else failed._replace(name=status.name, sequence=status.sequence) for status in last.backends
+        ]
+        return Snapshot(SYSTEM_CLOCK.time_ns(), last.hostname, {}, last.identities, reasons, statuses)
 
 
 _ENGINES: weakref.WeakSet[ProcessEngine] = weakref.WeakSet()
 _CHILDREN: list[Child] = []
-"""Those that were started here and may not have been collected yet."""
+"""Those that were started here and may not have been reaped yet."""
 
 
 def _let_go(line: Line, owner: int) -> None:
@@ -353,7 +400,7 @@ def _let_go(line: Line, owner: int) -> None:
 
 
 def _collect() -> None:
-    """Collect children that have gone, so that no zombies stay."""
+    """Reap children that have gone, so that no zombies stay."""
     _CHILDREN[:] = [child for child in _CHILDREN if child.poll() is None]
 
 
@@ -365,24 +412,6 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def _lifted(end: socket.socket) -> socket.socket:
-    """The same end under a number that no standard stream has: a program may run without those."""
-    if end.fileno() > _LAST_STANDARD:
-        return end
-    from fcntl import F_DUPFD_CLOEXEC, fcntl  # not on every platform
-
-    with end:
-        return socket.socket(fileno=fcntl(end.fileno(), F_DUPFD_CLOEXEC, _LAST_STANDARD + 1))
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
 
 
 class _Pickler(pickle.Pickler):
@@ -408,10 +437,40 @@ def _portable(backend: Backend) -> str | bytes:
     return buffer.getvalue()
 
 
-def _words(status: int | None) -> str:
+def _ended(status: int | None) -> str:
     if status is None:
         return "closed the line"
     if status >= 0:
         return f"exited with status {status}"
     named = [f" ({known.name})" for known in signal.Signals if known == -status]
     return f"was killed by signal {-status}{''.join(named)}"
+
+
+def main() -> None:
+    """In the child: serve readings on the line, which is its standard input, until the parent hangs up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        line = Line(socket.socket(fileno=os.dup(0)))
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        outcome = guarded(_serve, line)
+        if outcome.failure is not None:  # the parent may have hung up, and not receive it
+            guarded(line.send, Answer(0, error=SourceError(*outcome.failure)))
+    finally:
+        os._exit(0)
+
+
+def _serve(line: Line) -> None:
+    order: Order = line.receive(None)
+    backends = [item if isinstance(item, str) else pickle.loads(item) for item in order.backends]
+    engine = ThreadEngine(SHARED, select(backends), order.forced, order.options, order.past)
+    told: Numbering | None = None
+    while True:
+        ticket, engine.statistics = line.receive(None), Statistics()
+        try:
+            snapshot = engine.sample()
+        except UnknownNameError as error:
+            line.send(Answer(ticket, counted=engine.statistics, error=error))
+            continue
+        numbering = engine.devices.numbering
+        line.send(Answer(ticket, snapshot, engine.statistics, None if numbering == told else numbering))
+        told = numbering

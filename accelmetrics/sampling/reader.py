@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from accelmetrics.backends.contract import Block, Reader, Reading
@@ -103,6 +103,19 @@ class SourceReader:
         self._sequence = 0
         weakref.finalize(self, _dropped, source).atexit = False
 
+    def resume(self, keys: Iterable[str], sequence: int) -> None:
+        """Go on where another process ended: its devices and keys are missing, with the reason, until the source is open.
+
+        Args:
+            keys: Every key that was given.
+            sequence: How many readings there were.
+        """
+        self._sequence = sequence
+        self._list_devices((), False)
+        self.source.was_open = bool(self.slots)
+        for mapper in self.mappers.values():
+            mapper.reasons = dict.fromkeys((key for key in keys if key.startswith(f"{mapper.key}.")), STILL_OPENING)
+
     def prepare(self) -> OpenDriver | None:
         """Get ready to read the driver that is open now, and the devices that it lists now. Returns None while none is open."""
         source, opened = self.source, self.source.opened
@@ -112,12 +125,12 @@ class SourceReader:
                 for kept in (self.pending, self.wanted, self.given_up, self._arrived, self._served):
                     kept.clear()
                 self.asked_at = 0.0
-                self._list_devices(opened, source.devices)
+                self._list_devices(source.devices, opened.machine_wide)
                 self.opened = opened
         elif opened is not None:
             guarded(source.look)
             if source.devices is not self._listing:
-                self._list_devices(opened, source.devices)
+                self._list_devices(source.devices, opened.machine_wide)
         return opened
 
     def ask(self, now: float, latch: CountDownLatch) -> None:
@@ -314,7 +327,7 @@ class SourceReader:
                 oldest = min(oldest, read_at)
         if source.devices is not self._listing:
             # What this reading found out about its devices. Those that it found besides are read from the next one on.
-            self._list_devices(opened, source.devices[: len(self._listing or ())])
+            self._list_devices(source.devices[: len(self._listing or ())], opened.machine_wide)
         self._sequence += fresh
         if self._spent:
             source.busy_seconds = self._spent
@@ -380,7 +393,7 @@ class SourceReader:
             wrong, status = [(mapper.key, LOST) for mapper in self._lost], "degraded"
         return status, "; ".join([f"{key or self.source.backend.name}: {why.reason}: {why.detail}" for key, why in wrong])
 
-    def _list_devices(self, opened: OpenDriver, devices: tuple[DeviceIdentity, ...]) -> None:
+    def _list_devices(self, devices: tuple[DeviceIdentity, ...], machine_wide: bool) -> None:
         """Note which devices there are, and which units of the driver are to be read."""
         name, coverage = self.source.backend.name, self.source.coverage
         listed = self._devices.adopt(name, devices)
@@ -393,7 +406,7 @@ class SourceReader:
         keys = [shown[slot.key].key if slot.key in shown else "unseen" for slot in listed]
         units = [(unit, self.mappers[key]) for unit, key in enumerate(keys) if key in self.mappers]
         self._lost = [mapper for key, mapper in self.mappers.items() if key and key not in keys]
-        self._units = [*units, (len(keys), self._machine_mapper())] if opened.machine_wide else units
+        self._units = [*units, (len(keys), self._machine_mapper())] if machine_wide else units
         self._listing = devices
 
     def _machine_mapper(self) -> KeyMapper:

@@ -113,6 +113,7 @@ class ManagedSource:
         opening_since: When the last attempt to open began, on the machine's monotonic clock.
         open_seconds: How long it took.
         busy_seconds: How much work the last whole reading was, added up over its units.
+        was_open: Whether it was open once: it is missed when it is not there.
         retired: Drivers that went away and are closed as soon as no call into them is in progress.
     """
 
@@ -136,7 +137,7 @@ class ManagedSource:
         self._listed: Sequence[DeviceIdentity] | None = None
         self._attempt: CountDownLatch | None = None
         self._lock = threading.Lock()
-        self._was_open = False
+        self.was_open = False
         self._failed_attempts = 0
         self._retry_at = 0.0
 
@@ -224,13 +225,13 @@ class ManagedSource:
         if outcome is not None and outcome.value is not None:
             self.opened = outcome.value
             self.devices, self._listed = outcome.value.devices, None
-            self.state, self.failure, self.advice, self._failed_attempts, self._was_open = "open", None, "", 0, True
+            self.state, self.failure, self.advice, self._failed_attempts, self.was_open = "open", None, "", 0, True
             self.pool.wanted = 1
             if self.interval > 0:
                 self.pool.delay, self.pool.on_idle = self._until_due, self._read_at_own_pace
         elif outcome is not None:
             self._fail(outcome.failure, outcome.error)
-        elif self._was_open:
+        elif self.was_open:
             self._fail(gone)  # what was there once is missed, and looked for again soon
         else:
             self.state, self._retry_at = "absent", self.clock.monotonic() + LAST_RETRY

@@ -19,8 +19,7 @@ import pytest
 from accelmetrics import Reason, Sampler
 from accelmetrics.backends.contract import Coverage, Detection, Reading, ReadOptions
 from accelmetrics.backends.registry import declared
-from accelmetrics.sampling.isolation import ProcessEngine
-from accelmetrics.sampling.isolation_child import Line
+from accelmetrics.sampling.isolation import Line, ProcessEngine
 from accelmetrics.sampling.options import checked
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
