@@ -19,17 +19,16 @@ from accelmetrics.sampling.devices import DeviceRegistry, Numbering
 from accelmetrics.sampling.options import Options, Selection
 from accelmetrics.sampling.reader import SourceReader
 from accelmetrics.sampling.snapshot_builder import Entry, SnapshotBuilder
-from accelmetrics.sampling.sources import ManagedSource, SourceRegistry
+from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.sampling.workers import CountDownLatch
 from accelmetrics.schemas.identity import BackendStatus
+from accelmetrics.schemas.reasons import Reason
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 SLICES = 40
 """Into how many slices a wait is divided."""
 LONGEST_SLICE = 0.025
 """Seconds: a stuck worker is found at the end of a slice."""
-FIRST_PATIENCE, LATER_PATIENCE = 0.6, 0.15
-"""Shares of the deadline for which a call may stand still before its worker is abandoned, the first time and after that."""
 STARVED = 0.1
 """Share of a wait by which slices overran, above which the interpreter counts as busy elsewhere."""
 WAKE_UP = 0.002
@@ -162,20 +161,21 @@ class ThreadEngine:
 
     def _join_sources(self) -> None:
         """Join the registry's sources: at first, and again in the child of a fork."""
-
-        def make(source: ManagedSource, devices: DeviceRegistry) -> SourceReader:
-            return SourceReader(source, devices, self._options, self._selection, source.backend.name in self._forced)
-
-        self._registry.release(self.readers)  # those of an interrupted attempt
+        registry, past = self._registry, self._past
+        registry.release(self.readers)  # those of an interrupted attempt
         self.readers = []
-        self.devices = self._registry.acquire(self._backends, make, self.readers)
-        past = self._past
+        with registry.lock:
+            sources, self.devices = registry.acquire(self._backends)
+            for source in sources:
+                forced = source.backend.name in self._forced
+                self.readers.append(SourceReader(source, self.devices, self._options, self._selection, forced))
+                source.join(self.readers[-1])  # after it was noted: an interrupt leaves none that is not there
         if past is not None and past.numbering is not None:
             self.devices.restore(past.numbering)
             for reader in self.readers:
                 reader.resume(past.keys, past.sequences.get(reader.source.backend.name, 0))
         self._first, self._unchecked = True, self._options.gpus is not None
-        self._epoch = self._registry.epoch
+        self._epoch = registry.epoch
 
     def _open_first(self) -> None:
         """Join the sources, open them, wait as long as the first reading may, and set device numbers aside."""
@@ -218,23 +218,29 @@ class ThreadEngine:
     def _read(self, until: float, budget: float) -> Snapshot:
         clock, piece = self._registry.clock, min(LONGEST_SLICE, budget / SLICES)
         stamp, now = clock.time_ns(), clock.monotonic()
-        latch = CountDownLatch(self._names)
+        latch = CountDownLatch(*self._names)
         for reader in self.readers:
             reader.ask(now, latch)
         started = time.perf_counter()
         late = False
         if not latch.wait(piece) or time.perf_counter() - started > budget:
             late = self._wait(latch, budget, piece, started)
-        if until:
-            self._wait_for_paced(until)
+        for reader in self.readers if until else ():  # the first readings of sources with a pace of their own take longer
+            if reader.waiting and reader.wanted and reader.source.interval > 0:
+                latch = CountDownLatch(reader.source.backend.name)
+                reader.join(latch)
+                latch.wait(until - time.monotonic())
         entries: list[Entry] = []
         statuses: list[BackendStatus] = []
         slots: list[DeviceSlot] = []
         timed_out, all_open = False, True
         for reader in self.readers:
-            statuses.append(reader.collect(late, entries))
+            status = reader.collect(late, entries)
+            statuses.append(status)
             slots += reader.slots
-            timed_out = timed_out or reader.timed_out
+            if status.status != "ok" and not timed_out:
+                reasons_of_devices = [failure.why.reason for failure in reader.failures.values()]
+                timed_out = status.status == "timed_out" or Reason.TIMED_OUT in reasons_of_devices
             all_open = all_open and reader.source.opened is not None
         self._all_open = all_open and not self._unchecked
         metrics, reasons, processes = self._builder.build(entries)
@@ -243,14 +249,6 @@ class ThreadEngine:
         readings, late_answers, lates = self.statistics
         self.statistics = Statistics(readings + 1, late_answers + timed_out, lates + late)
         return Snapshot(stamp, self._hostname, metrics, self._slots, reasons, tuple(statuses), processes)
-
-    def _wait_for_paced(self, until: float) -> None:
-        """Wait longer for the first reading of sources with a pace of their own."""
-        for reader in self.readers:
-            if reader.waiting and reader.wanted and reader.source.interval > 0:
-                latch = CountDownLatch((reader.source.backend.name,))
-                reader.join(latch)
-                latch.wait(until - time.monotonic())
 
     def _wait(self, latch: CountDownLatch, budget: float, piece: float, started: float) -> bool:
         """Wait for what has not arrived within the first slice. Returns whether it is late since the interpreter was busy elsewhere."""
@@ -265,16 +263,9 @@ class ThreadEngine:
             waiting = [reader for reader in waiting if reader.wanted]
             if not waiting or ran >= budget or after - started > LONGEST_LATENESS * budget:
                 break
-            waiting = [reader for reader in waiting if reader.watch(min(elapsed, 2.0 * piece), self._patience(reader))]
+            waiting = [reader for reader in waiting if reader.watch(min(elapsed, 2.0 * piece))]
             if not waiting:
                 break
             latch.wait(min(piece, budget - ran))
         total = before - started
         return overrun > STARVED * total and (total > budget or bool(waiting))
-
-    def _patience(self, reader: SourceReader) -> float:
-        """Seconds for which a call may stand still before it is given up."""
-        timeout = self._options.timeout
-        if reader.source.interval > 0:
-            return reader.source.pace + timeout
-        return timeout * (LATER_PATIENCE if reader.given_up else FIRST_PATIENCE)

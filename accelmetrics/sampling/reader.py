@@ -18,15 +18,16 @@ from accelmetrics.sampling.devices import DeviceRegistry, VisibilityFilter
 from accelmetrics.sampling.options import Options, Selection
 from accelmetrics.sampling.snapshot_builder import Entry, KeyMapper, fault
 from accelmetrics.sampling.sources import SLOW_READING, ManagedSource, OpenDriver
-from accelmetrics.sampling.workers import CountDownLatch, Worker
+from accelmetrics.sampling.workers import MAX_WORKERS, CountDownLatch, Worker
 from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError, SourceError
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, Status
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import DeviceSlot, rfc3339
 
+FIRST_PATIENCE, LATER_PATIENCE = 0.6, 0.15
+"""Shares of the deadline for which a call may stand still before its worker is abandoned, the first time and after that."""
 SHORTEST_HANG = 0.05
 """Seconds without a returned call below which no worker is abandoned, however impatient a sampler is."""
-TIMES = (type(None), float)
 GONE = Unavailable(Reason.DRIVER_UNAVAILABLE, "the driver was closed before this was read")
 HUNG = Unavailable(Reason.TIMED_OUT, "a call into the driver has not returned")
 DRIVER_HUNG = Unavailable(Reason.TIMED_OUT, "the driver answers no call: too many have not returned")
@@ -67,7 +68,6 @@ class SourceReader:
         candidates: The devices that could be selected: all of the source, or those that the watched process sees.
         mappers: By device key, what maps the unit's readings to keys; under an empty key, that of the machine-wide unit.
         failures: By device key, likewise, what is wrong with the last reading.
-        timed_out: Whether some unit gave no answer at the last reading.
         asked_at: When the last reading was asked for, on the sampler's clock.
         served_at: When the sampler last looked, on its clock.
     """
@@ -84,7 +84,6 @@ class SourceReader:
         self.candidates: tuple[DeviceSlot, ...] = ()
         self.mappers: dict[str, KeyMapper] = {}
         self.failures: dict[str, Failure] = {}
-        self.timed_out = False
         self.asked_at = 0.0
         self.served_at = 0.0
         self._devices = devices
@@ -94,7 +93,7 @@ class SourceReader:
         self._listing: tuple[DeviceIdentity, ...] | None = None
         self._units: list[tuple[int, KeyMapper]] = []
         self._lost: list[KeyMapper] = []
-        self._reader: tuple[OpenDriver, Reader] | None = None
+        self._readers: dict[OpenDriver, Reader] = {}
         self._lock = threading.Lock()
         self._arrived: dict[int, _Result] = {}
         self._served: dict[int, float] = {}
@@ -119,18 +118,16 @@ class SourceReader:
     def prepare(self) -> OpenDriver | None:
         """Get ready to read the driver that is open now, and the devices that it lists now. Returns None while none is open."""
         source, opened = self.source, self.source.opened
-        if opened is not self.opened:
-            self.opened = None
-            if opened is not None:
-                for kept in (self.pending, self.wanted, self.given_up, self._arrived, self._served):
+        if opened is not None:
+            if opened is self.opened:
+                guarded(source.look)
+            else:
+                for kept in (self.pending, self.wanted, self.given_up, self._arrived, self._served, self._readers):
                     kept.clear()
-                self.asked_at = 0.0
-                self._list_devices(source.devices, opened.machine_wide)
-                self.opened = opened
-        elif opened is not None:
-            guarded(source.look)
+                self.asked_at, self._listing = 0.0, None
             if source.devices is not self._listing:
                 self._list_devices(source.devices, opened.machine_wide)
+        self.opened = opened
         return opened
 
     def ask(self, now: float, latch: CountDownLatch) -> None:
@@ -146,45 +143,40 @@ class SourceReader:
             latch.count_down(source.backend.name)
             return
         self.served_at = now
-        paced = opened.interval > 0
-        if not paced:
-            self._begin(now, latch)
-        elif not self.begin_if_due(now, latch):
-            self.join(latch)
+        paced, busy = opened.interval > 0, source.busy_seconds
+        if paced:
+            self.begin_if_due(now)
+        else:
+            self._begin(now)
+        self.join(latch)
         if self.pending:
-            count = source.workers_wanted() if source.busy_seconds > SLOW_READING else 1
-            source.pool.submit(self.work, min(count, len(self.pending)), patient=True)
-        if paced and all(unit in self.given_up or self._is_served(unit, self._limit(now)) for unit, _ in self._units):
-            self.waiting = False
-            latch.count_down(source.backend.name)
+            slow = busy > SLOW_READING and not paced
+            source.pool.submit(self.work, min(MAX_WORKERS, 1 + int(busy / SLOW_READING), len(self.pending)) if slow else 1, patient=True)
+        if paced:
+            limit = self._limit(now)
+            results = [self._arrived.get(unit, NOT_ARRIVED) for unit, _ in self._units if unit not in self.given_up]
+            if all(driver is opened and read_at >= limit for _, read_at, driver in results):
+                self.waiting = False
+                latch.count_down(source.backend.name)
 
-    def begin_if_due(self, now: float, latch: CountDownLatch | None = None) -> bool:
+    def begin_if_due(self, now: float) -> bool:
         """Begin a reading of a source with a pace of its own: asked for by the sampler, or by a worker that is idle."""
         with self._lock:
             due = not self.wanted and (not self.asked_at or now - self.asked_at >= self.source.pace)
             if due:
-                self._begin(now, latch)
+                self._begin(now)
             return due
 
-    def _begin(self, now: float, latch: CountDownLatch | None) -> None:
+    def _begin(self, now: float) -> None:
         """Note that every unit is to be read; those in a call since the last time are joined, not read again."""
         calls, pending, wanted = self.source.pool.calls, self.pending, self.wanted
         self.asked_at, self._spent, self._latch = now, 0.0, None
-        undisturbed = not (calls or pending or wanted)
         for unit, _ in self._units:
-            if undisturbed:
-                wanted.add(unit)
-                pending.append(unit)
-            elif unit in self.given_up and unit in calls:
-                wanted.discard(unit)
-            else:
+            if unit not in self.given_up or unit not in calls:
                 joined = unit in pending or (unit in wanted and unit in calls)
                 wanted.add(unit)
                 if not joined:
                     pending.append(unit)
-        self._latch = latch
-        if latch is not None and not wanted:
-            latch.count_down(self.source.backend.name)
 
     def join(self, latch: CountDownLatch) -> None:
         """Have a latch counted down when everything that is waited for already has arrived."""
@@ -192,24 +184,21 @@ class SourceReader:
         if not self.wanted:
             latch.count_down(self.source.backend.name)
 
-    def _is_served(self, unit: int, limit: float) -> bool:
-        """Whether a unit of a paced source has a result that is not stale."""
-        _, read_at, driver = self._arrived.get(unit, NOT_ARRIVED)
-        return driver is self.opened and read_at >= limit
-
-    def watch(self, seconds: float, patience: float) -> bool:
+    def watch(self, seconds: float) -> bool:
         """Note that so much time has passed, and give up units whose calls stood still for too long.
 
         The worker of such a call is abandoned, so that another can go on with the rest; readers with more patience still wait.
 
         Args:
             seconds: The time that has passed.
-            patience: Seconds for which a call may stand still before it is given up.
 
         Returns:
             Whether anything is still worth waiting for.
         """
-        pool = self.source.pool
+        pool, timeout = self.source.pool, self._options.timeout
+        patience = timeout * (LATER_PATIENCE if self.given_up else FIRST_PATIENCE)
+        if self.source.interval > 0:
+            patience = self.source.pace + timeout
         begun = False
         for unit, worker in list(pool.calls.items()):
             if unit < 0:
@@ -249,7 +238,7 @@ class SourceReader:
 
     def _read_pending(self, worker: Worker, opened: OpenDriver) -> None:
         source, pending, progress = self.source, self.pending, worker.progress
-        calls, monotonic = source.pool.calls, source.clock.monotonic
+        calls, monotonic, readers = source.pool.calls, source.clock.monotonic, self._readers
         while not worker.abandoned:
             try:
                 unit = pending.popleft()
@@ -257,26 +246,18 @@ class SourceReader:
                 return
             other = calls.setdefault(unit, worker)
             if other is not worker:
-                if other.reader is not self and not source.pool.follow(self, unit, other):
-                    pending.append(unit)
+                if other.reader is not self:
+                    source.pool.follow(self, unit, other)
                 continue
             worker.unit = unit
             if source.opened is not opened:
                 raise SourceError(*(source.failure or GONE))
-            made = self._reader
-            if made is None or made[0] is not opened:
-                made = self._make_reader(opened)
-            reading = made[1].read(unit, progress)
-            if type(reading) is not Reading or type(reading.read_at) not in TIMES:
-                reading = _checked(reading)
-            self._land(worker, opened, reading, monotonic() if reading.read_at is None else reading.read_at)
-
-    def _make_reader(self, opened: OpenDriver) -> tuple[OpenDriver, Reader]:
-        with self._lock:
-            made = self._reader
-            if made is None or made[0] is not opened:
-                made = self._reader = (opened, opened.driver.reader(self._options.read_options()))
-            return made
+            if opened not in readers:
+                readers.setdefault(opened, opened.driver.reader(self._options.read_options()))
+            reading: object = readers[opened].read(unit, progress)
+            if not isinstance(reading, Reading):
+                raise TypeError(f"read() gave {reading!r}, which is no Reading")
+            self._land(worker, opened, reading, monotonic() if reading.read_at is None else float(reading.read_at))
 
     def _land(self, worker: Worker, opened: OpenDriver, what: Reading | Failure, read_at: float) -> None:
         """Take the result of a call, and free the unit."""
@@ -287,8 +268,8 @@ class SourceReader:
         del pool.calls[unit]
         self.given_up.discard(unit)
         self.wanted.discard(unit)
-        if worker.followers:
-            pool.call_followers(worker)
+        if pool.blocked:
+            pool.unblock(unit)
 
     def collect(self, late: bool, entries: list[Entry]) -> BackendStatus:
         """Take what has arrived.
@@ -332,7 +313,6 @@ class SourceReader:
         if self._spent:
             source.busy_seconds = self._spent
         self.failures = failures
-        self.timed_out = False
         status: Status = "ok"
         detail = "; ".join(filter(None, (source.detection.evidence, self._filter.caveat)))
         if not gives or failures or self._lost:
@@ -363,16 +343,15 @@ class SourceReader:
     def _closed(self, entries: list[Entry]) -> BackendStatus:
         """Add the reason why the source is not open to the entries, for every key that it ever gave."""
         source, name = self.source, self.source.backend.name
-        self.failures, self.timed_out = {}, False
+        self.failures = {}
         if source.state == "absent":
             return BackendStatus(name, "absent", source.detection.evidence)
         failure = source.failure if source.failure is not None and source.state != "opening" else STILL_OPENING
         if source.coverage.machine:
             self._machine_mapper()
         self.failures = dict.fromkeys(self.mappers, Failure(failure, source.advice))
-        self.timed_out = failure.reason == Reason.TIMED_OUT
         entries.extend((mapper, failure) for mapper in self.mappers.values())
-        status: Status = "timed_out" if self.timed_out else "failed"
+        status: Status = "timed_out" if failure.reason == Reason.TIMED_OUT else "failed"
         return BackendStatus(name, status, failure.detail, duration_seconds=source.open_seconds, sequence=self._sequence)
 
     def _fared(self, entries: Sequence[Entry], remarks: str) -> tuple[Status, str]:
@@ -380,14 +359,12 @@ class SourceReader:
         failures = self.failures
         if failures:
             late = [failure.why.reason == Reason.TIMED_OUT for failure in failures.values()]
-            self.timed_out = any(late)
             wrong = [(key, failure.why) for key, failure in failures.items()]
             status: Status = "degraded" if len(failures) < len(entries) else "timed_out" if all(late) else "failed"
         else:
             silent = _silence(entries)
             if silent is not None:
-                self.timed_out = silent.reason == Reason.TIMED_OUT
-                return "timed_out" if self.timed_out else "degraded", f"{silent.reason}: {silent.detail}"
+                return "timed_out" if silent.reason == Reason.TIMED_OUT else "degraded", f"{silent.reason}: {silent.detail}"
             if not self._lost:
                 return "ok", remarks
             wrong, status = [(mapper.key, LOST) for mapper in self._lost], "degraded"
@@ -417,15 +394,6 @@ def _dropped(source: ManagedSource) -> None:
     """A reader was garbage-collected: have a worker see whether the source is still used. Safe in the middle of anything."""
     if source.opened is not None:
         source.pool.queue.put(source.tidy)
-
-
-def _checked(reading: object) -> Reading:
-    """Hold to the contract what did not look like a reading at first sight."""
-    if not isinstance(reading, Reading):
-        raise TypeError(f"read() gave {reading!r}, which is no Reading")
-    if reading.read_at is not None:
-        reading.read_at = float(reading.read_at)
-    return reading
 
 
 def _gives(reading: Reading) -> bool:

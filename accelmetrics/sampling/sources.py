@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -22,7 +22,7 @@ from accelmetrics.backends.contract import Backend, Coverage, Detection, Driver
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.registry import is_registered
 from accelmetrics.sampling.devices import DeviceRegistry
-from accelmetrics.sampling.workers import MAX_WORKERS, CountDownLatch, Worker, WorkerPool, nothing
+from accelmetrics.sampling.workers import CountDownLatch, Worker, WorkerPool
 from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import Metric, is_kind
@@ -152,12 +152,6 @@ class ManagedSource:
         """Its interval, or twice what a reading takes, so that a slow command never runs more than half of the time."""
         return max(self.interval, 2.0 * self.busy_seconds)
 
-    def workers_wanted(self) -> int:
-        """How many workers share the next reading, by how much work the last one was."""
-        if self.busy_seconds <= SLOW_READING or self.interval > 0:
-            return 1
-        return min(MAX_WORKERS, 1 + int(self.busy_seconds / SLOW_READING), max(1, len(self.devices)))
-
     def begin_opening(self, forced: bool) -> bool:
         """Have the hardware looked for and the source opened, on a worker, if that is due. An interrupted caller leaves no attempt.
 
@@ -167,11 +161,12 @@ class ManagedSource:
         Returns:
             Whether an attempt was begun now.
         """
-        attempt = CountDownLatch((self.backend.name,))
+        attempt = CountDownLatch(self.backend.name)
         begun = False
         try:
             with self._lock:
-                if self._attempt is not None or not self._due(forced):
+                due = self.state == "new" or (forced and self.state == "absent") or self.clock.monotonic() >= self._retry_at
+                if self._attempt is not None or self.state in ("open", "opening") or not due:
                     return False
                 self._attempt, self.opening_since = attempt, time.monotonic()
             begun = self.pool.submit(partial(self._open, forced))
@@ -181,11 +176,6 @@ class ManagedSource:
             if not begun and self._attempt is attempt:
                 self._attempt = None
         return begun
-
-    def _due(self, forced: bool) -> bool:
-        if self.state in ("open", "opening"):
-            return False
-        return self.state == "new" or (forced and self.state == "absent") or self.clock.monotonic() >= self._retry_at
 
     def wait_for_opening(self, until: float) -> None:
         """Wait for the attempt that is in progress, at most until then on the machine's monotonic clock."""
@@ -292,7 +282,7 @@ class ManagedSource:
             self.readers.discard(reader)
             if not self.readers and self.state in ("absent", "failed"):
                 self.state, self._failed_attempts = "new", 0
-        closed = CountDownLatch((self.backend.name,))
+        closed = CountDownLatch(self.backend.name)
 
         def close(worker: Worker) -> None:
             self.tidy(worker)
@@ -324,12 +314,7 @@ class ManagedSource:
         if self.opened is not None:
             self.retired.append(self.opened.driver)
         self.opened = None
-        self.pool.delay, self.pool.on_idle = None, nothing
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing of it is left: no reader, no call in progress, no driver to close."""
-        return not (self.readers or self.pool.calls or self.retired or self.opened)
+        self.pool.delay = self.pool.on_idle = None
 
 
 class SourceRegistry:
@@ -338,13 +323,14 @@ class SourceRegistry:
     Attributes:
         clock: What intervals and timestamps are taken from.
         epoch: Raised when everything was made anew, after a fork.
+        lock: Held while samplers join or leave sources.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.clock = clock
         self.epoch = 0
         self.pid = os.getpid()
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._sources: dict[object, ManagedSource] = {}
         self._devices: dict[tuple[object, ...], DeviceRegistry] = {}
         self._settling: dict[int, tuple[CountDownLatch, float]] = {}
@@ -354,7 +340,7 @@ class SourceRegistry:
     def settling(self) -> Iterator[None]:
         """Have forks in other threads wait while a sampler takes its first reading."""
         thread = threading.get_ident()
-        latch = CountDownLatch((thread,))
+        latch = CountDownLatch(thread)
         try:
             self._settling[thread] = latch, time.monotonic()
             yield
@@ -362,30 +348,19 @@ class SourceRegistry:
             self._settling.pop(thread, None)
             latch.count_down(thread)
 
-    def acquire(
-        self, backends: Sequence[Backend], make: Callable[[ManagedSource, DeviceRegistry], SourceReader], readers: list[SourceReader]
-    ) -> DeviceRegistry:
-        """Have a new reader join the source of each backend.
-
-        Args:
-            backends: The backends.
-            make: Makes a reader.
-            readers: Where to add it, before it joins: an interrupt leaves none that is not there.
+    def acquire(self, backends: Sequence[Backend]) -> tuple[list[ManagedSource], DeviceRegistry]:
+        """Find the sources of backends, for readers that join them while the lock is held.
 
         Returns:
-            The numbering that goes with just this selection of backends.
+            The sources, and the numbering that goes with just this selection of backends.
         """
-        with self._lock:
-            self._sweep()
-            # Registered backends are one object each; those made by hand are told apart by theirs.
-            keys = tuple((id(backend), backend.name) for backend in backends)
-            devices = self._devices.setdefault(keys, DeviceRegistry())
-            for key, backend in zip(keys, backends, strict=True):
-                if key not in self._sources:
-                    self._sources[key] = ManagedSource(backend, self.clock)
-                readers.append(make(self._sources[key], devices))
-                readers[-1].source.join(readers[-1])
-            return devices
+        self._sweep()
+        # Registered backends are one object each; those made by hand are told apart by theirs.
+        keys = tuple((id(backend), backend.name) for backend in backends)
+        for key, backend in zip(keys, backends, strict=True):
+            if key not in self._sources:
+                self._sources[key] = ManagedSource(backend, self.clock)
+        return [self._sources[key] for key in keys], self._devices.setdefault(keys, DeviceRegistry())
 
     def release(self, readers: Sequence[SourceReader]) -> None:
         """Close what no other sampler uses. Sources from before a fork are left to the parent."""
@@ -393,7 +368,7 @@ class SourceRegistry:
         for reader in readers:
             if reader.source in known:
                 reader.source.leave(reader)
-        with self._lock:
+        with self.lock:
             self._sweep()
 
     def _sweep(self) -> None:
@@ -405,7 +380,11 @@ class SourceRegistry:
         for source in self._sources.values():
             if not source.readers and source.opened is not None:
                 source.pool.submit(source.tidy)
-        gone = {key for key, source in self._sources.items() if source.idle and not is_registered(source.backend)}
+        gone = {
+            key
+            for key, source in self._sources.items()
+            if not (source.readers or source.opened or source.retired or source.pool.calls or is_registered(source.backend))
+        }
         if gone:
             self._sources = {key: source for key, source in self._sources.items() if key not in gone}
             self._devices = {keys: devices for keys, devices in self._devices.items() if gone.isdisjoint(keys)}
@@ -414,7 +393,7 @@ class SourceRegistry:
         """Forget drivers, workers and locks; keep the numbering."""
         self.pid = os.getpid()
         self.epoch += 1
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._sources, self._settling = {}, {}
         for devices in self._devices.values():
             devices.after_fork()

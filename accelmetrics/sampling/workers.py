@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ MAX_THREADS = 16
 """Threads of one source, those in stuck calls among them."""
 
 Task = Callable[["Worker"], None]
+"""What a worker does; None in its place only wakes a worker, so that it sees that it may leave."""
 
 
 class CountDownLatch:
@@ -42,7 +43,7 @@ class CountDownLatch:
 
     __slots__ = ("_away", "_closed")
 
-    def __init__(self, parties: Iterable[Hashable]) -> None:
+    def __init__(self, *parties: Hashable) -> None:
         self._away = set(parties)
         self._closed = threading.Lock()  # held until the latch opens
         self._closed.acquire()
@@ -79,7 +80,6 @@ class Worker(threading.Thread):
         unit: The unit that is read.
         progress: What the backend appends to after every call into the driver, a new list for every task; its length is the progress.
         abandoned: The call is stuck: nothing waits for it any more.
-        followers: Other readers that wait for the unit.
     """
 
     def __init__(self, pool: WorkerPool, number: int) -> None:
@@ -88,7 +88,6 @@ class Worker(threading.Thread):
         self.unit = 0
         self.progress: list[Any] = []
         self.abandoned = False
-        self.followers: list[tuple[SourceReader, int]] = []
         self._pool = pool
         self._seen: tuple[list[Any], int] = ([], 0)
         self._looked_at = 0.0
@@ -106,18 +105,24 @@ class Worker(threading.Thread):
     def run(self) -> None:
         """Work until there are more workers than the pool wants."""
         pool = self._pool
-        pool.enlist(self)
+        with pool.lock:  # the thread that started this one may have been interrupted before it counted it
+            pool.workers.add(self)
         try:
             while not ((self.abandoned or len(pool.workers) > pool.wanted) and pool.dismiss(self)):
                 try:
                     task = pool.queue.get(timeout=pool.delay() if pool.delay else None)
                 except Empty:
                     task = pool.on_idle
-                task(self)
+                if task is not None:
+                    task(self)
                 del task  # nothing here keeps a reader alive while the worker waits
                 self.reader = None
         finally:
-            pool.left(self)
+            with pool.lock:
+                pool.workers.discard(self)
+                pool.stuck.discard(self)
+                for unit in [unit for unit, other in pool.calls.items() if other is self]:  # it ended in the middle of something
+                    del pool.calls[unit]
 
 
 class WorkerPool:
@@ -128,23 +133,26 @@ class WorkerPool:
         calls: By unit, the worker that is in a call for it. Workers claim a unit with ``setdefault`` and give it back with ``del``.
         lock: Held for everything that looks at several workers.
         workers: Workers that take tasks, sooner or later.
+        stuck: Workers that were abandoned, and are in a call still.
         wanted: How many workers are kept.
         fruitless: Workers abandoned since the driver last answered.
         delay: Gives the seconds that a worker waits for a task before it runs ``on_idle``; None to wait for ever.
         on_idle: The task of a source that is read in the background.
+        blocked: Readers that wait for another one's call, each with the unit.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.queue: SimpleQueue[Task] = SimpleQueue()
+        self.queue: SimpleQueue[Task | None] = SimpleQueue()
         self.calls: dict[int, Worker] = {}
         self.lock = threading.Lock()
         self.workers: set[Worker] = set()
+        self.stuck: set[Worker] = set()
         self.wanted = 0
         self.fruitless = 0
         self.delay: Callable[[], float | None] | None = None
-        self.on_idle: Task = nothing
-        self._stuck: set[Worker] = set()
+        self.on_idle: Task | None = None
+        self.blocked: list[tuple[SourceReader, int]] = []
         self._started = 0
 
     def submit(self, task: Task, wanted: int = 1, patient: bool = False) -> bool:
@@ -161,24 +169,21 @@ class WorkerPool:
         with self.lock:
             self.wanted = wanted
             if len(self.workers) != 1 or wanted != 1 or (self.calls and not patient):
-                self._adjust(wanted, patient)
+                may_wait = patient and wanted == 1
+                while len(free := self._free()) < wanted and not (may_wait and self.workers) and self._start():
+                    pass
+                for _ in range(len(free) - wanted):
+                    self.queue.put(None)
             if not self.workers:
                 return False
             for _ in range(wanted):
                 self.queue.put(task)
         return True
 
-    def _adjust(self, wanted: int, patient: bool) -> None:
-        may_wait = patient and wanted == 1
-        while len(free := self._free()) < wanted and not (may_wait and self.workers) and self._may_start() and self._start():
-            pass
-        for _ in range(len(free) - wanted):
-            self.queue.put(nothing)  # wakes a worker that may leave
-
     def reinforce(self) -> None:
         """Start another worker if all are in calls."""
         with self.lock:
-            if not self._free() and self._may_start():
+            if not self._free():
                 self._start()
 
     def abandon(self, worker: Worker, unit: int) -> None:
@@ -188,9 +193,9 @@ class WorkerPool:
                 return
             worker.abandoned = True
             self.workers.discard(worker)
-            self._stuck.add(worker)
+            self.stuck.add(worker)
             self.fruitless += 1
-            if not self.workers and self._may_start():
+            if not self.workers:
                 self._start()
             reader = worker.reader
             if reader is not None and self.workers:
@@ -201,37 +206,28 @@ class WorkerPool:
         with self.lock:
             self.wanted = 0
             for _ in self.workers:
-                self.queue.put(nothing)
+                self.queue.put(None)
 
-    def follow(self, reader: SourceReader, unit: int, other: Worker) -> bool:
-        """Have a unit read for another reader as soon as the call that is in progress for it returns. Returns False if it has."""
+    def follow(self, reader: SourceReader, unit: int, other: Worker) -> None:
+        """Have a unit read for another reader as soon as the call that is in progress for it returns."""
         with self.lock:
-            other.followers.append((reader, unit))
-            if self.calls.get(unit) is other:
-                return True
-            # The call has returned: it may have been before the entry was made.
-            if (reader, unit) in other.followers:
-                other.followers.remove((reader, unit))
-                return False
-            return True
+            self.blocked.append((reader, unit))
+        if self.calls.get(unit) is not other:
+            self.unblock(unit)  # it returned before the entry was made
 
-    def call_followers(self, worker: Worker) -> None:
-        """Have the units read that others wait for."""
+    def unblock(self, unit: int) -> None:
+        """Have a unit read for the readers that waited for another one's call."""
         with self.lock:
-            followers, worker.followers = worker.followers, []
-            for reader, unit in followers:
+            readers = [reader for reader, blocked_on in self.blocked if blocked_on == unit]
+            self.blocked = [entry for entry in self.blocked if entry[1] != unit]
+            for reader in readers:
                 reader.pending.append(unit)
                 self.queue.put(reader.work)
-
-    def enlist(self, worker: Worker) -> None:
-        """Count a worker that has started: the thread that started it may have been interrupted before counting it."""
-        with self.lock:
-            self.workers.add(worker)
 
     def dismiss(self, worker: Worker) -> bool:
         """Whether a worker may leave; one that was abandoned and has come back is counted again otherwise."""
         with self.lock:
-            self._stuck.discard(worker)
+            self.stuck.discard(worker)
             worker.abandoned = False
             self.workers.add(worker)
             leaves = len(self._free()) > self.wanted and (len(self.workers) > 1 or self.queue.empty())
@@ -239,21 +235,13 @@ class WorkerPool:
                 self.workers.discard(worker)
             return leaves
 
-    def left(self, worker: Worker) -> None:
-        """Forget a worker that has ended, for whatever reason: what it was reading is free."""
-        with self.lock:
-            self.workers.discard(worker)
-            self._stuck.discard(worker)
-            for unit in [unit for unit, other in self.calls.items() if other is worker]:
-                del self.calls[unit]
-
     def _free(self) -> set[Worker]:
         return self.workers.difference(list(self.calls.values()))
 
-    def _may_start(self) -> bool:
-        return self.fruitless < MAX_FRUITLESS and len(self._stuck) + len(self.workers) < MAX_THREADS
-
     def _start(self) -> bool:
+        """Start another worker, as far as the limits allow. Returns whether there is one more."""
+        if self.fruitless >= MAX_FRUITLESS or len(self.stuck) + len(self.workers) >= MAX_THREADS:
+            return False
         self._started += 1
         worker = Worker(self, self._started)
         try:
@@ -264,7 +252,3 @@ class WorkerPool:
             return False
         self.workers.add(worker)
         return True
-
-
-def nothing(worker: Worker) -> None:
-    """Wake a worker, so that it sees that it may leave."""

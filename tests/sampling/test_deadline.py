@@ -12,7 +12,7 @@ import pytest
 
 from accelmetrics import Reason, Sampler, Snapshot
 from accelmetrics.backends.contract import Detection
-from accelmetrics.sampling.engine import LATER_PATIENCE
+from accelmetrics.sampling.reader import LATER_PATIENCE
 from accelmetrics.sampling.workers import CountDownLatch
 from accelmetrics.testing import FakeBackend
 from tests.sampling.conftest import workers

@@ -13,7 +13,7 @@ import pytest
 import accelmetrics
 from accelmetrics import Reason, Sampler
 from accelmetrics.sampling import sampler as sampler_module
-from accelmetrics.sampling.engine import LATER_PATIENCE
+from accelmetrics.sampling.reader import LATER_PATIENCE
 from accelmetrics.sampling.sampler import MOST_SHARED
 from accelmetrics.sampling.sources import SHARED
 from accelmetrics.testing import FakeBackend
