@@ -17,7 +17,7 @@ LARGEST = 1.7e308
 """What still fits a double: JSON's readers have nothing larger."""
 NUMBERS = frozenset({int, float})
 """Exactly these: a bool, a Decimal or a number of NumPy's is written and compared in ways of its own."""
-SILENT = Unavailable(Reason.NOT_SUPPORTED, "the backend gave neither a value nor a reason")
+SILENT = Unavailable(Reason.NOT_SUPPORTED, "its source does not give it")
 
 
 class _Slot:

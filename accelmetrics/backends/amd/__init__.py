@@ -50,15 +50,15 @@ def _amdsmi(clock: Clock) -> Driver:
 
 
 def _amd_smi(clock: Clock) -> Driver:
-    from accelmetrics.backends.amd.amd_smi import AmdSmiDriver
+    from accelmetrics.backends.amd import amd_smi
 
-    return AmdSmiDriver(clock)
+    return amd_smi.backend(clock).open()
 
 
 def _rocm_smi(clock: Clock) -> Driver:
-    from accelmetrics.backends.amd.rocm_smi import RocmSmiDriver
+    from accelmetrics.backends.amd import rocm_smi
 
-    return RocmSmiDriver(clock)
+    return rocm_smi.backend(clock).open()
 
 
 SOURCES: Mapping[str, Opener] = {"sysfs": _sysfs, "amdsmi": _amdsmi, "amd-smi": _amd_smi, "rocm-smi": _rocm_smi}

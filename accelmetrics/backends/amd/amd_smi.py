@@ -1,113 +1,187 @@
-"""The source ``amd-smi``: see :mod:`~accelmetrics.backends.amd.rounds` for when the command is run.
+"""The command ``amd-smi``: ``metric`` at each poll, and once a minute ``static``, which tells of the cards and their limits.
 
-``amd-smi static`` is run once, for who the cards are and their limits; ``amd-smi metric`` for every round.
+Up to ROCm 6.4 the output is a list, ``[{"gpu": 0, "usage": {…}}, …]``; since 7.0 the list stands in ``{"gpu_data": […]}``. Around it
+stand warnings and headings, several documents may follow one another, and the last may be cut. What all have in common is an
+object that begins with the card's number, so those are picked out, wherever they stand; one that is not complete is not there.
+
+Units as printed; "MB" is 1,048,576 bytes. An energy of 0 is how the tool prints that there is no counter.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
-from accelmetrics.backends.amd.amd_smi_fields import identify, read_card
-from accelmetrics.backends.amd.amd_smi_json import Output, parse
-from accelmetrics.backends.amd.rounds import INTERVAL, CommandDriver
-from accelmetrics.backends.amd.table import Record, Values
-from accelmetrics.backends.amd.values import quoted
+from accelmetrics.backends.amd import sysfs
+from accelmetrics.backends.amd.rules import device_memory, let_sleep, memory_rows, pcie_generation
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.kit import commands
+from accelmetrics.backends.kit.commands import Command
+from accelmetrics.backends.kit.fields import Field, flat, text
+from accelmetrics.backends.kit.polled import DeviceSample, PolledBackend
 from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.reasons import Reason, Unavailable
 
-NAME = "amd-smi"
-DIRECTORIES = ("/opt/rocm/bin",)
-STATIC, METRIC = ("static", "--json"), ("metric", "--json")
+INTERVAL = 2.0
+"""Seconds between two runs."""
+STATIC_PACE = 60.0
+"""Seconds between two runs of ``static``."""
 TIMEOUT = 10.0
 """Seconds: it takes one to two on a loaded machine with eight cards."""
-INSTALL = "install ROCm's amd-smi-lib"
+DIRECTORIES = ("/opt/rocm/bin",)
+MAX_CARDS = 256
+
+STATIC_FIELDS = (
+    Field("enforcedPowerLimitWatts", ("limit.ppt0.socket_power_limit", "limit.socket_power", "limit.max_power"), "W"),
+    Field("maxPcieLinkWidth", "bus.max_pcie_width"),
+    Field("maxPcieLinkGen", "bus.max_pcie_speed", convert=pcie_generation),
+)
+STATIC_PLACES = [place for row in STATIC_FIELDS for place in ((row.where,) if isinstance(row.where, str) else row.where)]
+FIELDS = (
+    Field("gpu", "usage.gfx_activity", "%"),
+    Field("memory", "usage.umc_activity", "%"),
+    Field("memoryReadWriteActivity", "usage.umc_activity", "%"),
+    Field("temp", ("temperature.edge", "temperature.hotspot"), "C"),
+    Field("hotspotTemp", "temperature.hotspot", "C"),
+    Field("memoryTemp", "temperature.mem", "C"),
+    Field("powerWatts", ("power.socket_power", "power.current_power"), "W", zero_is_missing=True),
+    Field("energyJoules", "energy.total_energy_consumption", "J"),
+    Field("fanSpeed", "fan.usage", "%", high=200),
+    Field("smClock", ("clock.gfx_0.clk", "clock.gfx.clk", "clock.sys.clk"), "MHz"),
+    Field("maxSmClock", ("clock.gfx_0.max_clk", "clock.gfx.max_clk", "clock.sys.max_clk"), "MHz"),
+    Field("memoryClock", ("clock.mem_0.clk", "clock.mem.clk"), "MHz"),
+    Field("maxMemoryClock", ("clock.mem_0.max_clk", "clock.mem.max_clk"), "MHz"),
+    Field("correctedMemoryErrors", "ecc.total_correctable_count"),
+    Field("uncorrectedMemoryErrors", "ecc.total_uncorrectable_count"),
+    Field("pcieReplays", "pcie.replay_count"),
+    Field("pcieLinkWidth", "pcie.width"),
+    Field("pcieLinkGen", "pcie.speed", convert=pcie_generation),
+    Field("memoryOverDrive", ("overdrive.mem_overdrive", "mem_overdrive"), "%"),
+    *STATIC_FIELDS,
+    *memory_rows('amd-smi "mem_usage.used_vram"; an APU: with "used_gtt"', 'amd-smi "mem_usage.total_vram"; an APU: with "total_gtt"'),
+)
+IDENTITY = {
+    "vendor_index": "gpu",
+    "name": ("asic.market_name", "board.product_name"),
+    "uuid": "uuid",
+    "pci_bus_id": "address",
+    "serial": "board.product_serial",
+    "architecture": "asic.target_graphics_version",
+    "driver_version": "driver.version",
+    "firmware": ("ifwi.version", "vbios.version"),
+    "numa_node": "numa_node",
+    "unified": "unified",
+}
+
+_START = re.compile(r'\{\s*"gpu"\s*:\s*(\d{1,4})\s*(?=[,}])', re.ASCII)
+_DECODER = json.JSONDecoder()
+
+
+class Output(NamedTuple):
+    """What one run printed.
+
+    Attributes:
+        cards: By the tool's number.
+        complete: Whether none was cut.
+    """
+
+    cards: dict[int, dict[str, Any]]
+    complete: bool
+
+
+def parse(printed: str) -> Output:
+    """Read what the tool printed. Any text is fine; what is not understood gives no cards."""
+    cards: dict[int, dict[str, Any]] = {}
+    complete, end = True, 0
+    for start in _START.finditer(printed):
+        if start.start() < end:
+            continue
+        if len(cards) == MAX_CARDS:
+            break
+        try:
+            cards[int(start[1])], end = _DECODER.raw_decode(printed, start.start())
+        except (ValueError, RecursionError):  # malformed or cut; a number too long for int(); nested beyond reason
+            complete = False
+    return Output(cards, complete)
+
+
+def sample(card: Mapping[str, Any]) -> DeviceSample:
+    """One card, from all that was printed of it."""
+    printed = flat(card).get
+    address, serial = text(printed("bus.bdf")).lower(), text(printed("asic.asic_serial")).lower().removeprefix("0x")
+    unified = bool(sysfs.is_integrated(address))
+    told = {
+        # The chip's serial number is what the kernel and rocm-smi call its unique id, in capitals.
+        "uuid": f"0x{serial}" if serial.strip("0") else "",
+        "address": address,
+        "numa_node": sysfs.numa_node(address),
+        "unified": unified,
+        **device_memory(printed, unified, "mem_usage.used_{}", "mem_usage.total_{}", unit="MiB"),
+    }
+    return DeviceSample({**card, **told})
 
 
 class AmdSmi:
-    """The command as a source.
+    """The open command: asks it once.
 
     Args:
+        command: The command.
+        clock: Where the age of what ``static`` printed is taken from.
+    """
+
+    def __init__(self, command: Command, clock: Clock) -> None:
+        self._command = command
+        self._clock = clock
+        self._static: dict[int, dict[str, Any]] = {}
+        self._missing: dict[str, Unavailable] = {}
+        self._due = -math.inf
+        command.find()
+
+    def __call__(self) -> Iterable[DeviceSample]:
+        let_sleep("amd-smi")
+        output = self._run("metric")
+        if self._clock.monotonic() >= self._due:
+            try:
+                self._static = self._run("static").cards
+            except SourceError as error:
+                self._missing = {place: Unavailable(error.reason, f"amd-smi static: {error.message}") for place in STATIC_PLACES}
+            self._due = self._clock.monotonic() + STATIC_PACE
+        for number, card in sorted(output.cards.items()):
+            yield sample({**(self._static.get(number) or self._missing), **card})
+        if not output.complete:
+            raise SourceError(Reason.PARSE_ERROR, "amd-smi's output was cut")
+
+    def _run(self, what: str) -> Output:
+        completed = self._command.run(what, "--json")
+        output = parse(completed.stdout)
+        if output.cards:
+            return output
+        if '"gpu"' in completed.stdout and not completed.truncated:
+            raise SourceError(Reason.PARSE_ERROR, f"amd-smi's output was cut or holds no card (exit status {completed.returncode})")
+        raise self._command.failure(completed)
+
+
+def backend(clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, timeout: float = TIMEOUT) -> PolledBackend:
+    """The backend of this source.
+
+    Args:
+        clock: Where ages are taken from.
+        interval: Seconds between two runs.
         timeout: Seconds after which a run is killed.
     """
-
-    name = NAME
-
-    def __init__(self, timeout: float = TIMEOUT) -> None:
-        self._timeout = timeout
-        self._static: dict[int, Record] = {}
-        self._first: Output | None = None
-
-    def identify(self) -> Sequence[DeviceIdentity]:
-        self._first = self._run(METRIC)
-        if not self._first.complete:
-            raise SourceError(Reason.PARSE_ERROR, "amd-smi's output was cut: how many cards there are is unknown")
-        self._static = self._run(STATIC).cards
-        return [identify(number, self._whole(number, card)) for number, card in sorted(self._first.cards.items())]
-
-    def read(self) -> Output:
-        first, self._first = self._first, None
-        output = first or self._run(METRIC)
-        return Output({number: self._whole(number, card) for number, card in output.cards.items()}, output.complete)
-
-    def values(self, card: Record, device: DeviceIdentity) -> Values:
-        return read_card(card, device.unified)
-
-    def moved(self, card: Record, device: DeviceIdentity) -> bool:
-        """Never known: ``metric`` prints numbers alone."""
-        del card, device
-        return False
-
-    def _whole(self, number: int, card: Record) -> Record:
-        return {**self._static.get(number, {}), **card}
-
-    def _run(self, arguments: Sequence[str]) -> Output:
-        completed = commands.run([find(), *arguments], timeout=self._timeout)
-        output = parse(completed.stdout)
-        if not output.cards:
-            raise _failure(completed)
-        return output
-
-
-class AmdSmiDriver(CommandDriver):
-    """The open source.
-
-    Args:
-        clock: Where the age of a round is taken from.
-        interval: Seconds between two runs.
-        tool: The command.
-
-    Raises:
-        SourceError: The command is missing, fails, hangs, or lists no cards.
-    """
-
-    def __init__(self, clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, tool: AmdSmi | None = None) -> None:
-        super().__init__(tool or AmdSmi(), clock, interval)
-
-
-def find() -> str:
-    """The absolute path of the tool.
-
-    Raises:
-        SourceError: It is not installed.
-    """
-    path = commands.find(NAME, (f"{os.environ.get('ROCM_PATH', '')}/bin", *DIRECTORIES))
-    if path is None:
-        raise SourceError(Reason.DRIVER_UNAVAILABLE, "amd-smi was found neither on PATH nor in /opt/rocm/bin", advice=INSTALL)
-    return path
-
-
-def _failure(completed: commands.Completed) -> SourceError:
-    status = f"exit status {completed.returncode}"
-    lines = [line.strip() for line in (completed.stderr or completed.stdout).splitlines() if line.strip()]
-    if completed.truncated:
-        return SourceError(Reason.PARSE_ERROR, f"amd-smi printed more than {commands.MAX_OUTPUT} bytes and was killed")
-    if '"gpu"' in completed.stdout:
-        return SourceError(Reason.PARSE_ERROR, f"amd-smi's output was cut or holds no card ({status})")
-    if not lines:
-        return SourceError(Reason.PARSE_ERROR, f"amd-smi printed nothing ({status})")
-    reason = Reason.NO_PERMISSION if "permission" in lines[-1].lower() else Reason.DRIVER_ERROR
-    return SourceError(reason, f"amd-smi printed no card ({status}): {quoted(lines[-1])}")
+    directories = (f"{os.environ.get('ROCM_PATH', '/opt/rocm')}/bin", *DIRECTORIES)
+    command = Command("amd-smi", directories=tuple(dict.fromkeys(directories)), install="install ROCm's amd-smi-lib", timeout=timeout)
+    return PolledBackend(
+        "amd",
+        kind="gpu",
+        source="amd-smi",
+        connect=partial(AmdSmi, command, clock),
+        fields=FIELDS,
+        identity=IDENTITY,
+        interval=interval,
+        clock=clock,
+    )

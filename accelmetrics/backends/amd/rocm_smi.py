@@ -1,65 +1,329 @@
-"""The source ``rocm-smi``: see :mod:`~accelmetrics.backends.amd.rounds` for when the command is run.
+"""The command ``rocm-smi``, whatever its release.
 
-Cards are matched by their numbers. When a number turns out to be another card, or a new one is there, the driver is to be
-opened again: devices keep their keys by identity, not by place.
+What it prints, from 2.x on, is one object: ``{"card0": {"GPU use (%)": "7", …}, "card1": {…}, "system": {…}}``, all values strings.
+Around it stand warnings, exceptions of libraries and progress of other tools; the object may be cut. So every object in the text is
+tried, those that hold cards are taken together, and when there is none the complete cards of a cut one are picked out by their numbers:
+a card that is not complete is not there.
+
+Its exit status says little: 0 when the driver is missing and when nothing was printed, other than 0 with a good payload. So the cards
+decide, and where there are none its words do.
+
+The keys are spelled as the newest release does; case makes no difference. Known traps, each with a row or a line below:
+
+- "GPU memory use (%)" (up to 6.1.1) is how busy the memory controller is, like "GPU Memory Read/Write Activity (%)"
+  after it. It is never how much memory is allocated.
+- "GFX Activity" and "Memory Activity" are raw accumulators and no percentages.
+- The second die of an MI250 has no power of its own, an energy counter that stays at 0 and, in some releases, a cap of 0 W.
+- An APU's VRAM is a carve-out of the host's memory; what it uses is that and the GTT.
+- Up to 4.x a card without a fan has a fan speed of 0 % but no "Fan RPM"; later a fan that stands still is not printed.
+- RAS error counts are printed as tables only, which the tool leaves out of its JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
-from accelmetrics.backends.amd.fields import read_card
-from accelmetrics.backends.amd.identity import identify, pci_bus_id, unique_id
-from accelmetrics.backends.amd.rocm_smi_command import Tool
-from accelmetrics.backends.amd.rocm_smi_json import Output
-from accelmetrics.backends.amd.rounds import INTERVAL, CommandDriver, CommandReader, differs
-from accelmetrics.backends.amd.table import Record, Values
+from accelmetrics.backends.amd import sysfs
+from accelmetrics.backends.amd.detection import LOAD_DRIVER, PASS_DEVICES
+from accelmetrics.backends.amd.rules import TOTAL, USED, device_memory, let_sleep, memory_rows
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.backends.kit.commands import Command, Completed
+from accelmetrics.backends.kit.fields import PRINTED, Field, is_absent, number, quoted, text
+from accelmetrics.backends.kit.polled import DeviceSample, PolledBackend, PollOnce
+from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.reasons import Reason, Unavailable
 
-RocmSmiReader = CommandReader
+INTERVAL = 2.0
+"""Seconds between two runs."""
+TIMEOUT = 8.0
+"""Seconds. The tool takes 1 to 3; opening a source is allowed 10."""
+DIRECTORIES = ("/opt/rocm/bin", "/usr/bin", "/usr/local/bin")
+FULL = (
+    *("--showid", "--showuniqueid", "--showserial", "--showvbios", "--showbus", "--showproductname", "--showdriverversion"),
+    *("--showuse", "--showmemuse", "--showmeminfo", "vram", "gtt", "--showmemoverdrive"),
+    *("--showtemp", "--showpower", "--showmaxpower", "--showclocks", "--showfan", "--showenergycounter", "--showreplaycount"),
+    "--json",
+)
+"""All that is read, and nothing that is slow: the processes are left out."""
+ALL = ("-a", "--json")
+"""For releases that do not know some of those flags; without the bytes of memory."""
+
+# What is printed
+EDGE = ("Temperature (Sensor edge) (C)", "Temperature (Sensor #1) (C)")
+JUNCTION = ("Temperature (Sensor junction) (C)", "Temperature (Sensor #2) (C)")
+MEMORY = ("Temperature (Sensor memory) (C)", "Temperature (Sensor mem) (C)", "Temperature (Sensor #3) (C)")
+ACTIVITY = ("GPU Memory Read/Write Activity (%)", "GPU memory use (%)")
+AVERAGE, SOCKET = "Average Graphics Package Power (W)", "Current Socket Graphics Package Power (W)"
+FAN, ALLOCATED = "fan speed (%)", "gpu memory allocated (vram%)"
+
+_CLOCK_LEVEL = re.compile(r"\w+\s*(\(.*mhz\s*\))", re.IGNORECASE | re.ASCII)
+_DECIMAL_GFX = re.compile(r"gfx(9|1\d)(\d)(\d\d)", re.ASCII)
+_GFX = re.compile(r"gfx[0-9a-f]{3,5}", re.ASCII)
 
 
-class RocmSmi:
-    """The command as a source. What it printed for the list of cards is the first round: it is not run twice for that."""
-
-    name = "rocm-smi"
-
-    def __init__(self, tool: Tool) -> None:
-        self._tool = tool
-        self._first: Output | None = None
-
-    def identify(self) -> Sequence[DeviceIdentity]:
-        output = self._tool.read()
-        if not output.complete:
-            raise SourceError(Reason.PARSE_ERROR, "rocm-smi's output was cut: how many cards there are is unknown")
-        self._first = output
-        return identify(dict(output.cards), output.system)
-
-    def read(self) -> Output:
-        first, self._first = self._first, None
-        return first or self._tool.read()
-
-    def values(self, card: Record, device: DeviceIdentity) -> Values:
-        return read_card(card, device.unified)
-
-    def moved(self, card: Record, device: DeviceIdentity) -> bool:
-        return differs(device.uuid, unique_id(card)) or differs(device.pci_bus_id, pci_bus_id(card))
+def _clock(said: object) -> object:
+    """A clock may be printed behind the number of its level: ``1 (800Mhz)``."""
+    level = _CLOCK_LEVEL.fullmatch(said) if isinstance(said, str) else None
+    return level[1] if level else said
 
 
-class RocmSmiDriver(CommandDriver):
-    """The open source.
+FIELDS = (
+    Field("gpu", "GPU use (%)", "%"),
+    Field("memory", ACTIVITY, "%"),
+    Field("memoryReadWriteActivity", ACTIVITY, "%"),
+    Field("memoryOverDrive", "GPU Memory OverDrive value (%)", "%", high=100),
+    Field("temp", (*EDGE, *JUNCTION), "C"),
+    Field("memoryTemp", MEMORY, "C"),
+    Field("hotspotTemp", JUNCTION, "C"),
+    Field("powerWatts", (AVERAGE, SOCKET), "W", zero_is_missing=True),
+    Field("enforcedPowerLimitWatts", "Max Graphics Package Power (W)", "W"),
+    Field("smClock", ("sclk clock speed:", "sclk clock speed", "sclk clock level"), PRINTED, _clock),
+    Field("memoryClock", ("mclk clock speed:", "mclk clock speed", "mclk clock level"), PRINTED, _clock),
+    Field("energyJoules", "Accumulated Energy (uJ)", "uJ"),
+    Field("fanSpeed", FAN, "%", high=200),
+    Field("pcieReplays", "PCIe Replay Count"),
+    Field("memoryAllocated", ALLOCATED, "%", words=f'where no bytes are printed, "{ALLOCATED}"'),
+    *memory_rows(
+        'rocm-smi "VRAM Total Used Memory (B)"; an APU: with "GTT Total Used Memory (B)"',
+        'rocm-smi "VRAM Total Memory (B)"; an APU: with "GTT Total Memory (B)"',
+    ),
+)
+IDENTITY = {
+    "vendor_index": "number",
+    "name": ("Card Series", "Device Name", "Card Model", "Device ID", "GPU ID"),
+    "uuid": "uuid",
+    "pci_bus_id": "address",
+    "serial": "Serial Number",
+    "architecture": "architecture",
+    "driver_version": "driver",
+    "firmware": "VBIOS version",
+    "numa_node": "numa_node",
+    "unified": "unified",
+}
+Card = Mapping[str, object]
+"""One card: keys in lower case without white space around them, since releases differ in nothing else. Values as printed."""
 
-    Args:
-        clock: Where the age of a round is taken from.
-        interval: Seconds between two runs.
-        tool: The command.
+MAX_ATTEMPTS = 64
+"""Objects that are tried before the text counts as noise."""
+_OBJECT = re.compile(r'(?=\{\s*")')
+_CARD = re.compile(r"card(\d{1,4})", re.IGNORECASE | re.ASCII)
+_CARD_START = re.compile(r'"card(\d{1,4})"\s*:\s*(?=\{)', re.IGNORECASE | re.ASCII)
+_DECODER = json.JSONDecoder()
 
-    Raises:
-        SourceError: The command is missing, fails, hangs, or lists no cards.
+
+class Output(NamedTuple):
+    """What one run printed.
+
+    Attributes:
+        cards: By card number, which is the tool's own and not a position.
+        system: What concerns no single card; empty where the tool did not print it.
+        complete: Whether the cards stood in an object that was printed to its end.
     """
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, tool: Tool | None = None) -> None:
-        super().__init__(RocmSmi(tool or Tool()), clock, interval)
+    cards: dict[int, Card]
+    system: Card
+    complete: bool
+
+
+def parse(printed: str) -> Output:
+    """Read what the tool printed. Any text is fine; what is not understood gives no cards."""
+    cards: dict[int, Card] = {}
+    system: Card = {}
+    for _, document in _objects(printed, _OBJECT):
+        for key, value in document.items():
+            card = _CARD.fullmatch(key.strip())
+            if card and isinstance(value, dict):
+                cards[int(card[1])] = _lowered(value)
+        system = _lowered(document.get("system")) or system
+    if cards:
+        return Output(cards, system, True)
+    return Output({int(start[1]): _lowered(card) for start, card in _objects(printed, _CARD_START)}, {}, False)
+
+
+def _objects(printed: str, beginning: re.Pattern[str]) -> Iterator[tuple[re.Match[str], dict[str, object]]]:
+    """Every complete object that stands where something ends, outermost ones only."""
+    position = 0
+    for _ in range(MAX_ATTEMPTS):
+        start = beginning.search(printed, position)
+        if start is None:
+            return
+        try:
+            value, position = _DECODER.raw_decode(printed, start.end())
+        except (ValueError, RecursionError):  # malformed or cut; a number too long for int(); nested beyond reason
+            position = start.end() + 1
+        else:
+            yield start, value
+
+
+def _lowered(value: object) -> Card:
+    if not isinstance(value, dict):
+        return {}
+    return {key.strip().lower(): item.strip() if isinstance(item, str) else item for key, item in value.items()}
+
+
+# Whose it is
+
+
+def samples(output: Output) -> Iterator[DeviceSample]:
+    """The cards in the order of their numbers."""
+    cards, driver = output.cards, output.system.get("driver version")
+    # The partitions of one card print one id, and in some releases one address: it names none of them.
+    ids = Counter(name for card in cards.values() for name in (unique_id(card), text(card.get("pci bus"))))
+    for number_, card in sorted(cards.items()):
+        uuid, address, unified = unique_id(card), text(card.get("pci bus")), is_unified(card)
+        memory = device_memory(card.get, unified, "{} total used memory (b)", "{} total memory (b)")
+        told: dict[str, object] = {
+            "number": number_,
+            "uuid": uuid if ids[uuid] == 1 else "",
+            "address": address if ids[address] == 1 else "",
+            "architecture": architecture(text(card.get("gfx version"))),
+            "driver": driver,
+            "numa_node": sysfs.numa_node(address),
+            "unified": unified,
+            **memory,
+        }
+        missing = [value for value in (memory[USED], memory[TOTAL]) if isinstance(value, Unavailable)]
+        if not missing or unified or any(value.reason != Reason.NOT_SUPPORTED for value in missing):
+            # The printed percentage is of the VRAM: of an APU's carve-out it says nothing; and it does not outvote impossible bytes.
+            told[ALLOCATED] = None
+        if number(card.get(FAN)) == 0 and "fan rpm" not in card:
+            why = "0 % without a number of revolutions: this release prints that for a card without a fan"
+            told[FAN] = Unavailable(Reason.NOT_SUPPORTED, why)
+        yield DeviceSample({**card, **told})
+
+
+def unique_id(card: Card) -> str:
+    """The card's unique id as printed (``0x5c…``); empty where it has none, which some print as zero."""
+    printed = text(card.get("unique id"))
+    return "" if printed.removeprefix("0x").strip("0") == "" else printed
+
+
+def is_unified(card: Card) -> bool:
+    """Whether the card is part of a processor and shares its memory.
+
+    The kernel says so where it knows the card's address. Otherwise it is told by what such a GPU has and a card has not:
+    a socket's power, and an edge sensor alone.
+    """
+    known = sysfs.is_integrated(text(card.get("pci bus")))
+    if known is not None:
+        return known
+    edge, other, socket = (any(not is_absent(card.get(key.lower())) for key in keys) for keys in (EDGE, (*JUNCTION, *MEMORY), (SOCKET,)))
+    return edge and not other and socket
+
+
+def architecture(printed: str) -> str:
+    """``gfx90a``, from that or from ``gfx9010``: releases since 6.1 print the stepping with two decimal digits."""
+    match = _DECIMAL_GFX.fullmatch(printed)
+    if match:
+        return f"gfx{match[1]}{match[2]}{int(match[3]):x}"
+    return printed if _GFX.fullmatch(printed) else ""
+
+
+# How it is run
+
+INSTALL = "install ROCm's package rocm-smi-lib (Debian and Ubuntu also have it as rocm-smi), or put rocm-smi on PATH"
+JOIN_GROUPS = "add the user to the video and render groups: sudo usermod -aG video,render $USER, then log in again"
+ADVICE: Mapping[str, str] = {
+    Reason.TIMED_OUT: "run rocm-smi by hand and look at dmesg: a GPU or its driver may hang",
+    Reason.NO_PERMISSION: "let this user execute it",
+}
+FOREIGN_KEYS = ("hcu ", "dcu ")
+"""How Hygon's tool, which has the same name, begins what AMD's begins with "GPU "."""
+FINDINGS: tuple[tuple[str, bool, Reason, str, str], ...] = (
+    (
+        *("permission denied|not permitted|insufficient permission|RSMI_STATUS_PERMISSION|returned 4 ", False),
+        *(Reason.NO_PERMISSION, "rocm-smi may not read the devices", JOIN_GROUPS),
+    ),
+    (
+        *("driver not initialized|amdgpu not found", True),
+        *(Reason.DRIVER_UNAVAILABLE, "the kernel driver amdgpu is not loaded", LOAD_DRIVER),
+    ),
+    ("no amd gpus|no drm devices|returned 8 ", True, Reason.DRIVER_UNAVAILABLE, "rocm-smi sees no AMD GPU", PASS_DEVICES),
+    (
+        *("rsmibindings|librocm_smi64|cannot open shared object", False),
+        *(Reason.DRIVER_UNAVAILABLE, "rocm-smi cannot load its library", f"reinstall ROCm's package: {INSTALL}"),
+    ),
+    ("no json data to report", True, Reason.DRIVER_UNAVAILABLE, "rocm-smi has nothing to report about any card", PASS_DEVICES),
+)
+"""Words in what it printed; whether the driver must be opened again once this is over; reason, message and advice."""
+_REFUSED = re.compile(r"^usage:|unrecognized arguments|invalid choice|expected (one|at least one) argument", re.IGNORECASE | re.MULTILINE)
+_REFUSED_STATUS = 2
+
+
+def _connect(command: Command) -> PollOnce:
+    command.find()
+    flags = [FULL, ALL]
+
+    def poll() -> Iterable[DeviceSample]:
+        let_sleep("rocm-smi")
+        completed, output = _run(command, flags[0])
+        if not output.cards and _refused(completed) and len(flags) > 1:
+            del flags[0]
+            completed, output = _run(command, flags[0])
+        if not output.cards:
+            raise failure(command, completed)
+        if any(key.startswith(FOREIGN_KEYS) for card in output.cards.values() for key in card):
+            words = f"{command.find()} is another vendor's tool of the same name (Hygon's)"
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, words, advice=INSTALL)
+        yield from samples(output)
+        if not output.complete:
+            raise SourceError(Reason.PARSE_ERROR, "rocm-smi's output was cut")
+
+    return poll
+
+
+def _run(command: Command, flags: tuple[str, ...]) -> tuple[Completed, Output]:
+    try:
+        completed = command.run(*flags)
+    except SourceError as error:
+        error.advice = error.advice or ADVICE.get(error.reason, "")
+        raise
+    return completed, parse(completed.stdout)
+
+
+def _refused(completed: Completed) -> bool:
+    """Whether the tool does not know one of the flags."""
+    return completed.returncode == _REFUSED_STATUS or _REFUSED.search(completed.stderr) is not None
+
+
+def failure(command: Command, completed: Completed) -> SourceError:
+    """What a run without cards means."""
+    lines = f"{completed.stderr}\n{completed.stdout}".splitlines()
+    for words, gone, reason, message, advice in FINDINGS:
+        line = next((line for line in lines if re.search(words, line, re.IGNORECASE)), None)
+        if line is not None:
+            kind: Callable[..., SourceError] = DriverGoneError if gone else SourceError
+            return kind(reason, f"{message}: {quoted(line)}", advice=advice)
+    if _refused(completed):
+        words = f"this rocm-smi knows neither the flags nor -a --json: {completed.words}"
+        return SourceError(Reason.NOT_SUPPORTED, words, advice="update ROCm")
+    if "{" in completed.stdout and not completed.truncated:
+        return SourceError(Reason.PARSE_ERROR, f"rocm-smi's output was cut or holds no card (exit status {completed.returncode})")
+    return command.failure(completed)
+
+
+def backend(clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, timeout: float = TIMEOUT) -> PolledBackend:
+    """The backend of this source.
+
+    Args:
+        clock: Where ages are taken from.
+        interval: Seconds between two runs.
+        timeout: Seconds after which a run is killed.
+    """
+    directories = dict.fromkeys((f"{os.environ.get('ROCM_PATH', '/opt/rocm')}/bin", *DIRECTORIES))
+    command = Command("rocm-smi", directories=tuple(directories), install=INSTALL, timeout=timeout)
+    return PolledBackend(
+        "amd",
+        kind="gpu",
+        source="rocm-smi",
+        connect=lambda: _connect(command),
+        fields=FIELDS,
+        identity=IDENTITY,
+        interval=interval,
+        clock=clock,
+    )

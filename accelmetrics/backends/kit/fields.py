@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Number
@@ -76,7 +77,8 @@ _NEVER_ZERO = frozenset(
 
 _NUMBER = re.compile(r"([+-]?\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*([^\d\s].*)?", re.IGNORECASE | re.ASCII)
 _ABSENT = re.compile(
-    r"[\s\[\]()*-]*(n/?a\b.*|none|nan\b.*|unknown|unsupported|not (support|available)\w*\b.*)?[\s\[\]()*-]*", re.IGNORECASE | re.ASCII
+    r"[\s\[\]()*-]*(n/?a\b.*|none|nan\b.*|unknown|unsupported|secondary die|not (support|available)\w*\b.*)?[\s\[\]()*-]*",
+    re.IGNORECASE | re.ASCII,
 )
 _NOT_FINITE = re.compile(r"[+-]?inf(inity)?\b.*", re.IGNORECASE | re.ASCII)
 _PLACEHOLDER = re.compile(r"\{\w*\}")
@@ -151,6 +153,7 @@ def _convert(value: Number, unit: str, target: str) -> Number | None:
     return value * _exact(up) if up > 1 else value / _exact(down)
 
 
+@lru_cache(maxsize=256)
 def _scale(unit: str) -> tuple[str, float] | None:
     """What a unit measures, and how many of the first unit of its kind it is; ``0.01 C`` is a hundredth of a degree."""
     plain = unit.translate(_SPELLINGS).strip().lower()
@@ -202,6 +205,7 @@ class Rate(NamedTuple):
         idle: Whether it counts what is left of the time: the rest is given.
         bits: After how many bits it wraps; 0 for one that starts anew when it falls.
         pace: Seconds between two differences at least; meanwhile the last one stands.
+        rose: Whether only that it rose is told: 1 or 0.
         words: As in :class:`Field`.
     """
 
@@ -212,6 +216,7 @@ class Rate(NamedTuple):
     idle: bool = False
     bits: int = 0
     pace: float = 0.0
+    rose: bool = False
     words: str = ""
 
 
@@ -305,12 +310,13 @@ def flat(document: object) -> Record:
     return Record(found)
 
 
+NOT_READ = Unavailable(Reason.NOT_SUPPORTED, "it is not read")
 Counters = dict[str, tuple[float, Number, Value]]
 """By metric, what one consumer's rate is taken from: when the counter was read, what it said, and the rate then."""
 
 
 class Table:
-    """A vendor's rows, bound to the catalogue.
+    """A vendor's rows, bound to the catalogue. A metric may have several: it is the value of the first that has one.
 
     Args:
         source: What the record is from, in one word.
@@ -331,7 +337,7 @@ class Table:
         self._metrics = {row.metric: _metric(row.metric, kind, own) for row in self._rows if not row.metric.startswith("_")}
         self._names = {name: metric.names for name, metric in self._metrics.items()}
         self._instances: dict[tuple[str, str], Field | Rate] = {}
-        self.words = {name: self._words(row) for row in self._rows for name in self.names(row.metric)}
+        self.words = joined_words((name, self._words(row)) for row in self._rows for name in self.names(row.metric))
 
     def _words(self, row: Row) -> str:
         if row.words or isinstance(row, Derived):
@@ -339,7 +345,7 @@ class Table:
         place = f'{self._source} "{_places(row)[0]}"'
         return f"{place}, rise per second" if isinstance(row, Rate) else place
 
-    def read(self, record: Record, counters: Counters, at: float, idle: bool = False) -> dict[str, Value]:
+    def read(self, record: Record, counters: Counters, at: float, idle: bool = False, given: Container[str] = ()) -> dict[str, Value]:
         """What stands in a record, by metric; derived rows are left to :meth:`derive`.
 
         Args:
@@ -347,16 +353,20 @@ class Table:
             counters: What this consumer's rates are taken from.
             at: When the record was read, on the monotonic clock.
             idle: Whether it is known that no program uses the device.
+            given: Metrics that a better source has given: they are not read.
         """
         found: dict[str, Value] = {}
         for row in self._each(record):
+            known = found.get(row.metric)
+            if row.metric in given or not (known is None or isinstance(known, Unavailable)):
+                continue
             if isinstance(row, Field):
                 value = self._field(row, record)
                 if idle and row.in_use and isinstance(value, Unavailable) and value.reason == Reason.NOT_SUPPORTED:
                     value = Unavailable(Reason.NOT_IN_USE, f"no program uses this device, and {value.detail}")
-                found[row.metric] = self._possible(row, value)
             else:
-                found[row.metric] = self._possible(row, self._rate(row, record, counters, at))
+                value = self._rate(row, record, counters, at)
+            merge(found, row.metric, self._possible(row, value))
         return found
 
     def _each(self, record: Record) -> Iterator[Field | Rate]:
@@ -386,9 +396,9 @@ class Table:
         return missing if row is None or isinstance(row, Derived) else self._possible(row, self._field(row, record))
 
     def derive(self, found: dict[str, Value]) -> None:
-        """Add the derived metrics to those that were read."""
+        """Add the derived metrics that were not read as such."""
         for row in self._rows:
-            if isinstance(row, Derived):
+            if isinstance(row, Derived) and isinstance(found.get(row.metric, NOT_READ), Unavailable):
                 found[row.metric] = self._possible(row, _derive(row, found))
 
     def names(self, metric: str) -> tuple[str, ...]:
@@ -431,6 +441,8 @@ class Table:
                 risen += _convert(2**row.bits, row.unit, _first_unit(row.unit)) or 0
             if risen < 0 or seconds < 0:
                 rate = Unavailable(Reason.NEEDS_INTERVAL, "the counter has started anew")
+            elif row.rose:
+                rate = int(risen > 0)
             else:
                 rate = 1 - risen / seconds if row.idle else risen / seconds
                 rate = self._per_second(row, max(0, rate))
@@ -464,6 +476,25 @@ class Table:
         if isinstance(row, Rate) and metric.maximum is not None and metric.maximum < value <= 1.05 * metric.maximum:
             return metric.maximum  # counter and clock are not read in the same instant
         return value if low <= value <= high and value not in _ALL_ONES else Unavailable(Reason.INVALID_VALUE, f"{given} {metric.unit}")
+
+
+def merge(found: dict[str, Value], metric: str, value: Value) -> None:
+    """Note what one more row or source says of a metric: a value beats a reason, and of two values the first stands."""
+    known = found.get(metric)
+    if known is None or (isinstance(known, Unavailable) and not isinstance(value, Unavailable)):
+        found[metric] = value
+    elif isinstance(known, Unavailable) and isinstance(value, Unavailable):
+        found[metric] = weightier(known, value)
+
+
+def joined_words(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """By name, where each row or source reads it, the best first."""
+    found: dict[str, str] = {}
+    for name, words in pairs:
+        known = found.setdefault(name, words)
+        if words not in known:
+            found[name] = f"{known}; else {words}"
+    return found
 
 
 def weightier(one: Unavailable, other: Unavailable) -> Unavailable:

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelmetrics.backends.amd import DEFAULT
+from accelmetrics.backends.amd import DEFAULT, amd_smi, rocm_smi
 from accelmetrics.backends.amd import backend as amd
-from accelmetrics.backends.amd.amd_smi import AmdSmi, AmdSmiDriver
-from accelmetrics.backends.amd.amd_smi_fields import identify, read_card
-from accelmetrics.backends.amd.amd_smi_json import parse
-from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.backends.amd.amd_smi import parse, sample
 from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.kit.polled import PolledDriver
 from accelmetrics.schemas.catalogue import expected_names, find
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
+from tests.backends.amd.fake_clock import FakeClock
+from tests.backends.amd.printed import AMD_SMI, listed, read
 from tests.simulators.amd_smi import AmdSmiStandIn, Shape, document, metric, static, value
 from tests.simulators.amdgpu import Tree, machines
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
@@ -54,9 +54,9 @@ def values(reading: Reading) -> dict[str, float]:
     return {name: value for block in reading.blocks for name, value in zip(block.names, block.values, strict=True)}
 
 
-def driver(timeout: float = 10.0) -> AmdSmiDriver:
-    """A driver whose every reading is a new run."""
-    return AmdSmiDriver(SYSTEM_CLOCK, interval=0.0, tool=AmdSmi(timeout))
+def driver(timeout: float = 10.0) -> PolledDriver:
+    """A driver whose every later reading is a new run."""
+    return amd_smi.backend(interval=1e-9, timeout=timeout).open()
 
 
 @pytest.mark.parametrize("shape", ["list", "gpu_data"])
@@ -67,7 +67,7 @@ def test_both_shapes_give_every_metric(stand_in: AmdSmiStandIn, shape: Shape) ->
     for unit in range(2):
         reading = opened.reader(OPTIONS).read(unit, [])
         assert values(reading) == pytest.approx(MI210)
-        assert sorted([*values(reading), *reading.unavailable]) == sorted(expected_names("amd"))
+        assert {*values(reading), *reading.unavailable} <= set(expected_names("amd"))
         assert {why.reason for why in reading.unavailable.values()} == {Reason.NOT_SUPPORTED}
     assert stand_in.calls == ["metric --json", "static --json"]
 
@@ -123,23 +123,56 @@ def test_cut_output_costs_only_the_card_that_was_cut(stand_in: AmdSmiStandIn) ->
     with pytest.raises(SourceError) as caught:
         reader.read(1, [])
     assert caught.value.reason == Reason.PARSE_ERROR
-    assert "amd-smi's output was cut before the end of card1" in caught.value.message
+    assert "amd-smi's output was cut" in caught.value.message
 
 
 def test_cards_without_their_names_are_read_all_the_same(stand_in: AmdSmiStandIn) -> None:
     metrics, _ = good()
-    stand_in.behave(metrics, "[]")
-    with pytest.raises(SourceError):
-        backend.open()
     stand_in.behave(metrics, document([{"gpu": 0, "asic": "N/A"}], "list"))
     assert [device.anchor for device in backend.open().devices] == ["amd:gpu:0", "amd:gpu:1"]
+
+
+def test_static_that_fails_costs_only_its_fields(stand_in: AmdSmiStandIn) -> None:
+    metrics, _ = good()
+    stand_in.behave(metrics, "[]")
+    opened = driver()
+    reading = opened.reader(OPTIONS).read(0, [])
+    lacking = {"enforcedPowerLimitWatts", "powerPercent", "maxPcieLinkWidth", "maxPcieLinkGen"}
+    assert values(reading) == pytest.approx({name: number for name, number in MI210.items() if name not in lacking})
+    for name in lacking:
+        assert reading.unavailable[name].reason == Reason.DRIVER_ERROR
+        assert "amd-smi static" in reading.unavailable[name].detail
+    assert [device.uuid for device in opened.devices] == ["", ""]
+
+
+def test_static_is_run_again_once_a_minute(stand_in: AmdSmiStandIn) -> None:
+    metrics, statics = good()
+    clock = FakeClock()
+    stand_in.behave(metrics, "[]")
+    opened = amd_smi.backend(clock, interval=1e-9).open()
+    reader = opened.reader(OPTIONS)
+    stand_in.behave(metrics, statics)
+    clock.now += 59
+    assert "enforcedPowerLimitWatts" in reader.read(0, []).unavailable
+    clock.now += 2
+    assert values(reader.read(0, [])) == pytest.approx(MI210)
+    assert [device.uuid for device in opened.devices] == ["0x3b7a21c0ffee0001", "0x3b7a21c0ffee0002"]
+    assert stand_in.calls.count("static --json") == 2
+
+
+def test_a_maximum_of_0_megahertz_is_none(stand_in: AmdSmiStandIn) -> None:
+    clock = {"gfx_0": {"clk": value(90, "MHz"), "max_clk": value(0, "MHz")}}
+    stand_in.behave(*good(clock=clock))
+    reading = driver().reader(OPTIONS).read(0, [])
+    assert values(reading)["smClock"] == 90
+    assert reading.unavailable["maxSmClock"].reason == Reason.NOT_SUPPORTED
 
 
 FAILURES: dict[str, tuple[dict[str, Any], Reason, str]] = {
     "nothing": ({}, Reason.PARSE_ERROR, "printed nothing (exit status 0)"),
     "a crash": ({"errors": "Traceback\nKeyError: 'libamd_smi.so'\n", "status": 1}, Reason.DRIVER_ERROR, "KeyError: 'libamd_smi.so'"),
     "no rights": ({"errors": "Permission denied: /dev/kfd\n", "status": 1}, Reason.NO_PERMISSION, "Permission denied"),
-    "prose": ({"metrics": "no GPU here\n"}, Reason.DRIVER_ERROR, "printed no card (exit status 0): no GPU here"),
+    "prose": ({"metrics": "no GPU here\n"}, Reason.DRIVER_ERROR, "listed no device (exit status 0): no GPU here"),
     "cut": ({"metrics": '[{"gpu": 0, "usage": {"gfx'}, Reason.PARSE_ERROR, "cut or holds no card"),
 }
 
@@ -168,12 +201,14 @@ def test_a_command_that_hangs_is_killed(stand_in: AmdSmiStandIn) -> None:
     assert caught.value.reason == Reason.TIMED_OUT
 
 
-def test_a_new_card_makes_the_driver_reopen(stand_in: AmdSmiStandIn) -> None:
+def test_a_new_card_is_added(stand_in: AmdSmiStandIn) -> None:
     stand_in.behave(*good())
-    reader = driver().reader(OPTIONS)
+    opened = driver()
+    reader = opened.reader(OPTIONS)
     stand_in.behave(document([metric(0), metric(1), metric(2)], "list"))
-    with pytest.raises(DriverGoneError):
-        reader.read(0, [])
+    reader.read(0, [])
+    assert len(opened.devices) == 3
+    assert values(reader.read(2, []))["gpu"] == 62
 
 
 # Which source is used
@@ -209,7 +244,7 @@ def test_where_nothing_opens_each_source_says_why_and_the_one_that_is_there_give
     both[0].behave("", mode="hang")
     both[1].behave("")
     first, _, last = DEFAULT
-    monkeypatch.setattr("accelmetrics.backends.amd.DEFAULT", (first, lambda clock: AmdSmiDriver(clock, tool=AmdSmi(0.5)), last))
+    monkeypatch.setattr("accelmetrics.backends.amd.DEFAULT", (first, lambda clock: amd_smi.backend(clock, timeout=0.5).open(), last))
     with pytest.raises(SourceError) as caught:
         amd.open()
     assert caught.value.reason == Reason.TIMED_OUT
@@ -219,11 +254,10 @@ def test_where_nothing_opens_each_source_says_why_and_the_one_that_is_there_give
 
 def test_a_command_is_not_run_while_a_card_sleeps(both: tuple[AmdSmiStandIn, RocmSmiStandIn], system: Path) -> None:
     card = machines.rx_7900(Tree(system))
-    readers = [amd.pinned(name).open().reader(OPTIONS) for name in ("amd-smi", "rocm-smi")]
+    readers = [each.backend(interval=1e-9).open().reader(OPTIONS) for each in (amd_smi, rocm_smi)]
     calls = len(both[0].calls), len(both[1].calls)
     card.write({"power/runtime_status": "suspended"})
     for reader in readers:
-        reader._driver.interval = 0.0  # type: ignore[attr-defined]
         with pytest.raises(SourceError) as caught:
             reader.read(0, [])
         assert caught.value.reason == Reason.SUSPENDED
@@ -238,10 +272,11 @@ def test_a_command_is_not_run_while_a_card_sleeps(both: tuple[AmdSmiStandIn, Roc
 
 
 def check(text: str) -> None:
-    for number, card in parse(text).cards.items():
-        identify(number, card)
-        found = read_card(card, bool(number % 2))
-        assert sorted(found) == sorted(expected_names("amd"))
+    cards = parse(text).cards
+    assert not cards or len(listed(amd_smi.backend(), map(sample, cards.values()))) == len(cards)
+    for card in cards.values():
+        found = read(AMD_SMI, sample(card))
+        assert found.keys() <= set(expected_names("amd"))
         for name, said in found.items():
             if not isinstance(said, Unavailable):
                 row = find(f"gpu.0.{name}")

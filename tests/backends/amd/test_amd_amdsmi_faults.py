@@ -15,6 +15,7 @@ from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
+from tests.backends.amd.fake_clock import FakeClock
 from tests.sampling.conftest import until
 from tests.simulators.amdgpu import Device, Tree, machines
 
@@ -49,18 +50,6 @@ class Module:
 
     def _throw(self, *_: object) -> Any:
         raise self._error
-
-
-class FakeClock:
-    """Time that passes when a test says so."""
-
-    now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time_ns(self) -> int:
-        raise NotImplementedError
 
 
 @pytest.fixture

@@ -11,23 +11,12 @@ from accelmetrics.backends.amd.in_process import RELIST, InProcessDriver
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.reasons import Reason
+from tests.backends.amd.fake_clock import FakeClock
 from tests.sampling.conftest import until
 from tests.simulators.amdgpu import Device, Tree, machines
 from tests.simulators.amdgpu.tables import table
 
 OPTIONS = ReadOptions(pid=1)
-
-
-class FakeClock:
-    """Time that passes when a test says so."""
-
-    now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time_ns(self) -> int:
-        raise NotImplementedError
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from accelmetrics.backends.amd.rocm_smi_json import parse
+from accelmetrics.backends.amd.rocm_smi import parse
 from tests.simulators.rocm_smi import OUTPUTS, output
 
 NOISE = (

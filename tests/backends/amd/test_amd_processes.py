@@ -18,22 +18,12 @@ from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.backends.kit import holders
 from accelmetrics.backends.kit.holders import AGAIN, DESCRIPTORS, FIRST_PASS, LATER_PASS, NodeHolders
 from accelmetrics.schemas.identity import DeviceProcess
+from tests.backends.amd.fake_clock import FakeClock
 from tests.simulators.amdgpu import Tree, client, machines
 
 CARD, OTHER = "0000:03:00.0", "0000:c4:00.0"
 RENDER, NULL = "/dev/dri/renderD128", "/dev/null"
 MIB = 1024
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time_ns(self) -> int:
-        raise NotImplementedError
 
 
 class Watcher:

@@ -15,6 +15,7 @@ from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.reasons import Reason
+from tests.backends.amd.fake_clock import FakeClock
 from tests.simulators.amdgpu import Device, Tree, location, machines
 from tests.simulators.amdgpu.machines import GIB, mi300_table
 from tests.simulators.amdgpu.tables import table
@@ -348,18 +349,6 @@ def test_an_energy_counter_whose_unit_nobody_documents_is_not_read(tree: Tree) -
     assert read().unavailable["energyJoules"].reason == Reason.NOT_SUPPORTED
     card.write({"gpu_metrics": table(1, 3, energy_accumulator=65536 * 3, temperature_hbm=[40, 41, 42, 43])})
     assert values(read())["energyJoules"] == 3
-
-
-class FakeClock:
-    """Time that passes when a test says so."""
-
-    now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time_ns(self) -> int:
-        raise NotImplementedError
 
 
 def test_slow_values_are_read_every_ten_seconds_and_fast_ones_each_time(tree: Tree) -> None:
