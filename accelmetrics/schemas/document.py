@@ -7,7 +7,7 @@ it does not know are passed over, and any ``schema_version`` of the same major n
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from math import isfinite
 from typing import Annotated, Any
@@ -196,27 +196,16 @@ class Document(Part):
         )
 
 
-def parse_json(text: str | bytes) -> Snapshot:
-    """Read a document's text.
+def parse(document: str | bytes | Mapping[str, Any]) -> Snapshot:
+    """Read a document: its text, or what ``json.loads`` made of it.
 
     Raises:
         DocumentError: It is not such a document.
     """
-    return _parse(Document.model_validate_json, text)
-
-
-def parse_dict(document: Mapping[str, Any]) -> Snapshot:
-    """Read a document that was parsed already.
-
-    Raises:
-        DocumentError: It is not such a document.
-    """
-    return _parse(Document.model_validate, document)
-
-
-def _parse(validate: Callable[[Any], Document], document: Any) -> Snapshot:
     try:
-        return validate(document).snapshot()
+        if isinstance(document, (str, bytes)):
+            return Document.model_validate_json(document).snapshot()
+        return Document.model_validate(document).snapshot()
     except ValidationError as error:
         raise DocumentError(f"not an accelmetrics document: {describe(error)}") from error
 

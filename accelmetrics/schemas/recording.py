@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO, TypeGuard
+from typing import Any, TypeGuard
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -77,6 +77,7 @@ class Recording:
         self.path = Path(path)
         self.skipped = 0
         self.complaint = ""
+        self._latest: tuple[tuple[object, ...], Snapshot] | None = None
 
     def __iter__(self) -> Iterator[Record]:
         """The records.
@@ -86,16 +87,17 @@ class Recording:
             OSError: The file cannot be read.
         """
         self.skipped, self.complaint = 0, ""
-        parser, number, hopeless = _Parser(), 0, True
+        number, hopeless = 0, True
         try:
             for number, line in enumerate(_lines(self.path), 1):
                 if line.isspace():
                     continue
                 try:
-                    record = parser.record(line)
+                    record = self._record(line)
                 except DocumentError as error:
                     self._skip(f", line {number}: {error}")
-                    hopeless = hopeless and not _begun(line)
+                    # A first record may have been written in part.
+                    hopeless = hopeless and (line.endswith(b"\n") or line[: len(_BEGINNING)] != _BEGINNING[: len(line)])
                     continue
                 hopeless = False
                 yield record
@@ -108,29 +110,51 @@ class Recording:
         self.skipped += 1
         self.complaint = self.complaint or f"{self.path}{what}"
 
+    def _record(self, line: bytes) -> Record:
+        """The record of a line.
 
-def _begun(line: bytes) -> bool:
-    """Whether this is all that was written of a first record."""
-    return not line.endswith(b"\n") and line[: len(_BEGINNING)] == _BEGINNING[: len(line)]
+        Raises:
+            DocumentError: It is none.
+        """
+        try:
+            document = from_json(line, allow_inf_nan=False, cache_strings="keys")
+        except ValueError as error:
+            raise DocumentError(f"not JSON: {error}") from error
+        if not isinstance(document, dict):
+            raise DocumentError("not an accelmetrics document")
+        try:
+            return _Beside.model_validate(document).record(self._snapshot(document))
+        except ValidationError as error:
+            raise DocumentError(f"not a record: {describe(error)}") from error
+        except OverflowError as error:  # a moment outside the calendar
+            raise DocumentError(f"not a record: {error}") from error
+
+    def _snapshot(self, document: dict[str, Any]) -> Snapshot:
+        # By their bytes: 1, 1.0 and true are equal, and only one of them is a number of a device.
+        devices = marshal.dumps(document.get("devices"), 2)
+        constant = (document.get("schema_version"), document.get("hostname"), devices, document.get("unavailable"))
+        latest = self._latest
+        if latest is not None and constant == latest[0] and (alike := _like(latest[1], document)):
+            return alike
+        snapshot = Snapshot.from_dict(document)
+        self._latest = constant, snapshot
+        return snapshot
 
 
 def _lines(path: Path) -> Iterator[bytes]:
     """The lines with their ends; the last may have none."""
-    with _opened(path) as file:
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        if not packed(path).exists():  # it was compressed since it was listed
+            raise
+        file = packed(path).open("rb")
+    with file:
         beginning = file.read(len(_GZIP))
         zipped = beginning != b"" and _GZIP.startswith(beginning)
         file.seek(0)
         chunks = iter(lambda: file.read(_CHUNK), b"")
         yield from _split(_unzipped(chunks) if zipped else chunks)
-
-
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except FileNotFoundError:
-        if not packed(path).exists():  # it was compressed since it was listed
-            raise
-        return packed(path).open("rb")
 
 
 def _unzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -218,45 +242,6 @@ def _whole(key: str, value: int | float) -> int:
 
 _BACKENDS: TypeAdapter[list[BackendEntry]] = TypeAdapter(list[BackendEntry])
 _PROCESSES: TypeAdapter[dict[str, list[ProcessEntry]]] = TypeAdapter(dict[Key, list[ProcessEntry]])
-
-
-class _Parser:
-    """Reads one line after another of one file."""
-
-    def __init__(self) -> None:
-        self._last: Snapshot | None = None
-        self._constant: tuple[object, ...] = ()
-        self._reasons: object = None
-
-    def record(self, line: bytes) -> Record:
-        """The record of a line.
-
-        Raises:
-            DocumentError: It is none.
-        """
-        try:
-            document = from_json(line, allow_inf_nan=False, cache_strings="keys")
-        except ValueError as error:
-            raise DocumentError(f"not JSON: {error}") from error
-        if not isinstance(document, dict):
-            raise DocumentError("not an accelmetrics document")
-        try:
-            return _Beside.model_validate(document).record(self._snapshot(document))
-        except ValidationError as error:
-            raise DocumentError(f"not a record: {describe(error)}") from error
-        except OverflowError as error:  # a moment outside the calendar
-            raise DocumentError(f"not a record: {error}") from error
-
-    def _snapshot(self, document: dict[str, Any]) -> Snapshot:
-        # By their bytes: 1, 1.0 and true are equal, and only one of them is a number of a device.
-        constant = (document.get("schema_version"), document.get("hostname"), marshal.dumps(document.get("devices"), 2))
-        reasons = document.get("unavailable")
-        last = self._last if constant == self._constant and reasons == self._reasons else None
-        if last is not None and (alike := _like(last, document)):
-            return alike
-        snapshot = Snapshot.from_dict(document)
-        self._last, self._constant, self._reasons = snapshot, constant, reasons
-        return snapshot
 
 
 def _like(last: Snapshot, document: dict[str, Any]) -> Snapshot | None:

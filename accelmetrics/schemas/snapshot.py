@@ -176,9 +176,9 @@ class Snapshot:
         Raises:
             DocumentError: The text is not such a document; the message says where it departs.
         """
-        from accelmetrics.schemas.document import parse_json
+        from accelmetrics.schemas.document import parse
 
-        return parse_json(text)
+        return parse(text)
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> "Snapshot":
@@ -187,9 +187,9 @@ class Snapshot:
         Raises:
             DocumentError: It is not such a document; the message says where it departs.
         """
-        from accelmetrics.schemas.document import parse_dict
+        from accelmetrics.schemas.document import parse
 
-        return parse_dict(document)
+        return parse(document)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Snapshot):
@@ -324,6 +324,7 @@ class Device:
 def to_text(document: Mapping[str, Any], indent: int | None, what: str) -> str:
     """A document as JSON; see :meth:`Snapshot.to_json`."""
     import json
+    import re
 
     try:
         text = json.dumps(document, indent=indent, allow_nan=False)
@@ -331,15 +332,10 @@ def to_text(document: Mapping[str, Any], indent: int | None, what: str) -> str:
         from accelmetrics.schemas.errors import DocumentError
 
         raise DocumentError(f"the {what} cannot be written as JSON: {error}") from error
-    return _without_lone_surrogates(text) if "\\ud" in text else text
-
-
-def _without_lone_surrogates(text: str) -> str:
-    """JSON whose escapes of lone surrogates are escaped once more, so that they read back as those six letters."""
-    import re
-
-    escapes = re.compile(r"\\\\|\\ud[89ab]..\\ud[c-f]..|(\\ud[89a-f]..)")
-    return escapes.sub(lambda found: "\\" + found[0] if found[1] else found[0], text)
+    if "\\ud" in text:  # escapes of lone surrogates are escaped once more, so that they read back as those six letters
+        escapes = re.compile(r"\\\\|\\ud[89ab]..\\ud[c-f]..|(\\ud[89a-f]..)")
+        text = escapes.sub(lambda found: "\\" + found[0] if found[1] else found[0], text)
+    return text
 
 
 def rfc3339(time_ns: int) -> str:

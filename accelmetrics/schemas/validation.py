@@ -15,7 +15,7 @@ from accelmetrics.schemas.catalogue.host import INSTANCES
 from accelmetrics.schemas.catalogue.sources import KINDS
 from accelmetrics.schemas.document import Document, describe, json_schema
 from accelmetrics.schemas.errors import DocumentError
-from accelmetrics.schemas.metric import Metric, device_key
+from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.typed_views import Model
 
@@ -40,80 +40,57 @@ def validate(snapshot: Snapshot) -> None:
 def findings(snapshot: Snapshot) -> Iterator[str]:
     """Each broken rule, in words; what the published schema says only where none of ours is broken."""
     broken = False
-    for finding in _our_findings(snapshot):
-        broken = True
-        yield finding
-    if not broken:
-        yield from _schema_findings(snapshot)
+    for rule in (_value_findings, _key_findings, _view_findings, _document_findings):
+        for finding in rule(snapshot):
+            broken = True
+            yield finding
+    held = None if broken else published()
+    if held is not None:
+        yield from held.findings(json.loads(snapshot.to_json()))
 
 
-def _our_findings(snapshot: Snapshot) -> Iterator[str]:
-    for key, value in snapshot.metrics.items():
-        yield from _value_findings(key, value)
-    yield from _place_findings(snapshot)
-    yield from _owed_findings(snapshot)
-    yield from _alias_findings(snapshot.metrics)
-    yield from _view_findings(snapshot)
-    yield from _document_findings(snapshot)
+def _value_findings(snapshot: Snapshot) -> Iterator[str]:
+    """Each value is a finite number within its row's bounds, and the same under every spelling."""
+    metrics: Mapping[str, object] = snapshot.metrics
+    for key, value in metrics.items():
+        # Exact types: a bool, or a number of NumPy's, is written and compared in ways of its own.
+        if not isinstance(value, (int, float)) or type(value) not in (int, float):
+            yield f"{key} = {value!r} is neither int nor float"
+        elif not isfinite(value):
+            yield f"{key} = {value!r} is not finite"
+        elif found := resolve(key):
+            row = found.row
+            if row.integer and not isinstance(value, int):
+                yield f"{key} = {value!r} is not an int"
+            if row.minimum is not None and value < row.minimum:
+                yield f"{key} = {value!r} is below {row.minimum:g}"
+            if row.maximum is not None and value > row.maximum:
+                yield f"{key} = {value!r} is above {row.maximum:g}"
+            own = f"{found.device}.{row.name}" if row.device_part else row.key
+            if found.alias and metrics.get(own) != value:
+                yield f"{key} = {value!r} differs from {own} = {metrics.get(own)!r}"
 
 
-def _value_findings(key: str, value: object) -> Iterator[str]:
-    # Exact types: a bool, or a number of NumPy's, is written and compared in ways of its own.
-    if type(value) is not int and type(value) is not float:
-        yield f"{key} = {value!r} is neither int nor float"
-    elif isinstance(value, float) and not isfinite(value):
-        yield f"{key} = {value!r} is not finite"
-    elif found := resolve(key):
-        yield from _row_findings(key, value, found.row)
-
-
-def _row_findings(key: str, value: int | float, row: Metric) -> Iterator[str]:
-    if row.integer and not isinstance(value, int):
-        yield f"{key} = {value!r} is not an int"
-    if row.minimum is not None and value < row.minimum:
-        yield f"{key} = {value!r} is below {row.minimum:g}"
-    if row.maximum is not None and value > row.maximum:
-        yield f"{key} = {value!r} is above {row.maximum:g}"
-
-
-def _place_findings(snapshot: Snapshot) -> Iterator[str]:
-    """Keys that name a device which is not listed."""
+def _key_findings(snapshot: Snapshot) -> Iterator[str]:
+    """Each key that a source owes is in exactly one of ``metrics`` and ``unavailable``, and each device that is named is listed."""
     listed = {place.key for place in snapshot.identities}
     kinds = {*KINDS.values(), *(place.identity.kind for place in snapshot.identities)}
     for key in (*snapshot.metrics, *snapshot.unavailable):
         found = device_key(key)
         if found is not None and found.kind in kinds and found.device not in listed:
             yield f"{key} names a device that is not listed"
-
-
-def _owed_findings(snapshot: Snapshot) -> Iterator[str]:
-    """Each key that a source owes is in exactly one of ``metrics`` and ``unavailable``."""
     for key in snapshot.metrics.keys() & snapshot.unavailable.keys():
         yield f"{key} is in both metrics and unavailable"
-    for key in _owed(snapshot):
-        if key not in snapshot.metrics and key not in snapshot.unavailable:
-            yield f"{key} is in neither metrics nor unavailable"
     for key, why in snapshot.unavailable.items():
         if not why.reason:
             yield f"{key} is unavailable without a reason"
-
-
-def _owed(snapshot: Snapshot) -> Iterator[str]:
-    for place in snapshot.identities:
-        for name in expected_names(place.backend, bool(place.identity.parent)):
-            yield f"{place.key}.{name}"
+    owed = [f"{place.key}.{name}" for place in snapshot.identities for name in expected_names(place.backend, bool(place.identity.parent))]
     for status in snapshot.backends:
         if status.status != "absent" and (status.name == "host" or status.status in {"ok", "degraded"}):
-            yield from expected_keys(status.name)
-
-
-def _alias_findings(metrics: Mapping[str, int | float]) -> Iterator[str]:
-    for key, value in metrics.items():
-        found = resolve(key)
-        if found and found.alias:
-            own = f"{found.device}.{found.row.name}" if found.row.device_part else found.row.key
-            if metrics.get(own) != value:
-                yield f"{key} = {value!r} differs from {own} = {metrics.get(own)!r}"
+            owed += expected_keys(status.name)
+    for key in owed:
+        if key not in snapshot.metrics and key not in snapshot.unavailable:
+            yield f"{key} is in neither metrics nor unavailable"
 
 
 def _view_findings(snapshot: Snapshot) -> Iterator[str]:
@@ -153,13 +130,6 @@ def _document_findings(snapshot: Snapshot) -> Iterator[str]:
             yield "the document does not read back to an equal snapshot"
 
 
-def _schema_findings(snapshot: Snapshot) -> Iterator[str]:
-    """The document holds to the published schema, where its validator is installed."""
-    schema = published()
-    if schema is not None:
-        yield from schema.findings(json.loads(snapshot.to_json()))
-
-
 class PublishedSchema:
     """The published JSON Schema, to which each kind of entry of a document is held once.
 
@@ -180,36 +150,26 @@ class PublishedSchema:
         Args:
             document: As JSON gives it back.
         """
-        new, kinds = self._unmet(document)
+        outline: Hashable = frozenset((name, type(value)) for name, value in document.items())
+        kinds = {outline} - self._met
+        new: dict[str, Any] = {}
+        for part, value in document.items():
+            if isinstance(value, dict):
+                shapes: dict[Any, Hashable] = {name: (part, name, _shape(entry)) for name, entry in value.items()}
+            else:
+                shapes = {place: (part, _shape(entry)) for place, entry in enumerate(value if isinstance(value, list) else [value])}
+            fresh = [place for place, shape in shapes.items() if shape not in self._met]
+            kinds.update(shapes[place] for place in fresh)
+            new[part] = value
+            if isinstance(value, dict):
+                new[part] = {name: value[name] for name in fresh}
+            elif isinstance(value, list):
+                new[part] = [value[place] for place in fresh]
         if kinds:
             errors = list(self._validator.iter_errors(new))
             yield from (f"the document breaks docs/schema.json at {error.json_path}: {error.message}" for error in errors)
             if not errors:
                 self._met |= kinds
-
-    def _unmet(self, document: dict[str, Any]) -> tuple[dict[str, Any], set[Hashable]]:
-        """The document without the entries that were met before, and what is new in it."""
-        outline: Hashable = frozenset((name, type(value)) for name, value in document.items())
-        kinds = {outline} - self._met
-        new: dict[str, Any] = {}
-        for part, value in document.items():
-            entries = _entries(value)
-            fresh = {place: (part, *kind) for place, kind in entries.items() if (part, *kind) not in self._met}
-            kinds.update(fresh.values())
-            if isinstance(value, dict):
-                new[part] = {name: value[name] for name in fresh}
-            elif isinstance(value, list):
-                new[part] = [value[place] for place in fresh]
-            else:
-                new[part] = value
-        return new, kinds
-
-
-def _entries(value: object) -> dict[Any, tuple[Hashable, ...]]:
-    """The kind of each entry of a part, by the entry's name or place."""
-    if isinstance(value, dict):
-        return {name: (name, _shape(entry)) for name, entry in value.items()}
-    return {place: (_shape(entry),) for place, entry in enumerate(value)} if isinstance(value, list) else {"": (_shape(value),)}
 
 
 def _shape(value: object) -> Hashable:

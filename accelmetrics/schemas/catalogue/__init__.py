@@ -84,22 +84,18 @@ class KeyMatch(NamedTuple):
     alias: bool = False
 
 
-class _Template(NamedTuple):
-    """A key of the machine with a placeholder: what stands before and behind it, and whether it stands for a number."""
-
-    prefix: str
-    suffix: str
-    numbered: bool
-    row: Metric
-    alias: bool
-
-
 class _Index(NamedTuple):
-    """Rows by what keys are recognised by: whole keys, names by the device part without its number, templates."""
+    """Rows, each with whether it is the row of an alias, by what keys are recognised by.
+
+    Attributes:
+        whole: By whole keys.
+        names: By the device part without its number, and the name.
+        templates: What stands before and behind the placeholder of a key of the machine, whether it stands for a number, and the row.
+    """
 
     whole: dict[str, tuple[Metric, bool]]
     names: dict[str, dict[str, tuple[Metric, bool]]]
-    templates: list[_Template]
+    templates: list[tuple[str, str, bool, Metric, bool]]
 
 
 _added: dict[str, Metric] = {}
@@ -118,7 +114,7 @@ def _index() -> _Index:
             elif "{" in spelling:
                 prefix, _, rest = spelling.partition("{")
                 placeholder, _, suffix = rest.partition("}")
-                index.templates.append(_Template(prefix, suffix, placeholder == "i", row, alias))
+                index.templates.append((prefix, suffix, placeholder == "i", row, alias))
             else:
                 index.whole[spelling] = (row, alias)
     return index
@@ -173,24 +169,16 @@ def resolve(key: str) -> KeyMatch | None:
         return KeyMatch(whole[0], alias=whole[1])
     parts = device_key(key)
     if parts is not None:
-        template, link = _split_link(parts.name)
+        # ``nvlink.7.state`` has the row of ``nvlink.{link}.state``.
+        first, _, rest = parts.name.partition(".")
+        link, _, last = rest.partition(".")
+        template = f"{first}.{{link}}.{last}" if is_number(link) else ""
         for head in (parts.kind, ANY_KIND):
             names = index.names.get(f"{head}.process" if parts.process else head, {})
             if found := names.get(parts.name):
                 return KeyMatch(found[0], parts.device, alias=found[1])
             if found := names.get(template):
                 return KeyMatch(found[0], parts.device, link, found[1])
-    return _from_template(index, key)
-
-
-def _split_link(name: str) -> tuple[str, str]:
-    """``nvlink.7.state`` as the template that its row has, and the number of the link."""
-    head, _, rest = name.partition(".")
-    link, _, last = rest.partition(".")
-    return (f"{head}.{{link}}.{last}", link) if is_number(link) else (name, "")
-
-
-def _from_template(index: _Index, key: str) -> KeyMatch | None:
     for prefix, suffix, numbered, row, alias in index.templates:
         instance = key[len(prefix) : len(key) - len(suffix)]
         if instance and key == f"{prefix}{instance}{suffix}" and (not numbered or is_number(instance)):
