@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from accelmetrics.cli import parsing
-from accelmetrics.cli.parsing import UsageError
+from accelmetrics.cli import options as arguments
+from accelmetrics.cli.options import UsageError
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -34,18 +34,22 @@ arguments that cannot be used."""
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
     add = parser.add_argument
-    add("--pid", type=pids, action="extend", metavar="PID,…", help="the processes (default: all that use a device)")
-    add("--children", action="store_true", help="the processes of --pid are launchers: look at what runs at and below them")
+    add("--pid", type=pids, action="extend", dest="pids", metavar="PID,…", help="the processes (default: all that use a device)")
+    add(
+        "--children",
+        action="store_true",
+        dest="launchers",
+        help="--pid names launchers: look at what runs at and below them",
+    )
     add("--role", type=roles, action="extend", metavar="NAME=PID,…", help="processes by role: actor=101,102,rollout=103")
     add("--expect", type=pools, action="extend", metavar="NAME=LIST,…", help="devices by role: rollout=0-1,actor=2-3,teacher=4-7")
     add("--json", action="store_true", help="print it as one JSON object")
-    add("--backends", type=parsing.backends, metavar="LIST", help="sources, by name: nvidia,amd")
-    add("--timeout", type=parsing.pause, metavar="S", help="seconds to wait for an answer, and for sources to open (default: 1, and 10)")
+    arguments.add_reading(parser, "--backends", "--timeout")
 
 
 def pids(text: str) -> list[int]:
     """Process ids, separated by commas."""
-    return [parsing.process_id(word.strip()) for word in text.split(",")]
+    return [arguments.process_id(word.strip()) for word in text.split(",")]
 
 
 def roles(text: str) -> list[tuple[str, int]]:
@@ -55,7 +59,7 @@ def roles(text: str) -> list[tuple[str, int]]:
 
 def pools(text: str) -> list[tuple[str, int | str]]:
     """Devices by role."""
-    return _named(text, parsing.devices)
+    return _named(text, arguments.devices)
 
 
 def _named(text: str, read: Callable[[str], Sequence[Any]]) -> list[tuple[str, Any]]:
@@ -72,19 +76,16 @@ def _named(text: str, read: Callable[[str], Sequence[Any]]) -> list[tuple[str, A
 
 def run(options: Namespace, out: Stdout) -> int:
     """Print the table and the findings."""
-    from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT
     from accelmetrics.visibility.allocation import allocation
 
-    if options.children and not options.pid:
+    if options.launchers and not options.pids:
         raise UsageError("--children needs the launcher whose children are meant: give it with --pid")
     found = allocation(
-        options.pid or (),
-        children=options.children,
+        options.pids or (),
+        children=options.launchers,
         roles=_grouped(options.role),
         expect=_grouped(options.expect),
-        backends=options.backends,
-        timeout=options.timeout or DEFAULT_TIMEOUT,
-        open_timeout=options.timeout or DEFAULT_OPEN_TIMEOUT,
+        **arguments.reading(options),
     )
     out.write(found.to_json(2 if out.terminal else None) + "\n" if options.json else render(found, out.width))
     return 0 if found.as_expected else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from accelmetrics.cli.parsing import UsageError
+from accelmetrics.cli.options import UsageError
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -27,7 +27,7 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(options: Namespace, out: Stdout) -> int:
     """Print the script."""
-    from accelmetrics.cli.commands import root_parser
+    from accelmetrics.cli.main import root_parser
     from accelmetrics.schemas.errors import MissingDependencyError
 
     if options.shell is None:

@@ -6,7 +6,7 @@ import platform
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics._version import __version__
-from accelmetrics.cli import parsing
+from accelmetrics.cli import options as arguments
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -28,18 +28,14 @@ def configure(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--json", action="store_true", help="print the findings as one JSON object")
     add("--strict", action="store_true", help="exit with 1 when a device is there and cannot be read")
-    add("--backends", type=parsing.backends, metavar="LIST", help="sources, by name: nvidia,host; one named here is opened in any case")
-    add("--amd-source", metavar="NAME", help="read AMD's GPUs from this alone: sysfs, amdsmi, amd-smi or rocm-smi")
-    add("--timeout", type=parsing.pause, metavar="S", help="seconds to wait for an answer, and for sources to open (default: 1, and 10)")
+    arguments.add_reading(parser, "--backends", "--amd-source", "--timeout")
 
 
 def run(options: Namespace, out: Stdout) -> int:
     """Print the findings."""
-    from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT
     from accelmetrics.visibility.doctor import diagnose
 
-    timeout, open_timeout = options.timeout or DEFAULT_TIMEOUT, options.timeout or DEFAULT_OPEN_TIMEOUT
-    found = diagnose(options.backends, timeout=timeout, open_timeout=open_timeout, amd_source=options.amd_source)
+    found = diagnose(**arguments.reading(options))
     if options.json:
         import json
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from accelmetrics.cli import parsing
-from accelmetrics.cli.parsing import UsageError
-from accelmetrics.cli.visible import add_visible
+from accelmetrics.cli import options as arguments
+from accelmetrics.cli.options import UsageError
 from accelmetrics.schemas.reasons import Reason
 
 if TYPE_CHECKING:
@@ -53,19 +52,11 @@ def configure(parser: ArgumentParser) -> None:
     add("--json", action="store_true", help="short for --format json")
     add("--flat", action="store_true", help="print the flat dict of metrics alone (json and jsonl)")
     add("--keys", default=OWN_KEYS, metavar="NAME", help=KEYS_HELP)
-    add("--interval", type=parsing.pause, metavar="S", help="seconds from one reading to the next, without end unless --count is given")
-    add("--count", type=parsing.count, metavar="N", help=f"how many readings (without --interval: one every {DEFAULT_INTERVAL:g} s)")
-    add("--gpus", type=parsing.devices, metavar="LIST", help="devices, by number, range, key or UUID: 0,2-3")
-    add_visible(parser)
-    add("--backends", type=parsing.backends, metavar="LIST", help="sources, by name: nvidia,host; one named here is opened in any case")
-    add("--pid", type=parsing.process_id, metavar="PID", help="the process to watch (default: this one)")
-    add("--children", action="store_true", help="watch its descendants with it")
-    add("--disk-path", type=parsing.path, action="append", metavar="PATH", help="a mount point to report, again for more (default: /)")
-    add("--amd-source", metavar="NAME", help="read AMD's GPUs from this alone: sysfs, amdsmi, amd-smi or rocm-smi")
-    add("--timeout", type=parsing.pause, metavar="S", help="seconds to wait for an answer, and for sources to open (default: 1, and 10)")
-    add("--settle", type=parsing.span, metavar="S", help=SETTLE_HELP)
-    add("--isolation", choices=("thread", "process"), default="thread", help="where drivers are called: here, or in a child process")
-    add("--output", type=parsing.path, metavar="FILE", help="write there: one document replaces FILE whole, a stream adds lines to it")
+    add("--interval", type=arguments.pause, metavar="S", help="seconds from one reading to the next, without end unless --count is given")
+    add("--count", type=arguments.count, metavar="N", help=f"how many readings (without --interval: one every {DEFAULT_INTERVAL:g} s)")
+    add("--settle", type=arguments.span, metavar="S", help=SETTLE_HELP)
+    add("--output", type=arguments.path, metavar="FILE", help="write there: one document replaces FILE whole, a stream adds lines to it")
+    arguments.add_reading(parser)
 
 
 KEYS_HELP = """print the flat dict under another monitor's names: wandb (default: everything, under our own), wandb-docs,
@@ -142,31 +133,15 @@ def _default_format(repeated: bool, flat: bool, terminal: bool) -> str:
 
 def run(options: Namespace, out: Stdout) -> int:
     """Read and print."""
+    from accelmetrics.sampling.sampler import Sampler
+
     agreed = plan(options, out.terminal)
-    with _sampler(options) as sampler:
+    with Sampler(**arguments.reading(options)) as sampler:
         if agreed.output:
             _to_file(sampler, agreed, out)
         else:
             _print(sampler, agreed, out, _format(agreed, out.width, out.terminal))
     return 0
-
-
-def _sampler(options: Namespace) -> Sampler:
-    from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT
-    from accelmetrics.sampling.sampler import Sampler
-
-    return Sampler(
-        options.backends,
-        gpus=options.gpus,
-        visible=options.visible,
-        pid=options.pid,
-        children=options.children,
-        disk_paths=options.disk_path or ("/",),
-        timeout=options.timeout or DEFAULT_TIMEOUT,
-        open_timeout=options.timeout or DEFAULT_OPEN_TIMEOUT,
-        isolation=options.isolation,
-        amd_source=options.amd_source,
-    )
 
 
 def _format(agreed: Plan, width: int, terminal: bool) -> Format:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from accelmetrics.cli import parsing
+from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import say
-from accelmetrics.cli.visible import add_visible
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -24,20 +23,15 @@ EXAMPLES = """\
 
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
-    add = parser.add_argument
-    add("--json", action="store_true", help="print a JSON array: the entries of `devices` in the document of dump --json")
-    add_visible(parser)
-    add("--backends", type=parsing.backends, metavar="LIST", help="sources, by name: nvidia,amd")
-    add("--timeout", type=parsing.pause, metavar="S", help="seconds to wait for an answer, and for sources to open (default: 1, and 10)")
+    parser.add_argument("--json", action="store_true", help="print a JSON array: the entries of `devices` in the document of dump --json")
+    arguments.add_reading(parser, "--backends", "--visible", "--timeout")
 
 
 def run(options: Namespace, out: Stdout) -> int:
     """Print the devices; where there are none, or a source fails, say so beside it."""
-    from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT
     from accelmetrics.sampling.sampler import Sampler
 
-    timeout, open_timeout = options.timeout or DEFAULT_TIMEOUT, options.timeout or DEFAULT_OPEN_TIMEOUT
-    with Sampler(options.backends, visible=options.visible, timeout=timeout, open_timeout=open_timeout) as sampler:
+    with Sampler(**arguments.reading(options)) as sampler:
         snapshot = sampler.sample()
     if options.json:
         import json

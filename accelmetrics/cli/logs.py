@@ -8,8 +8,8 @@ import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from accelmetrics.cli.options import PROGRAM
 from accelmetrics.cli.output import say
-from accelmetrics.cli.parsing import PROGRAM
 from accelmetrics.schemas.snapshot import rfc3339
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def begin(options: Namespace) -> None:
     none, has the same one.
 
     Args:
-        options: Of :func:`accelmetrics.cli.watching.add_monitor_options`.
+        options: Of the command.
     """
     from accelmetrics.monitor.job import job_labels
     from accelmetrics.sampling.engine import hostname

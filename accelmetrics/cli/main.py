@@ -1,8 +1,8 @@
 """The command ``accelmetrics``: finds the command asked for, runs it, turns what went wrong into a line and a status.
 
 Exit status: 0 done; 1 it could not be done (a file that cannot be written, a package that is missing, ``doctor --strict``
-with a finding); 2 arguments that cannot be used; 130 ended by Ctrl-C; 141 whoever read the output has gone. The last two
-are what a shell shows for programs that those signals end, and are reached without a word.
+with a finding); 2 arguments that cannot be used; 130 ended by Ctrl-C; 141 the reader of the output has gone. The last two
+are what a shell shows for programs that those signals end, and nothing is printed for them.
 
 Nothing is imported before it is needed, and nothing is taken apart at the end: a collector may start this command once a
 second.
@@ -11,11 +11,17 @@ second.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
+
+from accelmetrics.cli.options import PROGRAM, Parser, UsageError
+from accelmetrics.cli.output import Stdout, one_line, say
+from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
     from collections.abc import Sequence
     from typing import NoReturn
 
@@ -23,30 +29,63 @@ DONE, FAILED, MISUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 YOUNG = 50_000
 """Objects between two collections: more than starting up makes, none of which is garbage."""
 
+COMMANDS = {
+    "dump": "print one reading of everything, or one every so many seconds",
+    "list": "list the devices",
+    "watch": "show the devices live, in place",
+    "record": "watch until stopped, and hand every reading to exporters",
+    "serve": "serve the readings to Prometheus and over HTTP",
+    "run": "run a command, watch it, and say what it used",
+    "report": "say what a recording came to",
+    "allocation": "compare which devices a job's processes were given with those that they use",
+    "doctor": "say of every source whether it works, and what to do where it does not",
+    "metrics": "list the metrics, with their units and meanings",
+    "schema": "print the JSON Schema of the document that dump --json prints",
+    "completion": "print a shell's completion script",
+}
+"""What each command does; each is the module of its name."""
+
+DESCRIPTION = "Reads every accelerator on this machine, whoever made it, and the host, under one set of keys."
+EXAMPLES = """\
+  accelmetrics dump                   everything there is, for people
+  accelmetrics dump --json            the same as one JSON document, for programs
+  accelmetrics dump --interval 5      a document a line, every five seconds
+  accelmetrics doctor                 why something is missing, and what to do about it
+  accelmetrics COMMAND --help         a command's options, with examples"""
+
+
+class Command(Protocol):
+    """What a command's module offers."""
+
+    EXAMPLES: str
+    """Shown below its help."""
+
+    def configure(self, parser: ArgumentParser) -> None:
+        """Add its options."""
+        ...
+
+    def run(self, options: Namespace, out: Stdout) -> int:
+        """Do it, and return the exit status."""
+        ...
+
 
 def program() -> NoReturn:
     """Be the process: run its command line and end it, without waiting for a driver call that may never return."""
     try:
         gc.set_threshold(YOUNG)
         status = main()
-        flushed = _flushed()
-        os._exit(status or flushed)
+        try:
+            for stream in filter(None, (sys.stdout, sys.stderr)):
+                stream.flush()
+        except OSError:  # there is nowhere left to say so
+            status = status or FAILED
+        os._exit(status)
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)
 
 
-def _flushed() -> int:
-    """Have everything written out that was printed."""
-    try:
-        for stream in filter(None, (sys.stdout, sys.stderr)):
-            stream.flush()
-    except OSError:  # nobody is left to be told
-        return FAILED
-    return DONE
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line.
+    """Run a command line; an error that was foreseen ends in one line on standard error.
 
     Args:
         argv: The arguments after the program's name; those of this process when left out.
@@ -54,45 +93,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _explained(list(sys.argv[1:] if argv is None else argv))
+        return _dispatch(arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         return PIPE_CLOSED
-
-
-def _explained(arguments: list[str]) -> int:
-    """Run a command line; one that fails on purpose ends in one line on standard error."""
-    from accelmetrics.cli.commands import COMMANDS
-    from accelmetrics.cli.output import one_line
-    from accelmetrics.cli.parsing import PROGRAM, Leave, UsageError
-    from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError
-
-    program = f"{PROGRAM} {arguments[0]}" if arguments and arguments[0] in COMMANDS else PROGRAM
-    try:
-        return _dispatch(arguments)
-    except Leave as leave:
-        return leave.status
+    except SystemExit as done:  # how argparse ends after --help
+        return int(done.code or DONE)
     except (UsageError, AccelMetricsError) as error:
         from accelmetrics.cli import logs
 
-        logs.fail(program, one_line(error))
+        logs.fail(" ".join([PROGRAM, *(name for name in arguments[:1] if name in COMMANDS)]), one_line(error))
         return MISUSED if isinstance(error, (UsageError, InvalidOptionError, UnknownNameError)) else FAILED
 
 
 def _dispatch(arguments: list[str]) -> int:
-    from accelmetrics.cli.commands import COMMANDS, load
+    first = arguments[0] if arguments else ""
+    if first in COMMANDS:
+        return _run(first, arguments[1:])
+    if not first:
+        say(root_parser().format_help().rstrip())
+        return MISUSED
+    if first in {"-h", "--help"}:
+        root_parser().print_help()
+    elif first == "--version":
+        from accelmetrics._version import __version__
 
-    if not arguments or arguments[0] not in COMMANDS:
-        return _without_command(arguments)
-    from accelmetrics.cli.output import Stdout
-    from accelmetrics.cli.parsing import Parser
+        with Stdout() as out:
+            out.write(f"accelmetrics {__version__}\n")
+    elif first.startswith("-"):
+        raise UnknownNameError("option", first, ("--help", "--version", "or a command first"))
+    else:
+        raise UnknownNameError("command", first, COMMANDS)
+    return DONE
 
-    command = load(arguments[0])
-    parser = Parser.for_command(arguments[0], COMMANDS[arguments[0]], command.EXAMPLES)
+
+def _run(name: str, arguments: list[str]) -> int:
+    command = load(name)
+    parser = Parser.for_command(name, COMMANDS[name], command.EXAMPLES)
     command.configure(parser)
-    options = parser.parse_strictly(arguments[1:])
+    options = parser.parse_strictly(arguments)
     with Stdout() as out:
         if "log_format" in options:
             from accelmetrics.cli import logs
@@ -101,24 +143,22 @@ def _dispatch(arguments: list[str]) -> int:
         return command.run(options, out)
 
 
-def _without_command(arguments: list[str]) -> int:
-    from accelmetrics.cli.commands import COMMANDS, root_parser
-    from accelmetrics.cli.output import Stdout, say
-    from accelmetrics.schemas.errors import UnknownNameError
+def load(name: str) -> Command:
+    """Import the module of a command."""
+    return cast("Command", importlib.import_module(f"accelmetrics.cli.{name}"))
 
-    first = arguments[0] if arguments else ""
-    if not first:
-        say(root_parser().format_help().rstrip())
-        return MISUSED
-    if first == "--version":
-        from accelmetrics._version import __version__
 
-        with Stdout() as out:
-            out.write(f"accelmetrics {__version__}\n")
-        return DONE
-    if first in {"-h", "--help"}:
-        root_parser().print_help()
-        return DONE
-    if first.startswith("-"):
-        raise UnknownNameError("option", first, ("--help", "--version", "or a command first"))
-    raise UnknownNameError("command", first, COMMANDS)
+def root_parser(whole: bool = False) -> Parser:
+    """Make the parser above the commands.
+
+    Args:
+        whole: Whether the commands' own options are wanted too (for completion); without, nothing of theirs is loaded.
+    """
+    parser = Parser.for_command("", DESCRIPTION, EXAMPLES)
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for name, summary in COMMANDS.items():
+        added = commands.add_parser(name, prog=f"{PROGRAM} {name}", help=summary)
+        if whole:
+            load(name).configure(added)
+    return parser

@@ -7,10 +7,10 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from accelmetrics.cli import parsing
+from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import WriteError
 from accelmetrics.cli.summaries import of_window
-from accelmetrics.cli.watching import add_exporters, add_monitor_options, add_wandb, exporters, monitor, tell_losses, until_stopped, wait
+from accelmetrics.cli.watching import exporters, monitor, tell_losses, until_stopped, wait
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -43,13 +43,13 @@ SUMMARY_HELP = f"seconds from one summary of every device to the next (default: 
 
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
-    add_monitor_options(parser)
-    add_exporters(parser)
-    add_wandb(parser)
     add = parser.add_argument
     add("--no-console", action="store_true", help="print no line a reading, and no summaries")
-    add("--summary-interval", type=parsing.span, default=DEFAULT_SUMMARY, metavar="S", help=SUMMARY_HELP)
-    add("--duration", type=parsing.pause, metavar="S", help="stop after so many seconds")
+    add("--summary-interval", type=arguments.span, default=DEFAULT_SUMMARY, metavar="S", help=SUMMARY_HELP)
+    add("--duration", type=arguments.pause, metavar="S", help="stop after so many seconds")
+    arguments.add_group(parser, "the readings", arguments.WATCHING)
+    arguments.add_group(parser, "where they go", arguments.EXPORTING)
+    arguments.add_reading(parser)
 
 
 class ConsoleLines:

@@ -8,9 +8,9 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from accelmetrics.cli import parsing
+from accelmetrics.cli import options as arguments
+from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import say
-from accelmetrics.cli.parsing import UsageError
 from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ Exit status: 0; 1 when a file cannot be read or is no recording; 2 for arguments
 
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("files", nargs="*", type=parsing.path, metavar="FILE", help="recordings")
+    parser.add_argument("files", nargs="*", type=arguments.path, metavar="FILE", help="recordings")
     parser.add_argument("--format", choices=("text", "json", "markdown"), help="how to print it (default: text)")
     parser.add_argument("--shape", choices=("summary", "gpu-stats"), default="summary", help="what the JSON holds (default: summary)")
 

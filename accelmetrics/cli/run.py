@@ -11,13 +11,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from accelmetrics.cli import parsing
+from accelmetrics.cli import options as arguments
 from accelmetrics.cli.child_process import KILLED, ChildProcess, CommandError, Signals
 from accelmetrics.cli.layout import clipped
+from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import say
-from accelmetrics.cli.parsing import UsageError
 from accelmetrics.cli.terminal import MARK, LastRow, begin_line, terminal_number
-from accelmetrics.cli.watching import add_exporters, add_monitor_options, add_wandb, as_given, exporters, monitor, tell_losses
+from accelmetrics.cli.watching import as_given, exporters, monitor, tell_losses
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -52,14 +52,14 @@ cannot be run; before it was started, 1 when an exporter cannot be made, and 2 f
 
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
-    add_monitor_options(parser, watched=False)
-    add_exporters(parser)
-    add_wandb(parser)
     add = parser.add_argument
-    add("--stats", type=parsing.path, metavar="FILE", help="write the summary there as JSON, when the command has ended")
+    add("--stats", type=arguments.path, metavar="FILE", help="write the summary there as JSON, when the command has ended")
     add("--no-line", action="store_true", help="draw no live line")
     add("--no-summary", action="store_true", help="print no summary")
     add("--quiet", action="store_true", help="neither")
+    arguments.add_group(parser, "the readings", arguments.WATCHING)
+    arguments.add_group(parser, "where they go", arguments.EXPORTING)
+    arguments.add_reading(parser, *(name for name in arguments.READING if name not in ("--pid", "--children")))
     add("command", nargs=argparse.REMAINDER, metavar="-- COMMAND …", help="the command and its arguments")
 
 
@@ -112,7 +112,7 @@ class _Watched:
         with self._row or nullcontext():
             with as_given(out):
                 child = ChildProcess.start(self._command, self._signals, self._mark if self._row and self._row.there else {})
-            watching = monitor(self._options, chosen, child.pid, children=True)
+            watching = monitor(self._options, chosen, child.pid)
             watching.start()
             window = watching.window("command").begin()
             status = child.attend(self._signals, lambda: self._draw(watching), self._give_back)

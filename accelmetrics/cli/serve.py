@@ -6,9 +6,9 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from accelmetrics.cli import parsing
-from accelmetrics.cli.parsing import UsageError
-from accelmetrics.cli.watching import add_exporters, add_monitor_options, monitor, tell_losses, until_stopped, wait
+from accelmetrics.cli import options as arguments
+from accelmetrics.cli.options import UsageError
+from accelmetrics.cli.watching import monitor, tell_losses, until_stopped, wait
 from accelmetrics.schemas.errors import AccelMetricsError
 
 if TYPE_CHECKING:
@@ -37,18 +37,19 @@ def configure(parser: ArgumentParser) -> None:
     """Add the options."""
     add = parser.add_argument
     add("--listen", default="", metavar="HOST:PORT", help="where to listen (default: 127.0.0.1:22235; port 0: any)")
-    add("--tls-cert", type=parsing.path, metavar="FILE", help="certificate and chain (PEM): serve by TLS alone")
-    add("--tls-key", type=parsing.path, metavar="FILE", help="its private key, where that is a file of its own")
-    add("--tls-client-ca", type=parsing.path, metavar="FILE", help="let in only clients with a certificate of these authorities")
+    add("--tls-cert", type=arguments.path, metavar="FILE", help="certificate and chain (PEM): serve by TLS alone")
+    add("--tls-key", type=arguments.path, metavar="FILE", help="its private key, where that is a file of its own")
+    add("--tls-client-ca", type=arguments.path, metavar="FILE", help="let in only clients with a certificate of these authorities")
     add("--tls-client-names", metavar="LIST", help="of those, only these names, separated by commas")
-    add("--auth", type=parsing.path, metavar="FILE", help="let in only clients with one of these passwords")
-    add("--bearer-token-file", type=parsing.path, metavar="FILE", help="let in clients with this token")
+    add("--auth", type=arguments.path, metavar="FILE", help="let in only clients with one of these passwords")
+    add("--bearer-token-file", type=arguments.path, metavar="FILE", help="let in clients with this token")
     add("--allowed-host", action="append", default=[], metavar="NAME", help="a host name to answer to, beside localhost")
     add("--make-password", metavar="USER", help="ask for a password and print the line for the --auth file, then exit")
     add("--keys", default="prometheus", metavar="NAME", help="whose names the metrics have (default: prometheus)")
     add("--per-link", action="store_true", help="serve every link of NVLink and xGMI by itself too: more than twice the series")
-    add_exporters(parser)
-    add_monitor_options(parser)
+    arguments.add_group(parser, "the readings", arguments.WATCHING)
+    arguments.add_group(parser, "where else they go", arguments.EXPORTING, "--wandb-project", "--wandb-run-name")
+    arguments.add_reading(parser)
 
 
 class Opened:

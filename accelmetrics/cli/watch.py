@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import queue
 import signal
@@ -12,9 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from accelmetrics.cli.parsing import UsageError
+from accelmetrics.cli import options as arguments
+from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.terminal import Screen, capable, ours
-from accelmetrics.cli.watching import add_monitor_options, as_given, monitor, until_stopped, wait
+from accelmetrics.cli.watching import as_given, monitor, until_stopped, wait
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -55,28 +55,24 @@ Exit status: 0 when it was ended by q, Ctrl-C or SIGTERM; 1 when a package is mi
 
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
-    add_monitor_options(parser)
     add = parser.add_argument
     add(
         "--hot-temperature",
-        type=number,
+        type=arguments.number,
         default=80.0,
         metavar="C",
         help="degrees Celsius above which a device is drawn as hot (default: 80)",
     )
-    add("--hot-memory", type=number, default=90.0, metavar="PERCENT", help="memory in use above which it is drawn as hot (default: 90)")
+    add(
+        "--hot-memory",
+        type=arguments.number,
+        default=90.0,
+        metavar="PERCENT",
+        help="memory in use above which it is hot (default: 90)",
+    )
     add("--save-dir", default=".", metavar="DIRECTORY", help="where s saves (default: the working directory)")
-
-
-def number(text: str) -> float:
-    """Any finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not abs(value) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number")
-    return value
+    arguments.add_group(parser, "the readings", arguments.WATCHING)
+    arguments.add_reading(parser)
 
 
 def run(options: Namespace, out: Stdout) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,62 +11,24 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from accelmetrics.backends.flag import Flag
-from accelmetrics.cli import parsing
-from accelmetrics.cli.visible import add_visible
+from accelmetrics.cli.options import reading
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
 
     from accelmetrics.cli.output import Stdout
     from accelmetrics.monitor.named import Monitor
     from accelmetrics.sampling.sampler import Sampler
     from accelmetrics.schemas.record import Exporter
 
-DEFAULT_INTERVAL = 1.0
 NAMED = 2.0
 """Seconds that the check of device names waits for a driver to open: one that takes longer is believed to have them."""
 POLL = 0.2
 """Seconds between two looks at whether a signal has come: waiting for ever would keep Python from handling it on some systems."""
 
 
-def add_monitor_options(parser: ArgumentParser, watched: bool = True) -> None:
-    """Add what every command that watches takes.
-
-    Args:
-        parser: The command's parser.
-        watched: Whether the user may name the process to watch.
-    """
-    add = parser.add_argument
-    add("--interval", type=parsing.interval, default=DEFAULT_INTERVAL, metavar="S", help="seconds between two readings (default: 1)")
-    add("--gpus", type=parsing.devices, metavar="LIST", help="devices, by number, range, key or UUID: 0,2-3")
-    add_visible(parser)
-    add("--backends", type=parsing.backends, metavar="LIST", help="sources, by name: nvidia,host; one named here is opened in any case")
-    if watched:
-        add("--pid", type=parsing.process_id, metavar="PID", help="the process to watch (default: this one)")
-        add("--children", action="store_true", help="watch its descendants with it")
-    add("--disk-path", type=parsing.path, action="append", metavar="PATH", help="a mount point to report, again for more (default: /)")
-    add("--amd-source", metavar="NAME", help="read AMD's GPUs from this alone: sysfs, amdsmi, amd-smi or rocm-smi")
-    add("--timeout", type=parsing.pause, metavar="S", help="seconds to wait for an answer, and for sources to open (default: 1, and 10)")
-    add("--isolation", choices=("thread", "process"), default="thread", help="where drivers are called: here, or in a child process")
-    add("--label", type=label, action="append", metavar="NAME=VALUE", help="a label for every record, again for more")
-    add("--log-format", choices=("text", "json"), default="text", help="how messages are written to standard error (default: text)")
-
-
-def add_exporters(parser: ArgumentParser) -> None:
-    """Add ``--exporter``."""
-    words = "where records go, again for more: jsonl:run.jsonl, prometheus, otlp:http://host:4317, … (docs/exporters.md)"
-    parser.add_argument("--exporter", action="append", default=[], metavar="NAME[:TARGET]", help=words)
-
-
-def add_wandb(parser: ArgumentParser) -> None:
-    """Add the short form of the exporter that is asked for most."""
-    add = parser.add_argument
-    add("--wandb-project", metavar="NAME", help="log to Weights & Biases, into this project")
-    add("--wandb-run-name", metavar="NAME", help="the name of that run")
-
-
 def exporters(options: Namespace, out: Stdout, gone: Callable[[], None] = lambda: None) -> list[Exporter]:
-    """The exporters that the options of :func:`add_exporters` and :func:`add_wandb` ask for.
+    """The exporters that the options ask for.
 
     Args:
         options: Of the command.
@@ -90,22 +51,13 @@ def exporters(options: Namespace, out: Stdout, gone: Callable[[], None] = lambda
     return chosen
 
 
-def label(text: str) -> tuple[str, str]:
-    """A label."""
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is no label: write NAME=VALUE, such as team=vision")
-    return name, value
-
-
-def monitor(options: Namespace, exporters: Sequence[str | Exporter], pid: int | None = None, children: bool = False) -> Monitor:
+def monitor(options: Namespace, exporters: Sequence[str | Exporter], pid: int | None = None) -> Monitor:
     """The monitor that the options ask for; its messages go to standard error.
 
     Args:
-        options: Of :func:`add_monitor_options`.
+        options: Of the command.
         exporters: Where records go.
-        pid: The process to watch, for a command that knows it.
-        children: Whether its descendants are watched with it, likewise.
+        pid: The process to watch with its descendants, for a command that knows it.
 
     Raises:
         InvalidOptionError: An option has a value that cannot be used.
@@ -113,20 +65,10 @@ def monitor(options: Namespace, exporters: Sequence[str | Exporter], pid: int | 
     """
     from accelmetrics.cli.logs import set_up
     from accelmetrics.monitor.named import Monitor
-    from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT
 
-    chosen: dict[str, Any] = {
-        "backends": options.backends,
-        "gpus": options.gpus,
-        "visible": options.visible,
-        "pid": pid if pid is not None else getattr(options, "pid", None),
-        "children": children or getattr(options, "children", False),
-        "disk_paths": options.disk_path or ("/",),
-        "timeout": options.timeout or DEFAULT_TIMEOUT,
-        "open_timeout": options.timeout or DEFAULT_OPEN_TIMEOUT,
-        "isolation": options.isolation,
-        "amd_source": options.amd_source,
-    }
+    chosen = reading(options)
+    if pid is not None:
+        chosen.update(pid=pid, children=True)
     made = Monitor(options.interval, exporters, labels=dict(options.label or ()), **chosen)
     if options.gpus is not None and pid is None:
         _named[made] = _checked(chosen)
@@ -142,7 +84,7 @@ def _checked(chosen: dict[str, Any]) -> Sampler:
     """Refuse devices that are not there: a monitor could only say so in the background, for as long as it runs."""
     from accelmetrics.sampling.sampler import Sampler
 
-    sampler = Sampler(**{**chosen, "open_timeout": min(NAMED, chosen["open_timeout"])})
+    sampler = Sampler(**{**chosen, "open_timeout": min(NAMED, chosen.get("open_timeout", NAMED))})
     sampler.sample()
     if chosen["isolation"] == "process":
         sampler.close()  # a process that nobody would ask again

@@ -7,8 +7,8 @@ import shlex
 
 import pytest
 
-from accelmetrics.cli import commands, parsing
-from accelmetrics.cli.main import main
+from accelmetrics.cli import options
+from accelmetrics.cli.main import COMMANDS, load, main
 from tests.cli.machines import Rig
 from tests.cli.shell import one_line
 
@@ -83,7 +83,7 @@ def test_nothing_asked_for_shows_what_there_is(capsys: pytest.CaptureFixture[str
     assert main([]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    for name in commands.COMMANDS:
+    for name in COMMANDS:
         assert f"  {name} " in printed.err or f"  {name}\n" in printed.err
 
 
@@ -100,7 +100,7 @@ def _examples(text: str) -> list[str]:
     return [line for line in lines if line.startswith("accelmetrics ")]
 
 
-@pytest.mark.parametrize("command", commands.COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_help_has_examples_that_work(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Examples are parsed as they stand, so that none outlives the option that it shows."""
     assert main([command, "--help"]) == 0
@@ -111,8 +111,8 @@ def test_every_help_has_examples_that_work(command: str, capsys: pytest.CaptureF
     for example in examples:
         words = shlex.split(example.partition("   ")[0], comments=True)
         arguments = words[2 : next((place for place, word in enumerate(words) if word in {"|", ">", ">>", "||"}), None)]
-        parser = parsing.Parser.for_command(words[1], "x", "")
-        commands.load(words[1]).configure(parser)
+        parser = options.Parser.for_command(words[1], "x", "")
+        load(words[1]).configure(parser)
         assert isinstance(parser.parse_strictly(arguments), argparse.Namespace)
 
 
@@ -120,17 +120,17 @@ def test_root_help(capsys: pytest.CaptureFixture[str]) -> None:
     """The root's help names every command."""
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in commands.COMMANDS)
+    assert all(name in text for name in COMMANDS)
 
 
 def test_devices_in_every_spelling() -> None:
     """Numbers, ranges, keys and UUIDs; what is named twice counts once."""
     uuid = "GPU-18ef14e9-dec6-1d7e-1284-3010c6ce98b1"
-    assert parsing.devices(f"0,2-3, 2,gpu.5,{uuid}") == [0, 2, 3, "gpu.5", uuid]
-    assert parsing.devices("4-4") == [4]
+    assert options.devices(f"0,2-3, 2,gpu.5,{uuid}") == [0, 2, 3, "gpu.5", uuid]
+    assert options.devices("4-4") == [4]
 
 
 def test_a_uuid_of_digits_and_hyphens_is_no_range() -> None:
     """Only a whole word of two numbers is a range."""
-    assert parsing.devices("0x1234abcd5678ef00") == ["0x1234abcd5678ef00"]
-    assert parsing.devices("12345678-9012-4345-8678-901234567890") == ["12345678-9012-4345-8678-901234567890"]
+    assert options.devices("0x1234abcd5678ef00") == ["0x1234abcd5678ef00"]
+    assert options.devices("12345678-9012-4345-8678-901234567890") == ["12345678-9012-4345-8678-901234567890"]

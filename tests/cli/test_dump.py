@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.cli import dump, parsing
+from accelmetrics.cli import dump, options
 from accelmetrics.cli.main import main
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import SourceError
@@ -229,11 +229,11 @@ def test_csv_does_not_mix_with_a_file_of_another_kind(rig: Rig, tmp_path: Path, 
 
 
 def _plan(**given: Any) -> dump.Plan:
-    parser = parsing.Parser.for_command("dump", "x", "")
+    parser = options.Parser.for_command("dump", "x", "")
     dump.configure(parser)
-    options = parser.parse_strictly([])
-    vars(options).update(given)
-    return dump.plan(options, terminal=True)
+    chosen = parser.parse_strictly([])
+    vars(chosen).update(given)
+    return dump.plan(chosen, terminal=True)
 
 
 def test_formats_on_a_terminal() -> None:
