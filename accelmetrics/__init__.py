@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.record import Exporter, MonitorStatus, Record, Step
     from accelmetrics.schemas.recording import recordings
     from accelmetrics.schemas.snapshot import Device, Snapshot
-    from accelmetrics.visibility.allocation import Allocation, Worker, allocation
-    from accelmetrics.visibility.allocation_findings import Finding
+    from accelmetrics.visibility.allocation import Allocation, Finding, Worker, allocation
     from accelmetrics.visibility.doctor import diagnose
     from accelmetrics.visibility.visible import visible_devices
 
@@ -88,7 +87,7 @@ _HOMES = {
     "DriverGoneError": "schemas.errors",
     "Energy": "monitor.energy",
     "Exporter": "schemas.record",
-    "Finding": "visibility.allocation_findings",
+    "Finding": "visibility.allocation",
     "InvalidOptionError": "schemas.errors",
     "MissingDependencyError": "schemas.errors",
     "Monitor": "monitor.named",

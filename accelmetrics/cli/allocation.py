@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from accelmetrics.cli.output import Stdout
-    from accelmetrics.visibility.allocation import Allocation, Use, Worker
-    from accelmetrics.visibility.allocation_findings import Finding
+    from accelmetrics.visibility.allocation import Allocation, Finding, Use, Worker
 
 HEAD = ("ROLE", "RANK", "LOCAL", "PID", "COMMAND", "LIST", "SEES", "USES")
 EXAMPLES = """\

@@ -23,7 +23,7 @@ from accelmetrics.schemas.errors import DocumentError, InvalidOptionError, Sourc
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason
-from accelmetrics.schemas.snapshot import Device, Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 
 
 class Recorder:
@@ -159,30 +159,19 @@ class _Replay:
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
         progress.append(None)
-        snapshot = self._next(unit)
-        if self._backend.kind is None:
-            return Reading.of(_host_part(snapshot.metrics, snapshot), _host_part(snapshot.unavailable, snapshot))
-        number = self._backend.numbers[unit]
-        for device in snapshot.devices:
-            if device.kind == self._backend.kind and device.index == number:
-                return _device_reading(device, snapshot)
-        raise SourceError(Reason.DEVICE_LOST, "the device is not in this part of the recording")
-
-    def _next(self, unit: int) -> Snapshot:
-        position = self._position[unit]
-        count = len(self._backend.snapshots)
-        if position >= count and not self._backend.loop:
+        backend, position = self._backend, self._position[unit]
+        if position >= len(backend.snapshots) and not backend.loop:
             raise SourceError(Reason.STALE, "the recording is over")
         self._position[unit] = position + 1
-        return self._backend.snapshots[position % count]
-
-
-def _device_reading(device: Device, snapshot: Snapshot) -> Reading:
-    blocks = [Block(tuple(device.values), tuple(device.values.values()))]
-    of_process = snapshot.values_of(f"{device.kind}.process.{device.index}")
-    if of_process:
-        blocks.append(Block(tuple(of_process), tuple(of_process.values()), process=True))
-    return Reading(blocks, dict(device.unavailable), device.processes)
+        snapshot = backend.snapshots[position % len(backend.snapshots)]
+        if backend.kind is None:
+            return Reading.of(_host_part(snapshot.metrics, snapshot), _host_part(snapshot.unavailable, snapshot))
+        found = [device for device in snapshot.devices if (device.kind, device.index) == (backend.kind, backend.numbers[unit])]
+        if not found:
+            raise SourceError(Reason.DEVICE_LOST, "the device is not in this part of the recording")
+        of_device, of_process = found[0].values, snapshot.values_of(f"{backend.kind}.process.{found[0].index}")
+        blocks = [Block(tuple(of_device), tuple(of_device.values())), Block(tuple(of_process), tuple(of_process.values()), process=True)]
+        return Reading(blocks, dict(found[0].unavailable), found[0].processes)
 
 
 def _host_part(flat: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:

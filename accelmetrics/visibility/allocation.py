@@ -1,23 +1,32 @@
-"""``accelmetrics.allocation()``: which process of a distributed job was given which devices, and which it really uses."""
+"""``accelmetrics.allocation()``: which process of a distributed job was given which devices, and which it really uses.
+
+What there is to know about that is put into words as findings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Backend
-from accelmetrics.backends.visible import VisibleList, visibility
+from accelmetrics.backends.environment import Environment
+from accelmetrics.backends.visible import VisibleList, rule, visibility
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Selection
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.snapshot import DeviceSlot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.visibility import job
-from accelmetrics.visibility.allocation_findings import FAILING, Finding, findings
 
 CONTAINER_LIST = "NVIDIA_VISIBLE_DEVICES"
 CONTAINER_NOTE = f"it runs in a container of its own that was given some devices ({CONTAINER_LIST}), and its numbers count those"
 RAY_NOTE = "it is a worker of Ray, which sets the list inside the running process, where it cannot be read from outside"
+FAILING = frozenset({"pool_differs", "pool_unclear", "gone"})
+"""Findings after which the answer to what was asked is no, or none."""
+ONLY_DRAWS = "graphics"
+"""The type of a process that computes nothing: a display server takes no device from a job."""
+NO_LIST_OF_PROCESSES = "the source does not list processes, or may not look into all of them"
 
 Processes = Mapping[str, tuple[DeviceProcess, ...]]
 """By device key, the processes that use the device."""
@@ -103,6 +112,22 @@ class Pool(NamedTuple):
     used: tuple[str, ...]
 
 
+class Finding(NamedTuple):
+    """One remark about an allocation.
+
+    Attributes:
+        kind: In one word, for programs: ``shared_device``, ``pool_differs`` …
+        text: In words, for people.
+        pids: The processes concerned.
+        devices: The devices concerned.
+    """
+
+    kind: str
+    text: str
+    pids: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()
+
+
 class Allocation(NamedTuple):
     """The devices of a job's processes.
 
@@ -183,15 +208,20 @@ def allocation(
     workers = [_worker(member, role_of.get(member.pid, ""), held.get(member.pid, {}), slots) for member in members]
     workers.sort(key=lambda worker: (worker.role, worker.rank is None, worker.rank or 0, worker.local_rank or 0, worker.pid))
     used = {role: {key for worker in workers if worker.role == role for key in worker.uses} for role in pools}
+    listed = {key: tuple(process.pid for process in found) for key, found in processes.items()}
     made = Allocation(
         snapshot.timestamp,
         snapshot.hostname,
         tuple(workers),
-        _devices([slot for slot in slots if slot.key not in split], processes),
+        tuple(
+            UsedDevice(slot.key, slot.identity.name, slot.identity.uuid, listed.get(slot.key))
+            for slot in slots
+            if slot.key not in split and (not slot.identity.parent or slot.key in listed)
+        ),
         tuple(Pool(role, keys, tuple(slot.key for slot in slots if slot.key in used[role])) for role, keys in pools.items()),
         (),
     )
-    return made._replace(findings=tuple(findings(made, members, snapshot, processes)))
+    return made._replace(findings=tuple(_findings(made, members, snapshot, processes)))
 
 
 def _check(pids: Sequence[object], childless: bool) -> None:
@@ -254,10 +284,134 @@ def _worker(member: job.Member, role: str, held: Mapping[str, int | None], slots
     return worker._replace(lists=seen.lists, visible=keys, notes=notes)
 
 
-def _devices(slots: Sequence[DeviceSlot], processes: Processes) -> tuple[UsedDevice, ...]:
-    listed = {key: tuple(process.pid for process in found) for key, found in processes.items()}
-    shown = [slot for slot in slots if not slot.identity.parent or slot.key in listed]
-    return tuple(UsedDevice(slot.key, slot.identity.name, slot.identity.uuid, listed.get(slot.key)) for slot in shown)
+def _findings(made: Allocation, members: Sequence[job.Member], snapshot: Snapshot, processes: Processes) -> Iterator[Finding]:
+    """List everything to know, what was asked for first.
+
+    Args:
+        made: Workers, devices and pools.
+        members: The processes behind the workers.
+        snapshot: The reading that it was made from.
+        processes: By device, the processes that use it.
+    """
+    unclear = [device.key for device in made.devices if device.pids is None]
+    by_pid = {member.pid: member for member in members}
+    for pool in made.pools:
+        yield from _pool_findings(pool, made, members, processes, [key for key in pool.expected if key in unclear])
+    for worker in made.workers:
+        environment = by_pid[worker.pid].environment
+        if environment.gone:
+            yield Finding("gone", environment.why, (worker.pid,))
+        elif environment.values is None:
+            yield Finding("unreadable", f"{worker.label}: {environment.why}; its list and rank are not known", (worker.pid,))
+    for one, other in combinations(made.workers, 2):
+        common = tuple(sorted(one.uses & other.uses))
+        if common and not _same_rank(by_pid[one.pid], by_pid[other.pid]):
+            yield _shared(one, other, common)
+    rules = [rule(vendor) for vendor in dict.fromkeys(slot.identity.vendor for slot in snapshot.identities)]
+    variables = " or ".join(found.variable for found in rules if found is not None)
+    for worker in made.workers:
+        yield from _worker_findings(worker, by_pid[worker.pid].environment, variables, bool(unclear))
+    yield from _device_findings(made, members, processes, unclear)
+    for status in snapshot.backends:
+        if status.name != "host" and status.status in {"failed", "timed_out", "degraded"}:
+            yield Finding("source", f"{status.name}: {status.detail}")
+
+
+def _pool_findings(
+    pool: Pool, made: Allocation, members: Sequence[job.Member], processes: Processes, unclear: Sequence[str]
+) -> Iterator[Finding]:
+    """Compare what was expected of a role with what its workers use, and who else uses its devices.
+
+    Those are neither of the role, nor of another role that the device is expected of, nor their helpers.
+    """
+    roles = {worker.pid: worker.role for worker in made.workers}
+    pids = tuple(pid for pid, role in roles.items() if role == pool.role)
+    expected = f"{pool.role}: expected on {_listed(pool.expected)}"
+    if not pids:
+        yield Finding("pool_differs", f"{pool.role}: no process has this role; expected on {_listed(pool.expected)}", (), pool.expected)
+        return
+    missing = [key for key in pool.expected if key not in pool.used and key not in unclear]
+    extra = [key for key in pool.used if key not in pool.expected]
+    if missing or extra:
+        parts = [f"does not use {_listed(missing)}"] * bool(missing) + [f"uses {_listed(extra)} beyond that"] * bool(extra)
+        yield Finding("pool_differs", f"{expected}, {' and '.join(parts)}", pids, (*missing, *extra))
+    if unclear:
+        text = f"{expected}, but which processes use {_listed(unclear)} cannot be told"
+        yield Finding("pool_unclear", text, pids, tuple(unclear))
+    labels = {worker.pid: worker.label for worker in made.workers}
+    found: dict[tuple[int, ...], list[str]] = {}
+    for key in pool.expected:
+        allowed = {other.role for other in made.pools if key in other.expected}
+        own = [member for member in members if roles[member.pid] in allowed]
+        others: dict[int, None] = {}
+        for process in processes.get(key, ()):
+            member = job.owner(members, process.pid)
+            if process.type != ONLY_DRAWS and not (member and (member in own or any(_same_rank(member, one) for one in own))):
+                others[member.pid if member else process.pid] = None
+        if others:
+            found.setdefault(tuple(others), []).append(key)
+    for intruders, keys in found.items():
+        names = _listed([labels.get(pid, f"PID {pid}") for pid in intruders])
+        verb = "is" if len(keys) == 1 else "are"
+        yield Finding("pool_differs", f"{expected} alone, but {_listed(keys)} {verb} also used by {names}", intruders, tuple(keys))
+
+
+def _same_rank(one: job.Member, other: job.Member) -> bool:
+    return one.below_in_rank(other) or other.below_in_rank(one)
+
+
+def _shared(one: Worker, other: Worker, common: tuple[str, ...]) -> Finding:
+    text = f"{one.label} and {other.label} both use {_listed(common)}"
+    pids = (one.pid, other.pid)
+    if one.lists and other.lists and one.visible is not None and other.visible is not None and not {*one.visible} & {*other.visible}:
+        text += f", though each asked for its own: {_asked(one)} and {_asked(other)}"
+        return Finding("shared_unasked", text, pids, common)
+    return Finding("shared_device", text, pids, common)
+
+
+def _worker_findings(worker: Worker, environment: Environment, variables: str, unclear: bool) -> Iterator[Finding]:
+    """Compare a worker's list with what it uses."""
+    seen = worker.visible or ()
+    if worker.visible is not None:
+        # Where the driver lists the processes of a split device under the whole, that may be any of its partitions.
+        inside = {part for key in seen for part in (key, ".".join(key.split(".")[:2]))}
+        outside = tuple(use.device for use in worker.used if use.device not in inside)
+        if outside:
+            allowed = _listed(seen) if seen else "no device"
+            text = f"{worker.label} uses {_listed(outside)}, outside its list ({_asked(worker)}: {allowed})"
+            yield Finding("outside_list", text, (worker.pid,), outside)
+    for note in worker.notes if environment.values is not None else ():
+        yield Finding("list_problem", f"{worker.label}: {note}", (worker.pid,))
+    if not worker.lists and variables and len(seen) > 1:
+        yield Finding("no_list", f"{worker.label}: no list is set ({variables}): it sees all {len(seen)} devices", (worker.pid,))
+    if not worker.used and not environment.gone and not unclear:
+        given = f", though it was given {_listed(seen)}" if worker.lists and seen else ""
+        yield Finding("no_device", f"{worker.label} uses no device{given}", (worker.pid,))
+
+
+def _device_findings(made: Allocation, members: Sequence[job.Member], processes: Processes, unclear: Sequence[str]) -> Iterator[Finding]:
+    for device in made.devices:
+        if device.pids == ():
+            holders = [worker.label for worker in made.workers if worker.lists and device.key in (worker.visible or ())]
+            given = f", though it is in the list of {_listed(holders)}" if holders else ""
+            yield Finding("unused_device", f"no process uses {device.key} ({device.name}){given}", (), (device.key,))
+    for key, found in processes.items():
+        pids = tuple(process.pid for process in found if job.owner(members, process.pid) is None)
+        if pids:
+            text = f"{key} is also used by {', '.join(map(str, pids))}, not of the processes asked about"
+            yield Finding("stranger", text, pids, (key,))
+    if unclear:
+        text = f"which processes use {_listed(unclear)} cannot be told: {NO_LIST_OF_PROCESSES}"
+        yield Finding("use_unknown", text, (), tuple(unclear))
+
+
+def _asked(worker: Worker) -> str:
+    return ", ".join(f"{entry.variable}={entry.value}" for entry in worker.lists)
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Join words with commas, and an "and" before the last."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def _plain(record: Any) -> Any:

@@ -15,8 +15,7 @@ from accelmetrics import Allocation, InvalidOptionError, UnknownNameError, alloc
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.testing import FakeBackend
 from accelmetrics.visibility import job
-from accelmetrics.visibility.allocation import Use
-from accelmetrics.visibility.allocation_findings import NO_LIST_OF_PROCESSES
+from accelmetrics.visibility.allocation import NO_LIST_OF_PROCESSES, Use
 from accelmetrics.visibility.job import Position, position, ray_decides
 from tests.simulators.nvml import NvmlSimulator, Process, SimulatorUnavailable
 
