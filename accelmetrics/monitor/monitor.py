@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import timedelta
 from math import isnan
 from types import TracebackType
@@ -19,13 +19,13 @@ from typing import Any, SupportsFloat
 from weakref import WeakSet
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.monitor.beat import REAL_CLOCK, Beat, MonitorClock, shared_beat
+from accelmetrics.monitor.export_worker import ExportWorker, distinct
 from accelmetrics.monitor.history import History
-from accelmetrics.monitor.outlet import Outlet, distinct
 from accelmetrics.monitor.rows import Row
 from accelmetrics.monitor.run import CLOSE_TIMEOUT, Extra, Kept, Run, end_all, say_stayed
 from accelmetrics.monitor.steps import StepLog
 from accelmetrics.monitor.subscribers import CallbackExporter, Stream
+from accelmetrics.monitor.ticker import MonitorClock, RealClock, Ticker, shared_ticker
 from accelmetrics.monitor.window import Window
 from accelmetrics.monitor.windows import Windows
 from accelmetrics.sampling.engine import hostname
@@ -78,16 +78,16 @@ class Monitor:
         self.labels: Mapping[str, str] = {"run_id": uuid.uuid4().hex[:12], "hostname": hostname(), **checked_labels(labels)}
         options = {**options, "timeout": timeout}
         Sampler(**options).close()  # what cannot be used is told here, where the caller sees it
-        self._clock: MonitorClock = REAL_CLOCK if clock is None else clock
+        self._clock: MonitorClock = RealClock() if clock is None else clock
         self._key: Hashable = _key(options, self.interval) if clock is None else object()
         self._make = lambda: Sampler(**options, clock=clock)
         self._timeout = timeout
         self._extras = tuple(extras)
-        self._sinks: dict[str, Exporter] = {}
+        self._workers: dict[str, ExportWorker] = {}
         for exporter in exporters:
-            if not any(exporter is known for known in self._sinks.values()):
-                self._sinks[distinct(_name(exporter), self._sinks)] = exporter
-        self._stayed: tuple[tuple[str, Exporter], ...] = ()
+            if not any(exporter is known.exporter for known in self._workers.values()):
+                self._employ(exporter)
+        self._stayed: tuple[ExportWorker, ...] = ()
         self._renew(history)
 
     def _renew(self, history: int | timedelta) -> None:
@@ -105,8 +105,8 @@ class Monitor:
             if last is None or last.over or not last.begun:
                 if last is not None:
                     last.abandon()  # its stop may still be waiting for exporters, or Ctrl-C have come between
-                beat = shared_beat(self._key, self._new_beat)
-                run = Run(self._kept, beat, self._outlets(last))
+                ticker = shared_ticker(self._key, lambda: Ticker(self._make, self.interval, self._clock))
+                run = Run(self._kept, ticker, self._workers.values())
                 if self._run is not last:  # a signal handler has started it in between
                     return self
                 self._run = run
@@ -114,7 +114,7 @@ class Monitor:
                 _stop_all_at_exit()
                 run.begin()
                 if last is None and self._stayed:
-                    say_stayed(name for name, _ in self._stayed)
+                    say_stayed(worker.name for worker in self._stayed)
         return self
 
     def stop(self, timeout: float = CLOSE_TIMEOUT) -> None:
@@ -150,8 +150,8 @@ class Monitor:
         """
         run = self._current()
         by = time.monotonic() + _span(timeout)
-        outlets = run.outlets if run is not None else ()
-        return all([outlet.flush(max(0.0, by - time.monotonic())) for outlet in outlets])  # noqa: C419  each has its turn
+        workers = run.workers if run is not None else ()
+        return all([worker.flush(max(0.0, by - time.monotonic())) for worker in workers])  # noqa: C419  each has its turn
 
     def __enter__(self) -> Monitor:
         return self.start()
@@ -235,21 +235,19 @@ class Monitor:
         if not callable(callback):
             raise InvalidOptionError(f"{callback!r} cannot be called: subscribe a function that takes a snapshot")
         self._check_process()
-        sink = CallbackExporter(callback)
         with self._lock:
-            name = distinct(sink.name, self._sinks)
-            self._sinks = {**self._sinks, name: sink}
+            worker = self._employ(CallbackExporter(callback))
             run = self._run
             if run is not None and not run.over:
-                run.add(Outlet(sink, name, opened=_stop_all_at_exit))
+                run.add(worker)
 
         def unsubscribe() -> None:
             self._check_process()
             with self._lock:
-                self._sinks = {other: known for other, known in self._sinks.items() if known is not sink}
+                self._workers = {name: known for name, known in self._workers.items() if known is not worker}
                 run = self._run
             if run is not None:
-                run.remove(lambda outlet: outlet.exporter is sink)
+                run.remove(worker)
 
         return unsubscribe
 
@@ -293,13 +291,12 @@ class Monitor:
         self._kept.windows.silent = True
         self._kept.windows.settle()
 
-    def _new_beat(self) -> Beat:
-        return Beat(self._make, self.interval, self._clock)
-
-    def _outlets(self, last: Run | None) -> Iterator[Outlet]:
-        """A new outlet for each exporter and callback, behind the one that it had in the last run."""
-        before = {id(outlet.exporter): outlet for outlet in last.outlets} if last is not None else {}
-        return (Outlet(sink, name, before.get(id(sink)), opened=_stop_all_at_exit) for name, sink in self._sinks.items())
+    def _employ(self, exporter: Exporter) -> ExportWorker:
+        """A worker for an exporter, from the next start on."""
+        name = distinct(str(getattr(exporter, "name", "") or type(exporter).__name__), self._workers)
+        worker = ExportWorker(exporter, name, opened=_stop_all_at_exit)
+        self._workers = {**self._workers, name: worker}
+        return worker
 
     def _current(self) -> Run | None:
         """The run that goes on, or the last one."""
@@ -310,7 +307,7 @@ class Monitor:
         """In the child of the process that it ran in, forget all that: threads and locks stayed behind."""
         if os.getpid() != self._pid:
             if self._run is not None:  # their files and sockets are those of the parent; kept, lest they be closed by being forgotten
-                self._stayed, self._sinks = (*self._stayed, *self._sinks.items()), {}
+                self._stayed, self._workers = (*self._stayed, *self._workers.values()), {}
             self._renew(self._kept.history.bound)
 
 
@@ -343,10 +340,6 @@ def _key(options: Mapping[str, Any], interval: float) -> Hashable:
     items = tuple(sorted((name, tuple(value) if isinstance(value, list) else value) for name, value in options.items()))
     outcome = guarded(hash, items)
     return (interval, items) if outcome.failure is None else object()
-
-
-def _name(exporter: Exporter) -> str:
-    return str(getattr(exporter, "name", "") or type(exporter).__name__)
 
 
 _running: WeakSet[Run] = WeakSet()

@@ -9,8 +9,8 @@ from datetime import timedelta
 from accelmetrics.backends.contract import Backend
 from accelmetrics.exporters.registry import create
 from accelmetrics.monitor import monitor
-from accelmetrics.monitor.beat import MonitorClock
 from accelmetrics.monitor.job import job_labels
+from accelmetrics.monitor.ticker import MonitorClock
 from accelmetrics.monitor.torch import TorchMemory
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible
 from accelmetrics.schemas.errors import InvalidOptionError

@@ -1,4 +1,4 @@
-"""A monitor between one start and the stop after it: what its beat hands it, and where that goes.
+"""A monitor between one start and the stop after it: what its ticker hands it, and where that goes.
 
 Everything that begins anew with a start is here: counters, queues, what readings are compared with. What lasts longer is the
 monitor's: history, windows, what the program logged.
@@ -17,13 +17,13 @@ from weakref import WeakSet
 
 from accelmetrics.backends.flag import Flag
 from accelmetrics.backends.guard import guarded
-from accelmetrics.monitor.beat import Beat
 from accelmetrics.monitor.energy import Meter
+from accelmetrics.monitor.export_worker import ExportWorker
 from accelmetrics.monitor.history import History
-from accelmetrics.monitor.outlet import Outlet
 from accelmetrics.monitor.rows import RowMaker
 from accelmetrics.monitor.steps import StepLog
 from accelmetrics.monitor.subscribers import Stream
+from accelmetrics.monitor.ticker import Ticker
 from accelmetrics.monitor.windows import Windows
 from accelmetrics.schemas.record import MonitorStatus, Record
 from accelmetrics.schemas.snapshot import Snapshot
@@ -34,8 +34,6 @@ LAST_READING = 1.5
 """In timeouts: how long a stop waits for the last reading."""
 LAST_READING_SHARE = 0.5
 """Of a stop's time: how much of it that wait takes at most. The rest is the exporters'."""
-SLICE = 0.02
-"""Seconds from one look at several last readings to the next."""
 
 Extra = Callable[[Snapshot], Mapping[str, int | float]]
 """Metrics of the watched program itself, read at every tick."""
@@ -66,28 +64,29 @@ class Kept(NamedTuple):
 
 
 class Run:
-    """Listens to a beat. Its methods are called by the beat's thread, and those of the second half by the program's.
+    """Listens to a ticker. Its methods are called by the ticker's thread, and those of the second half by the program's.
 
     Attributes:
         latest: The last reading, None before the first.
         error: Why no reading could be taken, in words; empty while they are taken.
         paused: Whether readings are passed over.
-        outlets: Where records go.
+        workers: Where records go.
         begun: Whether it was begun without an interruption.
         over: Whether it is being stopped, or has been.
+        left: Whether its last reading was taken, or none will be.
         pid: The process in which its threads are.
     """
 
-    def __init__(self, kept: Kept, beat: Beat, outlets: Iterable[Outlet]) -> None:
+    def __init__(self, kept: Kept, ticker: Ticker, workers: Iterable[ExportWorker]) -> None:
         self.latest: Snapshot | None = None
         self.error = ""
         self.paused = False
-        self.outlets = tuple(outlets)
-        self.begun = self.over = False
+        self.workers = tuple(workers)
+        self.begun = self.over = self.left = False
         self.pid = os.getpid()
         self._kept = kept
-        self._beat = beat
-        self._taking = threading.RLock()  # a signal handler may come to it again; the beat holds it and waits for nobody
+        self._ticker = ticker
+        self._taking = threading.RLock()  # a signal handler may come to it again; the ticker holds it and waits for nobody
         self._streams: WeakSet[Stream] = WeakSet()
         self._rows = RowMaker()
         self._meter = Meter()
@@ -95,7 +94,7 @@ class Run:
         self._settled = False
         self._ticks = self._missed = self._timed_out = 0
 
-    # The beat's side.
+    # The ticker's side.
 
     def take(self, snapshot: Snapshot, at: float, tick: bool) -> None:
         """A reading."""
@@ -132,10 +131,10 @@ class Run:
 
     def _hand_out(self, snapshot: Snapshot) -> None:
         steps = self._kept.steps.take(self._meter)
-        if self.outlets:
+        if self.workers:
             record = Record(snapshot, self._kept.labels, steps, self.status)
-            for outlet in self.outlets:
-                outlet.put(record)
+            for worker in self.workers:
+                worker.put(record)
         for stream in list(self._streams):
             stream.put(snapshot)
 
@@ -150,24 +149,23 @@ class Run:
 
     def begin(self) -> None:
         """Open the exporters and take the first reading, in the background."""
-        for outlet in self.outlets:
-            outlet.start()
-        self._beat.join(self)
+        for worker in self.workers:
+            worker.start()
+        self._ticker.join(self)
         if self.over:  # a signal handler has stopped it in between
-            self._beat.drop(self)
+            self._ticker.drop(self)
         self.begun = True
 
     def abandon(self) -> None:
-        """End at once: another run begins."""
+        """End at once: another run begins, with the same workers."""
         self.over = True
-        self._beat.drop(self)
+        self._ticker.drop(self)
         self.settle()
-        for outlet in self.outlets:
-            outlet.close(time.monotonic() + CLOSE_TIMEOUT)
+        self.left, self.workers = True, ()
 
     def request(self) -> None:
         """Have a reading taken soon."""
-        self._beat.request()
+        self._ticker.request()
 
     def pause(self) -> None:
         """Pass readings over; windows that have ended wait for none."""
@@ -189,20 +187,18 @@ class Run:
                 self._streams.add(stream)
             return not self._settled
 
-    def add(self, outlet: Outlet) -> None:
+    def add(self, worker: ExportWorker) -> None:
         """Deliver to one more from now on."""
         with self._taking:
             if not self._settled:
-                self.outlets = (*self.outlets, outlet)  # first, for whoever stops it in between
-                outlet.start()
+                self.workers = (*self.workers, worker)  # first, for whoever stops it in between
+                worker.start()
 
-    def remove(self, wanted: Callable[[Outlet], bool]) -> None:
-        """Deliver to some no more."""
+    def remove(self, worker: ExportWorker) -> None:
+        """Deliver to one no more."""
         with self._taking:
-            gone = [outlet for outlet in self.outlets if wanted(outlet)]
-            self.outlets = tuple(outlet for outlet in self.outlets if outlet not in gone)
-        for outlet in gone:
-            outlet.drop()
+            self.workers = tuple(other for other in self.workers if other is not worker)
+        worker.drop()
 
     def settle(self) -> None:
         """Take no reading from now on: end what follows, deliver what was logged since the last one."""
@@ -217,19 +213,24 @@ class Run:
             stream.put(None)
         if steps and self.latest is not None:
             record = Record(self.latest, self._kept.labels, steps, self.status)
-            for outlet in self.outlets:
-                outlet.put(record)
+            for worker in self.workers:
+                worker.put(record)
 
     @property
     def status(self) -> MonitorStatus:
         """How it fares."""
-        exporters = tuple(outlet.status for outlet in self.outlets)
+        exporters = tuple(worker.status for worker in self.workers)
         return MonitorStatus(self._kept.interval, self._ticks, self._missed, self._timed_out, exporters)
 
-    def leave(self) -> Flag:
-        """Ask for the last reading; gives what is set when it was taken."""
+    def leave(self, told: Flag) -> None:
+        """Ask for the last reading; sets ``left``, and then the flag, when it was taken."""
         self.over = True
-        return self._beat.leave(self)
+
+        def done() -> None:
+            self.left = True
+            told.set()
+
+        self._ticker.leave(self, done)
 
     def last_reading_by(self, by: float) -> float:
         """Until when the last reading is waited for, where everything is to be over at a moment of ``time.monotonic``."""
@@ -238,10 +239,10 @@ class Run:
 
     def end(self, by: float) -> None:
         """After the last reading: deliver what is queued until a moment of ``time.monotonic``; does not wait for it."""
-        self._beat.drop(self)
+        self._ticker.drop(self)
         self.settle()
-        for outlet in self.outlets:
-            outlet.close(by)
+        for worker in self.workers:
+            worker.close(by)
 
 
 def end_all(runs: Sequence[Run], by: float) -> None:
@@ -253,17 +254,22 @@ def end_all(runs: Sequence[Run], by: float) -> None:
         runs: Which.
         by: The moment of ``time.monotonic`` at which nobody waits any longer.
     """
-    leaving = [(run, run.leave(), run.last_reading_by(by)) for run in runs]
-    while leaving:
-        _, first, until = leaving[0]
-        first.wait(min(until - time.monotonic(), SLICE if len(leaving) > 1 else CLOSE_TIMEOUT))
-        done = [one for one in leaving if one[1].is_set() or time.monotonic() >= one[2]]
-        leaving = [one for one in leaving if one not in done]
-        for run, _, _ in done:
-            run.end(by)
+    told = Flag()
+    waiting = {run: run.last_reading_by(by) for run in runs}
     for run in runs:
-        for outlet in run.outlets:
-            outlet.join()
+        if not run.left:
+            run.leave(told)
+    while waiting:
+        told.clear()
+        ended = [run for run, until in waiting.items() if run.left or time.monotonic() >= until]
+        for run in ended:
+            del waiting[run]
+            run.end(by)
+        if waiting and not ended:
+            told.wait(min(waiting.values()) - time.monotonic())
+    for run in runs:
+        for worker in run.workers:
+            worker.join()
 
 
 def _numbers(extra: Extra, snapshot: Snapshot) -> dict[str, int | float]:

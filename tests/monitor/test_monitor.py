@@ -13,8 +13,8 @@ from datetime import timedelta
 import pytest
 
 from accelmetrics import InvalidOptionError, Snapshot, UnknownNameError
-from accelmetrics.monitor.beat import Beat
 from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.monitor.ticker import Ticker
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
 from tests.monitor.watching import Gate, HeldClock, Recorder, gpus, no_threads, spending, threads, ticks
@@ -323,7 +323,7 @@ def test_a_start_that_ctrl_c_interrupts_can_be_done_again(monkeypatch: pytest.Mo
 
     for _ in range(2):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Beat, "join", interrupt)
+            patch.setattr(Ticker, "join", interrupt)
             monitor.start()
     with monitor:
         ticks(monitor, 3)

@@ -10,12 +10,13 @@ import time
 import pytest
 
 from accelmetrics.exporters.network import RejectedError
-from accelmetrics.monitor import outlet as module
-from accelmetrics.monitor.outlet import CAPACITY, Outlet, distinct
+from accelmetrics.monitor import export_worker as module
+from accelmetrics.monitor.export_worker import CAPACITY, ExportWorker, distinct
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.monitor.watching import Gate, Recorder, no_threads, threads
 from tests.sampling.conftest import until
+from tests.support.waiting import HANG, wait_for
 
 
 class UnprintableError(Exception):
@@ -31,15 +32,15 @@ def numbers(exporter: Recorder) -> list[int]:
     return [taken.snapshot.time_ns for taken in exporter.records]
 
 
-def put(outlet: Outlet, *wanted: int) -> None:
+def put(worker: ExportWorker, *wanted: int) -> None:
     for number in wanted:
-        outlet.put(record(number))
+        worker.put(record(number))
 
 
-def stop(outlet: Outlet, seconds: float = 5.0) -> float:
+def stop(worker: ExportWorker, seconds: float = 5.0) -> float:
     began = time.monotonic()
-    outlet.close(began + seconds)
-    outlet.join()
+    worker.close(began + seconds)
+    worker.join()
     return time.monotonic() - began
 
 
@@ -51,14 +52,14 @@ def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_records_are_delivered_in_order_on_one_thread_of_its_own() -> None:
     """Opened, given each record, flushed and closed, all from the thread that bears its name."""
     exporter = Recorder("disk")
-    outlet = Outlet(exporter, "disk")
-    outlet.start()
-    put(outlet, *range(50))
-    stop(outlet)
+    worker = ExportWorker(exporter, "disk")
+    worker.start()
+    put(worker, *range(50))
+    stop(worker)
     assert numbers(exporter) == list(range(50))
     assert [name for name, _ in exporter.calls] == ["open", *["export"] * 50, "flush", "close"]
     assert {thread.name for _, thread in exporter.calls} == {"accelmetrics-disk"}
-    assert outlet.status == ("disk", 50, 0, 0, 0, "")
+    assert worker.status == ("disk", 50, 0, 0, 0, "")
     no_threads("accelmetrics-disk")
 
 
@@ -72,17 +73,17 @@ def test_a_peer_that_is_away_is_offered_the_same_record_until_it_comes_back() ->
 
     exporter = Recorder()
     exporter.on_export = export
-    outlet = Outlet(exporter, "peer")
-    outlet.start()
-    put(outlet, 0, 1, 2, 3)
+    worker = ExportWorker(exporter, "peer")
+    worker.start()
+    put(worker, 0, 1, 2, 3)
     until(lambda: exporter.count("export") >= 4)
     assert numbers(exporter) == [0]
-    assert outlet.status == ("peer", 1, 0, 0, 3, "could not deliver: ConnectionRefusedError: [Errno 111] the peer is away")
+    assert worker.status == ("peer", 1, 0, 0, 3, "could not deliver: ConnectionRefusedError: [Errno 111] the peer is away")
     away = False
-    assert outlet.flush(5.0)
+    assert worker.flush(5.0)
     assert numbers(exporter) == [0, 1, 2, 3]
-    assert outlet.status == ("peer", 4, 0, 0, 0, "")
-    stop(outlet)
+    assert worker.status == ("peer", 4, 0, 0, 0, "")
+    stop(worker)
 
 
 def test_pauses_between_attempts_grow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,13 +97,13 @@ def test_pauses_between_attempts_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 
     exporter = Recorder()
     exporter.on_export = export
-    outlet = Outlet(exporter, "peer")
-    outlet.start()
-    put(outlet, 0)
+    worker = ExportWorker(exporter, "peer")
+    worker.start()
+    put(worker, 0)
     until(lambda: len(tried) >= 7)
     pauses = [after - before for before, after in itertools.pairwise(tried)]
     assert all(pause >= wanted for pause, wanted in zip(pauses, (0.02, 0.04, 0.08, 0.16, 0.16, 0.16), strict=False))
-    assert stop(outlet, 0.1) < 0.5
+    assert stop(worker, 0.1) < 0.5
 
 
 @pytest.mark.parametrize(
@@ -117,27 +118,27 @@ def test_any_other_error_gives_the_record_up(error: BaseException, caplog: pytes
 
     exporter = Recorder()
     exporter.on_export = export
-    outlet = Outlet(exporter, "odd")
-    outlet.start()
+    worker = ExportWorker(exporter, "odd")
+    worker.start()
     with caplog.at_level(logging.WARNING, logger="accelmetrics"):
-        put(outlet, *range(7))
-        assert outlet.flush(5.0)
+        put(worker, *range(7))
+        assert worker.flush(5.0)
     assert numbers(exporter) == [0, 3, 4, 6]
-    assert outlet.status == ("odd", 4, 3, 0, 0, "")
+    assert worker.status == ("odd", 4, 3, 0, 0, "")
     assert len(caplog.records) == 1
     assert caplog.records[0].getMessage().startswith("exporter odd could not deliver: ")
     assert type(error).__name__ in caplog.records[0].getMessage()
-    stop(outlet)
+    stop(worker)
 
 
 def test_the_packages_own_errors_are_told_in_their_words_alone(caplog: pytest.LogCaptureFixture) -> None:
     """They are made for users, who have no use for the name of a class."""
     exporter = Recorder()
     exporter.on_export = lambda _: (_ for _ in ()).throw(RejectedError("Weights & Biases: not logged in"))
-    outlet = Outlet(exporter, "wandb")
-    outlet.start()
-    put(outlet, 0)
-    stop(outlet)
+    worker = ExportWorker(exporter, "wandb")
+    worker.start()
+    put(worker, 0)
+    stop(worker)
     assert [line.getMessage() for line in caplog.records] == ["exporter wandb could not deliver: Weights & Biases: not logged in"]
 
 
@@ -149,44 +150,44 @@ def test_a_failure_is_told_once_though_its_words_change(caplog: pytest.LogCaptur
 
     exporter = Recorder()
     exporter.on_export = export
-    outlet = Outlet(exporter, "odd")
-    outlet.start()
-    put(outlet, *range(100))
-    assert outlet.flush(5.0)
+    worker = ExportWorker(exporter, "odd")
+    worker.start()
+    put(worker, *range(100))
+    assert worker.flush(5.0)
     assert [line.getMessage() for line in caplog.records] == ["exporter odd could not deliver: ValueError: record 0 is bad"]
-    assert outlet.status == ("odd", 0, 100, 0, 0, "could not deliver: ValueError: record 99 is bad")
-    stop(outlet)
+    assert worker.status == ("odd", 0, 100, 0, 0, "could not deliver: ValueError: record 99 is bad")
+    stop(worker)
 
 
 def test_the_queue_is_bounded_and_its_oldest_go() -> None:
     """While an exporter hangs, the newest records wait; those that went are counted; the one in the air is not among them."""
     gate, exporter = Gate(), Recorder()
     exporter.on_export = lambda taken: gate() if taken.snapshot.time_ns == 0 else None
-    outlet = Outlet(exporter, "slow", capacity=3)
-    outlet.start()
-    put(outlet, 0)
+    worker = ExportWorker(exporter, "slow", capacity=3)
+    worker.start()
+    put(worker, 0)
     assert gate.entered.wait(5)
-    put(outlet, *range(1, 9))
-    assert outlet.status == ("slow", 0, 0, 5, 4, "")
+    put(worker, *range(1, 9))
+    assert worker.status == ("slow", 0, 0, 5, 4, "")
     gate.release()
-    assert outlet.flush(5.0)
+    assert worker.flush(5.0)
     assert numbers(exporter) == [0, 6, 7, 8]
-    assert outlet.status == ("slow", 4, 0, 5, 0, "")
-    stop(outlet)
+    assert worker.status == ("slow", 4, 0, 5, 0, "")
+    stop(worker)
 
 
 def test_putting_never_waits_for_an_exporter_that_hangs() -> None:
     """Ten thousand records take as long as they take without anybody listening."""
     gate, exporter = Gate(), Recorder()
     exporter.on_open = gate
-    outlet = Outlet(exporter, "hung")
-    outlet.start()
+    worker = ExportWorker(exporter, "hung")
+    worker.start()
     began = time.monotonic()
-    put(outlet, *range(10_000))
+    put(worker, *range(10_000))
     assert time.monotonic() - began < 2.0
-    assert (outlet.status.dropped, outlet.status.queued) == (10_000 - CAPACITY, CAPACITY)
+    assert (worker.status.dropped, worker.status.queued) == (10_000 - CAPACITY, CAPACITY)
     gate.release()
-    stop(outlet)
+    stop(worker)
 
 
 @pytest.mark.parametrize("where", ["on_open", "on_export", "on_flush", "on_close"])
@@ -194,17 +195,17 @@ def test_an_exporter_that_hangs_anywhere_is_not_waited_for_longer_than_allowed(w
     """What it was not given is counted as dropped and said; what happens in it after that is counted no more."""
     gate, exporter = Gate(), Recorder()
     setattr(exporter, where, gate)
-    outlet = Outlet(exporter, "hung")
-    outlet.start()
-    put(outlet, 0, 1)
+    worker = ExportWorker(exporter, "hung")
+    worker.start()
+    put(worker, 0, 1)
     assert where in {"on_flush", "on_close"} or gate.entered.wait(5)
-    assert 0.25 < stop(outlet, 0.3) < 1.0
+    assert 0.25 < stop(worker, 0.3) < 1.0
     lost = 2 if where in {"on_open", "on_export"} else 0
-    assert outlet.status[1:5] == (2 - lost, 0, lost, 0)
+    assert worker.status[1:5] == (2 - lost, 0, lost, 0)
     assert [line.getMessage() for line in caplog.records] == ["exporter hung: 2 records were not delivered in time"] * bool(lost)
     gate.release()
     no_threads("accelmetrics-hung")
-    assert outlet.status[1:5] == (2 - lost, 0, lost, 0)
+    assert worker.status[1:5] == (2 - lost, 0, lost, 0)
     assert exporter.count("close") == 1
 
 
@@ -219,28 +220,28 @@ def test_opening_is_tried_again_until_it_works(error: Exception, caplog: pytest.
 
     exporter = Recorder()
     exporter.on_open = open_
-    outlet = Outlet(exporter, "late")
-    outlet.start()
-    put(outlet, 0, 1)
-    assert outlet.flush(5.0)
+    worker = ExportWorker(exporter, "late")
+    worker.start()
+    put(worker, 0, 1)
+    assert worker.flush(5.0)
     assert (exporter.count("open"), numbers(exporter)) == (4, [0, 1])
     assert [line.getMessage() for line in caplog.records] == [f"exporter late could not open: {type(error).__name__}: {error}"]
-    assert outlet.status.error == ""
-    stop(outlet)
+    assert worker.status.error == ""
+    stop(worker)
 
 
 def test_an_exporter_that_never_opened_is_closed_and_not_flushed() -> None:
     """It may hold half of what it needs."""
     exporter = Recorder()
     exporter.on_open = lambda: 1 / 0
-    outlet = Outlet(exporter, "broken")
-    outlet.start()
-    put(outlet, 0)
+    worker = ExportWorker(exporter, "broken")
+    worker.start()
+    put(worker, 0)
     until(lambda: exporter.count("open") > 1)
-    assert stop(outlet, 0.2) < 1.0
+    assert stop(worker, 0.2) < 1.0
     no_threads("accelmetrics-broken")
     assert (exporter.count("close"), exporter.count("flush")) == (1, 0)
-    assert outlet.status == ("broken", 0, 0, 1, 0, "could not open: ZeroDivisionError: division by zero")
+    assert worker.status == ("broken", 0, 0, 1, 0, "could not open: ZeroDivisionError: division by zero")
 
 
 def test_closing_wakes_it_up_for_more_attempts_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,13 +255,13 @@ def test_closing_wakes_it_up_for_more_attempts_within_the_limit(monkeypatch: pyt
             raise BrokenPipeError("gone")
 
     exporter.on_export = export
-    outlet = Outlet(exporter, "peer")
-    outlet.start()
-    put(outlet, 0, 1)
+    worker = ExportWorker(exporter, "peer")
+    worker.start()
+    put(worker, 0, 1)
     until(lambda: exporter.count("export") >= 3)
     threading.Timer(0.4, away.set).start()
-    assert stop(outlet, 5.0) < 3.0
-    assert outlet.status == ("peer", 2, 0, 0, 0, "")
+    assert stop(worker, 5.0) < 3.0
+    assert worker.status == ("peer", 2, 0, 0, 0, "")
 
 
 def test_a_long_pause_does_not_outlast_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,11 +273,11 @@ def test_a_long_pause_does_not_outlast_the_limit(monkeypatch: pytest.MonkeyPatch
         raise TimeoutError("no answer")
 
     exporter.on_export = export
-    outlet = Outlet(exporter, "peer")
-    outlet.start()
-    put(outlet, 0)
+    worker = ExportWorker(exporter, "peer")
+    worker.start()
+    put(worker, 0)
     until(lambda: exporter.count("export") == 1)
-    assert stop(outlet, 0.3) < 1.0
+    assert stop(worker, 0.3) < 1.0
     no_threads("accelmetrics-peer")
     assert exporter.count("export") == 2
 
@@ -285,95 +286,116 @@ def test_flush_waits_for_the_queue_and_flushes_the_exporter() -> None:
     """It says whether everything was delivered in time."""
     gate, exporter = Gate(), Recorder()
     exporter.on_export = gate
-    outlet = Outlet(exporter, "slow")
-    outlet.start()
-    put(outlet, 0, 1)
+    worker = ExportWorker(exporter, "slow")
+    worker.start()
+    put(worker, 0, 1)
     began = time.monotonic()
-    assert not outlet.flush(0.1)
+    assert not worker.flush(0.1)
     assert time.monotonic() - began < 1.0
     gate.release()
-    assert outlet.flush(5.0)
+    assert worker.flush(5.0)
     assert [name for name, _ in exporter.calls][:4] == ["open", "export", "export", "flush"]
-    stop(outlet)
-    assert outlet.flush(5.0)
+    stop(worker)
+    assert worker.flush(5.0)
 
 
-def test_a_callback_that_closes_its_own_outlet_does_not_wait_for_itself() -> None:
+def test_a_callback_that_closes_its_own_worker_does_not_wait_for_itself() -> None:
     """It goes on with what is queued when it has returned."""
     exporter, errors = Recorder(), []
-    outlet = Outlet(exporter, "own")
+    worker = ExportWorker(exporter, "own")
 
     def export(taken: Record) -> None:
         if taken.snapshot.time_ns == 0:
             began = time.monotonic()
-            put(outlet, 1)
-            outlet.flush(5.0)
-            stop(outlet)
+            put(worker, 1)
+            worker.flush(5.0)
+            stop(worker)
             errors.append(time.monotonic() - began)
 
     exporter.on_export = export
-    outlet.start()
-    put(outlet, 0)
+    worker.start()
+    put(worker, 0)
     no_threads("accelmetrics-own")
     assert errors[0] < 1.0
-    assert (numbers(exporter), outlet.status) == ([0, 1], ("own", 2, 0, 0, 0, ""))
+    assert (numbers(exporter), worker.status) == ([0, 1], ("own", 2, 0, 0, 0, ""))
 
 
-def test_a_new_outlet_waits_for_the_call_that_the_last_one_is_still_in() -> None:
+def test_a_restart_waits_for_the_call_that_the_exporter_is_still_in() -> None:
     """An exporter is never called by two threads at once, however often its monitor is stopped and started."""
     gate, exporter = Gate(), Recorder()
-    exporter.on_export = gate
-    first = Outlet(exporter, "once")
-    first.start()
-    put(first, 0)
-    assert gate.entered.wait(5)
-    stop(first, 0.05)
-    second = Outlet(exporter, "once", first)
-    second.start()
-    put(second, 1)
-    time.sleep(0.1)
-    assert exporter.count("open") == 1
-    assert second.status[3:] == (0, 1, "waits for a call that it did not return from before the monitor was stopped")
-    gate.release()
-    assert second.flush(5.0)
-    assert [name for name, _ in exporter.calls[:6]] == ["open", "export", "flush", "close", "open", "export"]
-    assert second.status == ("once", 1, 0, 0, 0, "")
-    stop(second)
-
-
-def test_outlets_that_wait_for_a_call_share_its_thread_and_go_on_in_order() -> None:
-    """Those whose time has passed meanwhile have counted their records, and are not run; those that have time left deliver."""
-    gate, exporter = Gate(), Recorder()
     exporter.on_export = lambda taken: gate() if taken.snapshot.time_ns == 0 else None
-    outlets = [Outlet(exporter, "once")]
-    outlets[0].start()
-    put(outlets[0], 0)
-    assert gate.entered.wait(5)
-    for number in range(1, 6):
-        outlets.append(Outlet(exporter, "once", outlets[-1]))
-        outlets[-1].start()
-        put(outlets[-1], number)
-        outlets[-1].close(time.monotonic() + (0.02 if number < 4 else 10))
-        if number < 4:
-            outlets[-1].join()
+    worker = ExportWorker(exporter, "once")
+    worker.start()
+    put(worker, 0)
+    assert gate.entered.wait(HANG)
+    stop(worker, 0.05)
+    assert worker.status[1:5] == (0, 0, 1, 0)
+    for number in range(1, 4):
+        worker.start()
+        put(worker, number)
+        assert worker.status[1:] == (0, 0, 0, 1, "waits for a call that it did not return from before the monitor was stopped")
+        stop(worker, 0.02)
+        assert worker.status[1:5] == (0, 0, 1, 0)
+    worker.start()
+    put(worker, 4)
     assert threads("accelmetrics-once") == ["accelmetrics-once"]
+    assert [name for name, _ in exporter.calls] == ["open", "export"]
     gate.release()
-    stop(outlets[0])
-    outlets[5].join()
-    assert numbers(exporter) == [0, 4, 5]
-    assert [name for name, _ in exporter.calls] == ["open", "export", "flush", "close"] * 3
-    assert [outlet.status[1:5] for outlet in outlets] == [(1, 0, 0, 0), *[(0, 0, 1, 0)] * 3, *[(1, 0, 0, 0)] * 2]
+    assert worker.flush(HANG)
+    assert numbers(exporter) == [0, 4]
+    assert worker.status == ("once", 1, 0, 0, 0, "")
+    stop(worker)
+    assert exporter.count("open") == exporter.count("close")
     no_threads("accelmetrics-once")
+
+
+def test_a_restart_while_records_are_still_delivered_goes_on_with_them() -> None:
+    """The exporter stays open, nothing is lost, and a stop that still waits for the end returns."""
+    gate, exporter = Gate(), Recorder()
+    exporter.on_export = gate
+    worker = ExportWorker(exporter, "busy")
+    worker.start()
+    put(worker, 0, 1)
+    assert gate.entered.wait(HANG)
+    stopping = threading.Thread(target=stop, args=(worker, HANG))
+    stopping.start()
+    wait_for(lambda: worker._waiting)
+    worker.start()
+    put(worker, 2)
+    stopping.join(HANG / 2)
+    assert not stopping.is_alive()
+    gate.release()
+    assert worker.flush(HANG)
+    assert [name for name, _ in exporter.calls] == ["open", "export", "export", "export", "flush"]
+    assert worker.status == ("busy", 3, 0, 0, 0, "")
+    stop(worker)
+    assert exporter.count("close") == 1
+
+
+def test_a_restart_while_the_exporter_closes_opens_it_again() -> None:
+    """The thread that closed it does."""
+    gate, exporter = Gate(), Recorder()
+    exporter.on_close = gate
+    worker = ExportWorker(exporter, "closing")
+    worker.start()
+    worker.close(time.monotonic() + HANG)
+    assert gate.entered.wait(HANG)
+    worker.start()
+    put(worker, 0)
+    gate.release()
+    assert worker.flush(HANG)
+    assert [name for name, _ in exporter.calls] == ["open", "flush", "close", "open", "export", "flush"]
+    stop(worker)
 
 
 def test_a_record_that_comes_after_the_end_is_counted() -> None:
     """It waits for nobody."""
-    outlet = Outlet(Recorder(), "late")
-    outlet.start()
-    put(outlet, 0)
-    stop(outlet)
-    put(outlet, 1)
-    assert outlet.status == ("late", 1, 0, 1, 0, "")
+    worker = ExportWorker(Recorder(), "late")
+    worker.start()
+    put(worker, 0)
+    stop(worker)
+    put(worker, 1)
+    assert worker.status == ("late", 1, 0, 1, 0, "")
 
 
 def test_a_start_that_ctrl_c_cut_short_is_made_good_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,29 +405,29 @@ def test_a_start_that_ctrl_c_cut_short_is_made_good_by_the_next(monkeypatch: pyt
         raise KeyboardInterrupt
 
     exporter = Recorder()
-    first = Outlet(exporter, "cut")
+    worker = ExportWorker(exporter, "cut")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(threading.Thread, "start", interrupt)
-        first.start()
-    put(first, 0)
-    assert stop(first) < 0.5
-    second = Outlet(exporter, "cut", first)
-    second.start()
-    put(second, 1)
-    assert second.flush(5.0)
-    assert (numbers(exporter), exporter.count("open"), first.status.dropped, second.status.sent) == ([1], 1, 1, 1)
-    stop(second)
+        worker.start()
+    put(worker, 0)
+    stop(worker, HANG)
+    assert (worker.status.dropped, exporter.calls) == (1, [])
+    worker.start()
+    put(worker, 1)
+    assert worker.flush(HANG)
+    assert (numbers(exporter), exporter.count("open"), worker.status.sent, worker.status.dropped) == ([1], 1, 1, 0)
+    stop(worker)
 
 
 def test_one_that_is_not_wanted_any_more_ends_without_delivering(caplog: pytest.LogCaptureFixture) -> None:
     """What waits is no loss."""
     gate, exporter = Gate(), Recorder()
     exporter.on_export = gate
-    outlet = Outlet(exporter, "gone")
-    outlet.start()
-    put(outlet, 0, 1, 2)
+    worker = ExportWorker(exporter, "gone")
+    worker.start()
+    put(worker, 0, 1, 2)
     assert gate.entered.wait(5)
-    outlet.drop()
+    worker.drop()
     gate.release()
     no_threads("accelmetrics-gone")
     assert (numbers(exporter), exporter.count("close"), caplog.records) == ([0], 1, [])
@@ -418,14 +440,14 @@ def test_a_machine_without_threads_counts_the_records_as_dropped(monkeypatch: py
         raise RuntimeError("can't start new thread")
 
     exporter = Recorder()
-    outlet = Outlet(exporter, "none")
+    worker = ExportWorker(exporter, "none")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        outlet.start()
-    put(outlet, 0, 1)
-    assert not outlet.flush(0.1)
-    assert stop(outlet) < 0.5
-    assert outlet.status == ("none", 0, 0, 2, 0, "has no thread: RuntimeError: can't start new thread")
+        worker.start()
+    put(worker, 0, 1)
+    assert not worker.flush(0.1)
+    assert stop(worker) < 0.5
+    assert worker.status == ("none", 0, 0, 2, 0, "has no thread: RuntimeError: can't start new thread")
     assert not threads("accelmetrics-none")
 
 

@@ -11,12 +11,13 @@ from collections.abc import Callable, Generator
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.monitor.beat import REQUEST_PAUSE, REQUEST_SHARE, Beat, shared_beat
+from accelmetrics.monitor.ticker import REQUEST_PAUSE, REQUEST_SHARE, Ticker, shared_ticker
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
 from tests.monitor.watching import HeldClock, gpus, no_threads, spending, threads
 from tests.sampling.conftest import until
+from tests.support.waiting import HANG
 
 THREAD = "accelmetrics-monitor"
 
@@ -52,12 +53,19 @@ def _nothing_stays() -> Generator[None, None, None]:
     no_threads(THREAD)
 
 
-def beat(backend: FakeBackend, interval: float, clock: FakeClock) -> Beat:
-    return Beat(lambda: Sampler([backend], clock=clock), interval, clock)
+def ticker(backend: FakeBackend, interval: float, clock: FakeClock) -> Ticker:
+    return Ticker(lambda: Sampler([backend], clock=clock), interval, clock)
 
 
-def leave(made: Beat, ear: Ear, seconds: float = 5.0) -> None:
-    assert made.leave(ear).wait(seconds)
+def asked(made: Ticker, ear: Ear) -> threading.Event:
+    """Ask for the last reading: what is set when that was taken."""
+    left = threading.Event()
+    made.leave(ear, left.set)
+    return left
+
+
+def leave(made: Ticker, ear: Ear) -> None:
+    assert asked(made, ear).wait(HANG)
     made.drop(ear)
 
 
@@ -65,7 +73,7 @@ def test_a_thousand_ticks_do_not_drift() -> None:
     """The n-th reading is due n intervals after the first, though each reading takes a third of an interval."""
     clock, backend, ear = FakeClock(), gpus(1), Ear()
     backend.device(0).set(powerWatts=spending(clock, then=0.033))
-    made = beat(backend, 0.1, clock)
+    made = ticker(backend, 0.1, clock)
     made.join(ear)
     until(lambda: len(ear.taken) > 1000)
     leave(made, ear)
@@ -82,7 +90,7 @@ def test_ticks_that_could_not_be_taken_are_counted_and_not_made_up_for() -> None
     clock, backend, ear = FakeClock(), gpus(1), Ear()
     start = clock.monotonic()
     backend.device(0).set(powerWatts=spending(clock, 3.5))
-    made = beat(backend, 1.0, clock)
+    made = ticker(backend, 1.0, clock)
     made.join(ear)
     until(lambda: len(ear.ticks) >= 4)
     leave(made, ear)
@@ -97,7 +105,7 @@ def test_ticks_and_missed_ticks_add_up_to_the_time_that_passed() -> None:
     backend.device(0).set(powerWatts=spending(clock, *durations))
     accounted: list[int] = []
     ear.on_take = lambda: accounted.append(len(ear.ticks) - 1 + ear.missed)
-    made = beat(backend, 1.0, clock)
+    made = ticker(backend, 1.0, clock)
     made.join(ear)
     until(lambda: len(ear.ticks) > 200)
     leave(made, ear)
@@ -109,7 +117,7 @@ def test_ticks_and_missed_ticks_add_up_to_the_time_that_passed() -> None:
 def test_a_reading_on_request_is_no_tick_and_shifts_none() -> None:
     """It comes soon, at most fifty a second; the schedule stays."""
     clock, ear = HeldClock(), Ear()
-    made = beat(gpus(1), 1.0, clock)
+    made = ticker(gpus(1), 1.0, clock)
     made.join(ear)
     until(lambda: len(ear.taken) == 1)
     start = ear.ticks[0]
@@ -130,7 +138,7 @@ def test_readings_on_request_cost_a_tenth_of_the_time_at_most() -> None:
     """With a driver that needs 30 ms, windows that begin and end all the time have a reading every 0.3 s."""
     clock, backend, ear = FakeClock(), gpus(1), Ear()
     backend.device(0).set(powerWatts=spending(clock, then=0.03))
-    made = beat(backend, 10.0, clock)
+    made = ticker(backend, 10.0, clock)
     ear.on_take = made.request
     made.join(ear)
     until(lambda: len(ear.taken) > 100)
@@ -144,7 +152,7 @@ def test_a_request_does_not_wait_beyond_the_next_tick() -> None:
     """The tick answers it."""
     clock, backend, ear = FakeClock(), gpus(1), Ear()
     backend.device(0).set(powerWatts=spending(clock, then=0.09))
-    made = beat(backend, 0.1, clock)
+    made = ticker(backend, 0.1, clock)
     ear.on_take = made.request
     made.join(ear)
     until(lambda: len(ear.taken) > 20)
@@ -155,7 +163,7 @@ def test_a_request_does_not_wait_beyond_the_next_tick() -> None:
 def test_who_joins_later_has_a_reading_at_once_and_then_the_common_ticks() -> None:
     """One thread, one sampler; for the first listener the reading in between is no tick."""
     clock, backend = HeldClock(), gpus(1)
-    made, first, second = beat(backend, 1.0, clock), Ear(), Ear()
+    made, first, second = ticker(backend, 1.0, clock), Ear(), Ear()
     made.join(first)
     until(lambda: len(first.taken) == 1)
     clock.advance(0.3)
@@ -176,19 +184,19 @@ def test_who_joins_later_has_a_reading_at_once_and_then_the_common_ticks() -> No
 def test_the_last_reading_begins_after_the_wish_to_leave() -> None:
     """One that is being taken at that moment is not the last one."""
     clock, backend, ear = HeldClock(), gpus(1), Ear()
-    made = beat(backend, 1.0, clock)
+    made = ticker(backend, 1.0, clock)
     made.join(ear)
     until(lambda: len(ear.taken) == 1)
     backend.device(0).hang()
     clock.advance(1.0)
     until(lambda: backend.device(0).reads == 2)
-    left = made.leave(ear)
+    left = asked(made, ear)
     assert not left.wait(0.05)
     clock.advance(0.1)
-    asked = clock.monotonic()
+    wished = clock.monotonic()
     backend.device(0).release()
     assert left.wait(5)
-    assert ear.taken[-1][0] >= asked
+    assert ear.taken[-1][0] >= wished
     assert len(ear.taken) == 3
     made.drop(ear)
 
@@ -196,24 +204,24 @@ def test_the_last_reading_begins_after_the_wish_to_leave() -> None:
 def test_two_who_wait_for_the_same_leaving_are_both_told() -> None:
     """A stop in two threads at once takes one last reading."""
     clock, ear = HeldClock(), Ear()
-    made = beat(gpus(1), 1.0, clock)
+    made = ticker(gpus(1), 1.0, clock)
     made.join(ear)
     until(lambda: len(ear.taken) == 1)
-    events = [made.leave(ear), made.leave(ear)]
+    events = [asked(made, ear), asked(made, ear)]
     assert all(event.wait(5) for event in events)
     assert len(ear.taken) == 2
-    assert made.leave(ear).is_set()
+    assert asked(made, ear).wait(HANG)
     made.drop(ear)
 
 
-def test_nobody_waits_on_the_beats_own_thread() -> None:
+def test_nobody_waits_on_the_tickers_own_thread() -> None:
     """Who leaves there has no last reading: it would have to wait for itself."""
     clock, ear = FakeClock(), Ear()
-    made = beat(gpus(1), 1.0, clock)
+    made = ticker(gpus(1), 1.0, clock)
     waited: list[bool] = []
 
     def take() -> None:
-        waited.append(made.leave(ear).is_set())
+        waited.append(asked(made, ear).is_set())
         made.drop(ear)
 
     ear.on_take = take
@@ -225,10 +233,10 @@ def test_nobody_waits_on_the_beats_own_thread() -> None:
 def test_dropping_without_waiting_ends_it() -> None:
     """Who has waited long enough for a driver that hangs goes; the thread ends when the call does, with no reading more."""
     clock, backend, ear = HeldClock(), gpus(1), Ear()
-    made = beat(backend, 1.0, clock)
+    made = ticker(backend, 1.0, clock)
     backend.hang_open()
     made.join(ear)
-    assert not made.leave(ear).wait(0.05)
+    assert not asked(made, ear).wait(0.05)
     made.drop(ear)
     backend.release_open()
     no_threads(THREAD)
@@ -239,7 +247,7 @@ def test_dropping_without_waiting_ends_it() -> None:
 def test_while_everyone_pauses_nothing_is_read() -> None:
     """A paused monitor leaves the driver alone; the schedule goes on."""
     clock, backend, ear = HeldClock(), gpus(1), Ear()
-    made = beat(backend, 1.0, clock)
+    made = ticker(backend, 1.0, clock)
     made.join(ear)
     until(lambda: len(ear.taken) == 1)
     ear.paused = True
@@ -262,7 +270,7 @@ def test_a_listener_that_throws_costs_the_others_nothing_and_is_told() -> None:
         raise SystemExit("odd")
 
     odd.on_take = refuse
-    made = beat(gpus(1), 1.0, clock)
+    made = ticker(gpus(1), 1.0, clock)
     made.join(odd)
     made.join(sane)
     until(lambda: len(sane.taken) > 3)
@@ -275,7 +283,7 @@ def test_a_listener_that_throws_costs_the_others_nothing_and_is_told() -> None:
 def test_a_reading_that_fails_is_told_and_the_next_one_taken() -> None:
     """A sampler refuses when a device that was asked for is not there."""
     clock, backend, ear = FakeClock(), gpus(1), Ear()
-    made = Beat(lambda: Sampler([backend], gpus=[5], clock=clock), 1.0, clock)
+    made = Ticker(lambda: Sampler([backend], gpus=[5], clock=clock), 1.0, clock)
     made.join(ear)
     until(lambda: len(ear.failures) > 3)
     assert "there is no device 5" in ear.failures[0] or "5" in ear.failures[0]
@@ -283,7 +291,7 @@ def test_a_reading_that_fails_is_told_and_the_next_one_taken() -> None:
     leave(made, ear)
 
 
-def test_a_sampler_that_cannot_be_made_is_told_and_the_beat_can_begin_again() -> None:
+def test_a_sampler_that_cannot_be_made_is_told_and_the_ticker_can_begin_again() -> None:
     """Nobody waits for a last reading that will not come."""
     clock, backend, ear = FakeClock(), gpus(1), Ear()
     failures = iter([MemoryError("no room")])
@@ -293,11 +301,11 @@ def test_a_sampler_that_cannot_be_made_is_told_and_the_beat_can_begin_again() ->
             raise failure
         return Sampler([backend], clock=clock)
 
-    made = Beat(make, 1.0, clock)
+    made = Ticker(make, 1.0, clock)
     made.join(ear)
     until(lambda: bool(ear.failures))
     assert ear.failures == ["MemoryError: no room"]
-    assert made.leave(ear).is_set()
+    assert asked(made, ear).wait(HANG)
     made.join(ear)
     until(lambda: bool(ear.taken))
     leave(made, ear)
@@ -310,26 +318,26 @@ def test_a_machine_without_threads_is_said(monkeypatch: pytest.MonkeyPatch) -> N
         raise RuntimeError("can't start new thread")
 
     clock, ear = FakeClock(), Ear()
-    made = beat(gpus(1), 1.0, clock)
+    made = ticker(gpus(1), 1.0, clock)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         made.join(ear)
     assert ear.failures == ["no thread is to be had: RuntimeError: can't start new thread"]
-    assert made.leave(ear).is_set()
+    assert asked(made, ear).is_set()
     made.drop(ear)
 
 
-def test_equal_wishes_share_a_beat_as_long_as_somebody_has_it() -> None:
+def test_equal_wishes_share_a_ticker_as_long_as_somebody_has_it() -> None:
     """And it is gone when nobody does: monitors made by the thousand leave nothing behind."""
 
-    def make() -> Beat:
-        return beat(gpus(1), 1.0, FakeClock())
+    def make() -> Ticker:
+        return ticker(gpus(1), 1.0, FakeClock())
 
-    first = shared_beat("same", make)
-    assert shared_beat("same", make) is first
-    assert shared_beat("other", make) is not first
+    first = shared_ticker("same", make)
+    assert shared_ticker("same", make) is first
+    assert shared_ticker("other", make) is not first
     del first
     gc.collect()
-    again = shared_beat("same", make)
+    again = shared_ticker("same", make)
     assert again is not None
-    assert not again._listeners
+    assert not again._observers

@@ -1,0 +1,281 @@
+"""The thread that takes readings at a steady pace, shared by the monitors of a process that want the same ones.
+
+The schedule is absolute: the n-th reading is due n intervals after the first, however long readings take; those that could
+not be taken in time are counted, not made up for. Between two ticks a reading is taken on request, for windows that begin
+and end and for monitors that join and leave.
+
+The thread alone holds the ticker's state. Other threads and signal handlers only append to a queue and never wait for a lock:
+``Monitor.stop`` may interrupt any call of the program at any point.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from accelmetrics.backends.clock import Clock
+from accelmetrics.backends.flag import Flag
+from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.sampling.sampler import Sampler
+from accelmetrics.schemas.snapshot import Snapshot
+
+REQUEST_PAUSE = 0.02
+"""Seconds from one reading to a requested one: requests that come more often are answered together."""
+REQUEST_SHARE = 10
+"""The same in durations of the last reading: however often windows begin and end, readings cost a tenth of the time at most."""
+TOLERANCE = 1e-6
+"""Seconds by which a tick may come early: clocks are floats."""
+
+
+class OnDemandThread:
+    """A daemon thread that runs while there is work, at most one at a time.
+
+    Nothing waits for a lock here, and a start that Ctrl-C interrupts is made good by the next one.
+
+    Args:
+        name: The thread's name.
+        wanted: Whether there is work.
+        work: What the thread does, again while there is work.
+    """
+
+    def __init__(self, name: str, wanted: Callable[[], object], work: Callable[[], object]) -> None:
+        self._name = name
+        self._wanted = wanted
+        self._work = work
+        self._claim = threading.Lock()  # held by the thread that works
+        self._thread: threading.Thread | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread works, or is about to."""
+        thread = self._thread
+        return self._claim.locked() or (thread is not None and thread.is_alive())
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is called on the thread."""
+        return self._thread is threading.current_thread()
+
+    def start(self) -> Outcome[None]:
+        """Start the thread unless it is alive; it sees the work that was there before this call.
+
+        Returns:
+            Why it could not be started, if so.
+        """
+        if self.alive:
+            return Outcome(None, None, None, 0.0)
+        thread = self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        return guarded(thread.start)
+
+    def _run(self) -> None:
+        while self._wanted() and self._claim.acquire(blocking=False):
+            self._thread = threading.current_thread()
+            self._work()
+            self._thread = None
+            self._claim.release()
+
+
+class MonitorClock(Clock, Protocol):
+    """A clock on which a thread can wait."""
+
+    def wait(self, woken: Flag, seconds: float) -> None:
+        """Return when so many seconds have passed on this clock, or the flag is set."""
+        ...
+
+
+class RealClock:
+    """The machine's clock."""
+
+    monotonic = staticmethod(time.monotonic)
+    time_ns = staticmethod(time.time_ns)
+
+    def wait(self, woken: Flag, seconds: float) -> None:
+        """Sleep until the flag is set."""
+        woken.wait(seconds)
+
+
+class TickObserver(Protocol):
+    """A run of a monitor, called on the ticker's thread."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether it takes no readings: while all observers are paused, none are taken."""
+        ...
+
+    def take(self, snapshot: Snapshot, at: float, tick: bool) -> None:
+        """Take a reading of this moment of the clock; ``tick`` is false for one that was requested between two ticks."""
+        ...
+
+    def miss(self, ticks: int) -> None:
+        """Count ticks that were due and could not be taken."""
+        ...
+
+    def fail(self, words: str) -> None:
+        """Note that no reading could be taken."""
+        ...
+
+
+class Ticker:
+    """One sampler read at one pace, for as long as it has observers.
+
+    Args:
+        make: Makes the sampler; called when the thread starts.
+        interval: Seconds between two ticks.
+        clock: The clock of the schedule.
+    """
+
+    def __init__(self, make: Callable[[], Sampler], interval: float, clock: MonitorClock) -> None:
+        self._make = make
+        self._interval = interval
+        self._clock = clock
+        self._calls: deque[Callable[[], object]] = deque()
+        self._woken = Flag()
+        self._thread = OnDemandThread("accelmetrics-monitor", lambda: self._calls, self._run)
+        self._observers: list[TickObserver] = []
+        self._joined: set[TickObserver] = set()
+        self._leaving: dict[TickObserver, list[Callable[[], object]]] = {}
+        self._requested = False
+
+    def join(self, observer: TickObserver) -> None:
+        """Call an observer from now on, beginning with a reading that is taken at once."""
+        self._post(partial(self._add, observer))
+        failure = self._thread.start().failure
+        if failure is not None:
+            self.drop(observer)
+            observer.fail(f"no thread is to be had: {failure.detail}")
+
+    def leave(self, observer: TickObserver, done: Callable[[], object]) -> None:
+        """Take one last reading for an observer, which begins after this call, and remove it.
+
+        Args:
+            observer: The observer.
+            done: Called when the reading was taken, or none will be.
+        """
+        self._post(partial(self._dismiss, observer, done))
+        if self._thread.is_current or not self._thread.alive:
+            self.drop(observer)
+            done()
+
+    def drop(self, observer: TickObserver) -> None:
+        """Remove an observer at once."""
+        self._post(partial(self._remove, observer))
+
+    def request(self) -> None:
+        """Have a reading taken soon, besides the ticks."""
+        self._requested = True
+        self._woken.set()
+
+    def _post(self, call: Callable[[], object]) -> None:
+        """Have the thread make a call before its next reading."""
+        self._calls.append(call)
+        self._woken.set()
+
+    def _add(self, observer: TickObserver) -> None:
+        self._observers.append(observer)
+        self._joined.add(observer)
+
+    def _dismiss(self, observer: TickObserver, done: Callable[[], object]) -> None:
+        if observer in self._observers:
+            self._leaving.setdefault(observer, []).append(done)
+        else:
+            done()
+
+    def _remove(self, observer: TickObserver) -> None:
+        self._joined.discard(observer)
+        if observer in self._observers:
+            self._observers.remove(observer)
+        for done in self._leaving.pop(observer, ()):
+            done()
+
+    def _run(self) -> None:
+        """Tick until there are no observers."""
+        self._make_calls()
+        if not self._observers:
+            return
+        made = guarded(self._make)
+        failure = made.failure
+        if made.value is not None:
+            failure = guarded(self._tick, made.value).failure
+            guarded(made.value.close)
+        for observer in tuple(self._observers):
+            self._remove(observer)
+            if failure is not None:
+                guarded(observer.fail, failure.detail)
+
+    def _make_calls(self) -> None:
+        self._woken.clear()  # before looking: a later call sets it again
+        while self._calls:
+            self._calls.popleft()()
+
+    def _tick(self, sampler: Sampler) -> None:
+        clock = self._clock
+        due = clock.monotonic()
+        while self._observers:
+            # An observer that leaves while a reading is taken is owed another one, which begins after that.
+            leaving, owed = tuple(self._leaving), self._joined | self._leaving.keys()
+            self._joined, self._requested = set(), False
+            now = clock.monotonic()
+            tick = now >= due - TOLERANCE
+            if not all(observer.paused for observer in self._observers):
+                self._read(sampler, now, tick, owed)
+            for observer in leaving:
+                self._remove(observer)
+            if tick:
+                due += self._interval
+                missed = int((clock.monotonic() - due) // self._interval)
+                if missed > 0:
+                    due += missed * self._interval
+                    for observer in self._observers:
+                        guarded(observer.miss, missed)
+            self._wait(due, now, clock.monotonic() - now)
+
+    def _read(self, sampler: Sampler, now: float, tick: bool, owed: set[TickObserver]) -> None:
+        outcome = guarded(sampler.sample)
+        at = now
+        self._make_calls()  # an observer that was dropped meanwhile gets no reading
+        if outcome.value is not None:
+            # The devices' moment: at the first reading a driver may take seconds to open, for which nothing is known.
+            ages = [status.age_seconds for status in outcome.value.backends if status.age_seconds is not None]
+            at = max(now, self._clock.monotonic() - min(ages, default=float("inf")))
+        for observer in self._observers:
+            failure = outcome.failure
+            if outcome.value is not None:
+                failure = guarded(observer.take, outcome.value, at, tick or observer in owed).failure
+            if failure is not None:
+                guarded(observer.fail, failure.detail)
+
+    def _wait(self, due: float, last: float, spent: float) -> None:
+        """Wait until the next tick, or until a reading is requested and enough time has passed since the last.
+
+        Args:
+            due: When the next tick is due.
+            last: When the last reading began.
+            spent: Seconds that it took.
+        """
+        while True:
+            self._make_calls()
+            until = due
+            if self._leaving or self._joined:
+                until = min(due, last + REQUEST_PAUSE)
+            elif self._requested:
+                until = min(due, last + max(REQUEST_PAUSE, REQUEST_SHARE * spent))
+            now = self._clock.monotonic()
+            if now >= until - TOLERANCE or not self._observers:
+                return
+            self._clock.wait(self._woken, until - now)
+
+
+# Held by the monitors that use them, and gone with them. Keyed by the process too: a child of a fork makes its own.
+_shared: WeakValueDictionary[tuple[int, Hashable], Ticker] = WeakValueDictionary()
+
+
+def shared_ticker(key: Hashable, make: Callable[[], Ticker]) -> Ticker:
+    """Return the ticker of all monitors of this process that want the same readings at the same pace."""
+    mark = (os.getpid(), key)
+    return _shared.get(mark) or _shared.setdefault(mark, make())
