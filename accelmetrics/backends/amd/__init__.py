@@ -10,7 +10,7 @@ rocm-smi   the command ``rocm-smi``                                             
 =========  ===============================================================================  =========
 
 They give the same metrics under the same names; whether the hardware is here is not their question but
-:mod:`~accelmetrics.backends.amd.detection`'s. A source's module is imported when it is opened.
+:mod:`~accelmetrics.backends.amd.cards`'s. A source's module is imported when it is opened.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import ClassVar
 
-from accelmetrics.backends.amd.detection import detect
+from accelmetrics.backends.amd.cards import detect
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Coverage, Detection, Driver
 from accelmetrics.schemas.errors import SourceError, UnknownNameError
@@ -99,9 +99,21 @@ class AmdBackend:
         raise self._explained(failures)
 
     def coverage(self) -> Coverage:
-        from accelmetrics.backends.amd.coverage import COVERAGE
+        from accelmetrics.backends.amd import amd_smi, amdsmi_worker, rocm_smi, sysfs
+        from accelmetrics.backends.kit.fields import joined_words
 
-        return COVERAGE
+        commands = (source.backend().coverage().devices for source in (amd_smi, rocm_smi))
+        sources = (sysfs.CARDS.words, amdsmi_worker.TABLE.words, *commands)
+        return Coverage(
+            joined_words(pair for words in sources for pair in words.items()),
+            sysfs.PARTITIONS.words,
+            processes={
+                "gpu": "drm-engine-gfx and drm-engine-compute in /proc/*/fdinfo, 1 s",
+                "memoryAllocated": "drm-memory-vram in /proc/*/fdinfo (an APU: with drm-memory-gtt), 1 s / total",
+                "memoryAllocatedBytes": "drm-memory-vram in /proc/*/fdinfo (an APU: with drm-memory-gtt), 1 s",
+                **{name: f"as `gpu.{{i}}.{name}`" for name in ("temp", "powerWatts", "enforcedPowerLimitWatts", "powerPercent")},
+            },
+        )
 
     def own_metrics(self) -> tuple[Metric, ...]:
         return ()

@@ -17,8 +17,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.amd import sysfs
-from accelmetrics.backends.amd.rules import device_memory, let_sleep, memory_rows, pcie_generation
+from accelmetrics.backends.amd.cards import device_memory, is_integrated, let_sleep, memory_rows, numa_node, pcie_generation
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit.commands import Command
 from accelmetrics.backends.kit.fields import Field, flat, text
@@ -113,12 +112,12 @@ def sample(card: Mapping[str, Any]) -> DeviceSample:
     """One card, from all that was printed of it."""
     printed = flat(card).get
     address, serial = text(printed("bus.bdf")).lower(), text(printed("asic.asic_serial")).lower().removeprefix("0x")
-    unified = bool(sysfs.is_integrated(address))
+    unified = bool(is_integrated(address))
     told = {
         # The chip's serial number is what the kernel and rocm-smi call its unique id, in capitals.
         "uuid": f"0x{serial}" if serial.strip("0") else "",
         "address": address,
-        "numa_node": sysfs.numa_node(address),
+        "numa_node": numa_node(address),
         "unified": unified,
         **device_memory(printed, unified, "mem_usage.used_{}", "mem_usage.total_{}", unit="MiB"),
     }

@@ -5,6 +5,9 @@ another, so a field's place is looked up by the exact revision, and a table whos
 kernels have shipped different tables under one revision. Fields that the firmware does not fill are all ones.
 
 Numbers are in the units of the table: degrees, watts, percent, megahertz; energy in 1/65536 J; xGMI in KiB.
+
+Why a card holds its clocks down is told in two forms. Cards and APUs have a mask of what limits them now, in the kernel's own numbering
+of bits. MI300 and later count, for each cause, for how long it has: a cause whose count rose between two readings was in force.
 """
 
 from __future__ import annotations
@@ -16,8 +19,6 @@ from typing import NamedTuple
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 HEADER = struct.Struct("<HBB")
-INTEGRATED_FORMAT = 2
-"""Format 1 is for cards, 2 and later for processors with a GPU in them."""
 JOULE = 65536
 """Steps of the energy counter in a joule: 15.259 µJ each."""
 
@@ -96,6 +97,23 @@ LAYOUTS: Mapping[tuple[int, int], Layout] = {
     (2, 4): Layout((168,), _THROTTLE),
     (3, 0): NOTHING,
 }
+FACTORS = {
+    **{"gfx": 1, "umc": 1, "replays": 1, "hotspot": 1000, "mem": 1000},
+    **{"power": 1_000_000, "gfxclk": 1_000_000, "uclk": 1_000_000},
+}
+"""What a field of the table is multiplied by to have the unit of the sensor file."""
+BITS = {
+    "throttle.swPowerCap": range(8),
+    "throttle.currentLimit": range(16, 24),
+    "throttle.swThermalSlowdown": range(32, 44),
+    "throttle.hwThermalSlowdown": range(44, 48),
+}
+"""PPT, SPL; TDC, EDC; temperatures; VRHOT, PROCHOT."""
+RESIDENCIES = {
+    "throttle.swPowerCap": ("ppt_residency",),
+    "throttle.swThermalSlowdown": ("socket_thm_residency", "hbm_thm_residency"),
+    "throttle.hwThermalSlowdown": ("prochot_residency", "vr_thm_residency"),
+}
 PARTITIONS = 8
 BUSY = "xcp{}"
 """The field that holds how busy each compute die of a partition is, in percent."""
@@ -113,23 +131,33 @@ def parse(data: bytes) -> Table | Unavailable:
         return Unavailable(Reason.NOT_SUPPORTED, f"gpu_metrics of revision {form}.{content} is {size} bytes long, not {layout.sizes[0]}")
     if len(data) < size:
         return Unavailable(Reason.PARSE_ERROR, f"gpu_metrics was cut: {len(data)} of {size} bytes")
-    places = {**layout.places, **_partitions(layout, size)}
-    return {name: values for name, place in places.items() if (values := _values(data, place))}
+    places = dict(layout.places)
+    if layout.partitions:
+        stride = (size - layout.partitions - 8) // PARTITIONS  # eight bytes follow the partitions
+        places |= {BUSY.format(number): Place("I", layout.partitions + number * stride, 8) for number in range(PARTITIONS)}
+    found = {}
+    for name, (kind, offset, number) in places.items():
+        ones = (1 << 8 * struct.calcsize(kind)) - 1
+        values = tuple(value for value in struct.unpack_from(f"<{number}{kind}", data, offset) if value != ones)
+        if values:
+            found[name] = values
+    return found
 
 
-def integrated(header: bytes) -> bool | None:
-    """Whether the table is that of a processor's GPU; None where there is no header."""
-    return header[2] >= INTEGRATED_FORMAT if len(header) >= HEADER.size else None
-
-
-def _partitions(layout: Layout, size: int) -> dict[str, Place]:
-    if not layout.partitions:
-        return {}
-    stride = (size - layout.partitions - 8) // PARTITIONS  # eight bytes follow the partitions
-    return {BUSY.format(number): Place("I", layout.partitions + number * stride, 8) for number in range(PARTITIONS)}
-
-
-def _values(data: bytes, place: Place) -> tuple[int, ...]:
-    ones = (1 << 8 * struct.calcsize(place.kind)) - 1
-    found = struct.unpack_from(f"<{place.number}{place.kind}", data, place.offset)
-    return tuple(value for value in found if value != ones)
+def readings(table: Table) -> dict[str, object]:
+    """What is taken from a table beside the sensor files, in their units: thousandths of degrees, microwatts, hertz, microjoules."""
+    found: dict[str, object] = {name: table[name][0] * factor for name, factor in FACTORS.items() if name in table}
+    found |= {name: sum(table[name]) * 1024 for name in ("xgmi_read", "xgmi_write") if name in table}
+    # On cards without HBM nothing documents what the counter counts.
+    hbm = [degrees for degrees in table.get("hbm", ()) if degrees]
+    if hbm:
+        found["hbm"] = max(hbm) * 1000
+    if "energy" in table and ("power" in table or hbm):
+        found["energy"] = table["energy"][0] / JOULE * 1e6
+    if "throttle" in table:
+        mask = table["throttle"][0]
+        found |= {cause: int(any(mask >> bit & 1 for bit in bits)) for cause, bits in BITS.items()}
+    for cause, names in RESIDENCIES.items():
+        if all(name in table for name in names):
+            found[f"{cause} residency"] = sum(table[name][0] for name in names)
+    return found

@@ -1,39 +1,60 @@
 """The sources that need no process of their own: the kernel driver's files, and the module ``amdsmi``.
 
 They are merged metric by metric: what the files have is read from them, what they lack is asked of the module, where there is
-one that matches, on a thread of its own (:mod:`~accelmetrics.backends.amd.beside`). Opening the library wakes cards, so it is
+one that matches, on a thread of its own (:mod:`~accelmetrics.backends.amd.amdsmi_worker`). Opening the library wakes cards, so it is
 left alone while one of them sleeps, and tried when all are awake.
 
 A card that sleeps is not read: every metric's reason is ``suspended``. One that its driver let go of is lost; when there is
 none left, the driver has gone, and is opened again when it is back.
+
+Of a card with partitions (XCP) power, temperature and the like stay on the card, so that sums are right; a partition has memory and
+activity of its own.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accelmetrics.backends.amd.amdsmi_cards import NOT_ASKED, open_cards
-from accelmetrics.backends.amd.beside import OVERDUE, BesideCard, Trust
-from accelmetrics.backends.amd.card import Card
+from accelmetrics.backends.amd import amdsmi_worker
+from accelmetrics.backends.amd.amdsmi_worker import OVERDUE, AmdsmiCard, AmdsmiWorker, Trust, open_cards
+from accelmetrics.backends.amd.cards import Node, gpu_nodes, gpus, is_driven
 from accelmetrics.backends.amd.processes import ProcessTable
-from accelmetrics.backends.amd.sysfs_identity import cards, identify, partition, partition_mode, shows_values
-from accelmetrics.backends.amd.topology import gpu_nodes
-from accelmetrics.backends.amd.view import Unit, View
+from accelmetrics.backends.amd.sysfs import CARDS, PARTITIONS, Card, identify, partition, shows_values
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.kit.processes import ProcessTree
+from accelmetrics.backends.kit.fields import Counters, Table, Value
+from accelmetrics.backends.kit.poll_cache import Form
+from accelmetrics.backends.kit.processes import ProcessTree, process_values
 from accelmetrics.backends.kit.system import Files
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.reasons import Reason, Unavailable
 
 SYSFS, AMDSMI = "sysfs", "amdsmi"
-NOT_SHOWN = "the kernel driver's files are not to be seen here"
 RELIST = 30.0
 """Seconds between two looks at which cards there are: it reads through the whole PCI bus."""
-NOT_DRIVEN = "no GPU is driven by amdgpu here"
+
+
+class Unit:
+    """One device of the driver.
+
+    Attributes:
+        identity: Its identity.
+        card: The files of it, or of the card that it is a partition of.
+        library: The card behind the module, where that is open; on a thread of its own where the files are read too.
+        node: The partition, None for a whole card.
+        table: The rows that are read of it.
+    """
+
+    def __init__(self, identity: DeviceIdentity, card: Card, node: Node | None = None) -> None:
+        self.identity = identity
+        self.card = card
+        self.library: AmdsmiCard | AmdsmiWorker | None = None
+        self.node = node
+        self.table: Table = CARDS if node is None else PARTITIONS
+        self.unsure = node is None and identity.memory_total_bytes is None
 
 
 class InProcessDriver:
@@ -51,60 +72,78 @@ class InProcessDriver:
     interval = 0.0
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, sources: Sequence[str] = (SYSFS, AMDSMI)) -> None:
-        self._clock = clock
+        self.clock = clock
         self._files = Files()
-        self._addresses = cards()
+        self._listed = _list()
+        self._addresses = sorted(self._listed[0])
         self._trust = Trust()
+        self._library: Mapping[str, AmdsmiCard] = {}
+        self._failure: SourceError | None = None
         self.units: list[Unit] = []
         if not self._addresses:
-            raise SourceError(Reason.DRIVER_UNAVAILABLE, NOT_DRIVEN, backend="amd")
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, "no GPU is driven by amdgpu here", backend="amd")
+        nodes = gpu_nodes()
+        for number, address in enumerate(self._addresses):
+            card = Card(address, self._files, [other for other in self._addresses if other != address])
+            identity = identify(number, address, nodes)
+            parts = [node for node in nodes if node.address == address]
+            self.units.append(Unit(identity, card))
+            self.units += [Unit(partition(identity, node), card, node) for node in parts] if len(parts) > 1 else []
         self.with_files = SYSFS in sources and any(map(shows_values, self._addresses))
-        self._library = open_cards(self._addresses) if AMDSMI in sources else NOT_ASKED
-        if not self.with_files and not self._library.found:
+        if AMDSMI in sources:
+            self._open_library()
+        if not self.with_files and not self._library:
             raise self._nothing(alone=SYSFS not in sources)
-        self.units = _units(self._addresses, self._files)
-        self._join()
         self._devices = tuple(unit.identity for unit in self.units)
-        self._listed = _listing()
         self._relist_at = clock.monotonic() + RELIST
         self._looking = threading.Lock()
-        self.table = ProcessTable(unit.identity.pci_bus_id for unit in self.units if unit.identity.unified)
-        self.table.survey()
+        self.processes = ProcessTable(unit.identity.pci_bus_id for unit in self.units if unit.identity.unified)
+        self.processes.survey()
 
     @property
     def source(self) -> str:
-        return "+".join(name for name, used in ((SYSFS, self.with_files), (AMDSMI, self._library.found)) if used)
+        return "+".join(name for name, used in ((SYSFS, self.with_files), (AMDSMI, self._library)) if used)
 
     @property
     def remark(self) -> str:
         """What else there is to know of how it is read, in words, for ``doctor``: why ``amdsmi`` is not used, or that it hangs."""
-        if self._library.failure is not None:
-            return f"amdsmi is not used: {self._library.failure.message}"
-        return OVERDUE.detail if any(beside.hangs for beside in self._beside()) else ""
+        if self._failure is not None:
+            return f"amdsmi is not used: {self._failure.message}"
+        return OVERDUE.detail if any(worker.hangs for worker in self._workers()) else ""
 
     @property
     def devices(self) -> Sequence[DeviceIdentity]:
-        devices = tuple(unit.identity for unit in self.units)
-        if devices != self._devices:
-            self._devices = devices
         return self._devices
 
     def reader(self, options: ReadOptions) -> InProcessReader:
-        return InProcessReader(self, options, self._clock)
+        return InProcessReader(self, options)
 
     def close(self) -> None:
         self._files.close()
-        for beside in self._beside():
-            beside.close()
+        for worker in self._workers():
+            worker.close()
 
-    def _beside(self) -> list[BesideCard]:
-        return [unit.library for unit in self.units if isinstance(unit.library, BesideCard)]
+    def _workers(self) -> list[AmdsmiWorker]:
+        return [unit.library for unit in self.units if isinstance(unit.library, AmdsmiWorker)]
 
-    def _join(self) -> None:
-        """Give each card what the module knows of it."""
+    def _open_library(self) -> None:
+        """Open the module, and give each card what it knows of it; or note why it does not open."""
+        try:
+            self._library, self._failure = open_cards(self._addresses), None
+        except SourceError as error:
+            self._library, self._failure = {}, error
         for unit in self.units:
-            card = self._library.found.get(unit.card.address) if unit.node is None else None
-            unit.library = BesideCard(card, self._trust) if card is not None and self.with_files else card
+            card = self._library.get(unit.card.address) if unit.node is None else None
+            unit.library = AmdsmiWorker(card, self._trust) if card is not None and self.with_files else card
+
+    def _nothing(self, alone: bool) -> SourceError:
+        """Why there is nothing to read; ``alone`` where nothing but the module was asked for."""
+        failure = self._failure
+        if alone and failure is not None:
+            return failure
+        words = f"the kernel driver's files are not to be seen here: {', '.join(self._addresses)}"
+        words = "; ".join(filter(None, (words, self.remark)))
+        return SourceError(Reason.DRIVER_UNAVAILABLE, words, backend="amd", advice="" if failure is None else failure.advice)
 
     def relist(self, now: float) -> None:
         """Look, now and then, whether there is more than was listed: cards, partitions, or a library that waited for a card.
@@ -116,59 +155,88 @@ class InProcessDriver:
             return
         try:
             self._relist_at = now + RELIST
-            self._look()
+            (addresses, partitions), (listed, parts) = _list(), self._listed
+            there = {part for part in parts if part[0] in addresses}
+            if addresses - listed or {part for part in partitions if part[0] in addresses} != there:
+                raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, "there are cards or partitions that were not listed yet", backend="amd")
+            if self._failure is not None and self._failure.reason == Reason.SUSPENDED:
+                self._open_library()
         finally:
             self._looking.release()
 
-    def _look(self) -> None:
-        (addresses, partitions), (listed, parts) = _listing(), self._listed
-        there = {part for part in parts if part[0] in addresses}
-        if addresses - listed or {part for part in partitions if part[0] in addresses} != there:
-            raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, "there are cards or partitions that were not listed yet", backend="amd")
-        if self._library.waiting:
-            self._library = open_cards(self._addresses)
-            self._join()
+    def identify_awake(self, unit: Unit) -> None:
+        """Find out what could not be asked of a card that slept: its memory, and whether that is the host's."""
+        unit.identity = identify(unit.identity.vendor_index, unit.card.address, gpu_nodes())
+        unit.unsure = False
+        if unit.identity.unified:
+            self.processes.unified.add(unit.card.address)
+        devices = tuple(each.identity for each in self.units)
+        if devices != self._devices:
+            self._devices = devices
 
-    def _nothing(self, alone: bool) -> SourceError:
-        failure = self._library.failure
-        if alone and failure is not None:
-            return failure
-        words = "; ".join(filter(None, (f"{NOT_SHOWN}: {', '.join(self._addresses)}", self.remark)))
-        return SourceError(Reason.DRIVER_UNAVAILABLE, words, backend="amd", advice="" if failure is None else failure.advice)
+
+def _list() -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
+    """Which cards there are whose values the kernel shows, and which partitions."""
+    return frozenset(filter(is_driven, gpus())), frozenset((node.address, node.partition) for node in gpu_nodes())
 
 
 class InProcessReader:
-    """One consumer."""
+    """One consumer: what its rates are taken from, and the readings that did not change."""
 
-    def __init__(self, driver: InProcessDriver, options: ReadOptions, clock: Clock) -> None:
+    def __init__(self, driver: InProcessDriver, options: ReadOptions) -> None:
         self._driver = driver
-        self._table = driver.table
-        self._now = clock.monotonic
-        # Memory and engine time are the whole family's by definition, so ``options.children`` changes nothing here.
-        family = ProcessTree(options.pid)
-        self._views = [View(unit, family, driver.with_files) for unit in driver.units]
+        # Memory and engine time are the whole tree's by definition, so ``options.children`` changes nothing here.
+        self._tree = ProcessTree(options.pid)
+        self._kept: dict[int, tuple[Form, Counters]] = {}
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
-        now = self._now()
-        self._driver.relist(now)
-        return self._views[unit].read(now, self._table, progress)
+        driver = self._driver
+        now = driver.clock.monotonic()
+        driver.relist(now)
+        device = driver.units[unit]
+        form, counters = self._kept.setdefault(unit, (Form(), {}))
+        card, table = device.card, device.table
+        if not card.is_awake(progress):
+            asleep = Unavailable(Reason.SUSPENDED, f"{card.address} is powered down, and reading it would wake it")
+            return form.reading(dict.fromkeys(table.words, asleep))
+        if device.node is not None:
+            found = table.read(card.partition(device.node, now, progress), counters, now)
+            table.derive(found)
+            return form.reading(_named(table, found))
+        if device.unsure:
+            driver.identify_awake(device)
+        found = self._card(device, now, counters, progress)
+        table.derive(found)
+        processes = driver.processes.on(card.address, now, progress)
+        owned = [each for each in processes or () if self._tree.owns(each.pid, now)]
+        used = process_values("gpu", owned, found) if owned else None
+        return form.reading(_named(table, found), processes, used=used)
+
+    def _card(self, unit: Unit, now: float, counters: Counters, progress: list[Any]) -> dict[str, Value]:
+        """What a card's files say, and where they say nothing the module."""
+        driver, library, unified = self._driver, unit.library, unit.identity.unified
+        found: dict[str, Value] = {}
+        if driver.with_files:
+            found = CARDS.read(unit.card.record(now, unified, progress), counters, now)
+            if library is None:
+                return found
+            CARDS.derive(found)
+        wanted = {name for name in amdsmi_worker.NEEDED if _is_missing(found.get(name))}
+        if library is None or not wanted:
+            return found
+        try:
+            said = library.read(wanted, unified, progress)
+        except SourceError:
+            if not driver.with_files:
+                raise
+            return found  # the library lost sight of a card that the kernel still shows
+        better = {name: value for name, value in said.items() if not isinstance(value, Unavailable) or value is OVERDUE}
+        return {**found, **(better if driver.with_files else said)}
 
 
-def _listing() -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
-    """Which cards there are, and which partitions."""
-    return frozenset(cards()), frozenset((node.address, node.partition) for node in gpu_nodes())
+def _is_missing(value: Value | None) -> bool:
+    return value is None or (isinstance(value, Unavailable) and value.reason != Reason.NEEDS_INTERVAL)
 
 
-def _units(addresses: Sequence[str], files: Files) -> list[Unit]:
-    """The cards in the order of their addresses, each followed by its partitions."""
-    nodes = gpu_nodes()
-    units = []
-    for number, address in enumerate(addresses):
-        card = Card(address, files, [other for other in addresses if other != address])
-        identity = identify(number, address, nodes)
-        units.append(Unit(identity, card))
-        parts = [node for node in nodes if node.address == address]
-        mode = partition_mode(address)
-        if len(parts) > 1:
-            units += [Unit(partition(identity, node, mode), card, node) for node in parts]
-    return units
+def _named(table: Table, found: Mapping[str, Value]) -> dict[str, Value]:
+    return {name: value for metric, value in found.items() for name in table.names(metric)}

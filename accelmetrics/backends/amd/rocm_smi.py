@@ -28,9 +28,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from accelmetrics.backends.amd import sysfs
-from accelmetrics.backends.amd.detection import LOAD_DRIVER, PASS_DEVICES
-from accelmetrics.backends.amd.rules import TOTAL, USED, device_memory, let_sleep, memory_rows
+from accelmetrics.backends.amd.cards import (
+    LOAD_DRIVER,
+    PASS_DEVICES,
+    TOTAL,
+    USED,
+    device_memory,
+    is_integrated,
+    let_sleep,
+    memory_rows,
+    numa_node,
+)
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit.commands import Command, Completed
 from accelmetrics.backends.kit.fields import PRINTED, Field, is_absent, number, quoted, text
@@ -183,7 +191,7 @@ def samples(output: Output) -> Iterator[DeviceSample]:
             "address": address if ids[address] == 1 else "",
             "architecture": architecture(text(card.get("gfx version"))),
             "driver": driver,
-            "numa_node": sysfs.numa_node(address),
+            "numa_node": numa_node(address),
             "unified": unified,
             **memory,
         }
@@ -209,7 +217,7 @@ def is_unified(card: Card) -> bool:
     The kernel says so where it knows the card's address. Otherwise it is told by what such a GPU has and a card has not:
     a socket's power, and an edge sensor alone.
     """
-    known = sysfs.is_integrated(text(card.get("pci bus")))
+    known = is_integrated(text(card.get("pci bus")))
     if known is not None:
         return known
     edge, other, socket = (any(not is_absent(card.get(key.lower())) for key in keys) for keys in (EDGE, (*JUNCTION, *MEMORY), (SOCKET,)))

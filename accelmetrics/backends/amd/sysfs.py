@@ -1,88 +1,362 @@
-"""What the kernel knows about AMD's GPUs without asking them anything: who is there, who drives them, who sleeps.
+"""One card's files: what the kernel driver shows of it below ``/sys/bus/pci/devices``, as a record, and what each metric is read from.
 
-Hygon's accelerators (DCU) are built on the same design, and their driver shows the same files.
+What changes quickly is read each time, the rest every ten seconds. ``pcie_bw`` is never read: the kernel takes a second to
+answer. A file that is not there now may be later (sensors come when the card wakes), so nothing is remembered about it.
+
+Places in the record are the files' names; ``hwmon:`` stands before sensors, by their labels, and ``gpu_metrics:`` before
+fields of that table, in the units of the sensor files (thousandths of degrees, microwatts, hertz, microjoules).
+
+Known traps:
+
+- Power is ``power1_average`` on older cards and ``power1_input`` on newer ones; a card has one or both.
+- The second die of an MI250 has a power, a cap and an energy counter of 0: those of the package are the first die's.
+- Cards since Navi carry a PCIe switch of their own, and the link that the GPU itself shows is the one inside the card, which is
+  always at its best. What matters is the link of the outermost bridge that carries AMD's GPU vendor id.
 """
 
 from __future__ import annotations
 
-import os
+import errno
+import math
 import re
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from accelmetrics.backends.amd.gpu_metrics import HEADER, integrated
-from accelmetrics.backends.kit.system import pci_devices, read_text, sysroot, system_path
+from accelmetrics.backends.amd import gpu_metrics
+from accelmetrics.backends.amd.cards import (
+    ASLEEP,
+    DRIVERS,
+    MAKERS,
+    TOTAL,
+    VENDORS,
+    Node,
+    device_memory,
+    device_path,
+    exists,
+    is_driven,
+    is_integrated,
+    is_suspended,
+    memory_rows,
+    numa_node,
+    pcie_generation,
+    vendor_of,
+)
+from accelmetrics.backends.kit.fields import Field, Rate, Record, Table, Value, number, text
+from accelmetrics.backends.kit.system import Files, KeptFile, list_directory, read_text, system_path
+from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.reasons import Reason, Unavailable
 
-VENDORS = {"0x1002": "amd", "0x1d94": "hygon"}
-"""By PCI vendor id. Hygon's is on its processors and bridges too, which the class of a device tells apart."""
-MAKERS = {"amd": "AMD", "hygon": "Hygon"}
-"""The same, as they write themselves."""
-CLASSES = ("0x03", "0x12")
-"""Displays and processing accelerators: not the audio functions and bridges that carry the same vendor id."""
-DRIVER = "amdgpu"
-DRIVERS = (DRIVER, "hydcu", "hycu")
-"""The kernel drivers that show these files: AMD's, and the names that Hygon gave its own."""
-ASLEEP = ("suspended", "suspending")
+PACE = 9.95
+"""Seconds for which slow values are kept; a little less than ten, so that readings every second find them outdated."""
+TOGETHER = 0.05
+"""Seconds within which what is read of a card's partitions is read together, from one table."""
 
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+FAST = ("gpu_busy_percent", "mem_busy_percent", "mem_info_vram_used", "mem_info_gtt_used")
+SLOW = ("mem_info_vram_total", "mem_info_gtt_total", "pcie_replay_count", "pp_mclk_od")
+LINK = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
+FAST_SENSORS = re.compile(r"(temp\d+_input|power1_average|power1_input|pwm1|freq\d+_input|energy1_input)", re.ASCII)
+SLOW_SENSORS = re.compile(r"(temp\d+_(crit|emergency)|power1_cap)", re.ASCII)
+UNLABELLED = {"temp1": "edge", "freq1": "sclk", "freq2": "mclk"}
+"""What a sensor without a label is: the first temperature of a driver that labels none is the core's."""
+SHOWN = ("gpu_busy_percent", "mem_info_vram_total", "hwmon", "gpu_metrics")
+"""Of which every card has at least one."""
+BRIDGE = "0x0604"
+NO_TABLE = Unavailable(Reason.NOT_SUPPORTED, "the kernel driver shows no gpu_metrics for this card")
+_NO_VALUE = (Reason.NOT_SUPPORTED, "the kernel driver has no value for this card")
+_GONE = (Reason.DEVICE_LOST, "the device has gone")
+ERRORS = {
+    errno.EACCES: (Reason.NO_PERMISSION, "may not be read by this user"),
+    errno.EPERM: (Reason.DRIVER_ERROR, "the kernel driver answers nothing while it resets the card"),
+    **dict.fromkeys((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODATA), _NO_VALUE),
+    **dict.fromkeys((errno.ENODEV, errno.ENXIO), _GONE),
+}
 
-
-def gpus() -> list[str]:
-    """PCI addresses of the GPUs, whoever drives them, in address order."""
-    return sorted(address for vendor in VENDORS for address in pci_devices(vendor, CLASSES))
-
-
-def device_path(address: str) -> str:
-    """Where a PCI device's files are."""
-    return f"/sys/bus/pci/devices/{address}"
-
-
-def vendor_of(address: str) -> str:
-    """The vendor in one word."""
-    return VENDORS.get(read_text(f"{device_path(address)}/vendor") or "", "amd")
-
-
-def is_driven(address: str) -> bool:
-    """Whether a kernel driver that shows its values drives it."""
-    return driver_of(address) in DRIVERS
+_LEVEL = re.compile(r"^\s*\w+\s*:\s*(\d{1,6})\s*mhz\s*(\*?)", re.IGNORECASE | re.MULTILINE | re.ASCII)
+_STACK = re.compile(r"hwmon:hbm_?\d+", re.ASCII)
+_RAS = re.compile(r"^(ue|ce)\s*:\s*(\d{1,18})\s*$", re.MULTILINE | re.ASCII)
 
 
-def is_suspended(address: str) -> bool:
-    """Whether the device is powered down, so that almost any question would wake it."""
-    return read_text(f"{device_path(address)}/power/runtime_status") in ASLEEP
+def _fan(duty: object) -> Value:
+    """A fan's speed in percent of a duty of 255."""
+    found = number(duty)
+    return found if isinstance(found, Unavailable) else 100 * found / 255
 
 
-def driver_of(address: str) -> str:
-    """The kernel driver that a PCI device is bound to; empty when it is bound to none."""
+FIELDS = (
+    Field("gpu", ("gpu_busy_percent", "gpu_metrics:gfx"), "%"),
+    Field("memory", ("mem_busy_percent", "gpu_metrics:umc"), "%"),
+    Field("memoryReadWriteActivity", ("mem_busy_percent", "gpu_metrics:umc"), "%"),
+    Field("memoryOverDrive", "pp_mclk_od", "%", high=100, words="sysfs pp_mclk_od, 10 s"),
+    Field("temp", ("hwmon:edge", "hwmon:junction", "gpu_metrics:hotspot"), "mC"),
+    Field("hotspotTemp", ("hwmon:junction", "gpu_metrics:hotspot"), "mC"),
+    Field("memoryTemp", ("hwmon:mem", "gpu_metrics:mem", "gpu_metrics:hbm", "hwmon:hbm"), "mC"),
+    Field("tempLimit.slowdown", "hwmon:crit", "mC", words="sysfs hwmon: temp*_crit of `temp`'s sensor, 10 s"),
+    Field("tempLimit.shutdown", "hwmon:emergency", "mC", words="sysfs hwmon: temp*_emergency of `temp`'s sensor, 10 s"),
+    Field("fanSpeed", "hwmon:pwm1", "%", _fan, high=100, words="sysfs hwmon: pwm1 / 255"),
+    Field("powerWatts", ("hwmon:power1_average", "hwmon:power1_input", "gpu_metrics:power"), "uW", zero_is_missing=True),
+    Field("enforcedPowerLimitWatts", "hwmon:power1_cap", "uW", words="sysfs hwmon: power1_cap, 10 s"),
+    Field("energyJoules", ("hwmon:energy1_input", "gpu_metrics:energy"), "uJ"),
+    Field("smClock", ("hwmon:sclk", "pp_dpm_sclk:active", "gpu_metrics:gfxclk"), "Hz"),
+    Field("memoryClock", ("hwmon:mclk", "pp_dpm_mclk:active", "gpu_metrics:uclk"), "Hz"),
+    Field("maxSmClock", "pp_dpm_sclk:top", "Hz", words="sysfs: highest level of pp_dpm_sclk, 10 s"),
+    Field("maxMemoryClock", "pp_dpm_mclk:top", "Hz", words="sysfs: highest level of pp_dpm_mclk, 10 s"),
+    *(Field(cause, f"gpu_metrics:{cause}", words="sysfs gpu_metrics: indep_throttle_status") for cause in gpu_metrics.BITS),
+    *(
+        Rate(cause, f"gpu_metrics:{cause} residency", "1", rose=True, words=f"gpu_metrics: {'_acc or '.join(names)}_acc rose (MI300)")
+        for cause, names in gpu_metrics.RESIDENCIES.items()
+    ),
+    Field("correctedMemoryErrors", "ras:ce", words="sysfs ras/*_err_count: ce over all blocks, 10 s"),
+    Field("uncorrectedMemoryErrors", "ras:ue", words="sysfs ras/*_err_count: ue over all blocks, 10 s"),
+    *(
+        Field(metric, place, convert=pcie_generation if "speed" in place else None, words=f"sysfs {place} of the link to the slot, 10 s")
+        for metric, place in zip(("pcieLinkGen", "pcieLinkWidth", "maxPcieLinkGen", "maxPcieLinkWidth"), LINK, strict=True)
+    ),
+    Field("pcieReplays", ("pcie_replay_count", "gpu_metrics:replays"), words="sysfs pcie_replay_count, 10 s"),
+    Field("xgmiTxBytesTotal", "gpu_metrics:xgmi_write", high=2**63, words="sysfs gpu_metrics: xgmi_write_data_acc over all links"),
+    Field("xgmiRxBytesTotal", "gpu_metrics:xgmi_read", high=2**63, words="sysfs gpu_metrics: xgmi_read_data_acc over all links"),
+    *memory_rows("sysfs mem_info_vram_used; an APU: with mem_info_gtt_used", "sysfs mem_info_vram_total; an APU: with mem_info_gtt_total"),
+)
+PARTITION_FIELDS = (
+    Field("gpu", "busy", "%", words="sysfs gpu_metrics: mean of the partition's gfx_busy_inst"),
+    *memory_rows("used_memory of its compute node", "size_in_bytes of its compute node's memory")[:-1],
+)
+CARDS, PARTITIONS = Table("sysfs", "gpu", FIELDS), Table("sysfs", "gpu", PARTITION_FIELDS)
+
+
+class Card:
+    """The files of one card; shared by all its readers, which never read it at the same time, and by its partitions'.
+
+    Args:
+        address: Its PCI address.
+        files: Where descriptors are kept.
+        others: Addresses of the driver's other cards.
+
+    Attributes:
+        address: The same.
+    """
+
+    def __init__(self, address: str, files: Files, others: Sequence[str] = ()) -> None:
+        self.address = address
+        self._others = others
+        self._base = device_path(address)
+        self._files = files
+        self._kept: dict[str, KeptFile] = {}
+        self._slow: dict[str, object] = {}
+        self._link: dict[str, object] = {}
+        self._sensors: dict[str, str] = {}
+        self._due = -math.inf
+        self._reading = threading.Lock()
+        self._latest: tuple[float, gpu_metrics.Table | Unavailable] = (-math.inf, NO_TABLE)
+
+    def is_awake(self, progress: list[Any]) -> bool:
+        """Whether it may be read without waking it.
+
+        Raises:
+            SourceError: It is no longer there, or its driver let go of it (``device_lost``).
+            DriverGoneError: The driver let go of all cards.
+        """
+        # What the PCI bus knows of a card (its link, whether it sleeps) stays when its driver is unloaded.
+        if not is_driven(self.address):
+            if read_text(f"{self._base}/vendor") is None:
+                raise SourceError(Reason.DEVICE_LOST, f"{self.address} is no longer on the PCI bus", backend="amd")
+            raise self._lost(f"{self.address} is no longer driven by amdgpu")
+        # A kernel without power management has no such file.
+        return self._read("power/runtime_status", progress) not in ASLEEP
+
+    def _lost(self, words: str) -> SourceError:
+        """That the driver let go of the card, or has gone, if it let go of all others too."""
+        self._due = -math.inf  # when it is back, its sensors may have other numbers
+        if any(map(is_driven, self._others)):
+            return SourceError(Reason.DEVICE_LOST, words, backend="amd")
+        return DriverGoneError(Reason.DRIVER_UNAVAILABLE, words, backend="amd")
+
+    def record(self, now: float, unified: bool, progress: list[Any]) -> Record:
+        """Read what is due, and give all that is known.
+
+        Raises:
+            SourceError: The driver no longer shows anything of it.
+        """
+        if now >= self._due:
+            self._sensors = self._labels()
+            self._slow = dict(self._read_slow(progress))
+            port = outermost(self.address)
+            self._link = {file: read_text(f"{device_path(port)}/{file}") for file in LINK}
+            self._due = now + PACE
+        table = self.table(now, progress, anew=True)
+        found = {**self._slow, **self._read_files(FAST, FAST_SENSORS, progress)}
+        if all(map(_is_lost, found.values())) and (table is NO_TABLE or _is_lost(table)):
+            raise self._lost(f"the kernel driver no longer shows {self.address}")
+        if isinstance(table, Unavailable):
+            found |= {f"gpu_metrics:{cause.lower()}": table for cause in gpu_metrics.BITS}
+        else:
+            found |= {f"gpu_metrics:{name.lower()}": value for name, value in gpu_metrics.readings(table).items()}
+        sensor = "hwmon:edge" if "hwmon:edge" in found else "hwmon:junction"
+        found |= {f"hwmon:{limit}": found.get(f"{sensor}_{limit}") for limit in ("crit", "emergency")}
+        # Each stack of HBM may have a sensor: the hottest counts.
+        stacks = [number(said) for place, said in found.items() if _STACK.fullmatch(place)]
+        found["hwmon:hbm"] = max((degrees for degrees in stacks if not isinstance(degrees, Unavailable)), default=None)
+        return Record({**found, **self._link, **device_memory(found.get, unified, "mem_info_{}_used", "mem_info_{}_total")})
+
+    def partition(self, node: Node, now: float, progress: list[Any]) -> Record:
+        """Read one partition of it: its memory, and how busy its compute dies are on average."""
+        used = read_text(f"{node.path}/mem_banks/0/used_memory")
+        progress.append(node.path)
+        table = self.table(now, progress)
+        busy = table if isinstance(table, Unavailable) else table.get(gpu_metrics.BUSY.format(node.partition))
+        mean = sum(busy) / len(busy) if busy and not isinstance(busy, Unavailable) else busy
+        said = {"busy": mean, "used_memory": used, "size_in_bytes": node.memory}
+        return Record({**said, **device_memory(said.get, False, "used_memory", "size_in_bytes")})
+
+    def table(self, now: float, progress: list[Any], anew: bool = False) -> gpu_metrics.Table | Unavailable:
+        """``gpu_metrics``, or why there is none; read once for all that is read together, if it need not be read anew."""
+        with self._reading:
+            read_at, table = self._latest
+            if anew or not 0 <= now - read_at < TOGETHER:
+                data = self._bytes("gpu_metrics", progress)
+                table = gpu_metrics.parse(data) if isinstance(data, bytes) else data or NO_TABLE
+                self._latest = (now, table)
+            return table
+
+    def _read_files(self, names: Iterable[str], sensors: re.Pattern[str], progress: list[Any]) -> dict[str, object]:
+        paths = {name: name for name in names}
+        paths |= {place: path for place, path in self._sensors.items() if sensors.fullmatch(path.rpartition("/")[2])}
+        return {place: said for place, path in paths.items() if (said := self._read(path, progress)) is not None}
+
+    def _read_slow(self, progress: list[Any]) -> Iterator[tuple[str, object]]:
+        yield from self._read_files(SLOW, SLOW_SENSORS, progress).items()
+        for name in ("pp_dpm_sclk", "pp_dpm_mclk"):
+            said = self._read(name, progress)
+            if isinstance(said, Unavailable):
+                yield from ((f"{name}:active", said), (f"{name}:top", said))
+            # The level marked as active may be that of sleep (``S``).
+            levels = [(int(frequency) * 1_000_000, mark) for frequency, mark in _LEVEL.findall(said)] if isinstance(said, str) else []
+            yield from ((f"{name}:active", hertz) for hertz, mark in levels if mark)
+            if levels:
+                yield f"{name}:top", max(levels)[0]
+        counts: dict[str, Value] = {}
+        for block in list_directory(f"{self._base}/ras"):
+            said = self._read(f"ras/{block}", progress) if block.endswith("_err_count") else None
+            if isinstance(said, Unavailable):
+                counts = {"ras:ce": said, "ras:ue": said}
+            for kind, count in _RAS.findall(said) if isinstance(said, str) else ():
+                before = counts.get(f"ras:{kind}", 0)
+                counts[f"ras:{kind}"] = before if isinstance(before, Unavailable) else before + int(count)
+        yield from counts.items()
+
+    def _labels(self) -> dict[str, str]:
+        """The card's sensor files by their labels: ``hwmon:edge`` is at ``hwmon/hwmon3/temp1_input``."""
+        found: dict[str, str] = {}
+        for directory in list_directory(f"{self._base}/hwmon"):
+            for file in list_directory(f"{self._base}/hwmon/{directory}"):
+                if not (FAST_SENSORS.fullmatch(file) or SLOW_SENSORS.fullmatch(file)):
+                    continue
+                sensor, _, what = file.partition("_")
+                label = file
+                if sensor.startswith(("temp", "freq")):
+                    label = read_text(f"{self._base}/hwmon/{directory}/{sensor}_label") or UNLABELLED.get(sensor, sensor)
+                    label = label if what == "input" else f"{label}_{what}"
+                found.setdefault(f"hwmon:{label.lower()}", f"hwmon/{directory}/{file}")
+        return found
+
+    def _read(self, name: str, progress: list[Any]) -> str | Unavailable | None:
+        data = self._bytes(name, progress)
+        return data.decode("utf-8", "replace").strip() if isinstance(data, bytes) else data
+
+    def _bytes(self, name: str, progress: list[Any]) -> bytes | Unavailable | None:
+        """A file's content, why it cannot be read, or None when there is no such file."""
+        file = self._kept.get(name)
+        if file is None:
+            file = self._kept[name] = self._files.keep(f"{self._base}/{name}")
+        try:
+            return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            reason, words = ERRORS.get(error.errno or 0, (Reason.DRIVER_ERROR, error.strerror or str(error)))
+            return Unavailable(reason, f"{name}: {words}")
+        finally:
+            progress.append(name)
+
+
+def _is_lost(said: object) -> bool:
+    return isinstance(said, Unavailable) and said.reason == Reason.DEVICE_LOST
+
+
+def outermost(address: str) -> str:
+    """The address of the bridge at the card's edge; the card's own where it has none."""
     try:
-        link = os.readlink(f"{sysroot()}{device_path(address)}/driver")  # noqa: PTH115  asked at every reading, and a Path costs more
-    except OSError:
-        return ""
-    return link.rpartition("/")[2]
+        parents = system_path(device_path(address)).resolve().parents
+    except (OSError, RuntimeError):  # a loop of links
+        return address
+    for parent in parents:
+        base = device_path(parent.name)
+        if read_text(f"{base}/vendor") not in VENDORS or not (read_text(f"{base}/class") or "").startswith(BRIDGE):
+            break
+        address = parent.name
+    return address
 
 
-def driver_loaded() -> bool:
-    """Whether the kernel driver is there, as a module or built in."""
-    return any(exists(f"/sys/module/{driver}") or exists(f"/sys/bus/pci/drivers/{driver}") for driver in DRIVERS)
+# Identity, from what the kernel shows without waking a card
+
+NAMES = ("/usr/share/libdrm/amdgpu.ids", "/opt/amdgpu/share/libdrm/amdgpu.ids")
+"""Market names by device and revision: ``744C,	C8,	AMD Radeon RX 7900 XTX``."""
 
 
-def exists(path: str) -> bool:
-    """Whether a system path is there."""
-    return system_path(path).exists()
+def identify(number_: int, address: str, nodes: Iterable[Node]) -> DeviceIdentity:
+    """Identify one card.
+
+    Args:
+        number_: Its position among the cards, in the order of their addresses.
+        address: Its PCI address.
+        nodes: What the compute driver knows.
+    """
+
+    def said(file: str) -> str:
+        return text(read_text(f"{device_path(address)}/{file}"))
+
+    vendor, unified = vendor_of(address), bool(is_integrated(address))
+    device, revision = (said(file).removeprefix("0x").upper() for file in ("device", "revision"))
+    lines = (line for path in NAMES for line in (read_text(path) or "").splitlines())
+    rows = ([part.strip() for part in line.split(",", 2)] for line in lines)
+    market = (row[2] for row in rows if len(row) == 3 and row[2] and (row[0].upper(), row[1].upper()) == (device, revision))
+    unique_id = said("unique_id").lower().removeprefix("0x")
+    memory = None
+    if not is_suspended(address):
+        memory = device_memory(said, unified, "mem_info_{}_used", "mem_info_{}_total")[TOTAL]
+    return DeviceIdentity(
+        kind="gpu",
+        vendor=vendor,
+        vendor_index=number_,
+        name=said("product_name") or next(market, f"{MAKERS[vendor]} {device}".strip()),
+        uuid=f"0x{unique_id}" if unique_id.strip("0") else "",
+        pci_bus_id=address,
+        serial=said("serial_number"),
+        architecture=next((node.architecture for node in nodes if node.address == address), ""),
+        # Of a driver that was installed apart from the kernel; the kernel's own has no version.
+        driver_version=next((found for driver in DRIVERS if (found := read_text(f"/sys/module/{driver}/version"))), ""),
+        firmware=said("vbios_version"),
+        memory_total_bytes=memory if isinstance(memory, int) else None,
+        numa_node=numa_node(address),
+        unified=unified,
+    )
 
 
-def is_integrated(address: str) -> bool | None:
-    """Whether the GPU at a PCI address is part of a processor; None where the kernel does not say, or would have to wake it."""
-    normalized = address.lower()
-    if _ADDRESS.fullmatch(normalized) is None or is_suspended(normalized):
-        return None
-    try:
-        with system_path(f"/sys/bus/pci/devices/{normalized}/gpu_metrics").open("rb") as metrics:
-            return integrated(metrics.read(HEADER.size))
-    except OSError:
-        return None
+def partition(parent: DeviceIdentity, node: Node) -> DeviceIdentity:
+    """Identify one partition of a card."""
+    mode = text(read_text(f"{device_path(node.address)}/current_compute_partition"))
+    return parent._replace(
+        vendor_index=node.partition,
+        name=f"{parent.name} ({f'{mode} ' if mode else ''}partition {node.partition})",
+        uuid=f"{parent.anchor}/xcp{node.partition}",
+        serial="",
+        architecture=node.architecture,
+        memory_total_bytes=node.memory,
+        parent=parent.anchor,
+    )
 
 
-def numa_node(address: str) -> int | None:
-    """NUMA node of the slot, None where there is one node only or it is unknown."""
-    normalized = address.lower()
-    printed = read_text(f"/sys/bus/pci/devices/{normalized}/numa_node") if _ADDRESS.fullmatch(normalized) else None
-    return int(printed) if printed and printed.isdecimal() else None
+def shows_values(address: str) -> bool:
+    """Whether there is anything to read of a card: a container may show that it is there, and nothing of it."""
+    return any(exists(f"{device_path(address)}/{name}") for name in SHOWN)

@@ -59,7 +59,7 @@ def values(reading: Reading) -> dict[str, float]:
 
 def read(driver: Driver) -> Reading:
     reading = driver.reader(OPTIONS).read(0, [])
-    assert sorted([*values(reading), *reading.unavailable]) == sorted(expected_names("amd"))
+    assert {*values(reading), *reading.unavailable} <= set(expected_names("amd"))
     return reading
 
 
@@ -75,7 +75,7 @@ def test_alone_it_gives_everything_that_the_library_knows(rocm: Rocm, card: Devi
     assert [device.pci_bus_id for device in opened.devices] == [card.address]
     reading = read(opened)
     assert values(reading) == pytest.approx(ALONE, rel=1e-6)
-    assert {why.reason for why in reading.unavailable.values()} == {Reason.NOT_SUPPORTED}
+    assert reading.unavailable == {}
 
 
 def test_beside_the_files_it_gives_what_they_lack_and_nothing_else(rocm: Rocm, card: Device) -> None:

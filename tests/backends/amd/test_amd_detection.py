@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.backends.amd import backend
-from accelmetrics.backends.amd.sysfs import numa_node
+from accelmetrics.backends.amd.cards import is_integrated, numa_node
 from tests.simulators.rocm_smi import RocmSmiStandIn
 
 DISPLAY, ACCELERATOR, AUDIO, BRIDGE = "0x030000", "0x120000", "0x040300", "0x060400"
@@ -143,3 +143,13 @@ def test_numa_node_is_known_or_none(system: Path, printed: str, expected: int | 
     (system / "sys/bus/pci/devices/0000:0b:00.0/numa_node").write_text(printed)
     assert numa_node("0000:0B:00.0") == expected
     assert numa_node("../0000:0b:00.0") is None
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"), [(b"\x78\x00\x01\x03", False), (b"\x80\x00\x02\x01", True), (b"\x08\x01\x03\x00", True), (b"\x01", None)]
+)
+def test_the_format_of_its_table_tells_a_processor_from_a_card(system: Path, header: bytes, expected: bool | None) -> None:
+    device = system / "sys/bus/pci/devices/0000:03:00.0"
+    device.mkdir(parents=True)
+    (device / "gpu_metrics").write_bytes(header)
+    assert is_integrated("0000:03:00.0") is expected

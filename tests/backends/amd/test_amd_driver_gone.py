@@ -96,7 +96,7 @@ def test_one_card_that_the_driver_lets_go_of_is_lost_and_comes_back(tree: Tree) 
 
 def forget_descriptors(reader: object, unit: int) -> None:
     """On a real machine descriptors of files that have gone answer an error; those of a tree go on to be readable."""
-    for file in reader._views[unit]._unit.card._kept.values():  # type: ignore[attr-defined]
+    for file in reader._driver.units[unit].card._kept.values():  # type: ignore[attr-defined]
         file.close()
 
 
@@ -187,4 +187,4 @@ def test_that_a_gpu_shares_the_hosts_memory_is_known_once_it_wakes(tree: Tree) -
     card.write({"power/runtime_status": "active"})
     assert values(reader.read(0, []))["memoryTotalBytes"] == 31 * machines.GIB // 2
     assert (opened.devices[0].unified, opened.devices[0].memory_total_bytes) == (True, 31 * machines.GIB // 2)
-    assert opened.table.unified == {card.address}
+    assert opened.processes.unified == {card.address}

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelmetrics.backends.amd.card import converted
-from accelmetrics.backends.amd.gpu_metrics import LAYOUTS, integrated, parse
-from accelmetrics.backends.amd.throttling import BITS, throttling
+from accelmetrics.backends.amd.gpu_metrics import BITS, LAYOUTS, parse, readings
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from tests.simulators.amdgpu.tables import TABLES, table
 
@@ -46,8 +44,8 @@ def test_each_table_is_as_long_as_the_structure(revision: tuple[int, int]) -> No
 @pytest.mark.parametrize("revision", TABLES)
 def test_a_table_that_the_firmware_did_not_fill_has_no_values(revision: tuple[int, int]) -> None:
     parsed = parse(table(*revision))
-    assert parsed == {}
-    assert converted(parsed) == {}
+    assert not isinstance(parsed, Unavailable)
+    assert (parsed, readings(parsed)) == ({}, {})
 
 
 @pytest.mark.parametrize("revision", [(1, 6), (1, 7), (1, 8)])
@@ -59,14 +57,16 @@ def test_each_partition_has_a_part_of_its_own(revision: tuple[int, int]) -> None
 
 def test_energy_counts_in_steps_of_15_microjoules() -> None:
     parsed = parse(table(1, 4, energy_accumulator=1_000_000, curr_socket_power=100))
-    assert converted(parsed)["gpu_metrics:energy"] == pytest.approx(15.2587890625 * 1_000_000)
+    assert not isinstance(parsed, Unavailable)
+    assert readings(parsed)["energy"] == pytest.approx(15.2587890625 * 1_000_000)
 
 
 @pytest.mark.parametrize("cause", BITS)
 def test_each_bit_of_the_mask_has_one_cause(cause: str) -> None:
     for bit in BITS[cause]:
-        found = throttling(parse(table(2, 3, indep_throttle_status=1 << bit)), {})
-        assert {name for name, value in found.items() if value == 1} == {cause}
+        parsed = parse(table(2, 3, indep_throttle_status=1 << bit))
+        assert not isinstance(parsed, Unavailable)
+        assert {name for name, value in readings(parsed).items() if value == 1} == {cause}
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,6 @@ def test_what_is_not_understood_says_so(data: bytes, reason: Reason, words: str)
     assert isinstance(found, Unavailable)
     assert found.reason == reason
     assert words in found.detail
-
-
-@pytest.mark.parametrize(("data", "expected"), [(table(1, 3), False), (table(2, 1), True), (b"\x08\x01\x03\x00", True), (b"\x01", None)])
-def test_the_format_tells_a_processor_from_a_card(data: bytes, expected: bool | None) -> None:
-    assert integrated(data) is expected
 
 
 @given(st.binary(max_size=4096))
@@ -110,5 +105,4 @@ def _check(data: bytes) -> None:
         assert found.reason in {Reason.PARSE_ERROR, Reason.NOT_SUPPORTED}
     else:
         assert all(0 <= value < 2**64 - 1 for values in found.values() for value in values)
-        assert all(isinstance(value, (int, float)) and math.isfinite(value) for value in converted(found).values())
-    assert throttling(found, {}).keys() == BITS.keys()
+        assert all(isinstance(value, (int, float)) and math.isfinite(value) for value in readings(found).values())

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from accelmetrics import allocation
 from accelmetrics.backends.amd import backend as amd
-from accelmetrics.backends.amd.fdinfo import MOST, parse
 from accelmetrics.backends.amd.in_process import InProcessDriver
-from accelmetrics.backends.amd.processes import ProcessTable, is_gpu
+from accelmetrics.backends.amd.processes import MOST, ProcessTable, is_gpu, parse
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.backends.kit import holders
 from accelmetrics.backends.kit.holders import AGAIN, DESCRIPTORS, FIRST_PASS, LATER_PASS, NodeHolders

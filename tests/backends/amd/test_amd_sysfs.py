@@ -125,7 +125,7 @@ def test_the_power_of_a_package_is_told_once(tree: Tree) -> None:
     reading = read(1)
     for name in ("powerWatts", "enforcedPowerLimitWatts", "powerPercent", "energyJoules"):
         assert reading.unavailable[name].reason == Reason.NOT_SUPPORTED
-    assert "second die" in reading.unavailable["powerWatts"].detail
+    assert "no measurement" in reading.unavailable["powerWatts"].detail
 
 
 def test_an_apu_is_unified_and_an_id_of_zeros_is_none(tree: Tree) -> None:
@@ -220,7 +220,7 @@ def test_opening_reads_nothing_of_a_card_that_sleeps_that_would_wake_it(tree: Tr
         path.unlink()
         path.symlink_to(tree.root / "trap")  # a FIFO that nobody writes to: whoever opens it is found waiting
     os.mkfifo(tree.root / "trap")
-    monkeypatch.setattr("accelmetrics.backends.amd.card.list_directory", _no_sensors)
+    monkeypatch.setattr("accelmetrics.backends.amd.sysfs.list_directory", _no_sensors)
     opened = backend.open()
     assert opened.reader(OPTIONS).read(0, []).unavailable["gpu"].reason == Reason.SUSPENDED
 
@@ -260,8 +260,8 @@ def test_a_card_that_falls_off_the_bus_is_lost_and_its_neighbour_is_not(tree: Tr
 
 def forget_descriptors(reader: Any) -> None:
     """On a real machine descriptors of files that have gone answer an error; those of a tree go on to be readable."""
-    for view in reader._views:
-        for file in view._unit.card._kept.values():
+    for unit in reader._driver.units:
+        for file in unit.card._kept.values():
             file.close()
 
 
@@ -391,7 +391,7 @@ def test_a_card_that_the_driver_lets_go_of_makes_the_driver_reopen(tree: Tree) -
     card.remove("gpu_busy_percent", "mem_info_vram_used", "mem_info_vram_total", "hwmon/hwmon3/temp1_input")
     card.remove("hwmon/hwmon3/power1_average", "hwmon/hwmon3/power1_cap")
     forget_descriptors(reader)
-    reader._views[0]._unit.card._due = 0  # type: ignore[attr-defined]
+    reader._driver.units[0].card._due = 0  # type: ignore[attr-defined]
     with pytest.raises(DriverGoneError, match=r"no longer shows 0000:06:00\.0"):
         reader.read(0, [])
 

@@ -1,0 +1,299 @@
+"""The module ``amdsmi``: what it says of a card, and how a call that hangs costs only what it gives.
+
+A call is made only for metrics that are asked for, and only once per reading. One that answers "not supported" is not made again for
+that card until the driver is opened anew. Units are the library's: watts, but microwatts for the cap; degrees; MHz; the energy counter
+times its resolution is in microjoules; memory in bytes, PCIe speed in millions of transfers.
+
+Beside the kernel's files the module is asked on a thread of its own. A reading waits for it as long as its calls return, and for one that
+stands still less than half a second; from then on what it used to give is ``timed_out`` until the call has returned, and no reading waits.
+A stuck call is never repeated: there is one thread for a card, which serves one reading at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from accelmetrics.backends.amd import amdsmi_library
+from accelmetrics.backends.amd.cards import TOTAL, USED, device_memory, is_suspended, memory_rows, pcie_generation
+from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.backends.kit.fields import Derived, Field, Record, Table, Value
+from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+NO_PERMISSION = 10
+NOT_SUPPORTED = (2, 3)
+LOST = (31, 32)
+"""Status codes: the device was not found, the library is not initialised (any more)."""
+DRIVER_NOT_LOADED = 34
+
+
+def _temperature(sensor: str, module: Any, handle: Any) -> Mapping[str, object]:
+    kind, metric = getattr(module.AmdSmiTemperatureType, sensor), module.AmdSmiTemperatureMetric.CURRENT
+    return {"degrees": module.amdsmi_get_temp_metric(handle, kind, metric)}
+
+
+def _energy(module: Any, handle: Any) -> Mapping[str, object]:
+    said = module.amdsmi_get_energy_count(handle)
+    counter = said.get("energy_accumulator", said.get("power"))  # "power" up to 6.2
+    return {"microjoules": counter * said["counter_resolution"]}
+
+
+def _fan(module: Any, handle: Any) -> Mapping[str, object]:
+    top = module.amdsmi_get_gpu_fan_speed_max(handle, 0)
+    return {"percent": 100 * module.amdsmi_get_gpu_fan_speed(handle, 0) / top} if top > 0 else {}
+
+
+def _pool(kind: str, module: Any, handle: Any) -> Mapping[str, object]:
+    pool_kind = getattr(module.AmdSmiMemoryType, kind)
+    return {"used": module.amdsmi_get_gpu_memory_usage(handle, pool_kind), "total": module.amdsmi_get_gpu_memory_total(handle, pool_kind)}
+
+
+def _pcie(module: Any, handle: Any) -> Mapping[str, object]:
+    said = module.amdsmi_get_pcie_info(handle)
+    return {**said.get("pcie_static", {}), **said.get("pcie_metric", {})}
+
+
+CALLS: Mapping[str, Callable[[Any, Any], Mapping[str, object]]] = {
+    "activity": lambda module, handle: module.amdsmi_get_gpu_activity(handle),
+    "edge": partial(_temperature, "EDGE"),
+    "junction": partial(_temperature, "JUNCTION"),
+    "memory": partial(_temperature, "VRAM"),
+    "power": lambda module, handle: module.amdsmi_get_power_info(handle),
+    "cap": lambda module, handle: module.amdsmi_get_power_cap_info(handle),
+    "energy": _energy,
+    "fan": _fan,
+    "sclk": lambda module, handle: module.amdsmi_get_clock_info(handle, module.AmdSmiClkType.GFX),
+    "mclk": lambda module, handle: module.amdsmi_get_clock_info(handle, module.AmdSmiClkType.MEM),
+    "ecc": lambda module, handle: module.amdsmi_get_gpu_total_ecc_count(handle),
+    "pcie": _pcie,
+    "vram": partial(_pool, "VRAM"),
+    "gtt": partial(_pool, "GTT"),
+}
+"""By the first word of a place in the record, the call whose answer has it."""
+_generation = partial(pcie_generation, per=1000)
+FIELDS = (
+    Field("gpu", "activity.gfx_activity", "%"),
+    Field("memory", "activity.umc_activity", "%"),
+    Field("memoryReadWriteActivity", "activity.umc_activity", "%"),
+    Field("temp", ("edge.degrees", "junction.degrees"), "C"),
+    Field("hotspotTemp", "junction.degrees", "C"),
+    Field("memoryTemp", "memory.degrees", "C"),
+    Field("powerWatts", ("power.average_socket_power", "power.current_socket_power", "power.socket_power"), "W", zero_is_missing=True),
+    Field("enforcedPowerLimitWatts", "cap.power_cap", "uW"),
+    Field("energyJoules", "energy.microjoules", "uJ"),
+    Field("fanSpeed", "fan.percent", "%", high=200),
+    Field("smClock", "sclk.clk", "MHz"),
+    Field("maxSmClock", "sclk.max_clk", "MHz"),
+    Field("memoryClock", "mclk.clk", "MHz"),
+    Field("maxMemoryClock", "mclk.max_clk", "MHz"),
+    Field("correctedMemoryErrors", "ecc.correctable_count"),
+    Field("uncorrectedMemoryErrors", "ecc.uncorrectable_count"),
+    Field("pcieReplays", "pcie.pcie_replay_count"),
+    Field("pcieLinkGen", "pcie.pcie_speed", convert=_generation),
+    Field("maxPcieLinkGen", "pcie.max_pcie_speed", convert=_generation),
+    Field("pcieLinkWidth", "pcie.pcie_width"),
+    Field("maxPcieLinkWidth", "pcie.max_pcie_width"),
+    *memory_rows("amdsmi memory usage of VRAM; an APU: with GTT", "amdsmi memory total of VRAM; an APU: with GTT"),
+)
+TABLE = Table("amdsmi", "gpu", FIELDS)
+_POOLS = ("vram.used", "vram.total", "gtt.used", "gtt.total")
+
+
+def _places(metric: str) -> tuple[str, ...]:
+    """Every place in the record that a metric is made of."""
+    row = next(row for row in FIELDS if row.metric == metric)
+    if isinstance(row, Derived):
+        return tuple(place for name in row.inputs for place in _places(name))
+    return _POOLS if row.where in (USED, TOTAL) else (row.where,) if isinstance(row.where, str) else tuple(row.where)
+
+
+NEEDED = {row.metric: _places(row.metric) for row in FIELDS}
+"""By metric, the places in the record that it is made of."""
+
+
+class AmdsmiCard:
+    """One card behind the module.
+
+    Args:
+        module: The module.
+        handle: The library's handle.
+    """
+
+    def __init__(self, module: Any, handle: Any) -> None:
+        self._module = module
+        self._handle = handle
+        self._unsupported: dict[str, Unavailable] = {}
+
+    def read(self, wanted: Collection[str], unified: bool, progress: list[Any]) -> dict[str, Value]:
+        """The metrics that are asked for, each a value or why there is none.
+
+        Raises:
+            SourceError: The library no longer knows the card.
+        """
+        places = dict.fromkeys(place for name in wanted for place in NEEDED.get(name, ()) if unified or not place.startswith("gtt."))
+        record: dict[str, object] = {}
+        for call in dict.fromkeys(place.partition(".")[0] for place in places):
+            said = self._ask(call, progress)
+            if isinstance(said, Unavailable):
+                record |= {place: said for place in places if place.startswith(f"{call}.")}
+            else:
+                record |= said
+        record |= device_memory(record.get, unified, "{}.used", "{}.total")
+        found = TABLE.read(Record(record), {}, 0.0, given=NEEDED.keys() - wanted)
+        TABLE.derive(found)
+        return {name: value for name, value in found.items() if name in wanted}
+
+    def _ask(self, call: str, progress: list[Any]) -> dict[str, object] | Unavailable:
+        """One call's answer by place, or why there is none."""
+        if call in self._unsupported:
+            return self._unsupported[call]
+
+        def said() -> dict[str, object]:
+            return {f"{call}.{name}".lower(): value for name, value in CALLS[call](self._module, self._handle).items()}
+
+        outcome = guarded(said)  # the module throws what comes to pass in it, not its own errors alone
+        progress.append(call)
+        failure = outcome.failure
+        if failure is None:
+            return outcome.value or {}
+        code = getattr(outcome.error, "err_code", None)
+        if code is None:
+            return failure._replace(detail=f"amdsmi, {call}: {failure.detail}")
+        words = " ".join(failure.detail.partition(": ")[2].split())
+        if code in LOST:
+            raise SourceError(Reason.DEVICE_LOST, f"amdsmi: {words}", backend="amd") from outcome.error
+        if code in NOT_SUPPORTED:
+            self._unsupported[call] = Unavailable(Reason.NOT_SUPPORTED, words)
+            return self._unsupported[call]
+        return Unavailable(Reason.NO_PERMISSION if code == NO_PERMISSION else Reason.DRIVER_ERROR, words)
+
+
+def open_cards(addresses: Sequence[str]) -> dict[str, AmdsmiCard]:
+    """Open the module, unless a card sleeps, which that would wake.
+
+    Returns:
+        The cards by PCI address; at least one.
+
+    Raises:
+        SourceError: Whatever is wrong with the module, the library or the driver below them.
+    """
+    asleep = [address for address in addresses if is_suspended(address)]
+    if asleep:
+        words = f"opening amdsmi would wake {', '.join(asleep)}, which is suspended"
+        raise SourceError(Reason.SUSPENDED, words, backend="amd")
+
+    def opened() -> dict[str, AmdsmiCard]:
+        module = amdsmi_library.load()
+        try:
+            module.amdsmi_init()
+            handles = module.amdsmi_get_processor_handles()
+            return {module.amdsmi_get_gpu_device_bdf(handle).lower(): AmdsmiCard(module, handle) for handle in handles}
+        except module.AmdSmiException as error:
+            words = " ".join(str(error).split())
+            kind = DriverGoneError if getattr(error, "err_code", 0) == DRIVER_NOT_LOADED else SourceError
+            raise kind(Reason.DRIVER_UNAVAILABLE, f"amdsmi does not start: {words}", backend="amd") from error
+
+    outcome = guarded(opened)
+    if isinstance(outcome.error, SourceError):
+        raise outcome.error
+    if not outcome.value:
+        words = "amdsmi lists no card" if outcome.failure is None else f"amdsmi cannot be used: {outcome.failure.detail}"
+        raise SourceError(Reason.DRIVER_UNAVAILABLE, words, backend="amd", advice=amdsmi_library.INSTALL)
+    return outcome.value
+
+
+# On a thread of its own
+
+OVERDUE = Unavailable(Reason.TIMED_OUT, "a call into amdsmi has not returned")
+FIRST_PATIENCE, LATER_PATIENCE = 0.4, 0.05
+"""Seconds for which a call may stand still: as a rule, and after one did, until the module has answered again."""
+SLICE = 0.05
+"""Seconds between two looks at a call's progress. More than that never counts: a busy interpreter is no hung driver."""
+
+
+class Trust:
+    """Whether the module answers; shared by a driver's cards, since a library that hangs often hangs for all of them."""
+
+    patience = FIRST_PATIENCE
+
+
+class _Question:
+    """What one reading asks of the module."""
+
+    def __init__(self, wanted: Collection[str], unified: bool, progress: list[Any]) -> None:
+        self.wanted = wanted
+        self.unified = unified
+        self.progress = progress
+        self.late = False
+        self.answered = threading.Event()
+        self.outcome: Outcome[dict[str, Value]] | None = None
+
+
+class AmdsmiWorker:
+    """One card behind the module, for a driver that has its files too. Never read by two threads at once.
+
+    Args:
+        card: The card.
+        trust: The driver's.
+    """
+
+    def __init__(self, card: AmdsmiCard, trust: Trust) -> None:
+        self._card = card
+        self._trust = trust
+        self._questions: SimpleQueue[_Question | None] = SimpleQueue()
+        self._latest: _Question | None = None
+        self._gave: Collection[str] = NEEDED.keys()
+        # The thread knows the queue and the card alone, and so ends with this object.
+        self._end = weakref.finalize(self, self._questions.put, None)
+        self._end.atexit = False
+        self._started = False
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a call that was given up has not returned yet."""
+        return self._latest is not None and self._latest.late and not self._latest.answered.is_set()
+
+    def close(self) -> None:
+        """End the thread, once the call that it may be in has returned."""
+        self._end()
+
+    def read(self, wanted: Collection[str], unified: bool, progress: list[Any]) -> dict[str, Value]:
+        """As :meth:`AmdsmiCard.read`; what the module used to give is ``timed_out`` while a call of it hangs."""
+        if not self.hangs:
+            question = self._latest = _Question(wanted, unified, progress)
+            if not self._started:
+                threading.Thread(target=_answer, args=(self._card, self._questions), name="accelmetrics-amdsmi", daemon=True).start()
+                self._started = True
+            self._questions.put(question)
+            question.late = not self._returns(question)
+            self._trust.patience = LATER_PATIENCE if question.late else FIRST_PATIENCE
+            outcome = question.outcome
+            if not question.late and outcome is not None:
+                if outcome.value is None:
+                    raise outcome.error or RuntimeError("amdsmi gave nothing")
+                self._gave = {name for name, value in outcome.value.items() if not isinstance(value, Unavailable)}
+                return outcome.value
+        return {name: OVERDUE for name in wanted if name in self._gave}
+
+    def _returns(self, question: _Question) -> bool:
+        """Wait for the answer while calls return."""
+        seen, idle = len(question.progress), 0.0
+        while not question.answered.wait(min(SLICE, self._trust.patience)):
+            idle = idle + SLICE if len(question.progress) == seen else 0.0
+            seen = len(question.progress)
+            if idle >= self._trust.patience:
+                return False
+        return True
+
+
+def _answer(card: AmdsmiCard, questions: SimpleQueue[_Question | None]) -> None:
+    """The thread: one question after the other."""
+    while (question := questions.get()) is not None:
+        question.outcome = guarded(card.read, question.wanted, question.unified, question.progress)
+        question.answered.set()
+        del question

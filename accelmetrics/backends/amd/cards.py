@@ -1,0 +1,265 @@
+"""What is known of AMD's cards whatever source reads them: which are here, how they are partitioned, and rules that hold in each source.
+
+Hygon's accelerators (DCU) are built on the same design, and their driver shows the same files. Hardware is found by PCI ids and what
+the kernel driver shows, never by a tool's name: another vendor has a ``rocm-smi`` as well, and a tool without a card is no card.
+Nothing here wakes a card.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+from accelmetrics.backends.contract import Detection
+from accelmetrics.backends.kit.fields import MEMORY, POWER_SHARE, Field, Row, Value, number
+from accelmetrics.backends.kit.system import list_directory, pci_devices, read_text, sysroot, system_path
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+VENDORS = {"0x1002": "amd", "0x1d94": "hygon"}
+"""By PCI vendor id. Hygon's is on its processors and bridges too, which the class of a device tells apart."""
+MAKERS = {"amd": "AMD", "hygon": "Hygon"}
+"""The same, as they write themselves."""
+CLASSES = ("0x03", "0x12")
+"""Displays and processing accelerators: not the audio functions and bridges that carry the same vendor id."""
+DRIVER = "amdgpu"
+DRIVERS = (DRIVER, "hydcu", "hycu")
+"""The kernel drivers that show these files: AMD's, and the names that Hygon gave its own."""
+INTEGRATED_FORMAT = 2
+"""Of ``gpu_metrics``, in its third byte: format 1 is for cards, 2 and later for processors with a GPU in them."""
+ASLEEP = ("suspended", "suspending")
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+
+
+def gpus() -> list[str]:
+    """PCI addresses of the GPUs, whoever drives them, in address order."""
+    return sorted(address for vendor in VENDORS for address in pci_devices(vendor, CLASSES))
+
+
+def device_path(address: str) -> str:
+    """Where a PCI device's files are."""
+    return f"/sys/bus/pci/devices/{address}"
+
+
+def vendor_of(address: str) -> str:
+    """The vendor in one word."""
+    return VENDORS.get(read_text(f"{device_path(address)}/vendor") or "", "amd")
+
+
+def is_driven(address: str) -> bool:
+    """Whether a kernel driver that shows its values drives it."""
+    return driver_of(address) in DRIVERS
+
+
+def is_suspended(address: str) -> bool:
+    """Whether the device is powered down, so that almost any question would wake it."""
+    return read_text(f"{device_path(address)}/power/runtime_status") in ASLEEP
+
+
+def driver_of(address: str) -> str:
+    """The kernel driver that a PCI device is bound to; empty when it is bound to none."""
+    try:
+        link = os.readlink(f"{sysroot()}{device_path(address)}/driver")  # noqa: PTH115  asked at every reading, and a Path costs more
+    except OSError:
+        return ""
+    return link.rpartition("/")[2]
+
+
+def exists(path: str) -> bool:
+    """Whether a system path is there."""
+    return system_path(path).exists()
+
+
+def is_integrated(address: str) -> bool | None:
+    """Whether the GPU at a PCI address is part of a processor; None where the kernel does not say, or would have to wake it."""
+    normalized = address.lower()
+    if _ADDRESS.fullmatch(normalized) is None or is_suspended(normalized):
+        return None
+    try:
+        with system_path(f"{device_path(normalized)}/gpu_metrics").open("rb") as metrics:
+            header = metrics.read(4)
+    except OSError:
+        return None
+    return header[2] >= INTEGRATED_FORMAT if len(header) == 4 else None
+
+
+def numa_node(address: str) -> int | None:
+    """NUMA node of the slot, None where there is one node only or it is unknown."""
+    normalized = address.lower()
+    printed = read_text(f"{device_path(normalized)}/numa_node") if _ADDRESS.fullmatch(normalized) else None
+    return int(printed) if printed and printed.isdecimal() else None
+
+
+# Partitions, as the compute driver shows them
+
+NODES = "/sys/class/kfd/kfd/topology/nodes"
+AMD = 0x1002
+PARTITION_SHIFT = 28
+LOCAL_HEAPS = (1, 2)
+"""Memory of the GPU itself: the part that the processor reaches, and the part that it does not."""
+
+
+class Node(NamedTuple):
+    """A GPU, or a partition of one.
+
+    Attributes:
+        path: Where its files are.
+        address: PCI address.
+        vendor: PCI vendor id, 0 where the kernel does not say.
+        partition: Number of the partition, 0 for a whole GPU.
+        architecture: As compilers name it: ``gfx942``.
+        memory: Bytes of its memory, None where the kernel does not say.
+    """
+
+    path: str
+    address: str
+    vendor: int
+    partition: int
+    architecture: str
+    memory: int | None
+
+
+def gpu_nodes() -> list[Node]:
+    """The GPUs and their partitions, in the kernel's order."""
+    nodes = []
+    for name in sorted(filter(str.isdecimal, list_directory(NODES)), key=int):
+        path = f"{NODES}/{name}"
+        found = properties(f"{path}/properties")
+        if not found.get("simd_count", 0):
+            continue
+        location, version = found.get("location_id", 0), found.get("gfx_target_version", 0)
+        address = f"{found.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7:x}"
+        # Two decimal digits each for the minor version and the stepping, which compilers write in hexadecimal.
+        gfx = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version >= 10000 else ""
+        banks = [properties(f"{path}/mem_banks/{bank}/properties") for bank in list_directory(f"{path}/mem_banks")]
+        memory = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type", 0) in LOCAL_HEAPS)
+        nodes.append(Node(path, address, found.get("vendor_id", 0), location >> PARTITION_SHIFT, gfx, memory or None))
+    return nodes
+
+
+def properties(path: str) -> dict[str, int]:
+    """A file of names and numbers."""
+    words = [line.split() for line in (read_text(path) or "").splitlines()]
+    return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdecimal() and len(pair[1]) <= 20}
+
+
+# Detection
+
+LOAD_DRIVER = "load the kernel driver: sudo modprobe amdgpu (if that fails, dmesg says why)"
+PASS_DEVICES = "in a container, start it with --device=/dev/kfd --device=/dev/dri"
+FOREIGN = {"radeon": "an old card that ROCm does not know", "vfio-pci": "passed through to a virtual machine"}
+"""Drivers under which a card is none of ours, and what that means."""
+
+
+def detect() -> Detection:
+    """Look at the PCI bus, then at what the driver shows."""
+    drivers = {address: driver_of(address) for address in gpus()}
+    loaded = any(exists(f"/sys/module/{driver}") or exists(f"/sys/bus/pci/drivers/{driver}") for driver in DRIVERS)
+    advice = "" if exists("/dev/kfd") or exists("/dev/dri") else PASS_DEVICES
+    usable = {address: driver for address, driver in drivers.items() if driver not in FOREIGN}
+    if usable:
+        makers = Counter(MAKERS[vendor_of(address)] for address in usable)
+        counts = " and ".join(_count(number, maker) for maker, number in sorted(makers.items()))
+        found = f"{counts} on the PCI bus ({', '.join(usable)})"
+        driver = next((driver for driver in DRIVERS if driver in usable.values()), "")
+        if not loaded and not driver:
+            return Detection(True, f"{found}, but the kernel driver amdgpu is not loaded", len(usable), LOAD_DRIVER)
+        found = f"{found}, {driver or DRIVER} loaded"
+        unbound = [address for address, driver in usable.items() if driver not in DRIVERS]
+        if unbound and len(unbound) < len(usable):
+            found = f"{found}, not driven by it: {', '.join(unbound)}"
+        return Detection(True, f"{found}, no /dev/kfd and no /dev/dri" if advice else found, len(usable), advice)
+    # Where the PCI bus is hidden, the compute driver may still show them.
+    nodes = sum(node.vendor == AMD for node in gpu_nodes())
+    if nodes:
+        return Detection(True, f"{_count(nodes, 'AMD')} in the compute driver's topology, none visible on the PCI bus", nodes, advice)
+    if drivers:
+        bound = (f"{count} bound to {driver} ({FOREIGN[driver]})" for driver, count in Counter(drivers.values()).items())
+        return Detection(False, f"no AMD GPU for compute: {', '.join(bound)}")
+    words = "; amdgpu is loaded without one" if loaded else ""
+    return Detection(False, f"no display or accelerator device of AMD (0x1002) or Hygon (0x1d94) on the PCI bus{words}")
+
+
+def _count(number: int, maker: str) -> str:
+    return f"1 {maker} GPU" if number == 1 else f"{number} {maker} GPUs"
+
+
+# Rules for every source
+
+USED, TOTAL = "memory.used", "memory.total"
+"""Where :func:`device_memory` puts the bytes in a record."""
+GENERATIONS = {2.5: 1, 5: 2, 8: 3, 16: 4, 32: 5, 64: 6}
+"""Of PCIe, by transfers per lane, in 1e9 a second."""
+
+_SPEED = re.compile(r"(\d{1,6}(?:\.\d*)?)(?: *GT/s.*)?", re.ASCII)
+
+
+def memory_rows(used: str, total: str) -> tuple[Row, ...]:
+    """The rows that are the same in every source.
+
+    Args:
+        used: Where the bytes that are used are read, in words.
+        total: The same of those that there are.
+    """
+    return Field("memoryAllocatedBytes", USED, "B", words=used), Field("memoryTotalBytes", TOTAL, "B", words=total), *MEMORY, POWER_SHARE
+
+
+def device_memory(said: Callable[[str], object], unified: bool, used: str, total: str, unit: str = "B") -> dict[str, Value]:
+    """The memory that a device uses: its own; where it shares the host's, its carve-out and the GTT together.
+
+    Args:
+        said: Gives what stands at a place of the record.
+        unified: Whether the card shares the host's memory.
+        used: The place of what is used; ``{}`` stands for the kind of memory, ``vram`` or ``gtt``.
+        total: The same of what there is.
+        unit: What both are counted in.
+    """
+    found: dict[str, Value] = {}
+    absent = Unavailable(Reason.NOT_SUPPORTED, "is not there")
+    for kind in ("vram", "gtt") if unified else ("vram",):
+        places = {USED: used.format(kind), TOTAL: total.format(kind)}
+        pool = {name: number(absent if (value := said(place)) is None else value, unit, "B") for name, place in places.items()}
+        in_use, all_ = pool[USED], pool[TOTAL]
+        if all_ == 0:
+            pool[TOTAL] = Unavailable(Reason.NOT_SUPPORTED, "a total of 0 bytes stands for memory that is unknown")
+        elif not isinstance(in_use, Unavailable) and not isinstance(all_, Unavailable) and in_use > all_:
+            pool[USED] = Unavailable(Reason.INVALID_VALUE, f"{in_use} of {all_} bytes")
+        for name, value in pool.items():
+            before = found.get(name, 0)
+            if isinstance(before, Unavailable):
+                continue
+            if isinstance(value, Unavailable):
+                carved = "an APU's carve-out alone is not the memory it uses; " if name in found else ""
+                found[name] = value._replace(detail=f"{carved}{places[name]} {value.detail}")
+            else:
+                found[name] = before + value
+    return found
+
+
+def pcie_generation(speed: object, per: float = 1) -> object:
+    """The PCIe generation of a speed; what is no speed stays what it is.
+
+    Args:
+        speed: Transfers per lane and second: ``16.0 GT/s PCIe``, ``16``.
+        per: What 1e9 of them are in the speed's unit.
+    """
+    match = _SPEED.fullmatch(str(speed))
+    if match is None:
+        return speed
+    transfers = float(match[1]) / per
+    return GENERATIONS.get(transfers, Unavailable(Reason.INVALID_VALUE, f"a PCIe speed of {transfers:g} GT/s"))
+
+
+def let_sleep(command: str) -> None:
+    """Make sure that no card is powered down: a command reads every card, and would wake it.
+
+    Raises:
+        SourceError: One is (``suspended``).
+    """
+    asleep = [address for address in gpus() if is_suspended(address)]
+    if asleep:
+        raise SourceError(Reason.SUSPENDED, f"{command} is not run while {', '.join(asleep)} is suspended: it would wake it")
