@@ -113,7 +113,7 @@ class ThreadEngine:
         self._selection = Selection(options.gpus)
         self._past = past
         self._hostname = hostname()
-        self._locks: dict[int, threading.Lock] = {}
+        self._locks: dict[int, threading.Lock] = {}  # by epoch: after a fork, a thread of the parent may hold the parent's for ever
         self._epoch = -1
         self._first = True
         self._slots: Sequence[DeviceSlot] = ()
@@ -130,7 +130,7 @@ class ThreadEngine:
         if registry.pid != os.getpid():  # a fork made from C bypasses Python's hooks
             registry.after_fork()
         called = time.monotonic()
-        with self._locks.get(registry.epoch) or self._new_lock():
+        with self._locks.setdefault(registry.epoch, threading.Lock()):
             if self._last is not None and self._last_began >= called:
                 return self._last
             self._last_began = began = time.monotonic()
@@ -150,14 +150,10 @@ class ThreadEngine:
 
     def close(self) -> None:
         """Give the sources back."""
-        with self._locks.get(self._registry.epoch) or self._new_lock():
+        with self._locks.setdefault(self._registry.epoch, threading.Lock()):
             readers, self.readers = self.readers, []
             self._epoch, self._last = -1, None
             self._registry.release(readers)
-
-    def _new_lock(self) -> threading.Lock:
-        """One lock per epoch: after a fork, another thread of the parent may hold the parent's for ever."""
-        return self._locks.setdefault(self._registry.epoch, threading.Lock())
 
     def _join_sources(self) -> None:
         """Join the registry's sources: at first, and again in the child of a fork."""
@@ -167,8 +163,7 @@ class ThreadEngine:
         with registry.lock:
             sources, self.devices = registry.acquire(self._backends)
             for source in sources:
-                forced = source.backend.name in self._forced
-                self.readers.append(SourceReader(source, self.devices, self._options, self._selection, forced))
+                self.readers.append(SourceReader(source, self.devices, self._options, self._selection))
                 source.join(self.readers[-1])  # after it was noted: an interrupt leaves none that is not there
         if past is not None and past.numbering is not None:
             self.devices.restore(past.numbering)
@@ -182,7 +177,7 @@ class ThreadEngine:
         if self._epoch != self._registry.epoch:
             self._join_sources()
         for reader in self.readers:
-            reader.source.begin_opening(reader.forced)
+            reader.source.begin_opening(self._forced)
         for reader in self.readers:
             # One that another sampler has been opening for long is not waited for all over again.
             reader.source.wait_for_opening(reader.source.opening_since + self._options.open_timeout)
@@ -201,7 +196,7 @@ class ThreadEngine:
         Returns:
             Until when sources with a pace of their own may be waited for, on the machine's monotonic clock; 0 where nothing was due.
         """
-        begun = [reader for reader in self.readers if reader.source.opened is None and reader.source.begin_opening(reader.forced)]
+        begun = [reader for reader in self.readers if reader.source.opened is None and reader.source.begin_opening(self._forced)]
         for reader in begun:
             reader.source.wait_for_opening(deadline)
         if self._unchecked:
@@ -226,10 +221,11 @@ class ThreadEngine:
         if not latch.wait(piece) or time.perf_counter() - started > budget:
             late = self._wait(latch, budget, piece, started)
         for reader in self.readers if until else ():  # the first readings of sources with a pace of their own take longer
-            if reader.waiting and reader.wanted and reader.source.interval > 0:
-                latch = CountDownLatch(reader.source.backend.name)
-                reader.join(latch)
-                latch.wait(until - time.monotonic())
+            name = reader.source.backend.name
+            if name in latch.away and reader.wanted and reader.source.interval > 0:
+                own = CountDownLatch(name)
+                reader.join(own)
+                own.wait(until - time.monotonic())
         entries: list[Entry] = []
         statuses: list[BackendStatus] = []
         slots: list[DeviceSlot] = []
@@ -254,7 +250,7 @@ class ThreadEngine:
         """Wait for what has not arrived within the first slice. Returns whether it is late since the interpreter was busy elsewhere."""
         before = started
         ran = overrun = 0.0
-        waiting = [reader for reader in self.readers if reader.waiting]
+        waiting = [reader for reader in self.readers if reader.source.backend.name in latch.away]
         while True:
             after = time.perf_counter()
             elapsed, before = after - before, after

@@ -106,6 +106,7 @@ class Line:
         end.setblocking(True)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _CHUNK)
         self._end = end
+        self._pid = os.getpid()
         self._buffer = bytearray()
 
     def send(self, message: object, seconds: float | None = None) -> None:
@@ -147,13 +148,13 @@ class Line:
         return outcome.value
 
     def hang_up(self) -> None:
-        """End the line for both ends, and for every copy that a fork has made of them."""
-        with suppress(OSError):  # the other end may have hung up before
-            self._end.shutdown(socket.SHUT_RDWR)
-        self.close()
+        """End the line for both ends, and for every copy that a fork has made of them; in a fork, close this copy alone.
 
-    def close(self) -> None:
-        """Close this copy of this end; the line lives on if a fork has made another."""
+        It may run in the middle of anything, and at the interpreter's exit: nothing here waits.
+        """
+        if os.getpid() == self._pid:
+            with suppress(OSError):  # the other end may have hung up before
+                self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
 
 
@@ -291,11 +292,7 @@ class ProcessEngine:
         """In the child of a fork the line belongs to the parent: close this copy of it, and start over."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        if self._finalizer is not None:
-            self._finalizer.detach()
-        if self._child is not None:
-            self._child.line.close()
-        self._child = self._finalizer = None
+        self._part()
         self._first = True
 
     def _check(self) -> None:
@@ -316,7 +313,7 @@ class ProcessEngine:
             past = Past(self._numbering, (*last.metrics, *last.unavailable), {status.name: status.sequence for status in last.backends})
             try:
                 self._child = child = Child(time.monotonic() + timeout + self._options.open_timeout + START_UP)
-                self._finalizer = weakref.finalize(self, _let_go, child.line, self._pid)
+                self._finalizer = weakref.finalize(self, child.line.hang_up)
                 child.line.send(Order(self._backends, self._forced, options, past), START_UP)
             except (OSError, TypeError, ValueError) as error:  # no descriptors, no memory, no interpreter
                 self._drop(Reason.DRIVER_UNAVAILABLE, f"could not be started: {error}")
@@ -389,14 +386,6 @@ class ProcessEngine:
 _ENGINES: weakref.WeakSet[ProcessEngine] = weakref.WeakSet()
 _CHILDREN: list[Child] = []
 """Those that were started here and may not have been reaped yet."""
-
-
-def _let_go(line: Line, owner: int) -> None:
-    """Hang up. It may run in the middle of anything, and at the interpreter's exit: nothing here waits."""
-    if os.getpid() == owner:
-        line.hang_up()
-    else:
-        line.close()
 
 
 def _collect() -> None:

@@ -10,16 +10,15 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from accelmetrics.backends.contract import Block, Reader, Reading
 from accelmetrics.backends.guard import guarded
 from accelmetrics.sampling.devices import DeviceRegistry, VisibilityFilter
 from accelmetrics.sampling.options import Options, Selection
 from accelmetrics.sampling.snapshot_builder import Entry, KeyMapper, fault
-from accelmetrics.sampling.sources import SLOW_READING, ManagedSource, OpenDriver
+from accelmetrics.sampling.sources import SLOW_READING, Failure, ManagedSource, OpenDriver
 from accelmetrics.sampling.workers import MAX_WORKERS, CountDownLatch, Worker
-from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError, SourceError
+from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, Status
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import DeviceSlot, rfc3339
@@ -41,13 +40,6 @@ NO_FAULTS = frozenset({Reason.NOT_IN_USE, Reason.NOT_SUPPORTED, Reason.NEEDS_INT
 """Reasons for which a source may give no value, and be well."""
 
 
-class Failure(NamedTuple):
-    """Why a unit was not read, and what to do about it."""
-
-    why: Unavailable
-    advice: str = ""
-
-
 _Result = tuple[Reading | Failure | None, float, OpenDriver | None]
 """What a call gave, when the source took it on the sampler's clock, and from which driver."""
 NOT_ARRIVED: _Result = (None, 0.0, None)
@@ -58,12 +50,10 @@ class SourceReader:
 
     Attributes:
         source: The source.
-        forced: Whether the source is opened whatever detection says: it was asked for by name.
         opened: The driver that is read; None while there is none.
         pending: Units to be read that no worker has taken yet.
         wanted: Units that are waited for: pending, or in a call.
         given_up: Units in a call that is not waited for any more.
-        waiting: Whether the sampler waits for something that it has asked for.
         slots: The devices that were selected, by number: all that were ever seen, lost ones too.
         candidates: The devices that could be selected: all of the source, or those that the watched process sees.
         mappers: By device key, what maps the unit's readings to keys; under an empty key, that of the machine-wide unit.
@@ -72,14 +62,12 @@ class SourceReader:
         served_at: When the sampler last looked, on its clock.
     """
 
-    def __init__(self, source: ManagedSource, devices: DeviceRegistry, options: Options, selection: Selection, forced: bool) -> None:
+    def __init__(self, source: ManagedSource, devices: DeviceRegistry, options: Options, selection: Selection) -> None:
         self.source = source
-        self.forced = forced
         self.opened: OpenDriver | None = None
         self.pending: deque[int] = deque()
         self.wanted: set[int] = set()
         self.given_up: set[int] = set()
-        self.waiting = False
         self.slots: tuple[DeviceSlot, ...] = ()
         self.candidates: tuple[DeviceSlot, ...] = ()
         self.mappers: dict[str, KeyMapper] = {}
@@ -138,7 +126,6 @@ class SourceReader:
             latch: What to count down when everything has arrived that is worth waiting for.
         """
         source, opened = self.source, self.prepare()
-        self.waiting = opened is not None
         if opened is None:
             latch.count_down(source.backend.name)
             return
@@ -156,7 +143,6 @@ class SourceReader:
             limit = self._limit(now)
             results = [self._arrived.get(unit, NOT_ARRIVED) for unit, _ in self._units if unit not in self.given_up]
             if all(driver is opened and read_at >= limit for _, read_at, driver in results):
-                self.waiting = False
                 latch.count_down(source.backend.name)
 
     def begin_if_due(self, now: float) -> bool:
@@ -225,10 +211,10 @@ class SourceReader:
             if error is None or outcome.failure is None:
                 break
             error.__traceback__ = None  # its frames hold this reader, and a backend may keep the error to raise it again
-            failure = Failure(outcome.failure, error.advice if isinstance(error, AccelMetricsError) else "")
-            self._land(worker, opened, failure, source.clock.monotonic())
+            self._land(worker, opened, Failure.of(outcome.failure, error), source.clock.monotonic())
             if isinstance(error, DriverGoneError):
                 source.driver_gone(opened, error)
+        worker.reader = None  # nothing there keeps the reader alive while the worker waits
         guarded(source.look)
         latch = self._latch
         if latch is not None and not self.wanted:
@@ -251,7 +237,7 @@ class SourceReader:
                 continue
             worker.unit = unit
             if source.opened is not opened:
-                raise SourceError(*(source.failure or GONE))
+                raise SourceError(*(GONE if source.failure is None else source.failure.why))
             if opened not in readers:
                 readers.setdefault(opened, opened.driver.reader(self._options.read_options()))
             reading: object = readers[opened].read(unit, progress)
@@ -346,13 +332,13 @@ class SourceReader:
         self.failures = {}
         if source.state == "absent":
             return BackendStatus(name, "absent", source.detection.evidence)
-        failure = source.failure if source.failure is not None and source.state != "opening" else STILL_OPENING
+        failure = source.failure if source.failure is not None and source.state != "opening" else Failure(STILL_OPENING)
         if source.coverage.machine:
             self._machine_mapper()
-        self.failures = dict.fromkeys(self.mappers, Failure(failure, source.advice))
-        entries.extend((mapper, failure) for mapper in self.mappers.values())
-        status: Status = "timed_out" if failure.reason == Reason.TIMED_OUT else "failed"
-        return BackendStatus(name, status, failure.detail, duration_seconds=source.open_seconds, sequence=self._sequence)
+        self.failures = dict.fromkeys(self.mappers, failure)
+        entries.extend((mapper, failure.why) for mapper in self.mappers.values())
+        status: Status = "timed_out" if failure.why.reason == Reason.TIMED_OUT else "failed"
+        return BackendStatus(name, status, failure.why.detail, duration_seconds=source.open_seconds, sequence=self._sequence)
 
     def _fared(self, entries: Sequence[Entry], remarks: str) -> tuple[Status, str]:
         """How an open source fared that is not well, or gives no value, and what there is to say about it."""

@@ -20,18 +20,6 @@ NUMBERS = frozenset({int, float})
 SILENT = Unavailable(Reason.NOT_SUPPORTED, "its source does not give it")
 
 
-class _Slot:
-    """What is remembered about the block at one position of a unit's readings."""
-
-    __slots__ = ("block", "keys", "names", "process")
-
-    def __init__(self, block: Block, prefix: str) -> None:
-        self.block: Block | None = None
-        self.names = block.names
-        self.process = block.process
-        self.keys = tuple([prefix + name for name in block.names])
-
-
 class KeyMapper:
     """Maps the names of one unit's readings to keys.
 
@@ -50,7 +38,8 @@ class KeyMapper:
         self._prefix = f"{key}." if key else ""
         self._process_prefix = f"{kind}.process.{number}." if key else ""
         self._owed = tuple(owed)
-        self._slots: list[_Slot] = []
+        self._blocks: Sequence[Block] = ()
+        self._keys: list[tuple[str, ...]] = []
         self._given: Mapping[str, Unavailable] | None = None
         self._failure: Unavailable | None = None
 
@@ -58,7 +47,8 @@ class KeyMapper:
     def keys(self) -> dict[str, None]:
         """Every key that it knows, apart from those of processes, in order."""
         owed = [self._prefix + name for name in self._owed]
-        return dict.fromkeys((*owed, *self.reasons, *(key for slot in self._slots if not slot.process for key in slot.keys)))
+        given = [key for block, keys in zip(self._blocks, self._keys, strict=True) if not block.process for key in keys]
+        return dict.fromkeys((*owed, *self.reasons, *given))
 
     def refresh(self, what: Reading | Unavailable, flat: dict[str, Number]) -> bool:
         """Write this unit's values over the last ones, if nothing but values changed.
@@ -68,22 +58,22 @@ class KeyMapper:
         """
         if isinstance(what, Unavailable):
             return what == self._failure
-        blocks, slots = what.blocks, self._slots
+        blocks = what.blocks
         try:
-            if len(blocks) != len(slots) or (what.unavailable is not self._given and what.unavailable != self._given):
+            if len(blocks) != len(self._keys) or (what.unavailable is not self._given and what.unavailable != self._given):
                 return False
             self._given = what.unavailable
-            for slot, block in zip(slots, blocks):  # noqa: B905 - equally long, and this is the hottest loop there is
-                if slot.block is block:
+            for known, keys, block in zip(self._blocks, self._keys, blocks):  # noqa: B905 - equally long, and the hottest loop there is
+                if known is block:
                     continue
                 values = block.values
-                if (slot.names is not block.names and slot.names != block.names) or slot.process != block.process:
+                if (known.names is not block.names and known.names != block.names) or known.process != block.process:
                     return False
                 # One sum tells whether all are finite numbers, since infinity and NaN survive it.
-                if len(values) != len(slot.keys) or not isfinite(sum(values)):
+                if len(values) != len(keys) or not isfinite(sum(values)):
                     return False
-                flat.update(zip(slot.keys, values))  # noqa: B905 - the lengths were compared
-                slot.block = block
+                flat.update(zip(keys, values))  # noqa: B905 - the lengths were compared
+            self._blocks = tuple(blocks)
         except (TypeError, AttributeError, OverflowError):  # what a reader gave has no such parts: ``put`` says what is wrong
             return False
         return True
@@ -100,9 +90,11 @@ class KeyMapper:
         self._failure = None
         prefix = self._prefix
         refused: dict[str, Unavailable] = {}
-        self._slots = [_Slot(block, self._process_prefix if block.process else prefix) for block in what.blocks]
-        for slot, block in zip(self._slots, what.blocks, strict=True):
-            for position, key in enumerate(slot.keys):
+        prefixes = [self._process_prefix if block.process else prefix for block in what.blocks]
+        self._blocks = tuple(what.blocks)
+        self._keys = [tuple([head + name for name in block.names]) for head, block in zip(prefixes, what.blocks, strict=True)]
+        for keys, block in zip(self._keys, self._blocks, strict=True):
+            for position, key in enumerate(keys):
                 value: object = block.values[position] if position < len(block.values) else None
                 if isinstance(value, (int, float)) and type(value) in NUMBERS and abs(value) <= LARGEST:
                     flat[key] = value

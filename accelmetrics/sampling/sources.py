@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from weakref import WeakSet
 
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
@@ -45,6 +45,18 @@ FORK_PATIENCE = 3.0
 """Seconds since its beginning for which a fork waits for an opening, or for a sampler's first reading."""
 OPENING, CLOSE = -1, -2
 """Unit numbers of the calls that open and close a driver."""
+
+
+class Failure(NamedTuple):
+    """Why a source is not open or a unit was not read, and what to do about it."""
+
+    why: Unavailable
+    advice: str = ""
+
+    @classmethod
+    def of(cls, why: Unavailable, error: BaseException | None) -> Failure:
+        """With the advice that an error of the package gives."""
+        return cls(why, error.advice if isinstance(error, AccelMetricsError) else "")
 
 
 class OpenDriver:
@@ -108,8 +120,7 @@ class ManagedSource:
         opened: The open driver; None while there is none.
         source: What the open driver reads, in one word.
         devices: The devices as the driver last listed them; kept when it goes away. The same object while nothing changed.
-        failure: Why the source is not open.
-        advice: What to do about it.
+        failure: Why the source is not open; None while it is, and before it was tried.
         opening_since: When the last attempt to open began, on the machine's monotonic clock.
         open_seconds: How long it took.
         busy_seconds: How much work the last whole reading was, added up over its units.
@@ -128,8 +139,7 @@ class ManagedSource:
         self.opened: OpenDriver | None = None
         self.source = ""
         self.devices: tuple[DeviceIdentity, ...] = ()
-        self.failure: Unavailable | None = None
-        self.advice = ""
+        self.failure: Failure | None = None
         self.opening_since = 0.0
         self.open_seconds: float | None = None
         self.busy_seconds = 0.0
@@ -152,16 +162,16 @@ class ManagedSource:
         """Its interval, or twice what a reading takes, so that a slow command never runs more than half of the time."""
         return max(self.interval, 2.0 * self.busy_seconds)
 
-    def begin_opening(self, forced: bool) -> bool:
+    def begin_opening(self, named: frozenset[str]) -> bool:
         """Have the hardware looked for and the source opened, on a worker, if that is due. An interrupted caller leaves no attempt.
 
         Args:
-            forced: Open it whatever detection says: it was asked for by name.
+            named: Backends that were asked for by name: they are opened whatever detection says.
 
         Returns:
             Whether an attempt was begun now.
         """
-        attempt = CountDownLatch(self.backend.name)
+        attempt, forced = CountDownLatch(self.backend.name), self.backend.name in named
         begun = False
         try:
             with self._lock:
@@ -171,7 +181,7 @@ class ManagedSource:
                 self._attempt, self.opening_since = attempt, time.monotonic()
             begun = self.pool.submit(partial(self._open, forced))
             if not begun:
-                self._fail(Unavailable(Reason.DRIVER_ERROR, "no thread is to be had to open it with"))
+                self._fail(Failure(Unavailable(Reason.DRIVER_ERROR, "no thread is to be had to open it with")))
         finally:
             if not begun and self._attempt is attempt:
                 self._attempt = None
@@ -211,25 +221,23 @@ class ManagedSource:
     def _settle(self, outcome: Outcome[OpenDriver] | None) -> None:
         """Note what came of an attempt to open; None means that detection found nothing."""
         self.open_seconds = None if outcome is None else outcome.seconds
-        gone = Unavailable(Reason.DRIVER_UNAVAILABLE, self.detection.evidence)
+        absent = Failure(Unavailable(Reason.DRIVER_UNAVAILABLE, self.detection.evidence), self.detection.advice)
         if outcome is not None and outcome.value is not None:
             self.opened = outcome.value
             self.devices, self._listed = outcome.value.devices, None
-            self.state, self.failure, self.advice, self._failed_attempts, self.was_open = "open", None, "", 0, True
+            self.state, self.failure, self._failed_attempts, self.was_open = "open", None, 0, True
             self.pool.wanted = 1
             if self.interval > 0:
-                self.pool.delay, self.pool.on_idle = self._until_due, self._read_at_own_pace
-        elif outcome is not None:
-            self._fail(outcome.failure, outcome.error)
+                self.pool.idle = self._keep_pace
+        elif outcome is not None and outcome.failure is not None:
+            self._fail(Failure.of(outcome.failure, outcome.error))
         elif self.was_open:
-            self._fail(gone)  # what was there once is missed, and looked for again soon
+            self._fail(absent._replace(advice=""))  # what was there once is missed, and looked for again soon
         else:
-            self.state, self._retry_at = "absent", self.clock.monotonic() + LAST_RETRY
-            self.failure, self.advice = gone, self.detection.advice
+            self.state, self.failure, self._retry_at = "absent", absent, self.clock.monotonic() + LAST_RETRY
 
-    def _fail(self, failure: Unavailable | None, error: BaseException | None = None) -> None:
+    def _fail(self, failure: Failure) -> None:
         self.failure = failure
-        self.advice = error.advice if isinstance(error, AccelMetricsError) else ""
         self._retry_at = self.clock.monotonic() + min(LAST_RETRY, FIRST_RETRY * 2.0**self._failed_attempts)
         self._failed_attempts = min(self._failed_attempts + 1, 10)
         self.state = "failed"
@@ -253,23 +261,17 @@ class ManagedSource:
         with self._lock:
             if self.opened is opened:
                 self._retire()
-                self._fail(error.unavailable, error)
+                self._fail(Failure.of(error.unavailable, error))
 
-    def _until_due(self) -> float | None:
-        """Seconds until the next reading in the background; None while no sampler is interested."""
+    def _keep_pace(self, worker: Worker) -> float | None:
+        """Read what is due in the background. Returns seconds until the next reading; None while no sampler is interested."""
         now = self.clock.monotonic()
-        due = [reader.asked_at for reader in self._interested(now)]
-        return max(IDLE_PAUSE, min(due) + self.pace - now) if due else None
-
-    def _read_at_own_pace(self, worker: Worker) -> None:
-        now = self.clock.monotonic()
-        for reader in self._interested(now):
+        with self._lock:
+            readers = [reader for reader in self.readers if reader.opened is self.opened and now - reader.served_at < INTEREST]
+        for reader in readers:
             if reader.begin_if_due(now):
                 reader.work(worker)
-
-    def _interested(self, now: float) -> list[SourceReader]:
-        with self._lock:
-            return [reader for reader in self.readers if reader.opened is self.opened and now - reader.served_at < INTEREST]
+        return max(IDLE_PAUSE, min(reader.asked_at for reader in readers) + self.pace - self.clock.monotonic()) if readers else None
 
     def join(self, reader: SourceReader) -> None:
         """Keep the source open for a reader."""
@@ -314,7 +316,7 @@ class ManagedSource:
         if self.opened is not None:
             self.retired.append(self.opened.driver)
         self.opened = None
-        self.pool.delay = self.pool.on_idle = None
+        self.pool.idle = None
 
 
 class SourceRegistry:

@@ -39,30 +39,33 @@ class CountDownLatch:
 
     Args:
         parties: Names of those to wait for.
+
+    Attributes:
+        away: Those that have not arrived.
     """
 
-    __slots__ = ("_away", "_closed")
+    __slots__ = ("_closed", "away")
 
     def __init__(self, *parties: Hashable) -> None:
-        self._away = set(parties)
+        self.away = set(parties)
         self._closed = threading.Lock()  # held until the latch opens
         self._closed.acquire()
 
     def count_down(self, party: Hashable) -> None:
         """Note that a party has arrived."""
-        self._away.discard(party)
-        if not self._away:
+        self.away.discard(party)
+        if not self.away:
             self._open()
 
     def wait(self, seconds: float) -> bool:
         """Wait until it opens, at most so long. Returns whether it is open."""
         try:
-            if self._away:
+            if self.away:
                 self._closed.acquire(timeout=max(0.0, min(seconds, threading.TIMEOUT_MAX)))
         finally:
-            if not self._away:
+            if not self.away:
                 self._open()  # for the next thread that waits, also when this one is interrupted
-        return not self._away
+        return not self.away
 
     def _open(self) -> None:
         if self._closed.locked():
@@ -110,13 +113,12 @@ class Worker(threading.Thread):
         try:
             while not ((self.abandoned or len(pool.workers) > pool.wanted) and pool.dismiss(self)):
                 try:
-                    task = pool.queue.get(timeout=pool.delay() if pool.delay else None)
+                    task = pool.queue.get(timeout=None if pool.idle is None else pool.idle(self))
                 except Empty:
-                    task = pool.on_idle
+                    continue
                 if task is not None:
                     task(self)
                 del task  # nothing here keeps a reader alive while the worker waits
-                self.reader = None
         finally:
             with pool.lock:
                 pool.workers.discard(self)
@@ -136,8 +138,8 @@ class WorkerPool:
         stuck: Workers that were abandoned, and are in a call still.
         wanted: How many workers are kept.
         fruitless: Workers abandoned since the driver last answered.
-        delay: Gives the seconds that a worker waits for a task before it runs ``on_idle``; None to wait for ever.
-        on_idle: The task of a source that is read in the background.
+        idle: What a worker without a task does for a source that is read in the background; gives the seconds until it is to be done
+            again, None for never. None for other sources.
         blocked: Readers that wait for another one's call, each with the unit.
     """
 
@@ -150,8 +152,7 @@ class WorkerPool:
         self.stuck: set[Worker] = set()
         self.wanted = 0
         self.fruitless = 0
-        self.delay: Callable[[], float | None] | None = None
-        self.on_idle: Task | None = None
+        self.idle: Callable[[Worker], float | None] | None = None
         self.blocked: list[tuple[SourceReader, int]] = []
         self._started = 0
 

@@ -14,8 +14,8 @@ from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.registry import BrokenBackend, pinned, select
 from accelmetrics.sampling.engine import ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, checked
-from accelmetrics.sampling.reader import Failure, SourceReader
-from accelmetrics.sampling.sources import ManagedSource, SourceRegistry
+from accelmetrics.sampling.reader import SourceReader
+from accelmetrics.sampling.sources import Failure, ManagedSource, SourceRegistry
 from accelmetrics.schemas.identity import BackendStatus, Status
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import Device, Snapshot
@@ -190,7 +190,7 @@ def _backend(snapshot: Snapshot, status: BackendStatus, reader: SourceReader) ->
         late = status.status == "timed_out"
         wrong = Unavailable(Reason.TIMED_OUT if late else Reason.DRIVER_ERROR, status.detail)
         if source.state == "failed" and source.failure is not None:
-            wrong = source.failure
+            wrong = source.failure.why
     # A driver's ``remark`` says why a better source is not used.
     remark = getattr(source.opened.driver, "remark", "") if source.opened is not None else ""
     own = reader.mappers[""].keys if source.backend.kind is None and "" in reader.mappers else {}
@@ -215,7 +215,7 @@ def _backend(snapshot: Snapshot, status: BackendStatus, reader: SourceReader) ->
 def _advice(wrong: Unavailable, source: ManagedSource) -> str:
     """What to do: first what detection advises, which holds however the driver fares (a container's missing devices), then the rest."""
     detected = source.detection.advice
-    told = source.advice if wrong.reason or source.state != "open" else ""
+    told = source.failure.advice if source.failure is not None else ""
     if not told and (not detected or wrong.reason == Reason.TIMED_OUT):
         told = ADVICE.get(wrong.reason, "")
     if not told or told in detected:
