@@ -23,7 +23,6 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.guard import guarded
@@ -38,7 +37,7 @@ ROOM = 8192
 INSTALL = "install the Python module of the installed ROCm release: it is in /opt/rocm/share/amd_smi, or amdsmi of that version on PyPI"
 
 _VERSION = re.compile(r"__version__\s*=\s*[\"'](\d+\.\d+\.\d+)")
-_NUMBERS = re.compile(r"(\d+)\.(\d+)\.(\d+)", re.ASCII)
+_RELEASE = re.compile(r"\A\s*(\d+\.\d+\.\d+)", re.ASCII)
 
 Version = tuple[int, ...]
 
@@ -71,9 +70,15 @@ def load() -> Any:
     installed = find_library()
     mismatched = []
     for package in packages(installed.path):
-        version = module_version(package)
+        version = _written(package / "_version.py", _VERSION)
         if version and version in (installed.version, installed.release):
-            return _same_library(_import(package), installed)
+            module = _import(package)
+            loaded = module.amdsmi_interface.amdsmi_wrapper._libraries[LIBRARY]
+            # Functions of one loaded library have one address, whatever name it was loaded by.
+            first, second = (ctypes.cast(each.amdsmi_init, ctypes.c_void_p).value for each in (loaded, ctypes.CDLL(str(installed.path))))
+            if first != second:
+                raise _refused(f"the module amdsmi loaded another library ({loaded._name}) than {installed.words()}: it is not used")
+            return module
         mismatched.append(f"{package} is of version {_dotted(version) or 'unknown'}")
     if not mismatched:
         raise _refused(f"no Python module amdsmi was found for {installed.path}")
@@ -91,7 +96,7 @@ def find_library() -> Installed:
         if not path.exists():
             continue
         try:
-            return Installed(path, _library_version(ctypes.CDLL(str(path))), _release(root))
+            return Installed(path, _library_version(ctypes.CDLL(str(path))), _written(root / ".info" / "version", _RELEASE))
         except (OSError, AttributeError) as error:
             raise _refused(f"{path} cannot be loaded: {error}") from error
     raise _refused(f"{LIBRARY} was found in none of {', '.join(str(root / 'lib') for root in roots())}")
@@ -112,16 +117,6 @@ def packages(library: Path) -> Iterator[Path]:
             yield package
 
 
-def module_version(package: Path) -> Version:
-    """A module's version, from its text; empty when it does not say."""
-    try:
-        text = (package / "_version.py").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ()
-    found = _VERSION.search(text)
-    return tuple(map(int, found.group(1).split("."))) if found else ()
-
-
 def _library_version(library: ctypes.CDLL) -> Version:
     """The first three numbers of the answer, which in every release are its version; nothing needs to be initialised for that."""
     answer = (ctypes.c_uint32 * (ROOM // 4))()
@@ -129,15 +124,16 @@ def _library_version(library: ctypes.CDLL) -> Version:
     return tuple(answer[:3]) if status == 0 else ()
 
 
-def _release(root: Path) -> Version:
+def _written(path: Path, form: re.Pattern[str]) -> Version:
+    """The version that stands in a file; empty when it does not say."""
     try:
-        found = _NUMBERS.match((root / ".info" / "version").read_text(encoding="utf-8", errors="replace").strip())
+        found = form.search(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return ()
-    return tuple(map(int, found.groups())) if found else ()
+    return tuple(map(int, found[1].split("."))) if found else ()
 
 
-def _import(package: Path) -> ModuleType:
+def _import(package: Path) -> Any:
     spec = importlib.util.spec_from_file_location(PRIVATE_NAME, package / "__init__.py", submodule_search_locations=[str(package)])
     assert spec is not None and spec.loader is not None  # a file that is there has both
     module = importlib.util.module_from_spec(spec)
@@ -154,18 +150,6 @@ def _import(package: Path) -> ModuleType:
 def _forget() -> None:
     for name in [name for name in sys.modules if name == PRIVATE_NAME or name.startswith(f"{PRIVATE_NAME}.")]:
         del sys.modules[name]
-
-
-def _same_library(module: Any, installed: Installed) -> Any:
-    """Functions of one loaded library have one address, whatever name it was loaded by."""
-    loaded = module.amdsmi_interface.amdsmi_wrapper._libraries[LIBRARY]
-    if _address(loaded) != _address(ctypes.CDLL(str(installed.path))):
-        raise _refused(f"the module amdsmi loaded another library ({loaded._name}) than {installed.words()}: it is not used")
-    return module
-
-
-def _address(library: ctypes.CDLL) -> int | None:
-    return ctypes.cast(library.amdsmi_init, ctypes.c_void_p).value
 
 
 def _dotted(version: Version) -> str:

@@ -27,14 +27,15 @@ from accelmetrics.backends.kit.holders import NodeHolders
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.schemas.identity import DeviceProcess
 
+NANOSECONDS = {"ns": 1}
 UNITS = {"": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 MEMORY = {"vram": ("drm-memory-vram", "drm-resident-vram"), "gtt": ("drm-memory-gtt", "drm-resident-gtt")}
 """The first is there on every kernel; the second is how newer ones spell it."""
 MOST = 2**50
-"""Bytes, and nanoseconds of an engine: thirteen days of a thousand engines; more is no count."""
+"""Bytes; more is no count."""
 
 _LINE = re.compile(r"^(drm-[a-z0-9-]+):[ \t]*(\S{1,64})[ \t]*([a-z]*)[ \t]*$", re.MULTILINE | re.IGNORECASE | re.ASCII)
-_COUNT = re.compile(r"\d{1,19}", re.ASCII)
+_DIGITS = re.compile(r"\d{1,19}", re.ASCII)
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
 
@@ -62,56 +63,25 @@ def parse(text: str) -> Client | None:
     """Read one file; None when it is not that of a GPU."""
     found = {name.lower(): (value, unit.lower()) for name, value, unit in _LINE.findall(text)}
     address, number = found.get("drm-pdev", ("", ""))[0].lower(), found.get("drm-client-id", ("", ""))[0]
-    if _ADDRESS.fullmatch(address) is None or _COUNT.fullmatch(number) is None:
+    if _ADDRESS.fullmatch(address) is None or _DIGITS.fullmatch(number) is None:
         return None
-    vram, gtt = (next((size for name in names if (size := _bytes(found.get(name))) is not None), None) for names in MEMORY.values())
-    return Client(address, number, vram, gtt, _nanoseconds(found.get("drm-engine-gfx")), _nanoseconds(found.get("drm-engine-compute")))
+    vram, gtt = (next((size for name in names if (size := _count(found.get(name), UNITS)) is not None), None) for names in MEMORY.values())
+    graphics, compute = (_count(found.get(f"drm-engine-{engine}"), NANOSECONDS, 2**63) or 0 for engine in ("gfx", "compute"))
+    return Client(address, number, vram, gtt, graphics, compute)
 
 
-def _bytes(said: tuple[str, str] | None) -> int | None:
-    if said is None or said[1] not in UNITS or _COUNT.fullmatch(said[0]) is None:
+def _count(said: tuple[str, str] | None, units: Mapping[str, int], most: int = MOST) -> int | None:
+    """A count in the first of some units; None where it is none, or too large."""
+    if said is None or said[1] not in units or _DIGITS.fullmatch(said[0]) is None:
         return None
-    size = int(said[0]) * UNITS[said[1]]
-    return size if size <= MOST else None
-
-
-def _nanoseconds(said: tuple[str, str] | None) -> int:
-    if said is None or said[1] != "ns" or _COUNT.fullmatch(said[0]) is None:
-        return 0
-    return int(said[0])
+    count = int(said[0]) * units[said[1]]
+    return count if count <= most else None
 
 
 # All clients of all processes
 
 PACE = 0.95
 """Seconds that an answer is kept; a little less than one, so that readings every second find it outdated."""
-
-Found = Mapping[str, tuple[DeviceProcess, ...]]
-
-
-class Use(NamedTuple):
-    """What one process uses of one device: bytes, None where not said, and nanoseconds of engine time."""
-
-    vram: int | None
-    gtt: int | None
-    graphics: int
-    compute: int
-
-    def plus(self, client: Client) -> Use:
-        """With one more client."""
-        return Use(_sum(self.vram, client.vram), _sum(self.gtt, client.gtt), self.graphics + client.graphics, self.compute + client.compute)
-
-
-NOTHING = Use(None, None, 0, 0)
-Uses = dict[tuple[str, int], Use]
-"""By device and process."""
-
-
-class Seen(NamedTuple):
-    """What a pass came to: by device, its processes, and whether there can be no other."""
-
-    found: Found
-    complete: bool
 
 
 def is_gpu(node: str) -> bool:
@@ -136,8 +106,8 @@ class ProcessTable:
         self._looking = threading.Lock()
         self._until = -math.inf
         self._at = 0.0
-        self._uses: Uses = {}
-        self._seen = Seen({}, False)
+        self._worked: dict[tuple[str, int], int] = {}
+        self._found: dict[str, tuple[DeviceProcess, ...]] = {}
 
     def survey(self) -> None:
         """The first pass, which takes longer than later ones."""
@@ -150,56 +120,34 @@ class ProcessTable:
                 self._look(now, progress)
             finally:
                 self._looking.release()
-        seen = self._seen
-        return seen.found.get(address, () if seen.complete else None)
+        return self._found.get(address, () if self._holders.complete else None)
 
     def _look(self, now: float, progress: list[Any]) -> None:
         self._until = now + PACE
         self._holders.look(progress)
-        uses = self._collect(progress)
-        seconds, before = now - self._at, self._uses
-        self._at, self._uses = now, uses
-        found: dict[str, list[DeviceProcess]] = {}
-        for (address, pid), use in sorted(uses.items()):
-            earlier = before.get((address, pid))
-            memory = _sum(use.vram, use.gtt) if address in self.unified else use.vram
-            found.setdefault(address, []).append(DeviceProcess(pid, _type(use), memory, _busy(use, earlier, seconds)))
-        latest = {address: tuple(processes) for address, processes in found.items()}
-        kept = {address: _kept(self._seen.found.get(address), processes) for address, processes in latest.items()}
-        self._seen = Seen(kept, self._holders.complete)
-
-    def _collect(self, progress: list[Any]) -> Uses:
-        seen: set[tuple[str, str]] = set()
-        uses: Uses = {}
+        clients: dict[tuple[str, int], list[Client]] = {}
+        seen = set()
         for pid, nodes in self._holders.held().items():
             for node in nodes:
                 client = parse(read_text(f"/proc/{pid}/fdinfo/{node}") or "")
                 progress.append(node)
                 # A client that was handed on shows in every process that holds it: it is counted with the first.
-                if client is None or (client.address, client.number) in seen:
-                    continue
-                seen.add((client.address, client.number))
-                uses[client.address, pid] = uses.get((client.address, pid), NOTHING).plus(client)
-        return uses
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    known = [size for size in (one, other) if size is not None]
-    return sum(known) if known else None
-
-
-def _type(use: Use) -> str:
-    return "+".join(word for word, worked in (("compute", use.compute), ("graphics", use.graphics)) if worked)
-
-
-def _busy(use: Use, earlier: Use | None, seconds: float) -> float | None:
-    """Share of the time since the last look during which engines worked for it; None at the first look."""
-    if earlier is None or seconds <= 0:
-        return None
-    worked = use.graphics + use.compute - earlier.graphics - earlier.compute
-    return min(100.0, worked / seconds / 1e7) if worked >= 0 else None
-
-
-def _kept(before: tuple[DeviceProcess, ...] | None, now: tuple[DeviceProcess, ...]) -> tuple[DeviceProcess, ...]:
-    """The same object while nothing changed."""
-    return before if before is not None and before == now else now
+                if client is not None and (client.address, client.number) not in seen:
+                    seen.add((client.address, client.number))
+                    clients.setdefault((client.address, pid), []).append(client)
+        worked: dict[tuple[str, int], int] = {}
+        found: dict[str, tuple[DeviceProcess, ...]] = {}
+        for (address, pid), held in sorted(clients.items()):
+            pools = [pool for each in held for pool in ((each.vram, each.gtt) if address in self.unified else (each.vram,))]
+            sizes = [size for size in pools if size is not None]
+            engines = {"compute": sum(each.compute for each in held), "graphics": sum(each.graphics for each in held)}
+            now_worked = worked[address, pid] = sum(engines.values())
+            risen, seconds = now_worked - self._worked.get((address, pid), math.inf), now - self._at
+            busy = min(100.0, risen / seconds / 1e7) if risen >= 0 and seconds > 0 else None
+            words = "+".join(engine for engine, nanoseconds in engines.items() if nanoseconds)
+            process = DeviceProcess(pid, words, sum(sizes) if sizes else None, busy)
+            found[address] = (*found.get(address, ()), process)
+        self._at, self._worked = now, worked
+        # The same object while nothing changed.
+        kept = self._found
+        self._found = {address: kept[address] if kept.get(address) == each else each for address, each in found.items()}

@@ -83,25 +83,17 @@ class DeviceDirectory(Record):
         return name
 
     def _read(self, place: str) -> str | Unavailable | None:
-        said = self.content(place)
-        return said.decode("utf-8", "replace").strip() if isinstance(said, bytes) else said
-
-    def content(self, place: str) -> bytes | Unavailable | None:
-        """What a file holds, why it cannot be read, or None where there is none."""
         file = self._kept.get(place) or self._find(place)
         if file is None:
             return None
         try:
-            return file.read()
+            return file.read().decode("utf-8", "replace").strip()
         except OSError as error:
             self._kept.pop(place, None)  # hwmon directories get other numbers when a driver comes back
-            return None if isinstance(error, FileNotFoundError) else self.reason(error, place)
+            why = reason_of(error, place)
+            return None if isinstance(error, FileNotFoundError) else why
         finally:
             self._progress.append(place)
-
-    def reason(self, error: OSError, place: str) -> Unavailable:
-        """Why a file could not be read: for a kernel driver that means something of its own by an error, in a subclass."""
-        return reason_of(error, place)
 
     def _find(self, place: str) -> KeptFile | None:
         paths = [self.path]
