@@ -187,8 +187,6 @@ class ThreadEngine:
             if kind is not None and (source.detection.present or source.devices):
                 wholes = sum(not device.parent for device in source.devices)
                 self.devices.reserve(source.backend.name, kind, max(source.detection.devices, wholes))
-            reader.prepare()
-        self._check_selection()
 
     def _open_due(self, deadline: float) -> float:
         """Open what is due, and wait for that within the deadline.
@@ -199,14 +197,12 @@ class ThreadEngine:
         begun = [reader for reader in self.readers if reader.source.opened is None and reader.source.begin_opening(self._forced)]
         for reader in begun:
             reader.source.wait_for_opening(deadline)
-        if self._unchecked:
-            self._check_selection()
         return deadline if begun else 0.0
 
     def _check_selection(self) -> None:
         """Refuse devices that were asked for and are not there, as soon as every source that might have them is open."""
         sources = [reader.source for reader in self.readers if reader.source.backend.kind in self._selection.kinds]
-        if self._unchecked and all(source.state in ("open", "absent") for source in sources):
+        if all(source.state in ("open", "absent") for source in sources):
             self._selection.check([slot for reader in self.readers for slot in reader.candidates])
             self._unchecked = False
 
@@ -216,6 +212,8 @@ class ThreadEngine:
         latch = CountDownLatch(*self._names)
         for reader in self.readers:
             reader.ask(now, latch)
+        if self._unchecked:
+            self._check_selection()
         started = time.perf_counter()
         late = False
         if not latch.wait(piece) or time.perf_counter() - started > budget:

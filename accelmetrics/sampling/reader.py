@@ -103,33 +103,27 @@ class SourceReader:
         for mapper in self.mappers.values():
             mapper.reasons = dict.fromkeys((key for key in keys if key.startswith(f"{mapper.key}.")), STILL_OPENING)
 
-    def prepare(self) -> OpenDriver | None:
-        """Get ready to read the driver that is open now, and the devices that it lists now. Returns None while none is open."""
-        source, opened = self.source, self.source.opened
-        if opened is not None:
-            if opened is self.opened:
-                guarded(source.look)
-            else:
-                for kept in (self.pending, self.wanted, self.given_up, self._arrived, self._served, self._readers):
-                    kept.clear()
-                self.asked_at, self._listing = 0.0, None
-            if source.devices is not self._listing:
-                self._list_devices(source.devices, opened.machine_wide)
-        self.opened = opened
-        return opened
-
     def ask(self, now: float, latch: CountDownLatch) -> None:
-        """Ask for a reading, if one is due.
+        """Ask the driver that is open now for a reading of the devices that it lists now, if one is due.
 
         Args:
             now: When, on the sampler's clock.
             latch: What to count down when everything has arrived that is worth waiting for.
         """
-        source, opened = self.source, self.prepare()
+        source, opened = self.source, self.source.opened
         if opened is None:
+            self.opened = None
             latch.count_down(source.backend.name)
             return
-        self.served_at = now
+        if opened is self.opened:
+            guarded(source.look)
+        else:
+            for kept in (self.pending, self.wanted, self.given_up, self._arrived, self._served, self._readers):
+                kept.clear()
+            self.asked_at, self._listing = 0.0, None
+        if source.devices is not self._listing:
+            self._list_devices(source.devices, opened.machine_wide)
+        self.opened, self.served_at = opened, now
         paced, busy = opened.interval > 0, source.busy_seconds
         if paced:
             self.begin_if_due(now)
@@ -140,7 +134,7 @@ class SourceReader:
             slow = busy > SLOW_READING and not paced
             source.pool.submit(self.work, min(MAX_WORKERS, 1 + int(busy / SLOW_READING), len(self.pending)) if slow else 1, patient=True)
         if paced:
-            limit = self._limit(now)
+            limit = now - 2.0 * source.pace - self._options.timeout
             results = [self._arrived.get(unit, NOT_ARRIVED) for unit, _ in self._units if unit not in self.given_up]
             if all(driver is opened and read_at >= limit for _, read_at, driver in results):
                 latch.count_down(source.backend.name)
@@ -273,7 +267,8 @@ class SourceReader:
         now = oldest = source.clock.monotonic()
         failures: dict[str, Failure] = {}
         paced = opened.interval > 0
-        limit = self._limit(now) if paced else self.asked_at - self._options.timeout
+        # What is served has arrived since the last time, or is one of a paced source and not stale.
+        limit = (now - 2.0 * source.pace if paced else self.asked_at) - self._options.timeout
         fresh, gives, first = False, False, len(entries)
         for unit, mapper in self._units:
             what, read_at, driver = arrived.get(unit, NOT_ARRIVED)
@@ -310,11 +305,6 @@ class SourceReader:
         age = max(0.0, now - oldest)
         stamp = rfc3339(source.clock.time_ns() - int(age * 1e9))
         return BackendStatus(name, status, detail, source.source, self._spent, stamp, age, self._sequence)
-
-    def _limit(self, now: float) -> float:
-        """How old a result may be that is served: it has arrived since the last time, or is one of a paced source and not stale."""
-        source = self.source
-        return (now - 2.0 * source.pace if source.interval > 0 else self.asked_at) - self._options.timeout
 
     def _missing(self, unit: int, late: bool) -> Unavailable:
         pool = self.source.pool

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -12,7 +13,7 @@ from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.registry import pinned, select
 from accelmetrics.sampling.engine import Statistics, ThreadEngine
-from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Options, Visible, checked
+from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible, checked
 from accelmetrics.sampling.sources import SHARED, SourceRegistry
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.snapshot import Snapshot
@@ -78,7 +79,17 @@ class Sampler:
             timeout=timeout,
             open_timeout=open_timeout,
         )
-        self._engine = _engine(backends, options, isolation, clock, amd_source)
+        chosen = pinned(select(backends), {"amd": amd_source})
+        forced = frozenset(backend.name for backend in chosen) if backends is not None else frozenset()
+        self._engine: ThreadEngine | ProcessEngine
+        if isolation == "thread":
+            self._engine = ThreadEngine(SHARED if clock is None else SourceRegistry(clock), chosen, forced, options)
+        elif isolation == "process":
+            from accelmetrics.sampling.isolation import ProcessEngine
+
+            self._engine = ProcessEngine(chosen, forced, options)
+        else:
+            raise InvalidOptionError(f"isolation is {isolation!r}: it must be 'thread' or 'process'")
         self._validate = os.environ.get("ACCELMETRICS_VALIDATE") == "1"
 
     def sample(self) -> Snapshot:
@@ -113,20 +124,6 @@ class Sampler:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-
-def _engine(
-    backends: Sequence[str | Backend] | None, options: Options, isolation: str, clock: Clock | None, amd_source: str | None
-) -> ThreadEngine | ProcessEngine:
-    chosen = pinned(select(backends), {"amd": amd_source})
-    forced = frozenset(backend.name for backend in chosen) if backends is not None else frozenset()
-    if isolation == "thread":
-        return ThreadEngine(SHARED if clock is None else SourceRegistry(clock), chosen, forced, options)
-    if isolation == "process":
-        from accelmetrics.sampling.isolation import ProcessEngine
-
-        return ProcessEngine(chosen, forced, options)
-    raise InvalidOptionError(f"isolation is {isolation!r}: it must be 'thread' or 'process'")
 
 
 _shared: OrderedDict[object, Sampler] = OrderedDict()
@@ -168,19 +165,11 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
         )
         if key is not None:
             sampler = _shared.setdefault(key, sampler)
-    if key is not None:
-        _keep(key)
-    return sampler.sample()
-
-
-def _keep(key: object) -> None:
-    """Note that a shared sampler is used, and close those that are too many."""
-    try:
+    with suppress(KeyError):  # there is none by that key, or another thread was quicker
         _shared.move_to_end(key)
         while len(_shared) > MOST_SHARED:
             _shared.popitem(last=False)[1].close()
-    except KeyError:
-        return  # another thread was quicker
+    return sampler.sample()
 
 
 def _kept(items: _Items) -> _Items:
