@@ -78,9 +78,9 @@ def test_a_summary_at_each_interval_and_at_the_end(simulator: NvmlSimulator) -> 
     """Each of every device; without console lines there is none."""
     env = environment(**simulator.environment())
     done = call("record", "--interval", "0.1", "--summary-interval", "0.3", "--duration", "1.4", env=env)
-    heads = [line for line in done.stdout.splitlines() if line.endswith("readings")]
-    *each, total = [re.sub(r"\d\.\d s, \d+ readings", "…", head) for head in heads]
-    assert 2 <= len(each) <= 4
+    heads = [line for line in done.stdout.splitlines() if line.endswith(("reading", "readings"))]
+    *each, total = [re.sub(r"\d+\.\d s, \d+ readings?", "…", head) for head in heads]
+    assert 1 <= len(each) <= 4
     assert (set(each), total) == ({"last 0.3 s: …"}, "total: …")
     assert sum(line.startswith("  gpu.0 ") for line in done.stdout.splitlines()) == len(heads)
     silent = call("record", "--no-console", "--interval", "0.1", "--summary-interval", "0.1", "--duration", "0.3", env=env)

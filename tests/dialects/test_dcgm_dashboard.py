@@ -97,8 +97,7 @@ def _feed(exporters: list[PrometheusExporter], ended: threading.Event) -> None:
 @pytest.mark.parametrize("query", PANELS.values(), ids=PANELS.keys())
 def test_every_panel_has_data(prometheus: PrometheusServer, query: str) -> None:
     """No panel of a dashboard made for dcgm-exporter stays empty."""
-    found = prometheus.query(query)
-    assert found, query
+    found = wait_for(lambda: prometheus.query(query), what=query)
     assert all(value >= 0 for _, value in found)
 
 
@@ -111,7 +110,7 @@ def test_panels_show_the_right_numbers(prometheus: PrometheusServer) -> None:
     assert prometheus.value(PANELS["one gpu"]) == 61.0
     clocks = prometheus.query(PANELS["clocks"])
     assert all(1e8 < value < 3e9 for _, value in clocks)
-    watts = {labels["gpu"]: value for labels, value in prometheus.query(PANELS["energy"])}
+    watts = {labels["gpu"]: value for labels, value in wait_for(lambda: prometheus.query(PANELS["energy"]))}
     assert watts == {"0": pytest.approx(300, rel=0.5), "1": pytest.approx(431, rel=0.5)}
     assert all(0 <= value <= 1 for _, value in prometheus.query(PANELS["tensor cores"]))
 

@@ -169,6 +169,7 @@ def test_a_runtime_that_hangs_holds_no_reading_up_and_is_told_of(v5e: TpuRuntime
         assert served.metrics["tpu.0.dutyCycle"] == 10.5, "the latest reading, while the runtime answers nothing"
         monkeypatch.setattr(runtime, "CALL_TIMEOUT", 0.2)
         v5e.release()  # what hangs now would hang until the deadline that it was given
+        settled(sampler, lambda snapshot: snapshot.backends[0].sequence > served.backends[0].sequence)
         v5e.hang()
         snapshot = settled(sampler, lambda snapshot: not snapshot.metrics)
         assert_whole(snapshot)
