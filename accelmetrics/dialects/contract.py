@@ -76,8 +76,18 @@ class Dialect(Protocol):
         ...
 
     def flat(self, record: Record) -> dict[str, Number]:
-        """Give the record as flat names and numbers; the default spells labelled series as PromQL does."""
-        return {series(point.name, point.labels): point.value for point in self.points(record)}
+        """Give the record as flat names and numbers.
+
+        The default spells labelled series as PromQL does, and gives the number and the sum of the observations of a distribution.
+        """
+        found: dict[str, Number] = {}
+        for point in self.points(record):
+            if point.distribution is None:
+                found[series(point.name, point.labels)] = point.value
+            else:
+                found[series(f"{point.name}_count", point.labels)] = point.distribution.observations
+                found[series(f"{point.name}_sum", point.labels)] = point.distribution.total
+        return found
 
     def rows(self, record: Record) -> Sequence[Mapping[str, str]]:
         """Give a row per device, each with the same columns in the same order, in the words of the dialect's tool."""
@@ -87,9 +97,6 @@ class Dialect(Protocol):
 
 def series(name: str, labels: Mapping[str, str]) -> str:
     """Spell a series as one word: ``gpu_utilization_percent{gpu_index="0"}``."""
-    written = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
+    escaped = {label: value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for label, value in labels.items()}
+    written = ",".join(f'{label}="{value}"' for label, value in escaped.items())
     return f"{name}{{{written}}}" if written else name
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

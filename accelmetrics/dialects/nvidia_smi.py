@@ -6,7 +6,7 @@ field by two names (``clocks.sm`` and ``clocks.current.sm``), both are given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
 from accelmetrics.dialects.contract import Dialect, Number, Point
@@ -106,25 +106,23 @@ class NvidiaSmi(Dialect):
         """As ``--format=csv,nounits`` prints them: which device it is, then every field of the table. Times are UTC."""
         seconds, rest = divmod(record.snapshot.time_ns, 1_000_000_000)
         moment = f"{datetime.fromtimestamp(seconds, timezone.utc):%Y/%m/%d %H:%M:%S}.{rest // 1_000_000:03}"
-        found = [(place, list(self._table.points(record.snapshot, place))) for place in _whole_devices(record.snapshot)]
-        return [_row(moment, place, points) for place, points in found if points or place.identity.kind == "gpu"]
-
-
-def _row(moment: str, place: DeviceSlot, points: Iterable[Point]) -> dict[str, str]:
-    who = place.identity
-    row = {
-        "timestamp": moment,
-        "index": designation(place),
-        "name": who.name or ABSENT,
-        "uuid": who.uuid or ABSENT,
-        "pci.bus_id": who.pci_bus_id or ABSENT,
-        "serial": who.serial or ABSENT,
-        "driver_version": who.driver_version or ABSENT,
-        "vbios_version": who.firmware or ABSENT,
-    }
-    by_field = {point.name: point for point in points}
-    row.update((_header(entry), _words(by_field.get(entry.name))) for entry in TABLE)
-    return row
+        found = []
+        for place in _whole_devices(record.snapshot):
+            points = {point.name: point for point in self._table.points(record.snapshot, place)}
+            who = place.identity
+            if points or who.kind == "gpu":
+                identity = {
+                    "name": who.name,
+                    "uuid": who.uuid,
+                    "pci.bus_id": who.pci_bus_id,
+                    "serial": who.serial,
+                    "driver_version": who.driver_version,
+                    "vbios_version": who.firmware,
+                }
+                row = {"timestamp": moment, "index": designation(place), **{name: text or ABSENT for name, text in identity.items()}}
+                row.update((_header(entry), _words(points.get(entry.name))) for entry in TABLE)
+                found.append(row)
+        return found
 
 
 def _whole_devices(snapshot: Snapshot) -> list[DeviceSlot]:

@@ -142,15 +142,12 @@ def attributes(place: DeviceSlot) -> dict[str, str]:
 
 
 def states(snapshot: Snapshot, key: str) -> Iterator[tuple[str, int]]:
-    """Give each state with 1 where the device is in it, else 0."""
-    found = _state(snapshot, key)
+    """Give each state with 1 where the device is in it, else 0.
+
+    ``failed``: it gives nothing, for a reason that is one. ``degraded``: it gives something, and a fault for the rest.
+    """
+    reasons = {why.reason for why in snapshot.reasons_of(key).values()}
+    gives = bool(snapshot.values_of(key))
+    found = "degraded" if gives and reasons & FAULTS else "failed" if not gives and reasons - IN_ORDER else "ok"
     for state in STATES:
         yield state, int(state == found)
-
-
-def _state(snapshot: Snapshot, key: str) -> str:
-    """``failed``: it gives nothing, for a reason that is one. ``degraded``: it gives something, and a fault for the rest."""
-    reasons = {why.reason for why in snapshot.reasons_of(key).values()}
-    if snapshot.values_of(key):
-        return "degraded" if reasons & FAULTS else "ok"
-    return "failed" if reasons - IN_ORDER else "ok"

@@ -15,7 +15,7 @@ from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import health, identity_labels, jobs, label_name
 from accelmetrics.schemas.catalogue import per_key, recognise
 from accelmetrics.schemas.metric import BASE_UNITS, PARTITION, Kind, Metric, split_series
-from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot
 
 SHARED: Mapping[str, str] = {
@@ -140,7 +140,11 @@ def measurements(record: Record) -> Iterator[Point]:
             continue
         device = found.device
         yield found.point(value, identities.get(device) or ({"accelerator": device, "uuid": device} if device else {}))
-    yield from _logged(record.steps)
+    latest: dict[str, Number] = {}
+    for step in record.steps:
+        latest.update(step.values if step.step is None else {**step.values, "step": step.step})
+    for name, value in latest.items():
+        yield Point(f"training_{label_name(name)}", value, {}, "gauge", "", "The number that the program logged last under this name.")
 
 
 _JOB = "What the scheduler calls the job that uses the device; joined on accelerator and uuid."
@@ -155,16 +159,6 @@ def _info(place: DeviceSlot, identity: Mapping[str, str]) -> Point:
     labels |= {name: str(number) for name, number in numbers.items() if number is not None}
     found = {name: value for name, value in labels.items() if value}
     return Point("accel_info", 1, {**identity, **found}, "gauge", "1", "What the device is; joined on accelerator and uuid.")
-
-
-def _logged(steps: tuple[Step, ...]) -> Iterator[Point]:
-    latest: dict[str, Number] = {}
-    for step in steps:
-        latest.update(step.values)
-        if step.step is not None:
-            latest["step"] = step.step
-    for name, value in latest.items():
-        yield Point(f"training_{label_name(name)}", value, {}, "gauge", "", "The number that the program logged last under this name.")
 
 
 class PrometheusDialect(Dialect):

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate
 
-from accelmetrics.dialects.contract import Dialect, Distribution, Number, Point, series
+from accelmetrics.dialects.contract import Dialect, Distribution, Number, Point
 from accelmetrics.dialects.tables import Entry, Table, convert, designation
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
@@ -103,22 +103,15 @@ class Training(Dialect):
         self._seconds = 0.0
         self._allocated: dict[str, Distribution] = {}
 
-    def flat(self, record: Record) -> dict[str, Number]:
-        """Give series as PromQL writes them; of a distribution the number and the sum of what was observed."""
-        found: dict[str, Number] = {}
-        for point in self.points(record):
-            if point.distribution is None:
-                found[series(point.name, point.labels)] = point.value
-            else:
-                found[series(f"{point.name}_count", point.labels)] = point.distribution.observations
-                found[series(f"{point.name}_sum", point.labels)] = point.distribution.total
-        return found
-
     def points(self, record: Record) -> Iterator[Point]:
         """Count the record; give each device's gauges, then what the program logged and what was counted of it."""
         if record.snapshot is not self._latest:
             self._latest = record.snapshot
-            self._count(record)
+            for step in record.steps:
+                self._count_step(step)
+            for device, value in allocator(record.snapshot, ALLOCATED).items():
+                before = self._allocated.get(device, Distribution(0, 0.0))
+                self._allocated[device] = Distribution(before.observations + 1, before.total + convert(value, "By", "MiBy"))
         for place in record.snapshot.identities:
             yield from self._table.points(record.snapshot, place, {INDEX: designation(place)})
         for name, (logged, meaning) in LOGGED.items():
@@ -131,13 +124,6 @@ class Training(Dialect):
             yield Point(DURATION, durations.mean, {}, "histogram", "s", _MEANINGS[DURATION], durations)
         for device, held in self._allocated.items():
             yield Point(ALLOCATION, held.mean, {INDEX: device}, "summary", "MiBy", _MEANINGS[ALLOCATION], held)
-
-    def _count(self, record: Record) -> None:
-        for step in record.steps:
-            self._count_step(step)
-        for device, value in allocator(record.snapshot, ALLOCATED).items():
-            before = self._allocated.get(device, Distribution(0, 0.0))
-            self._allocated[device] = Distribution(before.observations + 1, before.total + convert(value, "By", "MiBy"))
 
     def _count_step(self, step: Step) -> None:
         """A step that is not numbered, or a program that begins to count anew, is one step more."""
@@ -211,17 +197,13 @@ class Verl(Dialect):
 
     def points(self, record: Record) -> Iterator[Point]:
         """Device by device, then the machine. The device is in the name, so that there are no labels."""
-        for name, value in self._pairs(record.snapshot):
-            yield Point(name, value, unit=_UNITS[name.rpartition("_")[2]])
-
-    def _pairs(self, snapshot: Snapshot) -> Iterator[tuple[str, Number]]:
+        snapshot, pairs = record.snapshot, []
         for place in snapshot.identities:
             head = place.key.replace(".", "_")
-            for point in self._table.points(snapshot, place):
-                yield f"{head}_{point.name}", point.value
-            for name, value in _allocated(snapshot, place):
-                yield f"{head}_{name}", value
-        yield from _machine(snapshot)
+            told = [(point.name, point.value) for point in self._table.points(snapshot, place)]
+            pairs += [(f"{head}_{name}", value) for name, value in (*told, *_allocated(snapshot, place))]
+        for name, value in (*pairs, *_machine(snapshot)):
+            yield Point(name, value, unit=_UNITS[name.rpartition("_")[2]])
 
 
 def _allocated(snapshot: Snapshot, place: DeviceSlot) -> Iterator[tuple[str, Number]]:
