@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Sampler, Snapshot
-from accelmetrics.cli.table import render
+from accelmetrics.cli.formats import table
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.exporters.console import ConsoleExporter
 from accelmetrics.exporters.registry import create
@@ -153,9 +153,9 @@ def test_statsd_has_its_gauges(taken: Snapshot) -> None:
 def test_people_see_it(taken: Snapshot) -> None:
     """In the table of ``dump``, on the line of the console and in what ``watch`` draws."""
     key = taken.devices[0].key
-    table = render(taken, 100)
-    assert "Device: Power" in table
-    assert all(name in table for name in VALUES)
+    text = table(taken, 100)
+    assert "Device: Power" in text
+    assert all(name in text for name in VALUES)
     line = io.StringIO()
     exporter = ConsoleExporter(stream=line)
     exporter.open()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.options import UsageError
+from accelmetrics.cli.text import aligned, clipped, quantity, wrapped
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -99,11 +100,8 @@ def _grouped(pairs: Sequence[tuple[str, Any]] | None) -> dict[str, list[Any]]:
 
 def render(found: Allocation, width: int) -> str:
     """For people: a line a process, then what there is to know."""
-    from accelmetrics.cli.layout import aligned, wrapped
-    from accelmetrics.cli.table import clipped_end
-
     rows = [HEAD, *(_row(worker) for worker in found.workers)]
-    table = [clipped_end(line, width) for line in aligned(rows)] if found.workers else ["No process that uses a device was found."]
+    table = [clipped(line, width) for line in aligned(rows)] if found.workers else ["No process that uses a device was found."]
     expected = [
         line
         for pool in found.pools
@@ -121,8 +119,6 @@ def _row(worker: Worker) -> tuple[str, ...]:
 
 
 def _uses(used: Sequence[Use]) -> str:
-    from accelmetrics.cli.units import quantity
-
     words = (use.device if use.memory_bytes is None else f"{use.device} ({quantity(use.memory_bytes, 'By')})" for use in used)
     return ", ".join(words) or "-"
 
@@ -132,7 +128,5 @@ def _keys(keys: Sequence[str]) -> str:
 
 
 def _finding(finding: Finding, width: int) -> list[str]:
-    from accelmetrics.cli.layout import wrapped
-
     first, *rest = wrapped(finding.text, width, "  ")
     return [f"- {first[2:]}", *rest]

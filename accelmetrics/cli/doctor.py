@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from accelmetrics._version import __version__
 from accelmetrics.cli import options as arguments
+from accelmetrics.cli.text import seconds, wrapped
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Iterator, Sequence
 
     from accelmetrics.cli.output import Stdout
-    from accelmetrics.visibility.doctor import Diagnosis
+    from accelmetrics.visibility.doctor import BackendFinding, Diagnosis, Gap
 
+INDENT = "  "
 EXAMPLES = """\
   accelmetrics doctor
   accelmetrics doctor --backends nvidia --json | jq '.backends[0].advice'
@@ -25,9 +28,8 @@ that gives nothing, or one that the bus shows and whose driver does not open."""
 
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
-    add = parser.add_argument
-    add("--json", action="store_true", help="print the findings as one JSON object")
-    add("--strict", action="store_true", help="exit with 1 when a device is there and cannot be read")
+    parser.add_argument("--json", action="store_true", help="print the findings as one JSON object")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when a device is there and cannot be read")
     arguments.add_reading(parser, "--backends", "--amd-source", "--timeout")
 
 
@@ -36,29 +38,70 @@ def run(options: Namespace, out: Stdout) -> int:
     from accelmetrics.visibility.doctor import diagnose
 
     found = diagnose(**arguments.reading(options))
+    machine = {"version": __version__, "python": platform.python_version(), "platform": platform.platform()}
     if options.json:
         import json
 
-        out.write(json.dumps(report(found), indent=2) + "\n")
+        out.write(json.dumps({**machine, **plain(found), "unreadable": found.unreadable}, indent=2) + "\n")
     else:
-        from accelmetrics.cli.findings import render
-
-        out.write(render(found, machine(), out.width))
+        head = f"accelmetrics {machine['version']} on {found.hostname}: Python {machine['python']}, {machine['platform']}"
+        parts = ([(0, head)], *map(_backend, found.backends), [(0, verdict(found))])
+        blocks = ([line for depth, text in part for line in wrapped(text, out.width, INDENT * depth)] for part in parts)
+        out.write("\n\n".join(map("\n".join, blocks)) + "\n")
     return 1 if options.strict and found.unreadable else 0
 
 
-def machine() -> dict[str, str]:
-    """What the findings were made with."""
-    return {"version": __version__, "python": platform.python_version(), "platform": platform.platform()}
-
-
-def report(found: Diagnosis) -> dict[str, Any]:
-    """The findings for programs."""
-    return {**machine(), **plain(found), "unreadable": found.unreadable}
-
-
 def plain(record: Any) -> Any:
-    """Records as dicts, all the way down."""
+    """Return records as dicts, all the way down."""
     if hasattr(record, "_asdict"):
         return {name: plain(value) for name, value in record._asdict().items()}
     return [plain(part) for part in record] if isinstance(record, tuple) else record
+
+
+def verdict(found: Diagnosis) -> str:
+    """Return the last line."""
+    devices = [device for backend in found.backends for device in backend.devices]
+    readable = sum(device.readable for device in devices)
+    bad = found.unreadable
+    if not devices and not bad:
+        return "No device was found."
+    return f"{_count(readable, 'device')} can be read, {bad or 'none'} cannot." if bad else f"{_count(readable, 'device')} can be read."
+
+
+def _backend(backend: BackendFinding) -> Iterator[tuple[int, str]]:
+    """The paragraphs of a backend, each with its depth."""
+    words = {"absent": "not present", "ok": "works", "degraded": "works in part", "failed": "does not work", "timed_out": "does not answer"}
+    source = f", read from {backend.source}" if backend.source and backend.status != "absent" else ""
+    yield 0, f"{backend.name}: {words[backend.status]}{source}"
+    if backend.evidence:
+        yield 1, f"evidence: {backend.evidence}"
+    if backend.problem:
+        yield 1, f"problem: {backend.reason}: {backend.problem}"
+    if backend.advice:
+        yield 1, f"what to do: {backend.advice}"
+    if backend.open_seconds is not None:
+        reading = "" if backend.read_seconds is None else f", a reading {seconds(backend.read_seconds)}"
+        yield 1, f"time: opening took {seconds(backend.open_seconds)}{reading}"
+    for device in backend.devices:
+        identity = ", ".join(filter(None, (device.name, device.uuid, device.pci_bus_id, device.fabric)))
+        if device.readable:
+            yield 1, f"{device.key}: {identity}: {_count(device.metrics, 'metric')} given{', some are not:' if device.gaps else ''}"
+            yield from _gaps(device.gaps)
+        else:
+            yield 1, f"{device.key}: {identity or 'device'}: cannot be read"
+            yield 2, f"problem: {device.problem}" if device.problem else ""
+            yield 2, f"what to do: {device.advice}" if device.advice else ""
+    if backend.metrics or backend.gaps:
+        yield 1, f"metrics: {backend.metrics} given{', some are not:' if backend.gaps else ''}"
+        yield from _gaps(backend.gaps)
+
+
+def _gaps(gaps: Sequence[Gap]) -> Iterator[tuple[int, str]]:
+    for gap in gaps:
+        yield 2, f"{f'{gap.reason} ({gap.detail})' if gap.detail else gap.reason}: {', '.join(gap.names)}"
+        if gap.advice:
+            yield 3, f"what to do: {gap.advice}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

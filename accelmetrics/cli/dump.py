@@ -6,14 +6,13 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.options import UsageError
+from accelmetrics.cli.options import DEFAULT_INTERVAL, UsageError
 from accelmetrics.schemas.reasons import Reason
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from accelmetrics.cli.formats import Format
     from accelmetrics.cli.output import Sink, Stdout
     from accelmetrics.dialects.contract import Dialect
     from accelmetrics.sampling.sampler import Sampler
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 FORMATS = ("table", "json", "jsonl", "csv")
 OWN_KEYS = "wandb"
 DEFAULT_SETTLE = 0.2
-DEFAULT_INTERVAL = 1.0
 
 EXAMPLES = """\
   accelmetrics dump                                     a table, on a terminal
@@ -53,7 +51,12 @@ def configure(parser: ArgumentParser) -> None:
     add("--flat", action="store_true", help="print the flat dict of metrics alone (json and jsonl)")
     add("--keys", default=OWN_KEYS, metavar="NAME", help=KEYS_HELP)
     add("--interval", type=arguments.pause, metavar="S", help="seconds from one reading to the next, without end unless --count is given")
-    add("--count", type=arguments.count, metavar="N", help=f"how many readings (without --interval: one every {DEFAULT_INTERVAL:g} s)")
+    add(
+        "--count",
+        type=arguments.count,
+        metavar="N",
+        help=f"how many readings (without --interval: one every {DEFAULT_INTERVAL:g} s)",
+    )
     add("--settle", type=arguments.span, metavar="S", help=SETTLE_HELP)
     add("--output", type=arguments.path, metavar="FILE", help="write there: one document replaces FILE whole, a stream adds lines to it")
     arguments.add_reading(parser)
@@ -105,10 +108,16 @@ def plan(options: Namespace, terminal: bool) -> Plan:
             "--settle is for a single dump and excludes --interval and --count above 1: a stream's second reading has the rates"
         )
     output = "" if options.output in (None, "-") else options.output
+    usual = "jsonl" if repeated else "table" if terminal and not output and not options.flat else "json"
+    dialect = None
+    if options.keys != OWN_KEYS:
+        from accelmetrics.dialects.registry import dialect as named
+
+        dialect = named(options.keys)
     return Plan(
-        "json" if options.json else options.format or _default_format(repeated, options.flat, terminal and not output),
+        "json" if options.json else options.format or usual,
         options.flat,
-        _dialect(options.keys),
+        dialect,
         repeated,
         options.interval or DEFAULT_INTERVAL,
         None if options.interval and options.count is None else options.count or 1,
@@ -117,70 +126,61 @@ def plan(options: Namespace, terminal: bool) -> Plan:
     )
 
 
-def _dialect(name: str) -> Dialect | None:
-    if name == OWN_KEYS:
-        return None
-    from accelmetrics.dialects.registry import dialect
-
-    return dialect(name)
-
-
-def _default_format(repeated: bool, flat: bool, terminal: bool) -> str:
-    if repeated:
-        return "jsonl"
-    return "table" if terminal and not flat else "json"
-
-
 def run(options: Namespace, out: Stdout) -> int:
     """Read and print."""
     from accelmetrics.sampling.sampler import Sampler
 
     agreed = plan(options, out.terminal)
     with Sampler(**arguments.reading(options)) as sampler:
-        if agreed.output:
-            _to_file(sampler, agreed, out)
-        else:
+        if not agreed.output:
             _print(sampler, agreed, out, _format(agreed, out.width, out.terminal))
+            return 0
+        from accelmetrics.cli.output import sink_of
+
+        form = _format(agreed, out.width, False)
+        sink = sink_of(agreed.output, out, agreed.repeated)
+        try:
+            _print(sampler, agreed, sink, form)
+        finally:
+            sink.close()
     return 0
 
 
-def _format(agreed: Plan, width: int, terminal: bool) -> Format:
-    from accelmetrics.cli import formats
+def _format(agreed: Plan, width: int, terminal: bool) -> Callable[[Snapshot], str]:
+    """Return what makes text of a snapshot.
 
-    if agreed.dialect is not None:
-        from accelmetrics.cli.translated import translated
+    Raises:
+        WriteError: The file that rows are added to holds something else.
+    """
+    dialect = agreed.dialect
+    if agreed.format in ("table", "csv"):
+        from accelmetrics.cli import formats
 
-        return translated(agreed.dialect, agreed.format, agreed.repeated, agreed.output, width, _indent(agreed, terminal))
-    if agreed.format == "csv":
-        from accelmetrics.cli.spreadsheet import Csv
+        if agreed.format == "table":
+            return formats.tables(dialect, width)
+        if dialect is not None and dialect.tabular:
+            return formats.device_rows(dialect)
+        return formats.Csv(agreed.repeated, agreed.output, dialect).render
+    indent = 2 if terminal and agreed.format == "json" and not agreed.repeated else None
+    if dialect is None and not agreed.flat:
+        return lambda snapshot: snapshot.to_json(indent) + "\n"
+    import json
 
-        return Csv(agreed.repeated, agreed.output)
-    if agreed.format == "table":
-        return formats.Table(width)
-    return formats.Json(agreed.flat, _indent(agreed, terminal))
+    from accelmetrics.schemas.record import Record
 
+    def flat(snapshot: Snapshot) -> str:
+        found = snapshot.metrics if dialect is None else dialect.flat(Record(snapshot))
+        return json.dumps(found, indent=indent, allow_nan=False) + "\n"
 
-def _indent(agreed: Plan, terminal: bool) -> int | None:
-    return 2 if terminal and agreed.format == "json" and not agreed.repeated else None
-
-
-def _to_file(sampler: Sampler, agreed: Plan, out: Stdout) -> None:
-    from accelmetrics.cli.files import sink_of
-
-    form = _format(agreed, out.width, False)
-    sink = sink_of(agreed.output, out, agreed.repeated)
-    try:
-        _print(sampler, agreed, sink, form)
-    finally:
-        sink.close()
+    return flat
 
 
-def _print(sampler: Sampler, agreed: Plan, sink: Sink, form: Format) -> None:
+def _print(sampler: Sampler, agreed: Plan, sink: Sink | Stdout, text: Callable[[Snapshot], str]) -> None:
     if not agreed.repeated:
-        sink.write(form.render(settled(sampler, agreed.settle)))
+        sink.write(text(settled(sampler, agreed.settle)))
         return
     for snapshot in readings(sampler, agreed.interval, agreed.number):
-        sink.write(form.render(snapshot))
+        sink.write(text(snapshot))
 
 
 def settled(sampler: Sampler, settle: float) -> Snapshot:

@@ -1,55 +1,205 @@
-"""A snapshot as text: JSON here, a table and CSV in files of their own."""
+"""A snapshot as a table for people, and as CSV; under the catalogue's names or a dialect's."""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from accelmetrics.cli.output import WriteError, first_line, say
+from accelmetrics.cli.text import GAP, aligned, clipped, number, packed, quantity, seconds
+from accelmetrics.schemas.catalogue import SECTIONS, coverage_of, resolve
+from accelmetrics.schemas.metric import device_key
+from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.vitals import printable
 
 if TYPE_CHECKING:
-    from accelmetrics.schemas.snapshot import Snapshot
+    from accelmetrics.dialects.contract import Dialect
+
+OTHER = ("", "Other")
+"""The section of keys that the catalogue does not have: a plug-in's."""
+INDENT = "  "
+HEAD = ("timestamp", "hostname")
+
+SectionName = tuple[str, str]
 
 
-class Format(Protocol):
-    """Turns snapshots into text."""
-
-    def render(self, snapshot: Snapshot) -> str:
-        """One snapshot as whole lines."""
-        ...
+# Tables
 
 
-class Json:
-    """A document, or the flat dict alone.
-
-    Args:
-        flat: The flat dict alone.
-        indent: For people; None puts it on one line.
-    """
-
-    def __init__(self, flat: bool, indent: int | None) -> None:
-        self._flat = flat
-        self._indent = indent
-
-    def render(self, snapshot: Snapshot) -> str:
-        """One document and a line feed."""
-        if self._flat:
-            return json.dumps(snapshot.metrics, indent=self._indent, allow_nan=False) + "\n"
-        return snapshot.to_json(self._indent) + "\n"
-
-
-class Table:
-    """For people; tables after the first stand below an empty line.
+def tables(dialect: Dialect | None, width: int) -> Callable[[Snapshot], str]:
+    """Return what makes a table of a snapshot; tables after the first stand below an empty line.
 
     Args:
+        dialect: Whose names the keys have; None for those of the catalogue.
         width: Columns of the terminal.
     """
+    gap = ""
 
-    def __init__(self, width: int) -> None:
-        self._width = width
-        self._gap = ""
+    def render(snapshot: Snapshot) -> str:
+        nonlocal gap
+        drawn = gap + (table(snapshot, width) if dialect is None else names(snapshot, dialect))
+        gap = "\n"
+        return drawn
+
+    return render
+
+
+def names(snapshot: Snapshot, dialect: Dialect) -> str:
+    """Return a name and its value a line, below the dialect that they are of."""
+    rows = [(name, number(value)) for name, value in dialect.flat(Record(snapshot)).items()]
+    lines = aligned(rows, INDENT, numeric=True) if rows else [f"{INDENT}Nothing that {dialect.name} has a name for."]
+    return "\n".join([f"{snapshot.hostname}  {snapshot.timestamp}", "", dialect.summary, *lines]) + "\n"
+
+
+class _Cell(NamedTuple):
+    """One value: in which section, of which device (empty for the host), under which name."""
+
+    section: SectionName
+    device: str
+    name: str
+    text: str
+
+
+def table(snapshot: Snapshot, width: int) -> str:
+    """Return devices side by side, the host, what is missing, and how the sources fared."""
+    home = {row.key: (section.family, section.title) for section in SECTIONS for row in section.rows}
+    devices = [place.key for place in snapshot.identities]
+    cells = [cell for key, value in snapshot.metrics.items() if (cell := _cell(home, devices, key, value)) is not None]
+    parts = [[f"{snapshot.hostname}  {snapshot.timestamp}"], _devices(snapshot, width)]
+    for name in dict.fromkeys((*home.values(), OTHER)):
+        if inside := [cell for cell in cells if cell.section == name]:
+            host = packed([(cell.name, cell.text) for cell in inside if not cell.device], width, INDENT)
+            parts.append([": ".join(filter(None, name)), *host, *_grid([cell for cell in inside if cell.device], devices, width)])
+    parts += [_missing(snapshot, width), _sources(snapshot, width)]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _cell(home: dict[str, SectionName], devices: Sequence[str], key: str, value: float) -> _Cell | None:
+    """Where a value stands; nowhere if it is another spelling of one that does."""
+    found = resolve(key)
+    if found is None:
+        device = next((device for device in devices if key.startswith(f"{device}.")), "")
+        return _Cell(OTHER, device, key[len(device) + 1 :] if device else key, quantity(value, "1"))
+    if found.alias:
+        return None
+    row = found.row
+    section = home.get(row.key, OTHER)
+    if not row.device_part:
+        return _Cell(section, "", key, quantity(value, row.unit))
+    return _Cell(section, found.device, row.name.replace("{link}", found.instance), quantity(value, row.unit))
+
+
+def _devices(snapshot: Snapshot, width: int) -> list[str]:
+    places = [(place.key, place.identity) for place in snapshot.identities]
+    rows = [(key, printable(identity.name or identity.vendor), printable(identity.uuid)) for key, identity in places]
+    return [clipped(line, width) for line in aligned(rows)] if rows else ["No devices. `accelmetrics doctor` says why."]
+
+
+def _grid(cells: list[_Cell], devices: Sequence[str], width: int) -> list[str]:
+    """Names downwards, devices across; in as many blocks as the width asks for."""
+    if not cells:
+        return []
+    texts = {(cell.name, cell.device): cell.text for cell in cells}
+    titles = list(dict.fromkeys(cell.name for cell in cells))
+    seen = {cell.device for cell in cells}
+    shown = [device for device in devices if device in seen]
+    column = max(max(len(cell.text), len(cell.device)) for cell in cells) + GAP
+    across = max(1, (width - max(map(len, titles)) - len(INDENT)) // column)
+    lines: list[str] = []
+    for start in range(0, len(shown), across):
+        block = shown[start : start + across]
+        rows = [["", *block], *([name, *(texts.get((name, device), "-") for device in block)] for name in titles)]
+        lines += aligned(rows, INDENT, numeric=True)
+    return lines
+
+
+def _missing(snapshot: Snapshot, width: int) -> list[str]:
+    """By reason: how many keys, and which as far as there is room; ``gpu.*.fanSpeed`` where there are several devices."""
+    keys: dict[str, list[str]] = {}
+    for key, why in snapshot.unavailable.items():
+        found = device_key(key) if len(snapshot.identities) > 1 else None
+        shown = key if found is None or found.process else f"{found.kind}.*.{key.split('.', 2)[2]}"
+        keys.setdefault(str(why.reason), []).append(shown)
+    rows = [(reason, str(len(listed)), ", ".join(dict.fromkeys(listed))) for reason, listed in keys.items()]
+    return ["Not available", *(clipped(line, width) for line in aligned(rows, INDENT))] if rows else []
+
+
+def _sources(snapshot: Snapshot, width: int) -> list[str]:
+    rows = []
+    for status in snapshot.backends:
+        read = f"{status.source}, {seconds(status.duration_seconds)}" if status.source else ""
+        rows.append((status.name, status.status, clipped(" ".join("; ".join(filter(None, (read, status.detail))).split()), width)))
+    return ["Sources", *(clipped(line, width) for line in aligned(rows, INDENT))] if rows else []
+
+
+# CSV
+
+
+class Csv:
+    """A row a reading and a column a key, under the columns of the first reading, or of the file that they are added to.
+
+    Args:
+        repeated: Whether more readings follow: then what a process on a device would give has its columns from the start.
+        path: The file that is added to; empty for none.
+        dialect: Whose names the columns have; None for those of the catalogue.
+
+    Raises:
+        WriteError: The file begins with something else.
+    """
+
+    def __init__(self, repeated: bool, path: str, dialect: Dialect | None) -> None:
+        from accelmetrics.exporters.csv import columns_in
+
+        self._repeated = repeated
+        self._dialect = dialect
+        self._columns: tuple[str, ...] = ()
+        self._left_out: set[str] = set()
+        header = first_line(path) if repeated and path else ""
+        if header:
+            self._columns = columns_in(header.encode())
+            if self._columns[:2] != HEAD:
+                raise WriteError(path, f"it does not begin with the columns {', '.join(HEAD)}")
 
     def render(self, snapshot: Snapshot) -> str:
-        """One table."""
-        from accelmetrics.cli.table import render
+        """Return a row, below the header if it is the first; a key without a column is told once."""
+        from accelmetrics.exporters.csv import csv_text
 
-        gap, self._gap = self._gap, "\n"
-        return gap + render(snapshot, self._width)
+        if self._dialect is not None:
+            snapshot = Snapshot(snapshot.time_ns, snapshot.hostname, self._dialect.flat(Record(snapshot)))
+        rows: list[Iterable[object]] = []
+        if not self._columns:
+            self._columns = (*HEAD, *columns(snapshot, self._repeated))
+            rows.append(self._columns)
+        values = snapshot.metrics
+        late = values.keys() - set(self._columns) - self._left_out
+        if late:
+            self._left_out |= late
+            say(f"left out, for want of a column that the header does not have: {', '.join(sorted(late))}")
+        rows.append((snapshot.timestamp, snapshot.hostname, *(values.get(key, "") for key in self._columns[2:])))
+        return csv_text(rows).decode()
+
+
+def columns(snapshot: Snapshot, repeated: bool) -> list[str]:
+    """Return every key that has a value or may get one; of a stream, also what a process on a whole device would have."""
+    from accelmetrics.exporters.csv import columns_of
+
+    keys = dict.fromkeys(columns_of(snapshot))
+    for place in snapshot.identities if repeated else ():
+        processes = () if place.identity.parent else coverage_of(place.backend).get("processes", ())
+        keys.update((f"{place.identity.kind}.process.{place.index}.{name}", None) for name in processes)
+    return list(keys)
+
+
+def device_rows(dialect: Dialect) -> Callable[[Snapshot], str]:
+    """Return what makes a row a device of a snapshot, as the dialect's own tool prints them: values behind a comma and a space."""
+    headed = False
+
+    def render(snapshot: Snapshot) -> str:
+        nonlocal headed
+        rows = dialect.rows(Record(snapshot))
+        lines = [] if headed or not rows else [", ".join(rows[0])]
+        headed = headed or bool(rows)
+        return "".join(f"{line}\n" for line in (*lines, *(", ".join(row.values()) for row in rows)))
+
+    return render

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import say
+from accelmetrics.cli.text import aligned, quantity
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -50,9 +51,6 @@ def table(snapshot: Snapshot, visible: bool = False) -> str:
         snapshot: The devices.
         visible: Whether the program's numbers for them are wanted too.
     """
-    from accelmetrics.cli.layout import aligned
-    from accelmetrics.cli.units import quantity
-
     rows: list[tuple[str, ...]] = [(*HEAD, "VISIBLE") if visible else HEAD]
     for device in snapshot.devices:
         memory = quantity(device.memory_total_bytes, "By") if device.memory_total_bytes else ""

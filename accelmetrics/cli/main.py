@@ -103,9 +103,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as done:  # how argparse ends after --help
         return int(done.code or DONE)
     except (UsageError, AccelMetricsError) as error:
-        from accelmetrics.cli import logs
+        from accelmetrics.cli import monitoring
 
-        logs.fail(" ".join([PROGRAM, *(name for name in arguments[:1] if name in COMMANDS)]), one_line(error))
+        monitoring.fail(" ".join([PROGRAM, *(name for name in arguments[:1] if name in COMMANDS)]), one_line(error))
         return MISUSED if isinstance(error, (UsageError, InvalidOptionError, UnknownNameError)) else FAILED
 
 
@@ -137,9 +137,9 @@ def _run(name: str, arguments: list[str]) -> int:
     options = parser.parse_strictly(arguments)
     with Stdout() as out:
         if "log_format" in options:
-            from accelmetrics.cli import logs
+            from accelmetrics.cli import monitoring
 
-            logs.begin(options)
+            monitoring.begin(options)
         return command.run(options, out)
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from accelmetrics.backends import registry
 from accelmetrics.backends.contract import Backend, Coverage
 from accelmetrics.backends.guard import guarded
-from accelmetrics.cli.layout import aligned, wrapped
 from accelmetrics.cli.options import UsageError
+from accelmetrics.cli.text import aligned, wrapped
 from accelmetrics.schemas.catalogue import SECTIONS, Section, coverage_of, find, given_by, read_from
 from accelmetrics.schemas.errors import UnknownNameError
 from accelmetrics.schemas.metric import Metric

@@ -1,19 +1,30 @@
-"""Standard output, for documents alone; standard error, for everything else."""
+"""Where documents go: standard output, a file that is replaced whole or grows by lines, a stream that this process was given.
+
+Everything that is no document goes to standard error.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import stat
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol, TextIO
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 from accelmetrics.schemas.errors import AccelMetricsError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
 PLAIN_WIDTH = 100
 """Columns where there is no terminal to say how many."""
+LINKS = 40
+"""Links that the system follows."""
 
 
 class WriteError(AccelMetricsError):
@@ -23,28 +34,20 @@ class WriteError(AccelMetricsError):
         super().__init__(f"cannot write {what}: {error if isinstance(error, str) else error.strerror or error}")
 
 
-class Sink(Protocol):
-    """Takes documents."""
-
-    def write(self, text: str) -> None:
-        """Write one whole document, whose last character is a line feed."""
-        ...
-
-
 def say(text: str) -> None:
-    """Tell the user something; nobody to tell is no error."""
+    """Print on standard error; where that is closed, do nothing."""
     if sys.stderr is not None:
         with suppress(OSError):
             print(text, file=sys.stderr, flush=True)
 
 
 def one_line(error: Exception) -> str:
-    """An error's words, on one line whatever was typed."""
+    """Return an error's words on one line, whatever was typed."""
     return " ".join(str(error).split())
 
 
 class Stdout:
-    """Standard output, kept for documents while the block runs: what anybody else prints goes to standard error.
+    """Standard output, kept for documents while the block runs: what any other code prints goes to standard error.
 
     Vendor libraries print, from C too, and a line of theirs in the middle would spoil the document.
     """
@@ -78,7 +81,7 @@ class Stdout:
 
     @property
     def terminal(self) -> bool:
-        """Whether a person reads it."""
+        """Whether it is a terminal."""
         return self._descriptor is not None and os.isatty(self._descriptor)
 
     @property
@@ -96,25 +99,21 @@ class Stdout:
         """Write one whole document.
 
         Raises:
-            BrokenPipeError: Whoever read it has gone.
+            BrokenPipeError: The reader of the pipe has gone.
             WriteError: It cannot be written.
         """
         if self._stream is None:
             raise WriteError("to standard output", "it is closed")
         try:
-            self._write(self._stream, text)
+            if self._descriptor is None:
+                self._stream.write(text)
+                self._stream.flush()
+            else:
+                write_all(self._descriptor, text.encode(self._stream.encoding if self.terminal else "utf-8", "replace"))
         except BrokenPipeError:
             raise
         except OSError as error:
             raise WriteError("to standard output", error) from error
-
-    def _write(self, stream: TextIO, text: str) -> None:
-        if self._descriptor is None:
-            stream.write(text)
-            stream.flush()
-        else:
-            encoding = stream.encoding if self.terminal else "utf-8"
-            write_all(self._descriptor, text.encode(encoding, "replace"))
 
 
 def _number(stream: TextIO) -> int | None:
@@ -129,3 +128,139 @@ def write_all(descriptor: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
+
+
+class Sink:
+    """Takes documents for one place, and says where and why one cannot be written.
+
+    Args:
+        path: Its name.
+        write: Writes a document there.
+        close: Gives back what it holds.
+    """
+
+    def __init__(self, path: str, write: Callable[[bytes], object], close: Callable[[], None] = lambda: None) -> None:
+        self._path = path
+        self._write = write
+        self._close = close
+
+    def write(self, text: str) -> None:
+        """Write one whole document, whose last character is a line feed.
+
+        Raises:
+            BrokenPipeError: It is a pipe, and its reader has gone.
+            WriteError: It cannot be written. A file is as it was.
+        """
+        try:
+            self._write(text.encode("utf-8", "replace"))
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise WriteError(self._path, error) from error
+
+    def close(self) -> None:
+        """Have it reach the disk.
+
+        Raises:
+            WriteError: It does not.
+        """
+        try:
+            self._close()
+        except OSError as error:
+            raise WriteError(self._path, error) from error
+
+
+def sink_of(path: str, out: Stdout, grows: bool = False) -> Sink:
+    """Return what writes documents under a path.
+
+    Args:
+        path: A file, a device, a pipe, or a name of a stream that this process was given.
+        out: Standard output.
+        grows: Whether documents are added to a file, as whole lines, instead of replacing it.
+
+    Raises:
+        WriteError: It cannot be opened.
+    """
+    if (number := number_of(path)) is not None:
+        descriptor = given(path, number, out)
+        return Sink(path, partial(write_all, descriptor), partial(os.close, descriptor))
+    if not grows and not special(path):
+        return Sink(path, partial(_replace, path))
+    from accelmetrics.exporters.whole_files import LineFile
+
+    file = LineFile(Path(path))
+    try:
+        file.open()
+    except OSError as error:
+        raise WriteError(path, error) from error
+    return Sink(path, lambda data: file.write(lambda head: data, 0), file.close)
+
+
+def _replace(path: str, data: bytes) -> None:
+    """Replace a file at once, so that readers find the old document or the new one; a link is followed, and the mode is kept."""
+    from accelmetrics.exporters.whole_files import replace_file
+
+    target = Path(os.path.realpath(path))
+    try:
+        mode = stat.S_IMODE(target.stat().st_mode)
+    except FileNotFoundError:
+        mask = os.umask(0o077)
+        os.umask(mask)
+        mode = 0o666 & ~mask
+    replace_file(target, data, mode)
+
+
+def special(path: str) -> bool:
+    """Return whether the path is there and no file of its own: a device, a pipe, a stream. Those are never replaced."""
+    if number_of(path) is not None:
+        return True
+    try:
+        return not stat.S_ISREG(Path(path).stat().st_mode)
+    except OSError:
+        return False
+
+
+def first_line(path: str) -> str:
+    """Return the first line of a file that is there, without its end; empty for anything else."""
+    if special(path):
+        return ""
+    try:
+        with Path(path).open(encoding="utf-8", errors="replace") as file:
+            return file.readline().rstrip("\r\n")
+    except OSError:
+        return ""
+
+
+# The streams that this process was given, under the names that the system has for them: ``/dev/stdout``, ``/dev/fd/3``. They are
+# written to as they are. To open such a name would be something else where the stream is a file: one that is written from its
+# beginning again; and while a command runs, descriptor 1 is not what the user gave as such.
+
+
+def number_of(path: str) -> int | None:
+    """Return the number of the descriptor that a path leads to; None for any other path."""
+    for _ in range(LINKS):
+        folder = os.path.realpath(os.path.dirname(path) or os.curdir)  # noqa: PTH120 - pathlib forgets what stands before ".."
+        name = os.path.basename(path)  # noqa: PTH119
+        if name.isascii() and name.isdecimal() and re.fullmatch(rf"/dev/fd|/proc/(self|{os.getpid()})(/task/\d+)?/fd", folder):
+            return int(name)
+        try:
+            path = str(Path(folder, Path(folder, name).readlink())) if name else ""
+        except (OSError, ValueError):  # no link, or no path at all
+            return None
+    return None
+
+
+def given(path: str, number: int, out: Stdout) -> int:
+    """Return a descriptor of our own for the stream that this process was given under a number.
+
+    Raises:
+        WriteError: It was given none.
+    """
+    # What Python has opened is not inheritable: only a descriptor that came from outside is.
+    closed = {1: out.descriptor is None, 2: sys.stderr is None}.get(number)
+    try:
+        if closed if closed is not None else not os.get_inheritable(number):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return os.dup(out.descriptor if number == 1 and out.descriptor is not None else number)
+    except OSError as error:
+        raise WriteError(path, error) from error

@@ -8,14 +8,13 @@ import time
 from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
+from accelmetrics.cli.monitoring import ImmediateExporter, Stop, exporters, monitor, tell_losses, until_stopped, warn
 from accelmetrics.cli.output import WriteError
 from accelmetrics.cli.summaries import of_window
-from accelmetrics.cli.watching import exporters, monitor, tell_losses, until_stopped, wait
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from accelmetrics.backends.flag import Flag
     from accelmetrics.cli.output import Stdout
     from accelmetrics.monitor.named import Monitor
     from accelmetrics.schemas.record import Record
@@ -37,7 +36,7 @@ EXAMPLES = """\
 It runs until Ctrl-C or SIGTERM, delivers what is queued, and prints what the whole time came to.
 
 Exit status: 0 when it was stopped so; 1 when an exporter cannot be made, or something could not be delivered or printed (a line
-says what); 2 for arguments that cannot be used; 141 when whoever read its lines has gone."""
+says what); 2 for arguments that cannot be used; 141 when the reader of its lines has gone."""
 SUMMARY_HELP = f"seconds from one summary of every device to the next (default: {DEFAULT_SUMMARY:g}; 0: only at the end)"
 
 
@@ -52,29 +51,26 @@ def configure(parser: ArgumentParser) -> None:
     arguments.add_reading(parser)
 
 
-class ConsoleLines:
-    """The exporter that prints: lines through the command's own output, which nobody else writes to.
+class ConsoleLines(ImmediateExporter):
+    """The exporter that prints: lines through the command's own output.
 
     Args:
         out: Where to.
-        stopped: Set when whoever read them has gone, which is what ends any command of a pipeline.
+        stopped: Set when their reader has gone, which is what ends any command of a pipeline.
 
     Attributes:
-        unread: Whether whoever read them has gone.
+        unread: Whether their reader has gone.
         failure: What keeps a summary from being printed; None for nothing.
     """
 
     name = "console"
 
-    def __init__(self, out: Stdout, stopped: Flag) -> None:
+    def __init__(self, out: Stdout, stopped: Stop) -> None:
         self._out = out
         self._stopped = stopped
         self._terminal = out.terminal
         self.unread = False
         self.failure: WriteError | None = None
-
-    def open(self) -> None:
-        """Nothing is needed."""
 
     def export(self, record: Record) -> None:
         """Print a line."""
@@ -90,15 +86,9 @@ class ConsoleLines:
             self.failure = error
 
     def leave(self) -> None:
-        """Whoever read them has gone."""
+        """Stop: the reader has gone."""
         self.unread = True
         self._stopped.set()
-
-    def flush(self) -> None:
-        """Every line is written at once."""
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _write(self, text: str) -> None:
         if self.unread:
@@ -109,7 +99,7 @@ class ConsoleLines:
             self.leave()
         except WriteError as error:
             if not (self._terminal and isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO):
-                raise  # else the terminal has gone away, and nobody would read it
+                raise  # else the terminal has gone away, and nothing would read it
 
 
 def run(options: Namespace, out: Stdout) -> int:
@@ -117,7 +107,8 @@ def run(options: Namespace, out: Stdout) -> int:
     with until_stopped() as stopped:
         lines = ConsoleLines(out, stopped)
         watching = monitor(options, [*([] if options.no_console else [lines]), *exporters(options, out, lines.leave)])
-        _check_process(options.pid)
+        if options.pid is not None and not _runs(options.pid):
+            warn(f"there is no process {options.pid}: nothing of it can be read")
         whole = watching.window("total").begin()  # until after the last reading: each that is printed is in it
         with watching:
             _watch(watching, options, lines, stopped)
@@ -133,36 +124,29 @@ def run(options: Namespace, out: Stdout) -> int:
     return int(lost)
 
 
-def _check_process(pid: int | None) -> None:
-    """Say so where there is no process of that number; one may come that has it."""
-    from accelmetrics.cli.logs import warn
-
-    if pid is not None and not _runs(pid):
-        warn(f"there is no process {pid}: nothing of it can be read")
-
-
 def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # it is another user's
         return True
     return True
 
 
-def _watch(watching: Monitor, options: Namespace, lines: ConsoleLines, stopped: Flag) -> None:
+def _watch(watching: Monitor, options: Namespace, lines: ConsoleLines, stopped: Stop) -> None:
     """Until stopped: a summary at each of its intervals."""
     start = time.monotonic()
     end = start + (float("inf") if options.duration is None else options.duration)
     every = options.summary_interval or float("inf")
     due = start + every
-    pace = _Pace(options.interval)
+    judged = options.interval >= FAST
     while not stopped.is_set() and time.monotonic() < end:
         window = watching.window("summary").begin()
-        while not wait(stopped, min(due, end, time.monotonic() + LOOK) - time.monotonic()) and time.monotonic() < min(due, end):
-            pace.judge(watching)
-        pace.judge(watching)
+        while (left := min(due, end) - time.monotonic()) > 0 and not stopped.wait(min(left, LOOK)):
+            if not judged and (slow := _slow(watching, options.interval)):
+                judged = True
+                warn(f"an interval of {options.interval:g} s is shorter than {', '.join(slow)} can be read")
         window.end()
         if time.monotonic() >= due:
             due += every
@@ -170,25 +154,13 @@ def _watch(watching: Monitor, options: Namespace, lines: ConsoleLines, stopped: 
                 lines.summarize(of_window(window, watching.latest, f"last {every:g} s"))
 
 
-class _Pace:
-    """Says once that a source cannot keep up with a short interval."""
-
-    def __init__(self, interval: float) -> None:
-        self._interval = interval
-        self._done = interval >= FAST
-
-    def judge(self, watching: Monitor) -> None:
-        """Look at how old the readings are, and how long they take."""
-        latest = watching.latest
-        if self._done or latest is None or watching.status.ticks < SETTLED:
-            return
-        slow = [
-            f"{status.name} ({status.source})" if status.source else status.name
-            for status in latest.backends
-            if (status.age_seconds or 0.0) > 1.5 * self._interval or (status.duration_seconds or 0.0) > self._interval
-        ]
-        if slow:
-            from accelmetrics.cli.logs import warn
-
-            self._done = True
-            warn(f"an interval of {self._interval:g} s is shorter than {', '.join(slow)} can be read")
+def _slow(watching: Monitor, interval: float) -> list[str]:
+    """The sources that cannot keep up with an interval, by how old their readings are and how long they take."""
+    latest = watching.latest
+    if latest is None or watching.status.ticks < SETTLED:
+        return []
+    return [
+        f"{status.name} ({status.source})" if status.source else status.name
+        for status in latest.backends
+        if (status.age_seconds or 0.0) > 1.5 * interval or (status.duration_seconds or 0.0) > interval
+    ]

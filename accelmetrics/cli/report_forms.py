@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from accelmetrics.cli.layout import aligned
+from accelmetrics.cli.text import aligned
 from accelmetrics.schemas.snapshot import rfc3339
 
 if TYPE_CHECKING:

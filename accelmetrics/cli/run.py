@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.child_process import KILLED, ChildProcess, CommandError, Signals
-from accelmetrics.cli.layout import clipped
+from accelmetrics.cli.monitoring import as_given, exporters, fail, monitor, tell, tell_losses
 from accelmetrics.cli.options import UsageError
-from accelmetrics.cli.output import say
+from accelmetrics.cli.output import WriteError, say, sink_of
 from accelmetrics.cli.terminal import MARK, LastRow, begin_line, terminal_number
-from accelmetrics.cli.watching import as_given, exporters, monitor, tell_losses
+from accelmetrics.cli.text import clipped
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -78,8 +78,6 @@ def run(options: Namespace, out: Stdout) -> int:
         try:
             return watched.run(out, chosen)
         except CommandError as error:
-            from accelmetrics.cli.logs import fail
-
             fail("accelmetrics run", str(error))
             return error.status
 
@@ -140,7 +138,6 @@ class _Watched:
         self._drawn = None
 
     def _tell(self, child: ChildProcess, watching: Monitor, window: Window, stats: dict[str, Any]) -> None:
-        from accelmetrics.cli.logs import tell
         from accelmetrics.cli.summaries import of_window
 
         tell_losses(watching)
@@ -151,7 +148,7 @@ class _Watched:
         else:
             if self._descriptor is not None:
                 begin_line(self._descriptor)
-            title = f"{clipped(shlex.join(self._command), SHOWN)}: exit status {child.status}"
+            title = f"{clipped(' '.join(shlex.join(self._command).split()), SHOWN)}: exit status {child.status}"
             say(of_window(window, watching.latest, title, child.seconds) + _of_command(stats["process"]))
 
 
@@ -200,10 +197,6 @@ def _check_stats(path: str | None) -> None:
 
 
 def _write(path: str, stats: dict[str, Any], out: Stdout) -> None:
-    from accelmetrics.cli.files import sink_of
-    from accelmetrics.cli.logs import fail
-    from accelmetrics.cli.output import WriteError
-
     try:
         sink = sink_of(path, out)
         sink.write(json.dumps(stats, indent=2) + "\n")

@@ -7,8 +7,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
+from accelmetrics.cli.monitoring import ImmediateExporter, announce, exporters, monitor, tell_losses, until_stopped
 from accelmetrics.cli.options import UsageError
-from accelmetrics.cli.watching import monitor, tell_losses, until_stopped, wait
 from accelmetrics.schemas.errors import AccelMetricsError
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from accelmetrics.cli.output import Stdout
     from accelmetrics.exporters.prometheus import PrometheusExporter
-    from accelmetrics.schemas.record import Record
 
 EXAMPLES = """\
   accelmetrics serve                                            http://127.0.0.1:22235/metrics
@@ -52,28 +51,13 @@ def configure(parser: ArgumentParser) -> None:
     arguments.add_reading(parser)
 
 
-class Opened:
+class Opened(ImmediateExporter):
     """The endpoint, opened before the monitor starts: what keeps it from listening ends the command, and is said once."""
 
     name = "prometheus"
 
     def __init__(self, endpoint: PrometheusExporter) -> None:
-        self._endpoint = endpoint
-
-    def open(self) -> None:
-        """It is open."""
-
-    def export(self, record: Record) -> None:
-        """Serve a record."""
-        self._endpoint.export(record)
-
-    def flush(self) -> None:
-        """Nothing waits."""
-        self._endpoint.flush()
-
-    def close(self) -> None:
-        """End all connections."""
-        self._endpoint.close()
+        self.export = endpoint.export
 
 
 def run(options: Namespace, out: Stdout) -> int:
@@ -81,8 +65,6 @@ def run(options: Namespace, out: Stdout) -> int:
     if options.make_password is not None:
         out.write(_password_line(options.make_password))
         return 0
-    from accelmetrics.cli.logs import announce
-    from accelmetrics.cli.streams import exporter
     from accelmetrics.exporters.prometheus import PORT, PrometheusExporter
 
     endpoint = PrometheusExporter(
@@ -98,21 +80,16 @@ def run(options: Namespace, out: Stdout) -> int:
         per_link=options.per_link,
     )
     with until_stopped() as stopped, closing(endpoint):
-        watching = monitor(options, [Opened(endpoint), *(exporter(wanted, out) for wanted in options.exporter)])
-        _listen(endpoint)
+        watching = monitor(options, [Opened(endpoint), *exporters(options, out)])
+        try:
+            endpoint.open()
+        except OSError as error:
+            raise AccelMetricsError(f"cannot listen on {endpoint.address}: {error}") from error
         with watching:
             address = f"{'https' if options.tls_cert else 'http'}://{endpoint.address}/metrics"
             announce("accelmetrics serve", address, f"serving {address}", {"address": address})
-            wait(stopped)
+            stopped.wait()
     return int(tell_losses(watching))
-
-
-def _listen(endpoint: PrometheusExporter) -> None:
-    wanted = endpoint.address
-    try:
-        endpoint.open()
-    except OSError as error:
-        raise AccelMetricsError(f"cannot listen on {wanted}: {error}") from error
 
 
 def _password_line(user: str) -> str:

@@ -1,17 +1,20 @@
-"""The terminal as something to draw on: the whole screen, or its last row beside a program that has the rest.
+"""The terminal: single keys, and something to draw on: the whole screen, or its last row beside a program that has the rest.
 
-Nothing here knows what is drawn. Whatever was changed is changed back when a block ends.
+Nothing here knows what is drawn. What a block changes is changed back when it ends.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import select
 import struct
+import sys
 import termios
+import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accelmetrics.cli.output import WriteError, write_all
 
@@ -28,6 +31,11 @@ DOWN, UP = "\x1bD", "\x1b[A"
 """One row; down from the last one, everything scrolls up."""
 PLAIN = "\x1b[0m"
 FEWEST_ROWS, FEWEST_COLUMNS = 3, 20
+CHUNK = 256
+ESCAPES = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|O.|.)?", re.DOTALL)
+"""What arrow, function and Alt keys send: none of it is a key of ours."""
+LFLAG, CC = 3, 6
+"""Places in what ``tcgetattr`` gives."""
 MARK = "ACCELMETRICS_LINE"
 """Tells commands below on which terminal a line is drawn already."""
 
@@ -70,6 +78,58 @@ class Screen:
         """Replace what is on the screen, in place."""
         lines = picture.rstrip("\n").split("\n")
         self._write(HOME + f"{REST_OF_LINE}\r\n".join(lines) + REST_OF_LINE + REST_OF_SCREEN)
+
+
+class Keyboard:
+    """Standard input while the block runs, if it is a terminal; else no key is ever pressed.
+
+    Ctrl-C and Ctrl-Z stay the signals that they are. The terminal is as it was when the block ends, however it ends.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+        with suppress(AttributeError, OSError, ValueError):  # it is closed, or replaced by something that is no file
+            descriptor = sys.stdin.fileno()
+            self._descriptor = descriptor if os.isatty(descriptor) else None
+        self._before: list[Any] | None = None
+        self._ended = False
+
+    def __enter__(self) -> Keyboard:
+        if self._descriptor is not None:
+            with suppress(termios.error, OSError):
+                before = termios.tcgetattr(self._descriptor)
+                self._before = before
+                changed = [*before]
+                changed[LFLAG] &= ~(termios.ICANON | termios.ECHO)
+                changed[CC] = [*before[CC]]
+                changed[CC][termios.VMIN], changed[CC][termios.VTIME] = 1, 0
+                termios.tcsetattr(self._descriptor, termios.TCSADRAIN, changed)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._descriptor is not None and self._before is not None:
+            with suppress(termios.error, OSError):  # the terminal has gone
+                termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
+            self._before = None
+
+    @property
+    def there(self) -> bool:
+        """Whether there are keys to press."""
+        return self._before is not None and not self._ended
+
+    def pressed(self, seconds: float) -> str:
+        """The keys pressed until now, in lower case; waits for one, at most so long."""
+        if self._descriptor is None or not self.there:
+            time.sleep(seconds)
+            return ""
+        try:
+            if not select.select([self._descriptor], [], [], seconds)[0]:
+                return ""
+            data = os.read(self._descriptor, CHUNK)
+        except OSError:
+            data = b""
+        self._ended = not data  # the terminal has gone: nothing more will come
+        return ESCAPES.sub(b"", data).decode("ascii", "ignore").lower()
 
 
 class Size(NamedTuple):

@@ -1,29 +1,34 @@
-"""``accelmetrics watch``: every device live, in place; lines where there is no terminal."""
+"""``accelmetrics watch``: every device live, in place; lines where there is no terminal, or rich is not installed."""
 
 from __future__ import annotations
 
+import io
 import os
 import queue
 import signal
+import textwrap
 import time
-from contextlib import ExitStack, contextmanager
+from collections import deque
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
+from accelmetrics.cli.monitoring import Stop, announce, as_given, monitor, set_up, until_stopped, warn
 from accelmetrics.cli.options import UsageError
-from accelmetrics.cli.terminal import Screen, capable, ours
-from accelmetrics.cli.watching import as_given, monitor, until_stopped, wait
+from accelmetrics.cli.output import WriteError, say, sink_of
+from accelmetrics.cli.terminal import Keyboard, Screen, capable, ours
+from accelmetrics.schemas.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
-    from accelmetrics.backends.flag import Flag
+    from rich.console import RenderableType
+
     from accelmetrics.cli.output import Stdout
-    from accelmetrics.exporters.device_table import Limits
     from accelmetrics.monitor.named import Monitor
     from accelmetrics.schemas.snapshot import Snapshot
 
@@ -31,9 +36,14 @@ LOOK = 0.1
 """Seconds between two looks at whether there is something new to draw."""
 SAID_SECONDS = 10.0
 """For how long a message stays."""
+KEPT = 100
+"""Messages that wait until the terminal is free again; the oldest go."""
+MOST_SAID, FEW_LINES = 3, 3
+"""Rows that a message may have, and rows of a terminal on which it takes the keys' place."""
 KEYS = ("q quit   s save   r reset history", "q quit  s save  r reset", "q quit s save r", "q quit")
 NO_KEYS = ("Ctrl-C ends it", "Ctrl-C")
 """In as many words as there is room for."""
+USUAL = os.terminal_size((80, 24))
 FATAL = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
 """Signals that end a program unless it says otherwise, and that something outside may send: the terminal is put right first."""
 
@@ -49,8 +59,8 @@ keys:
   s   save the latest reading as a document, as `accelmetrics dump --json` prints it, in accelmetrics-YYYYMMDD-HHMMSS.json
   r   reset the history
 
-Exit status: 0 when it was ended by q, Ctrl-C or SIGTERM; 1 when a package is missing; 2 for arguments that cannot be used;
-141 when whoever read its lines has gone."""
+Exit status: 0 when it was ended by q, Ctrl-C or SIGTERM; 2 for arguments that cannot be used;
+141 when the reader of its lines has gone."""
 
 
 def configure(parser: ArgumentParser) -> None:
@@ -82,21 +92,28 @@ def run(options: Namespace, out: Stdout) -> int:
     with until_stopped() as stopped:
         with as_given(out):
             descriptor = os.dup(1) if capable(1) and (os.isatty(0) or ours(1)) else None  # keys are waited for, the screen is not
-        if descriptor is None:
-            _lines(options, out, stopped)
-        else:
-            View(options, out, descriptor, stopped).show()
+        with _following(options) as (watching, arrived):
+            if descriptor is not None and not _has_rich():
+                warn(f"lines instead of a table: {MissingDependencyError('rich', 'rich')}")
+                descriptor = None
+            if descriptor is not None:
+                View(options, out, descriptor, stopped).show(watching, arrived)
+                return 0
+            from accelmetrics.exporters.console import line
+
+            while not stopped.is_set():
+                for snapshot in _news(arrived):
+                    out.write(line(snapshot) + "\n")
+                stopped.wait(min(LOOK, options.interval))
     return 0
 
 
-def _lines(options: Namespace, out: Stdout, stopped: Flag) -> None:
-    from accelmetrics.exporters.console import line
+def _has_rich() -> bool:
+    with suppress(ImportError):
+        import rich.console  # noqa: F401  whether it can be imported
 
-    with _following(options) as (_, arrived):
-        while not stopped.is_set():
-            for snapshot in _news(arrived):
-                out.write(line(snapshot) + "\n")
-            wait(stopped, min(LOOK, options.interval))
+        return True
+    return False
 
 
 @contextmanager
@@ -114,6 +131,28 @@ def _news(arrived: queue.SimpleQueue[Snapshot]) -> Iterator[Snapshot]:
         yield arrived.get()
 
 
+class WaitingMessages:
+    """Messages that are shown on the screen while it is in use, and written to standard error when it is free again.
+
+    Args:
+        show: Shows one.
+    """
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._formatted: deque[str] = deque(maxlen=KEPT)
+
+    def take(self, formatted: str, message: str) -> None:
+        """Show one, and keep it."""
+        self._formatted.append(formatted)
+        self._show(message)
+
+    def tell(self) -> None:
+        """Write those that were kept to standard error."""
+        while self._formatted:
+            say(self._formatted.popleft())
+
+
 class View:
     """The live view.
 
@@ -122,20 +161,20 @@ class View:
         out: The terminal.
         descriptor: Its own.
         stopped: Set when it is to end.
-
-    Raises:
-        MissingDependencyError: What draws it is not installed.
     """
 
-    def __init__(self, options: Namespace, out: Stdout, descriptor: int, stopped: Flag) -> None:
-        from accelmetrics.cli.pictures import Painter
+    def __init__(self, options: Namespace, out: Stdout, descriptor: int, stopped: Stop) -> None:
+        from rich.console import Console
+
         from accelmetrics.exporters.device_table import Limits, Trail
 
         self._options = options
         self._out = out
+        self._descriptor = descriptor
         self._stopped = stopped
-        self._painter = Painter(descriptor)
-        self._limits: Limits = Limits(options.hot_temperature, options.hot_memory)
+        self._drawn = io.StringIO()
+        self._console = Console(file=self._drawn, force_terminal=True, highlight=False, markup=False, emoji=False, legacy_windows=False)
+        self._limits = Limits(options.hot_temperature, options.hot_memory)
         self._trail = Trail()
         self._latest: Snapshot | None = None
         self._said = ""
@@ -144,37 +183,28 @@ class View:
         self._changed = False
         self._suspend = False
         self._fatal: int | None = None
-        self._descriptor = descriptor
 
-    def show(self) -> None:
+    def show(self, watching: Monitor, arrived: queue.SimpleQueue[Snapshot]) -> None:
         """Draw until stopped."""
-        self._show()
-        from accelmetrics.cli.logs import announce
-
+        messages = WaitingMessages(self._say)
+        set_up(self._options.log_format, watching.labels, messages.take)
+        try:
+            with self._signals():
+                while not self._stopped.is_set():
+                    self._until_suspended(watching, arrived)
+        finally:
+            set_up(self._options.log_format, watching.labels)
+            messages.tell()
         for path in self._saved:
             announce("accelmetrics watch", f"saved {path}", f"saved {path}", {"path": path})
         if self._fatal is not None:
             os.kill(os.getpid(), self._fatal)
 
-    def _show(self) -> None:
-        with _following(self._options) as (watching, arrived):
-            from accelmetrics.cli.logs import set_up
-            from accelmetrics.cli.pictures import Kept
-
-            kept = Kept(self._say)
-            set_up(self._options.log_format, watching.labels, kept)
-            try:
-                with self._signals():
-                    while not self._stopped.is_set():
-                        self._until_suspended(watching, arrived)
-            finally:
-                set_up(self._options.log_format, watching.labels)
-                kept.tell()
-
     def _until_suspended(self, watching: Monitor, arrived: queue.SimpleQueue[Snapshot]) -> None:
-        from accelmetrics.cli.keys import Keyboard
-
-        self._until_in_front(arrived)
+        # While another job has the screen, wait; with keys we are stopped as soon as we want them.
+        while not (self._interrupted or os.isatty(0) or ours(self._descriptor)):
+            self._take(arrived)
+            self._stopped.wait(LOOK)
         with ExitStack() as stack:
             keyboard = stack.enter_context(Keyboard())  # first: this is where a job in the background is stopped
             screen = stack.enter_context(Screen(self._out.write))
@@ -183,19 +213,22 @@ class View:
                 self._take(arrived)
                 if self._changed:
                     self._changed = False
-                    screen.draw(self._picture(watching, keyboard.there))
-                self._obey(keyboard.pressed(LOOK))
+                    screen.draw(self._picture(watching.error, KEYS if keyboard.there else NO_KEYS))
+                for key in keyboard.pressed(LOOK):
+                    if key == "q":
+                        self._stopped.set()
+                    elif key == "s":
+                        self._save()
+                    elif key == "r":
+                        self._trail.clear()
+                        self._say("the history is empty")
                 if self._said and time.monotonic() > self._said_until:
                     self._say("")
         if self._suspend:
             self._suspend = False
-            _stop_as_asked()
-
-    def _until_in_front(self, arrived: queue.SimpleQueue[Snapshot]) -> None:
-        """Wait while another job has the screen; with keys we are stopped as soon as we want them."""
-        while not (self._interrupted or os.isatty(0) or ours(self._descriptor)):
-            self._take(arrived)
-            wait(self._stopped, LOOK)
+            handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTSTP)  # as Ctrl-Z stops any program; it returns when the program goes on
+            signal.signal(signal.SIGTSTP, handler)
 
     @property
     def _interrupted(self) -> bool:
@@ -207,46 +240,37 @@ class View:
             self._trail.add(snapshot)
             self._changed = True
 
-    def _picture(self, watching: Monitor, keys: bool) -> str:
-        size = self._painter.size
-        from accelmetrics.cli.pictures import foot
-
-        said = self._said or watching.error
-        if self._latest is None:
-            return self._painter.paint(["reading …", *foot(said, KEYS if keys else NO_KEYS, size, 1)], size)
+    def _picture(self, error: str, keys: Sequence[str]) -> str:
+        """Draw the table and what is below it, cut to the terminal's size as it is now."""
         from accelmetrics.exporters.device_table import height, table
 
-        below = foot(said, KEYS if keys else NO_KEYS, size, height(self._latest))
-        drawn = table(
-            self._latest,
-            self._limits,
-            self._trail,
-            width=size.columns,
-            rows=size.lines - len(below),
-            process=self._options.pid is not None,
-        )
-        return self._painter.paint([drawn, *below], size)
-
-    def _obey(self, keys: str) -> None:
-        for key in keys:
-            if key == "q":
-                self._stopped.set()
-            elif key == "s":
-                self._save()
-            elif key == "r":
-                self._trail.clear()
-                self._say("the history is empty")
+        size = USUAL
+        with suppress(OSError):
+            columns, lines = os.get_terminal_size(self._descriptor)
+            size = os.terminal_size((columns or USUAL.columns, lines or USUAL.lines))
+        wanted = 1 if self._latest is None else height(self._latest)
+        below = foot(self._said or error, keys, size, wanted)
+        drawn: RenderableType = "reading …"
+        if self._latest is not None:
+            room, process = size.lines - len(below), self._options.pid is not None
+            drawn = table(self._latest, self._limits, self._trail, width=size.columns, rows=room, process=process)
+        self._drawn.seek(0)
+        self._drawn.truncate()
+        for part in (drawn, *below):
+            self._console.print(part, width=size.columns, overflow="ellipsis", no_wrap=True, crop=True)
+        return "\n".join(self._drawn.getvalue().split("\n")[: size.lines])
 
     def _save(self) -> None:
-        from accelmetrics.cli.files import WholeFile
-        from accelmetrics.cli.output import WriteError
-
         if self._latest is None:
             self._say("nothing was read yet")
             return
-        path = _free_name(Path(self._options.save_dir).absolute())
+        stem = Path(self._options.save_dir).absolute() / f"accelmetrics-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+        path, again = Path(f"{stem}.json"), 1
+        while path.exists():
+            again += 1
+            path = Path(f"{stem}-{again}.json")
         try:
-            WholeFile(str(path)).write(self._latest.to_json() + "\n")
+            sink_of(str(path), self._out).write(self._latest.to_json() + "\n")
         except WriteError as error:
             self._say(str(error))
         else:
@@ -288,18 +312,24 @@ class View:
                 signal.signal(number, handler)
 
 
-def _stop_as_asked() -> None:
-    """Stop as Ctrl-Z stops any program; returns when it goes on."""
-    handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTSTP)
-    signal.signal(signal.SIGTSTP, handler)
+def foot(said: str, keys: Sequence[str], size: os.terminal_size, wanted: int) -> list[str]:
+    """Return the rows below the table: what was said, and the keys.
 
-
-def _free_name(directory: Path) -> Path:
-    """A file that is not there yet, by the time of the day."""
-    stem = f"accelmetrics-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-    path, again = directory / f"{stem}.json", 1
-    while path.exists():
-        again += 1
-        path = directory / f"{stem}-{again}.json"
-    return path
+    Args:
+        said: A message; empty: none, and an empty row where there is room for one.
+        keys: The same in fewer and fewer words.
+        size: Of the terminal.
+        wanted: Rows that the table would take.
+    """
+    fitting = next((words for words in keys if len(words) <= size.columns), keys[-1])
+    if not said:
+        return ["", fitting] if size.lines >= wanted + 2 else [fitting]
+    most = max(1, min(MOST_SAID, size.lines - wanted - 1))
+    rows = textwrap.wrap(said, size.columns, break_on_hyphens=False)
+    if len(rows) > most:
+        # The middle is left out: at the end are a file's name and a reason.
+        room = size.columns * most
+        begin, end = room // 4, room - room // 4 - 1
+        said = f"{said[:begin]}…{said[len(said) - end :]}"
+        rows = [said[start : start + size.columns] for start in range(0, room, size.columns)]
+    return [*rows, *([fitting] if size.lines > FEW_LINES else [])]

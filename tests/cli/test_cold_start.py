@@ -18,7 +18,7 @@ print(*sorted(set(sys.modules) - before), file=sys.stderr)
 sys.exit(status)
 """
 HEAVY = {"pydantic", "psutil", "rich", "inspect", "dataclasses", "importlib.metadata", "asyncio", "logging", "email", "csv"}
-OTHERS = {f"accelmetrics.{name}" for name in ("cli.table", "cli.doctor", "cli.list", "schemas.document", "backends.amd", "backends.host")}
+OTHERS = {f"accelmetrics.{name}" for name in ("cli.formats", "cli.doctor", "cli.list", "schemas.document", "backends.amd", "backends.host")}
 
 
 def loaded(*arguments: str, env: dict[str, str], status: int = 0) -> tuple[str, set[str]]:

@@ -196,7 +196,7 @@ def test_csv_says_what_it_leaves_out(rig: Rig, capsys: pytest.CaptureFixture[str
 
 def test_csv_has_room_for_a_process_that_comes_later() -> None:
     """What the watched process will give on a GPU has its columns from the start of a stream."""
-    from accelmetrics.cli.spreadsheet import columns
+    from accelmetrics.cli.formats import columns
     from accelmetrics.schemas.snapshot import Snapshot
     from tests.schemas.samples import AMD, NVIDIA
 

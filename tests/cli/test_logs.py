@@ -10,7 +10,7 @@ from datetime import datetime
 
 import pytest
 
-from accelmetrics.cli.logs import JsonFormatter, set_up, tell, warn
+from accelmetrics.cli.monitoring import JsonFormatter, set_up, tell, warn
 
 LABELS = {"run_id": "abc", "team": 'a"b\\c\n'}
 

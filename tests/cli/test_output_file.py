@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.cli.files import GrowingFile, WholeFile
 from accelmetrics.cli.main import main
-from accelmetrics.cli.output import WriteError
+from accelmetrics.cli.output import Stdout, WriteError, sink_of
 from tests.cli.machines import Rig
 from tests.cli.shell import call, document, documents, one_line, run
 
@@ -47,10 +46,10 @@ def test_a_new_file_has_the_users_mode_and_an_old_one_keeps_its_own(tmp_path: Pa
     target = tmp_path / "now.json"
     before = os.umask(0o027)
     try:
-        WholeFile(str(target)).write("1\n")
+        sink_of(str(target), Stdout()).write("1\n")
         assert target.stat().st_mode & 0o777 == 0o640
         target.chmod(0o604)
-        WholeFile(str(target)).write("2\n")
+        sink_of(str(target), Stdout()).write("2\n")
     finally:
         os.umask(before)
     assert (target.read_text(), target.stat().st_mode & 0o777) == ("2\n", 0o604)
@@ -61,7 +60,7 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "real.json").write_text("old\n")
     link = tmp_path / "link.json"
     link.symlink_to("real.json")
-    WholeFile(str(link)).write("new\n")
+    sink_of(str(link), Stdout()).write("new\n")
     assert link.is_symlink()
     assert (tmp_path / "real.json").read_text() == "new\n"
 
@@ -109,7 +108,7 @@ def test_a_stream_adds_lines(rig: Rig, tmp_path: Path) -> None:
 def test_a_line_that_does_not_fit_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file holds complete lines after the failure too."""
     target = tmp_path / "run.jsonl"
-    sink = GrowingFile(str(target))
+    sink = sink_of(str(target), Stdout(), grows=True)
     sink.write("whole\n")
     write = os.write
 
@@ -129,11 +128,11 @@ def test_a_line_that_does_not_fit_is_taken_back(tmp_path: Path, monkeypatch: pyt
 def test_missing_directory(rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The file's name and the system's reason, exit status 1."""
     del rig
-    for command in (ONE, STREAM):
+    for command, why in ((ONE, "No such file or directory"), (STREAM, "the directory does not exist")):
         target = tmp_path / "nowhere" / "x.json"
         assert main([*command, "--output", str(target)]) == 1
         printed = capsys.readouterr()
-        assert one_line(printed.err) == f"accelmetrics dump: cannot write {target}: No such file or directory"
+        assert one_line(printed.err) == f"accelmetrics dump: cannot write {target}: {why}"
         assert printed.out == ""
 
 

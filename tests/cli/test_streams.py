@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.cli.streams import number_of
+from accelmetrics.cli.output import number_of
 from tests.cli.shell import COMMAND, document, documents, environment
 from tests.support.waiting import HANG
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from accelmetrics.cli.layout import aligned, clipped, packed, wrapped
-from accelmetrics.cli.table import render
-from accelmetrics.cli.units import number, quantity, seconds
+from accelmetrics.cli.formats import table
+from accelmetrics.cli.text import aligned, clipped, number, packed, quantity, seconds, wrapped
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import Snapshot
@@ -49,14 +48,14 @@ def test_layout() -> None:
     assert packed([], 20, "") == []
     assert wrapped("one two three", 9, "  ") == ["  one two", "  three"]
     assert wrapped("", 9, "  ") == []
-    assert clipped("one\ntwo three", 8) == "one two…"
+    assert clipped("one two three", 8) == "one two…"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_devices_stand_side_by_side(rig: Rig, width: int) -> None:
     """As many as fit; none is lost where they do not."""
     with Sampler([rig.backend]) as sampler:
-        text = render(sampler.sample(), width)
+        text = table(sampler.sample(), width)
     assert max(map(len, text.splitlines())) <= width
     for watts in ("100.5 W", "101.5 W", "102.5 W"):
         assert text.count(watts) == 1
@@ -65,7 +64,7 @@ def test_devices_stand_side_by_side(rig: Rig, width: int) -> None:
 
 def test_a_machine_without_devices_points_to_the_doctor() -> None:
     """In words, not as an empty table."""
-    text = render(Snapshot(0, "host", {"memory_percent": 12.5}), 80)
+    text = table(Snapshot(0, "host", {"memory_percent": 12.5}), 80)
     assert "No devices. `accelmetrics doctor` says why." in text
     assert "memory_percent  12.5 %" in text
 
@@ -75,7 +74,7 @@ def test_keys_that_the_catalogue_does_not_have() -> None:
     backend = FakeBackend(devices=1)
     backend.device(0).set(temp=40, wafers=3)
     with Sampler([backend]) as sampler:
-        text = render(sampler.sample(), 80)
+        text = table(sampler.sample(), 80)
     assert "wafers" in text
 
 
@@ -84,5 +83,5 @@ def test_missing_keys_are_put_together() -> None:
     with Sampler([FakeBackend(devices=2)]) as sampler:
         snapshot = sampler.sample()
     missing = {f"gpu.{number}.fanSpeed": Unavailable(Reason.NOT_SUPPORTED) for number in range(2)}
-    text = render(Snapshot(0, "host", {}, snapshot.identities, missing), 80)
+    text = table(Snapshot(0, "host", {}, snapshot.identities, missing), 80)
     assert "  not_supported  2  gpu.*.fanSpeed" in text.splitlines()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import signal
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.cli.pictures import Kept
+from accelmetrics.cli.watch import WaitingMessages
 from tests.cli.shell import call, document, environment, on_path, one_line, rest_of, start
 from tests.cli.terminals import Terminal, on_terminal, shell
 from tests.simulators.nvml import NvmlSimulator
@@ -252,14 +251,16 @@ def test_a_reader_that_has_gone_ends_it() -> None:
     assert process.wait(HANG) == 141
 
 
-def test_without_rich_a_terminal_is_told_how_to_get_it(tmp_path: Path) -> None:
-    """In one line; where lines are printed nothing is missing."""
+def test_without_rich_a_terminal_has_lines_and_is_told_how_to_get_the_table(tmp_path: Path) -> None:
+    """In one line; where lines are printed anyway nothing is missing."""
     (tmp_path / "rich").mkdir()
     (tmp_path / "rich" / "__init__.py").write_text("raise ImportError('no rich here')\n")
     without = {"PYTHONPATH": on_path(tmp_path)["PYTHONPATH"]}
     with on_terminal("watch", "--backends", "host", env=without) as terminal:
-        assert terminal.end() == 1
-        assert terminal.text.strip() == "accelmetrics watch: the package 'rich' is not installed: pip install 'accelmetrics[rich]'"
+        terminal.until(r"accelmetrics: lines instead of a table: the package 'rich' is not installed: pip install 'accelmetrics\[rich\]'")
+        terminal.until(r"Host Monitor - CPU ")
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.end() == 0
     process = start("watch", "--backends", "host", env=environment(**without))
     assert process.stdout is not None
     assert process.stdout.readline().startswith("Host Monitor - CPU ")
@@ -300,9 +301,9 @@ def test_a_hung_driver_holds_neither_the_keys_nor_the_end(simulator: NvmlSimulat
 def test_messages_wait_until_the_screen_is_free() -> None:
     """They are shown on it, and told when it is gone: the newest hundred."""
     shown: list[str] = []
-    kept = Kept(shown.append)
+    kept = WaitingMessages(shown.append)
     for number in range(120):
-        kept.handle(logging.LogRecord("accelmetrics", logging.WARNING, "", 0, "message %d", (number,), None))
+        kept.take(f"accelmetrics: message {number}", f"message {number}")
     assert shown[0] == "message 0"
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as stream, os.fdopen(reading) as told:
@@ -310,7 +311,7 @@ def test_messages_wait_until_the_screen_is_free() -> None:
             kept.tell()
             kept.tell()
         stream.close()
-        assert told.read().splitlines() == [f"message {number}" for number in range(20, 120)]
+        assert told.read().splitlines() == [f"accelmetrics: message {number}" for number in range(20, 120)]
 
 
 def test_the_process_in_the_host_line_is_the_one_asked_for(simulator: NvmlSimulator) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.cli.pictures import foot
+from accelmetrics.cli.watch import foot
 from tests.cli.terminals import on_terminal, shell
 from tests.simulators.nvml import NvmlSimulator
 

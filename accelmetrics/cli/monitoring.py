@@ -1,0 +1,383 @@
+"""What the commands that watch over time share: the monitor, its exporters, their messages, and how they are stopped."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import queue
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from accelmetrics.cli.options import PROGRAM, reading
+from accelmetrics.cli.output import WriteError, given, number_of, say
+from accelmetrics.schemas.snapshot import rfc3339
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from accelmetrics.cli.output import Stdout
+    from accelmetrics.exporters.files import FileExporter
+    from accelmetrics.monitor.named import Monitor
+    from accelmetrics.sampling.sampler import Sampler
+    from accelmetrics.schemas.record import Exporter, Record
+
+NAMED = 2.0
+"""Seconds that the check of device names waits for a driver to open: one that takes longer is believed to have them."""
+PASSING = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Why a file cannot be made now, and may be later."""
+DATA = "accelmetrics_data"
+"""The attribute of a log record that holds what programs find beside a message."""
+
+log = logging.getLogger("accelmetrics")
+
+
+# The monitor
+
+
+def monitor(options: Namespace, exporters: Sequence[str | Exporter], pid: int | None = None) -> Monitor:
+    """Make the monitor that the options ask for; its messages go to standard error.
+
+    Args:
+        options: Of the command.
+        exporters: Where records go.
+        pid: The process to watch with its descendants, for a command that knows it.
+
+    Raises:
+        InvalidOptionError: An option has a value that cannot be used.
+        UnknownNameError: There is no such source, exporter or device.
+    """
+    from accelmetrics.monitor.named import Monitor
+
+    chosen = reading(options)
+    if pid is not None:
+        chosen.update(pid=pid, children=True)
+    made = Monitor(options.interval, exporters, labels=dict(options.label or ()), **chosen)
+    if options.gpus is not None and pid is None:
+        _named[made] = _checked(chosen)
+    set_up(options.log_format, made.labels)
+    return made
+
+
+_named: WeakKeyDictionary[Monitor, Sampler] = WeakKeyDictionary()
+"""What the names of a monitor's devices were checked with, for as long as that is there: it has the drivers open already."""
+
+
+def _checked(chosen: dict[str, Any]) -> Sampler:
+    """Refuse devices that are not there: a monitor could only say so in the background, for as long as it runs."""
+    from accelmetrics.sampling.sampler import Sampler
+
+    sampler = Sampler(**{**chosen, "open_timeout": min(NAMED, chosen.get("open_timeout", NAMED))})
+    sampler.sample()
+    if chosen["isolation"] == "process":
+        sampler.close()  # a process that would not be asked again
+    return sampler
+
+
+class Stop:
+    """An event that a signal handler may set: a ``SimpleQueue`` may be interrupted anywhere, ``threading.Event`` may not."""
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def set(self) -> None:
+        """End every wait, now and later."""
+        self._asked.put(None)
+
+    def is_set(self) -> bool:
+        """Return whether it is set."""
+        return not self._asked.empty()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until it is set, at most so many seconds; return whether it is."""
+        with suppress(queue.Empty):
+            self._asked.put(self._asked.get(timeout=None if seconds is None else max(0.0, seconds)))
+        return self.is_set()
+
+
+@contextmanager
+def until_stopped() -> Iterator[Stop]:
+    """Give what is set by Ctrl-C, by the signal that ends services and by the one of a terminal that goes away.
+
+    The second one of a kind ends the process as ever. One that is ignored, as under ``nohup``, stays so.
+    """
+    stopped = Stop()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        stopped.set()
+        signal.signal(number, before[number])
+
+    handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in handlers.items() if handler != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def as_given(out: Stdout) -> Iterator[None]:
+    """Give standard output back as this process was given it while the block runs: what is started meanwhile has it."""
+    out.__exit__(None, None, None)
+    try:
+        yield
+    finally:
+        out.__enter__()
+
+
+# Exporters
+
+
+class ImmediateExporter:
+    """What exporters share that have nothing to open, keep back or close."""
+
+    name: str
+
+    def open(self) -> None:
+        """It is open."""
+
+    def flush(self) -> None:
+        """Everything is written at once."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class StreamExporter(ImmediateExporter):
+    """What an exporter to a file would write, written to a stream that this process was given.
+
+    Args:
+        lines: The exporter, which makes the lines.
+        descriptor: Of the stream.
+    """
+
+    def __init__(self, lines: FileExporter, descriptor: int) -> None:
+        self.name = lines.name
+        self._lines = lines
+        self._descriptor = descriptor
+        self._head = b""
+        self._record: Record | None = None
+        self._rest = memoryview(b"")
+
+    def export(self, record: Record) -> None:
+        """Write a record; one that is offered again goes on where it was cut.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        if record is not self._record:
+            text = self._lines.lines(record, self._head)
+            if text is None:  # it needs another header
+                self._head = b""
+                text = self._lines.lines(record, b"") or b""
+            self._head = self._head or text[: text.find(b"\n") + 1]
+            self._rest = memoryview(text)
+            self._record = record
+        while self._rest:
+            self._rest = self._rest[os.write(self._descriptor, self._rest) :]
+
+
+class UntilUnread:
+    """An exporter to standard output, which is done when the reader of that has gone.
+
+    Args:
+        exporter: The exporter.
+        gone: Called then.
+    """
+
+    def __init__(self, exporter: Exporter, gone: Callable[[], None]) -> None:
+        self.name = exporter.name
+        self.open, self.flush, self.close = exporter.open, exporter.flush, exporter.close
+        self._export = exporter.export
+        self._gone = gone
+        self._unread = False
+
+    def export(self, record: Record) -> None:
+        """Hand a record on, while it is read."""
+        if not self._unread:
+            try:
+                self._export(record)
+            except BrokenPipeError:
+                self._unread = True
+                self._gone()
+
+
+def exporters(options: Namespace, out: Stdout, gone: Callable[[], None] = lambda: None) -> list[Exporter]:
+    """Make the exporters that the options ask for.
+
+    Args:
+        options: Of the command.
+        out: Standard output, which one may print to.
+        gone: Called when the reader of that has gone.
+
+    Raises:
+        UnknownNameError: There is none of that name.
+        InvalidOptionError: One cannot be made so.
+        MissingDependencyError: One needs a package that is not installed.
+        WriteError: One writes to a file or a stream that cannot be written.
+    """
+    chosen = [_exporter(wanted, out, gone) for wanted in options.exporter]
+    if getattr(options, "wandb_project", None) or getattr(options, "wandb_run_name", None):
+        from accelmetrics.exporters.wandb import WandbExporter
+
+        chosen.append(WandbExporter(project=options.wandb_project, name=options.wandb_run_name))
+    return chosen
+
+
+def _exporter(wanted: str, out: Stdout, gone: Callable[[], None]) -> Exporter:
+    """Make an exporter from its string form; its target may be a stream that this process was given."""
+    from accelmetrics.exporters.console import ConsoleExporter
+    from accelmetrics.exporters.files import FileExporter
+    from accelmetrics.exporters.registry import create
+
+    head, mark, options = wanted.partition("?")
+    name, _, target = head.partition(":")
+    if target and (number := number_of(target)) is not None:
+        made = create(f"{name}:{os.devnull}{mark}{options}")
+        if isinstance(made, FileExporter):
+            stream = StreamExporter(made, given(target, number, out))
+            return UntilUnread(stream, gone) if number == 1 else stream
+    made = create(wanted)
+    if isinstance(made, ConsoleExporter) and not made.stderr and out.descriptor is not None:
+        made.stream = open(os.dup(out.descriptor), "w", encoding="utf-8", errors="replace")  # noqa: PTH123, SIM115 - kept until the end
+        return UntilUnread(made, gone)
+    # A file that cannot be opened is refused before anything begins; not a pipe, which waits for its reader.
+    if isinstance(made, FileExporter) and (made.path.is_file() or not made.path.exists()):
+        try:
+            made.open()
+        except OSError as error:
+            if error.errno not in PASSING:
+                raise WriteError(str(made.path), error) from error
+        finally:
+            with suppress(OSError):
+                made.close()
+    return made
+
+
+def tell_losses(watching: Monitor) -> bool:
+    """Warn of every exporter that lost something, or ended with an error; return whether there is one."""
+    found = [status for status in watching.status.exporters if status.failed or status.dropped or status.error]
+    for status in found:
+        said = f"; the last error: {status.error}" if status.error else ""
+        warn(f"exporter {status.name}: {status.sent} records sent, {status.failed} failed, {status.dropped} dropped{said}")
+    return bool(found)
+
+
+# Messages: lines for people, or JSON with the labels of every record for programs
+
+
+class MessageHandler(logging.Handler):
+    """Hands each message on, as it is formatted and as its words alone."""
+
+    def __init__(self, take: Callable[[str, str], None]) -> None:
+        super().__init__()
+        self._take = take
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand one on."""
+        self._take(self.format(record), record.getMessage())
+
+
+class JsonFormatter(logging.Formatter):
+    """An object a line: ``timestamp``, ``level``, ``message``, ``logger``, and the labels.
+
+    ``exception`` and ``data`` are there where a message has them.
+
+    Args:
+        labels: What every record of the monitor carries too.
+    """
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        super().__init__()
+        self._labels = dict(labels)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format one message."""
+        said = {
+            "timestamp": rfc3339(int(record.created * 1e9)),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            "logger": record.name,
+            "labels": self._labels,
+        }
+        if record.exc_info:
+            said["exception"] = self.formatException(record.exc_info)
+        if hasattr(record, DATA):
+            said["data"] = getattr(record, DATA)
+        return json.dumps(said)
+
+
+def begin(options: Namespace) -> None:
+    """Have messages written as the options ask for, before anything else of the command runs.
+
+    The run's id is made here and put among the options' labels, so that messages before there is a monitor, or because there is
+    none, have the same one.
+    """
+    import uuid
+
+    from accelmetrics.monitor.job import job_labels
+    from accelmetrics.sampling.engine import hostname
+
+    options.label = [("run_id", uuid.uuid4().hex[:12]), *(options.label or ())]
+    set_up(options.log_format, {"hostname": hostname(), **job_labels(), **dict(options.label)})
+
+
+def set_up(form: str, labels: Mapping[str, str], take: Callable[[str, str], None] = lambda text, _: say(text)) -> None:
+    """Have messages of this package written, from warnings up; JSON has those that tell how it goes too.
+
+    Args:
+        form: ``text`` or ``json``.
+        labels: Of the monitor.
+        take: Takes each message, formatted and as its words alone; the default writes it to standard error.
+    """
+    handler = MessageHandler(take)
+    handler.setFormatter(JsonFormatter(labels) if form == "json" else logging.Formatter(f"{PROGRAM}: %(message)s"))
+    log.handlers[:] = [handler]
+    log.setLevel(logging.INFO if form == "json" else logging.WARNING)
+    log.propagate = False
+
+
+def warn(text: str) -> None:
+    """Warn while the command goes on, in the form that was asked for."""
+    log.warning("%s", text)
+
+
+def fail(program: str, text: str) -> None:
+    """Tell why the command ends: people behind its name, programs as an error."""
+    if _json():
+        log.error("%s", text)
+    else:
+        say(f"{program}: {text}")
+
+
+def announce(program: str, text: str, meaning: str, data: Mapping[str, Any]) -> None:
+    """Tell people and programs how it goes.
+
+    Args:
+        program: The command.
+        text: What people are told, behind its name.
+        meaning: What programs are told.
+        data: What they find beside that.
+    """
+    if _json():
+        tell(meaning, data)
+    else:
+        say(f"{program}: {text}")
+
+
+def _json() -> bool:
+    return any(isinstance(handler.formatter, JsonFormatter) for handler in log.handlers)
+
+
+def tell(text: str, data: Mapping[str, Any]) -> None:
+    """Tell programs that read JSON messages something that people are told otherwise."""
+    log.info("%s", text, extra={DATA: data})

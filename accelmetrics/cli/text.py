@@ -1,0 +1,96 @@
+"""Text laid out within a width, and values with their units, as people read them."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from itertools import zip_longest
+
+GAP = 2
+"""Spaces between two columns."""
+LABELS = {"1": "", "Cel": "°C", "MiBy": "MiB", "GiBy": "GiB", "us": "µs"}
+"""Units that are written otherwise than the catalogue spells them."""
+SCALED = {"By": "", "By/s": "/s"}
+"""Units that are shown with a prefix, and what stands behind it."""
+PREFIXES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def cells(text: str) -> int:
+    """Return the columns that a text takes: two for each wide character of East Asia, none for what is put over another one."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(one) else 1 + (unicodedata.east_asian_width(one) in "WF") for one in text)
+
+
+def clipped(text: str, width: int) -> str:
+    """Return a line with its end left out where it is too long."""
+    if cells(text) <= width:
+        return text
+    while cells(text) >= width and len(text) > 1:
+        text = text[:-1]
+    return text + "…"
+
+
+def wrapped(text: str, width: int, indent: str) -> list[str]:
+    """Return a text on lines of at most so many columns, each indented; only a longer word is longer."""
+    lines: list[str] = []
+    line = ""
+    for word in text.split():
+        if line and len(indent) + len(line) + 1 + len(word) > width:
+            lines.append(indent + line)
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    return [*lines, indent + line] if line else lines
+
+
+def aligned(rows: Sequence[Sequence[str]], indent: str = "", numeric: bool = False) -> list[str]:
+    """Return rows with their columns below each other.
+
+    Args:
+        rows: The cells; every row has as many.
+        indent: What stands before each row.
+        numeric: Whether all columns but the first are flush right.
+    """
+    columns = []
+    for place, column in enumerate(zip(*rows, strict=True)):
+        widest = max(map(len, column))
+        columns.append([cell.rjust(widest) if numeric and place else cell.ljust(widest) for cell in column])
+    return [(indent + (" " * GAP).join(row)).rstrip() for row in zip(*columns, strict=True)]
+
+
+def packed(pairs: Sequence[tuple[str, str]], width: int, indent: str) -> list[str]:
+    """Return names with values, side by side as often as there is room, to be read downwards."""
+    if not pairs:
+        return []
+    lines = aligned(pairs, numeric=True)
+    room = max(map(len, lines)) + 2 * GAP
+    columns = max(1, (width - len(indent) + 2 * GAP) // room)
+    height = -(-len(lines) // columns)
+    stacks = [lines[start : start + height] for start in range(0, len(lines), height)]
+    return [(indent + "".join(cell.ljust(room) for cell in row)).rstrip() for row in zip_longest(*stacks, fillvalue="")]
+
+
+def quantity(value: float, unit: str) -> str:
+    """Return a value with its unit: ``300.2 W``, ``79.6 GiB``."""
+    if unit not in SCALED:
+        return f"{number(value)} {LABELS.get(unit, unit)}".rstrip()
+    step = 0
+    while abs(value) >= 1024 and step < len(PREFIXES) - 1:
+        value /= 1024
+        step += 1
+    return f"{number(round(value, 1))} {PREFIXES[step]}{SCALED[unit]}"
+
+
+def number(value: float) -> str:
+    """Return a number: whole ones and large ones whole, others with two places, small ones with two figures."""
+    if value == int(value) or abs(value) >= 10_000:
+        return f"{value:.0f}"
+    return f"{value:.2g}" if abs(value) < 0.1 else f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration, short."""
+    if value is None:
+        return "unknown"
+    return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
