@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from benchmarks import reading, rows, running, starting
-from benchmarks.environments import EnvironmentUnavailable
 from benchmarks.rows import FULL, QUICK, Row, Scale
-from tests.simulators.nvml import SimulatorUnavailable
+from tests.support.missing import MissingHere
 
 Measure = Callable[[Scale], Iterator[Row]]
 
@@ -57,7 +56,7 @@ def measure(names: list[str], scale: Scale) -> tuple[list[Row], list[str]]:
         started = time.perf_counter()
         try:
             measured += MEASURES[name](scale)
-        except (EnvironmentUnavailable, SimulatorUnavailable) as error:
+        except MissingHere as error:
             failures.append(f"{name}: not measured: {error}")
         sys.stderr.write(f"{name}: {time.perf_counter() - started:.0f} s\n")
     return measured, failures

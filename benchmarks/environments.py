@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from tests.support.locking import locked
+from tests.support.missing import MissingHere
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CACHE = REPOSITORY / ".cache"
@@ -22,7 +23,7 @@ WANDB = ("wandb==0.31.*",)
 PEERS = ("nvitop==1.7.*", "gpustat==1.1.*")
 
 
-class EnvironmentUnavailable(RuntimeError):  # noqa: N818 - it says what is the case, for a skip's reason
+class EnvironmentUnavailable(MissingHere):
     """The environment cannot be made here; the message says why."""
 
 

@@ -18,6 +18,7 @@ from itertools import islice
 import pytest
 
 from tests.support import threads
+from tests.support.missing import MissingHere
 
 # Every snapshot that a test takes, here or in a process of its own, is held to the whole schema.
 os.environ["ACCELMETRICS_VALIDATE"] = "1"
@@ -60,6 +61,24 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     report = yield
     _fail_forbidden_skip(report)
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup() -> Generator[None, object, object]:
+    """Skip a test whose fixture finds that something is missing on this machine."""
+    try:
+        return (yield)
+    except MissingHere as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    """Skip a test that finds so itself."""
+    try:
+        return (yield)
+    except MissingHere as missing:
+        pytest.skip(str(missing))
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.exporters.receivers import grpc_collector, http_server
-from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable
+from tests.simulators.nvml import NvmlSimulator
 from tests.support.network import free_port
 from tests.support.waiting import HANG
 
@@ -105,11 +105,7 @@ def environment() -> Iterator[dict[str, str]]:
     """That of a machine with two GPUs, on which the trackers keep to themselves."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "MLFLOW_", "ACCELMETRICS_"))}
     quiet = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
-    try:
-        simulator = NvmlSimulator(gpus=2)
-    except SimulatorUnavailable as unavailable:
-        pytest.skip(str(unavailable))
-    with simulator:
+    with NvmlSimulator(gpus=2) as simulator:
         yield {**kept, **quiet, **simulator.environment(), "PYTHONPATH": str(ROOT)}
 
 

@@ -11,7 +11,7 @@ import pytest
 from accelmetrics import Reason, Sampler, Snapshot
 from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.schemas.catalogue import match
-from tests.simulators.nvml import Crash, NvmlSimulator, SimulatorUnavailable
+from tests.simulators.nvml import Crash, NvmlSimulator
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
 from tests.simulators.tpu import DUTY_CYCLE, TOTAL, USAGE, TpuMachine, TpuRuntime
 from tests.support.waiting import wait_for
@@ -30,11 +30,7 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def nvml() -> Generator[NvmlSimulator, None, None]:
     """Two simulated H100s, loaded into this process."""
-    try:
-        simulator = NvmlSimulator(gpus=2, profile="h100")
-    except SimulatorUnavailable as reason:
-        pytest.skip(str(reason))
-    with simulator:
+    with NvmlSimulator(gpus=2, profile="h100") as simulator:
         simulator.load()
         yield simulator
 

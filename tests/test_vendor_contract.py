@@ -22,7 +22,7 @@ from tests.backends.apple.conftest import MAC
 from tests.simulators.amdgpu import Tree
 from tests.simulators.amdgpu.machines import rx_7900
 from tests.simulators.apple import MacStandIn, ioreg, macmon_0_7, macmon_0_8
-from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable
+from tests.simulators.nvml import NvmlSimulator
 from tests.simulators.rocm_smi import RocmSmiStandIn, cards
 
 GIB = 1 << 30
@@ -105,11 +105,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
 def nvidia(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
     """NVML: milliwatts, bytes, bits."""
     del tmp_path, monkeypatch
-    try:
-        simulator = NvmlSimulator(gpus=1, profile="h100")
-    except SimulatorUnavailable as reason:
-        pytest.skip(str(reason))
-    with simulator:
+    with NvmlSimulator(gpus=1, profile="h100") as simulator:
         simulator.load()
         simulator.gpu[0].set(
             **{"gpu_util": 83, "memory_util": 41, "temperature": 51, "memory_temp": 74, "fan_speed": 40, "power_mw": 241_000},

@@ -12,7 +12,7 @@ import pytest
 
 from accelmetrics.cli.allocation import pools, roles
 from tests.cli.shell import call, device_entries, document, environment, one_line
-from tests.simulators.nvml import NvmlSimulator, Process, SimulatorUnavailable
+from tests.simulators.nvml import NvmlSimulator, Process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
 
@@ -59,11 +59,7 @@ class Job:
 
 @pytest.fixture
 def job() -> Generator[Job, None, None]:
-    try:
-        simulator = NvmlSimulator(gpus=4)
-    except SimulatorUnavailable as unavailable:
-        pytest.skip(str(unavailable))
-    with simulator:
+    with NvmlSimulator(gpus=4) as simulator:
         made = Job(simulator)
         yield made
         made.close()
@@ -199,11 +195,7 @@ def test_list_of_what_is_visible(job: Job) -> None:
 
 def test_list_where_numbers_cannot_be_told() -> None:
     """Two models without an order: question marks, and a word about it."""
-    try:
-        simulator = NvmlSimulator(gpus=["h100", "t4"])
-    except SimulatorUnavailable as unavailable:
-        pytest.skip(str(unavailable))
-    with simulator:
+    with NvmlSimulator(gpus=["h100", "t4"]) as simulator:
         env = environment(**simulator.environment())
         unknown = call("list", "--visible", "--backends", "nvidia", env=env)
         known = call("list", "--visible", "--backends", "nvidia", env={**env, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})

@@ -18,7 +18,7 @@ from tests.simulators import amdgpu, libamd_smi
 from tests.simulators.amdgpu import machines
 from tests.simulators.apple import MacStandIn
 from tests.simulators.graphcore import GcipuinfoStandIn, c600
-from tests.simulators.libamd_smi import Rocm, StandInUnavailable
+from tests.simulators.libamd_smi import Rocm
 from tests.simulators.neuron import NeuronMonitorStandIn, SysfsTree, hardware, report, runtime
 from tests.simulators.tpu import TpuMachine
 
@@ -302,11 +302,8 @@ def test_a_mac_with_nothing_to_read_it_with(mac: MacStandIn, capsys: pytest.Capt
 @pytest.fixture
 def rocm(tree: Tree, tmp_path: Path) -> Mapping[str, str]:
     """An MI300X under ROCm 6.4.3, and the module amdsmi of another release from PyPI."""
-    try:
-        made = Rocm(tmp_path / "rocm", "6.4.3-128")
-        module = libamd_smi.module()
-    except StandInUnavailable as error:
-        pytest.skip(str(error))
+    made = Rocm(tmp_path / "rocm", "6.4.3-128")
+    module = libamd_smi.module()
     machines.mi300x(amdgpu.Tree(tree.root))
     return tree.environment(ROCM_PATH=str(made.root), PYTHONPATH=f"{module}:{REPOSITORY}")
 

@@ -6,15 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable
+from tests.simulators.nvml import NvmlSimulator
 
 
 @pytest.fixture
 def simulator() -> Iterator[NvmlSimulator]:
     """Two simulated H100s."""
-    try:
-        made = NvmlSimulator(gpus=2)
-    except SimulatorUnavailable as unavailable:
-        pytest.skip(str(unavailable))
-    with made:
+    with NvmlSimulator(gpus=2) as made:
         yield made

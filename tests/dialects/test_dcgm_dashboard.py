@@ -17,7 +17,7 @@ from accelmetrics.exporters.prometheus import PrometheusExporter
 from accelmetrics.schemas.record import MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.prometheus_server import PrometheusServer
-from tests.simulators.nvml import NvmlSimulator, Ramp, SimulatorUnavailable
+from tests.simulators.nvml import NvmlSimulator, Ramp
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.servers
@@ -52,13 +52,9 @@ PANELS = {
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusServer]:
     """Prometheus, two endpoints that it scrapes, and two simulated H100s behind them, sampled ten times a second."""
-    try:
-        simulator = NvmlSimulator(gpus=2)
-    except SimulatorUnavailable as unavailable:
-        pytest.skip(str(unavailable))
     exporters = [PrometheusExporter("127.0.0.1:0", dialect=name) for name in JOBS]
     ended = threading.Event()
-    with simulator:
+    with NvmlSimulator(gpus=2) as simulator:
         simulator.load()
         for gpu, power in zip(simulator.gpu, POWER_MW, strict=True):
             gpu.set(power_mw=power, temperature=60 + gpu.index, gpu_util=90, energy_mj=Ramp(1_000_000, rate=power))

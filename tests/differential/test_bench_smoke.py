@@ -7,17 +7,8 @@ import pytest
 from benchmarks import rows
 from benchmarks.__main__ import MEASURES
 from benchmarks.rows import SMOKE, Row
-from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable
 
 NEED_PEERS = {"cpu", "peers"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def simulator() -> None:
-    try:
-        NvmlSimulator(1).close()
-    except SimulatorUnavailable as error:
-        pytest.skip(str(error))
 
 
 PLAUSIBLE = [

@@ -4,6 +4,7 @@
 - `threads`: the threads of ours that began during this test.
 - `programs`: Python programs in processes of their own that report how far they have come.
 - `network`: ports.
+- `missing`: what a machine lacks, for which tests are skipped.
 - `locking`: locks between processes.
 - `session`: what is made once per test run, for all of its workers together.
 

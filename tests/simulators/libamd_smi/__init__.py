@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.locking import locked
+from tests.support.missing import MissingHere
 
 MODULE = "7.0.2"
 """The release of the module; the stand-in has its structures."""
@@ -30,7 +31,7 @@ _USED = re.compile(r"_libraries\['libamd_smi\.so'\]\.(\w+)")
 _IMPLEMENTED = re.compile(r"^int (amdsmi_\w+)\(", re.MULTILINE)
 
 
-class StandInUnavailable(RuntimeError):  # noqa: N818 - it says what is the case, for a skip's reason
+class StandInUnavailable(MissingHere):
     """The module cannot be installed, or the library not be built; the message says why."""
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.support.locking import locked
+from tests.support.missing import MissingHere
 
 SOURCES = Path(__file__).resolve().parent / "csrc"
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -50,7 +51,7 @@ _ERROR = re.compile(r"\bNVML_(SUCCESS|ERROR_\w+)\s*=\s*(\d+)")
 _VERSION = re.compile(r"^#define\s+NVML_API_VERSION\s+(\d+)", re.MULTILINE)
 
 
-class SimulatorUnavailable(RuntimeError):  # noqa: N818 - it says what is the case, for `except` and for a skip's reason
+class SimulatorUnavailable(MissingHere):
     """The simulator cannot be built here; the message says what is missing and how to get it."""
 
 
