@@ -157,6 +157,7 @@ def test_ctrl_z_and_fg(busy: NvmlSimulator, tmp_path: Path, go_on: Path) -> None
     with shell(env=busy.environment()) as terminal:
         terminal.type(f"am run --interval 0.1 --gpus 0 --no-summary -- {sys.executable} {tmp_path}/count.py {go_on}\r")
         terminal.until(lambda: terminal.lines[-1] == LINE)
+        terminal.until("^line 20$")
         terminal.type("\x1a")
         terminal.until("Stopped")
         terminal.until(lambda: (terminal.size, terminal.whole_screen_scrolls) == ((24, 100), True))

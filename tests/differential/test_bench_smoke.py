@@ -12,14 +12,14 @@ NEED_PEERS = {"cpu", "peers"}
 
 
 PLAUSIBLE = [
-    ("bare", 0.02, 100),
+    ("bare", 0.001, 10_000),
     ("functions", 5, 200),
-    ("growth", 0.1, 500),
+    ("growth", 0.01, 10_000),
     ("busy", 0, 10_000),
     ("calls", 5, 20),
-    ("windows", 0.05, 100),
-    ("ranks", 0.1, 100),
-    ("exporters", 0.001, 100),
+    ("windows", 0.01, 1000),
+    ("ranks", 0.01, 1000),
+    ("exporters", 0.001, 1000),
     ("start", -2000, 5000),
     ("memory", -1, 32),
 ]
