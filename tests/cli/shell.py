@@ -128,6 +128,11 @@ def rest_of(process: subprocess.Popen[str]) -> tuple[str, str]:
     return out, errors
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped, as by Ctrl-Z."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 @cache
 def _validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(json_schema(), format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)

@@ -13,7 +13,7 @@ import pytest
 
 from accelmetrics.cli import child_process
 from accelmetrics.cli.child_process import Arrived, Signals
-from tests.cli.shell import COMMAND, call, environment, one_line, rest_of, run, start
+from tests.cli.shell import COMMAND, call, environment, is_stopped, one_line, rest_of, run, start
 from tests.cli.terminals import Terminal, shell
 from tests.support.waiting import HANG, idle, wait_for
 
@@ -41,10 +41,6 @@ def lost(*command: str) -> Iterator[Terminal]:
         if terminal.process.poll() is None:
             os.killpg(terminal.process.pid, signal.SIGKILL)
         terminal.process.wait(HANG)
-
-
-def is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def test_a_stop_and_its_end_are_no_signal_that_was_sent(tmp_path: Path) -> None:

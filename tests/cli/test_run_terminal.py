@@ -15,7 +15,7 @@ from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.testing import FakeBackend
-from tests.cli.shell import COMMAND, environment
+from tests.cli.shell import COMMAND, environment, is_stopped
 from tests.cli.terminals import Terminal, on_terminal, shell
 from tests.records import snapshot
 from tests.simulators.nvml import NvmlSimulator
@@ -152,7 +152,8 @@ def test_ctrl_c_ends_a_command_that_is_ended_by_it(busy: NvmlSimulator) -> None:
 def test_ctrl_z_and_fg(busy: NvmlSimulator, tmp_path: Path, go_on: Path) -> None:
     """A real shell has its whole terminal while the command is stopped; both go on together."""
     (tmp_path / "count.py").write_text(
-        f"{WAIT}for number in range(40):\n    print('line', number, flush=True); time.sleep(0.02)\n    if number == 20: wait()\n"
+        f"{WAIT}open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+        "for number in range(40):\n    print('line', number, flush=True); time.sleep(0.02)\n    if number == 20: wait()\n"
     )
     with shell(env=busy.environment()) as terminal:
         terminal.type(f"am run --interval 0.1 --gpus 0 --no-summary -- {sys.executable} {tmp_path}/count.py {go_on}\r")
@@ -162,13 +163,13 @@ def test_ctrl_z_and_fg(busy: NvmlSimulator, tmp_path: Path, go_on: Path) -> None
         terminal.until("Stopped")
         terminal.until(lambda: (terminal.size, terminal.whole_screen_scrolls) == ((24, 100), True))
         assert not any(LINE in line for line in terminal.everything)
-        go_on.touch()
-        terminal.type("echo mine\r")
-        terminal.until("^mine$")
-        assert not any(line.startswith("line 21") for line in terminal.everything)
+        command = int((tmp_path / "pid").read_text())
+        assert is_stopped(command)
         terminal.type("fg\r")
         terminal.until(lambda: terminal.lines[-1] == LINE)
         assert terminal.size == (23, 100)
+        assert not is_stopped(command)
+        go_on.touch()
         terminal.until("line 39")
         terminal.until(r"^\$$")
         numbers = [int(found[1]) for line in terminal.everything if (found := re.match(r"(?:\^Z)?line (\d+)$", line))]
