@@ -34,31 +34,35 @@ TIMEOUT = 10.0
 DIRECTORIES = ("/opt/rocm/bin",)
 MAX_CARDS = 256
 
+# The last spellings of a row are those of ROCm 6.0.
+LIMITS = ("limit.ppt0.socket_power_limit", "limit.socket_power", "limit.current_power", "limit.max_power")
 STATIC_FIELDS = (
-    Field("enforcedPowerLimitWatts", ("limit.ppt0.socket_power_limit", "limit.socket_power", "limit.max_power"), "W"),
+    Field("enforcedPowerLimitWatts", LIMITS, "W"),
+    Field("tempLimit.slowdown", ("limit.slowdown_edge_temperature", "limit.slowdown_hotspot_temperature"), "C"),
+    Field("tempLimit.shutdown", ("limit.shutdown_edge_temperature", "limit.shutdown_hotspot_temperature"), "C"),
     Field("maxPcieLinkWidth", "bus.max_pcie_width"),
     Field("maxPcieLinkGen", "bus.max_pcie_speed", convert=pcie_generation),
 )
 STATIC_PLACES = [place for row in STATIC_FIELDS for place in ((row.where,) if isinstance(row.where, str) else row.where)]
 FIELDS = (
-    Field("gpu", "usage.gfx_activity", "%"),
-    Field("memory", "usage.umc_activity", "%"),
-    Field("memoryReadWriteActivity", "usage.umc_activity", "%"),
+    Field("gpu", ("usage.gfx_activity", "usage.gfx_usage"), "%"),
+    Field("memory", ("usage.umc_activity", "usage.mem_usage"), "%"),
+    Field("memoryReadWriteActivity", ("usage.umc_activity", "usage.mem_usage"), "%"),
     Field("temp", ("temperature.edge", "temperature.hotspot"), "C"),
     Field("hotspotTemp", "temperature.hotspot", "C"),
     Field("memoryTemp", "temperature.mem", "C"),
     Field("powerWatts", ("power.socket_power", "power.current_power"), "W", zero_is_missing=True),
     Field("energyJoules", "energy.total_energy_consumption", "J"),
     Field("fanSpeed", "fan.usage", "%", high=200),
-    Field("smClock", ("clock.gfx_0.clk", "clock.gfx.clk", "clock.sys.clk"), "MHz"),
+    Field("smClock", ("clock.gfx_0.clk", "clock.gfx.clk", "clock.sys.clk", "clock.gfx.cur_clk"), "MHz"),
     Field("maxSmClock", ("clock.gfx_0.max_clk", "clock.gfx.max_clk", "clock.sys.max_clk"), "MHz"),
-    Field("memoryClock", ("clock.mem_0.clk", "clock.mem.clk"), "MHz"),
+    Field("memoryClock", ("clock.mem_0.clk", "clock.mem.clk", "clock.mem.cur_clk"), "MHz"),
     Field("maxMemoryClock", ("clock.mem_0.max_clk", "clock.mem.max_clk"), "MHz"),
-    Field("correctedMemoryErrors", "ecc.total_correctable_count"),
-    Field("uncorrectedMemoryErrors", "ecc.total_uncorrectable_count"),
+    Field("correctedMemoryErrors", ("ecc.total_correctable_count", "ecc.total_correctable", "ecc.correctable")),
+    Field("uncorrectedMemoryErrors", ("ecc.total_uncorrectable_count", "ecc.total_uncorrectable", "ecc.uncorrectable")),
     Field("pcieReplays", "pcie.replay_count"),
-    Field("pcieLinkWidth", "pcie.width"),
-    Field("pcieLinkGen", "pcie.speed", convert=pcie_generation),
+    Field("pcieLinkWidth", ("pcie.width", "pcie.current_width")),
+    Field("pcieLinkGen", ("pcie.speed", "pcie.current_speed"), convert=pcie_generation),
     Field("memoryOverDrive", ("overdrive.mem_overdrive", "mem_overdrive"), "%"),
     *STATIC_FIELDS,
     *memory_rows('amd-smi "mem_usage.used_vram"; an APU: with "used_gtt"', 'amd-smi "mem_usage.total_vram"; an APU: with "total_gtt"'),
@@ -112,7 +116,7 @@ def sample(card: Mapping[str, Any]) -> DeviceSample:
     """One card, from all that was printed of it."""
     printed = flat(card).get
     address, serial = text(printed("bus.bdf")).lower(), text(printed("asic.asic_serial")).lower().removeprefix("0x")
-    unified = bool(is_integrated(address))
+    unified = bool(is_integrated(address, text(printed("asic.device_id"))))
     told = {
         # The chip's serial number is what the kernel and rocm-smi call its unique id, in capitals.
         "uuid": f"0x{serial}" if serial.strip("0") else "",

@@ -2,7 +2,7 @@
 
 A call is made only for metrics that are asked for, and only once per reading. One that answers "not supported" is not made again for
 that card until the driver is opened anew. Units are the library's: watts, but microwatts for the cap; degrees; MHz; the energy counter
-times its resolution is in microjoules; memory in bytes, PCIe speed in millions of transfers.
+in 1/65536 J; memory in bytes, PCIe speed in millions of transfers.
 
 Beside the kernel's files the module is asked on a thread of its own. A reading waits for it as long as its calls return, and for one that
 stands still less than half a second; from then on what it used to give is ``timed_out`` until the call has returned, and no reading waits.
@@ -11,6 +11,7 @@ A stuck call is never repeated: there is one thread for a card, which serves one
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,6 +21,7 @@ from typing import Any
 
 from accelmetrics.backends.amd import amdsmi_library
 from accelmetrics.backends.amd.cards import TOTAL, USED, device_memory, is_suspended, memory_rows, pcie_generation
+from accelmetrics.backends.amd.gpu_metrics import JOULE
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.fields import Derived, Field, Record, Table, Value
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
@@ -40,7 +42,9 @@ def _temperature(sensor: str, module: Any, handle: Any) -> Mapping[str, object]:
 def _energy(module: Any, handle: Any) -> Mapping[str, object]:
     said = module.amdsmi_get_energy_count(handle)
     counter = said.get("energy_accumulator", said.get("power"))  # "power" up to 6.2
-    return {"microjoules": counter * said["counter_resolution"]}
+    microjoules = said["counter_resolution"]
+    # Releases round the unit of the counter, 2**-16 J, differently.
+    return {"joules": counter / JOULE if math.isclose(microjoules, 1e6 / JOULE, rel_tol=0.01) else counter * microjoules / 1e6}
 
 
 def _fan(module: Any, handle: Any) -> Mapping[str, object]:
@@ -85,7 +89,7 @@ FIELDS = (
     Field("memoryTemp", "memory.degrees", "C"),
     Field("powerWatts", ("power.average_socket_power", "power.current_socket_power", "power.socket_power"), "W", zero_is_missing=True),
     Field("enforcedPowerLimitWatts", "cap.power_cap", "uW"),
-    Field("energyJoules", "energy.microjoules", "uJ"),
+    Field("energyJoules", "energy.joules", "J"),
     Field("fanSpeed", "fan.percent", "%", high=200),
     Field("smClock", "sclk.clk", "MHz"),
     Field("maxSmClock", "sclk.max_clk", "MHz"),

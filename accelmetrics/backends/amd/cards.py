@@ -30,6 +30,21 @@ DRIVERS = (DRIVER, "hydcu", "hycu")
 """The kernel drivers that show these files: AMD's, and the names that Hygon gave its own."""
 INTEGRATED_FORMAT = 2
 """Of ``gpu_metrics``, in its third byte: format 1 is for cards, 2 and later for processors with a GPU in them."""
+PROCESSORS = frozenset(
+    {
+        *("15d8", "15dd", "1636", "1638", "164c", "15e7", "163f", "1435", "1506"),  # Raven, Picasso, Renoir, Cezanne, Barcelo, Van Gogh …
+        *("164d", "1681", "164e", "13c0", "15bf", "15c8", "1900", "1901"),  # Rembrandt, Raphael, Granite Ridge, Phoenix, Hawk Point
+        *("150e", "1586", "1114"),  # Strix Point, Strix Halo, Krackan
+    }
+)
+"""PCI device ids of GPUs that are part of a processor."""
+NAMES = ("/usr/share/libdrm/amdgpu.ids", "/opt/amdgpu/share/libdrm/amdgpu.ids")
+"""Market names by device and revision: ``744C,	C8,	AMD Radeon RX 7900 XTX``."""
+INSTINCT = {
+    **{"738C": "MI100", "7408": "MI250X", "740C": "MI250X/MI250", "740F": "MI210", "74A0": "MI300A", "74A1": "MI300X"},
+    **{"74A5": "MI325X", "75A0": "MI350X", "75A3": "MI355X"},
+}
+"""The same of the cards of data centres, where no such list is installed."""
 ASLEEP = ("suspended", "suspending")
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
@@ -74,8 +89,15 @@ def exists(path: str) -> bool:
     return system_path(path).exists()
 
 
-def is_integrated(address: str) -> bool | None:
-    """Whether the GPU at a PCI address is part of a processor; None where the kernel does not say, or would have to wake it."""
+def is_integrated(address: str, device: str = "") -> bool | None:
+    """Whether a GPU is part of a processor; None where that is not known, or asking would wake it.
+
+    Args:
+        address: Its PCI address.
+        device: Its PCI device id, where that was printed: ``0x13c0``.
+    """
+    if device.lower().removeprefix("0x") in PROCESSORS:
+        return True
     normalized = address.lower()
     if _ADDRESS.fullmatch(normalized) is None or is_suspended(normalized):
         return None
@@ -85,6 +107,24 @@ def is_integrated(address: str) -> bool | None:
     except OSError:
         return None
     return header[2] >= INTEGRATED_FORMAT if len(header) == 4 else None
+
+
+def card_name(device: str, revision: str = "", maker: str = "AMD") -> str:
+    """The market name of a card, else what it is with its device id: ``AMD GPU (0x744c)``.
+
+    Args:
+        device: PCI device id.
+        revision: PCI revision.
+        maker: The vendor as it writes itself.
+    """
+    device, revision = (printed.removeprefix("0x").upper() for printed in (device, revision))
+    for line in (line for path in NAMES for line in (read_text(path) or "").splitlines()):
+        row = [part.strip() for part in line.split(",", 2)]
+        if len(row) == 3 and row[2] and (row[0].upper(), row[1].upper()) == (device, revision):
+            return row[2]
+    if device in INSTINCT:
+        return f"AMD Instinct {INSTINCT[device]}"
+    return f"{maker} GPU (0x{device.lower()})" if device else f"{maker} GPU"
 
 
 def numa_node(address: str) -> int | None:

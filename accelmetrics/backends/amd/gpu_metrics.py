@@ -95,11 +95,11 @@ LAYOUTS: Mapping[tuple[int, int], Layout] = {
     (2, 2): Layout((128,), _THROTTLE),
     (2, 3): Layout((152,), _THROTTLE),
     (2, 4): Layout((168,), _THROTTLE),
-    (3, 0): NOTHING,
+    (3, 0): Layout((264,), {"average_uclk": Place("H", 186)}),
 }
 FACTORS = {
     **{"gfx": 1, "umc": 1, "replays": 1, "hotspot": 1000, "mem": 1000},
-    **{"power": 1_000_000, "gfxclk": 1_000_000, "uclk": 1_000_000},
+    **{"power": 1_000_000, "gfxclk": 1_000_000, "uclk": 1_000_000, "average_uclk": 1_000_000},
 }
 """What a field of the table is multiplied by to have the unit of the sensor file."""
 BITS = {

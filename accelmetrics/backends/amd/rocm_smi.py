@@ -26,6 +26,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from accelmetrics.backends.amd.cards import (
@@ -33,12 +34,15 @@ from accelmetrics.backends.amd.cards import (
     PASS_DEVICES,
     TOTAL,
     USED,
+    card_name,
     device_memory,
     is_integrated,
     let_sleep,
     memory_rows,
     numa_node,
+    pcie_generation,
 )
+from accelmetrics.backends.amd.gpu_metrics import JOULE
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit.commands import Command, Completed
 from accelmetrics.backends.kit.fields import PRINTED, Field, is_absent, number, quoted, text
@@ -69,6 +73,10 @@ ACTIVITY = ("GPU Memory Read/Write Activity (%)", "GPU memory use (%)")
 AVERAGE, SOCKET = "Average Graphics Package Power (W)", "Current Socket Graphics Package Power (W)"
 FAN, ALLOCATED = "fan speed (%)", "gpu memory allocated (vram%)"
 
+PCIE = ("pcie clock level", "pcie clock level:", "pcie clock speed")
+NAMES = ("card series", "device name", "card model")
+
+_LINK = re.compile(r"(\d{1,3}(?:\.\d)?)\s*GT/s,? x(\d{1,2})\b", re.ASCII)
 _CLOCK_LEVEL = re.compile(r"\w+\s*(\(.*mhz\s*\))", re.IGNORECASE | re.ASCII)
 _DECIMAL_GFX = re.compile(r"gfx(9|1\d)(\d)(\d\d)", re.ASCII)
 _GFX = re.compile(r"gfx[0-9a-f]{3,5}", re.ASCII)
@@ -78,6 +86,12 @@ def _clock(said: object) -> object:
     """A clock may be printed behind the number of its level: ``1 (800Mhz)``."""
     level = _CLOCK_LEVEL.fullmatch(said) if isinstance(said, str) else None
     return level[1] if level else said
+
+
+def _link(part: int, said: object) -> object:
+    """Speed (1) or width (2) of a link, printed as ``1 (16.0GT/s x16)`` or ``8.0GT/s, x16 619Mhz``; None where it is neither."""
+    found = _LINK.search(str(said))
+    return found and found[part]
 
 
 FIELDS = (
@@ -92,7 +106,14 @@ FIELDS = (
     Field("enforcedPowerLimitWatts", "Max Graphics Package Power (W)", "W"),
     Field("smClock", ("sclk clock speed:", "sclk clock speed", "sclk clock level"), PRINTED, _clock),
     Field("memoryClock", ("mclk clock speed:", "mclk clock speed", "mclk clock level"), PRINTED, _clock),
-    Field("energyJoules", "Accumulated Energy (uJ)", "uJ"),
+    Field(
+        "energyJoules",
+        ("energy", "Accumulated Energy (uJ)"),
+        "uJ",
+        words='rocm-smi "Energy counter" / 65536, else "Accumulated Energy (uJ)"',
+    ),
+    Field("pcieLinkGen", PCIE, convert=lambda said: pcie_generation(_link(1, said))),
+    Field("pcieLinkWidth", PCIE, convert=partial(_link, 2)),
     Field("fanSpeed", FAN, "%", high=200),
     Field("pcieReplays", "PCIe Replay Count"),
     Field("memoryAllocated", ALLOCATED, "%", words=f'where no bytes are printed, "{ALLOCATED}"'),
@@ -103,7 +124,7 @@ FIELDS = (
 )
 IDENTITY = {
     "vendor_index": "number",
-    "name": ("Card Series", "Device Name", "Card Model", "Device ID", "GPU ID"),
+    "name": "name",
     "uuid": "uuid",
     "pci_bus_id": "address",
     "serial": "Serial Number",
@@ -185,8 +206,10 @@ def samples(output: Output) -> Iterator[DeviceSample]:
     for number_, card in sorted(cards.items()):
         uuid, address, unified = unique_id(card), text(card.get("pci bus")), is_unified(card)
         memory = device_memory(card.get, unified, "{} total used memory (b)", "{} total memory (b)")
+        names = [name for key in NAMES if (name := text(card.get(key))) and not name.startswith("0x")]
         told: dict[str, object] = {
             "number": number_,
+            "name": names[0] if names else card_name(_device_id(card), text(card.get("device rev"))),
             "uuid": uuid if ids[uuid] == 1 else "",
             "address": address if ids[address] == 1 else "",
             "architecture": architecture(text(card.get("gfx version"))),
@@ -195,6 +218,9 @@ def samples(output: Output) -> Iterator[DeviceSample]:
             "unified": unified,
             **memory,
         }
+        counted = number(card.get("energy counter"))
+        if not isinstance(counted, Unavailable):
+            told["energy"] = f"{counted / JOULE} J"  # the tool itself counts with a rounded unit
         missing = [value for value in (memory[USED], memory[TOTAL]) if isinstance(value, Unavailable)]
         if not missing or unified or any(value.reason != Reason.NOT_SUPPORTED for value in missing):
             # The printed percentage is of the VRAM: of an APU's carve-out it says nothing; and it does not outvote impossible bytes.
@@ -211,13 +237,17 @@ def unique_id(card: Card) -> str:
     return "" if printed.removeprefix("0x").strip("0") == "" else printed
 
 
+def _device_id(card: Card) -> str:
+    return text(card.get("device id")) or text(card.get("gpu id"))
+
+
 def is_unified(card: Card) -> bool:
     """Whether the card is part of a processor and shares its memory.
 
     The kernel says so where it knows the card's address. Otherwise it is told by what such a GPU has and a card has not:
     a socket's power, and an edge sensor alone.
     """
-    known = is_integrated(text(card.get("pci bus")))
+    known = is_integrated(text(card.get("pci bus")), _device_id(card))
     if known is not None:
         return known
     edge, other, socket = (any(not is_absent(card.get(key.lower())) for key in keys) for keys in (EDGE, (*JUNCTION, *MEMORY), (SOCKET,)))

@@ -31,6 +31,7 @@ from accelmetrics.backends.amd.cards import (
     TOTAL,
     VENDORS,
     Node,
+    card_name,
     device_memory,
     device_path,
     exists,
@@ -99,7 +100,7 @@ FIELDS = (
     Field("enforcedPowerLimitWatts", "hwmon:power1_cap", "uW", words="sysfs hwmon: power1_cap, 10 s"),
     Field("energyJoules", ("hwmon:energy1_input", "gpu_metrics:energy"), "uJ"),
     Field("smClock", ("hwmon:sclk", "pp_dpm_sclk:active", "gpu_metrics:gfxclk"), "Hz"),
-    Field("memoryClock", ("hwmon:mclk", "pp_dpm_mclk:active", "gpu_metrics:uclk"), "Hz"),
+    Field("memoryClock", ("hwmon:mclk", "pp_dpm_mclk:active", "gpu_metrics:uclk", "gpu_metrics:average_uclk"), "Hz"),
     Field("maxSmClock", "pp_dpm_sclk:top", "Hz", words="sysfs: highest level of pp_dpm_sclk, 10 s"),
     Field("maxMemoryClock", "pp_dpm_mclk:top", "Hz", words="sysfs: highest level of pp_dpm_mclk, 10 s"),
     *(Field(cause, f"gpu_metrics:{cause}", words="sysfs gpu_metrics: indep_throttle_status") for cause in gpu_metrics.BITS),
@@ -300,9 +301,6 @@ def outermost(address: str) -> str:
 
 # Identity, from what the kernel shows without waking a card
 
-NAMES = ("/usr/share/libdrm/amdgpu.ids", "/opt/amdgpu/share/libdrm/amdgpu.ids")
-"""Market names by device and revision: ``744C,	C8,	AMD Radeon RX 7900 XTX``."""
-
 
 def identify(number_: int, address: str, nodes: Iterable[Node]) -> DeviceIdentity:
     """Identify one card.
@@ -317,10 +315,6 @@ def identify(number_: int, address: str, nodes: Iterable[Node]) -> DeviceIdentit
         return text(read_text(f"{device_path(address)}/{file}"))
 
     vendor, unified = vendor_of(address), bool(is_integrated(address))
-    device, revision = (said(file).removeprefix("0x").upper() for file in ("device", "revision"))
-    lines = (line for path in NAMES for line in (read_text(path) or "").splitlines())
-    rows = ([part.strip() for part in line.split(",", 2)] for line in lines)
-    market = (row[2] for row in rows if len(row) == 3 and row[2] and (row[0].upper(), row[1].upper()) == (device, revision))
     unique_id = said("unique_id").lower().removeprefix("0x")
     memory = None
     if not is_suspended(address):
@@ -329,7 +323,7 @@ def identify(number_: int, address: str, nodes: Iterable[Node]) -> DeviceIdentit
         kind="gpu",
         vendor=vendor,
         vendor_index=number_,
-        name=said("product_name") or next(market, f"{MAKERS[vendor]} {device}".strip()),
+        name=said("product_name") or card_name(said("device"), said("revision"), MAKERS[vendor]),
         uuid=f"0x{unique_id}" if unique_id.strip("0") else "",
         pci_bus_id=address,
         serial=said("serial_number"),

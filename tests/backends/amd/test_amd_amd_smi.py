@@ -108,6 +108,25 @@ def test_older_releases_print_no_hotspot_unit_and_a_plain_number(stand_in: AmdSm
     assert (found["temp"], found["hotspotTemp"]) == (44, 55)
 
 
+def test_the_spellings_of_rocm_6_0(stand_in: AmdSmiStandIn) -> None:
+    printed = {
+        "gpu": 0,
+        "usage": {"gfx_usage": value(62, "%"), "mem_usage": value(31, "%"), "mm_ip_usage": "N/A"},
+        "power": {"current_power": value(173, "W")},
+        "clock": {"gfx": {"cur_clk": value(1695, "MHz"), "max_clk": value(1700, "MHz")}, "mem": {"cur_clk": value(1600, "MHz")}},
+        "ecc": {"total_correctable": 9, "total_uncorrectable": 1},
+        "pcie": {"current_width": 16, "current_speed": value(16, "GT/s"), "replay_count": 4},
+    }
+    limits = {"max_power": value(310, "W"), "current_power": value(300, "W"), "slowdown_edge_temperature": value(100, "C")}
+    limits["shutdown_edge_temperature"] = value(105, "C")
+    stand_in.behave(document([printed], "list"), document([{"gpu": 0, "limit": limits}], "list"))
+    found = values(driver().reader(OPTIONS).read(0, []))
+    names = {"gpu", "memory", "powerWatts", "enforcedPowerLimitWatts", "powerPercent", "smClock", "maxSmClock", "memoryClock"}
+    names |= {"correctedMemoryErrors", "uncorrectedMemoryErrors", "pcieLinkWidth", "pcieLinkGen", "pcieReplays"}
+    assert {name: found[name] for name in names} == pytest.approx({name: MI210[name] for name in names})
+    assert (found["tempLimit.slowdown"], found["tempLimit.shutdown"]) == (100, 105)
+
+
 def test_words_and_further_documents_around_it_do_no_harm(stand_in: AmdSmiStandIn) -> None:
     metrics, statics = good()
     stand_in.behave(f"WARNING: User is missing group\nTIMESTAMP 1\n{metrics}\n[]\n", statics, status=3)

@@ -236,5 +236,38 @@ def test_an_id_that_several_cards_share_names_none_of_them() -> None:
 
 
 def test_a_name_falls_back_to_what_there_is() -> None:
-    printed: list[Card] = [{"card series": "N/A", "device name": "Navi"}, {"gpu id": "0x66af"}, {}]
-    assert [device.name for device in identify(dict(enumerate(printed)), {})] == ["Navi", "0x66af", ""]
+    printed: list[Card] = [
+        *({"card series": "N/A", "device name": "Navi"}, {"card series": "0x1002", "device id": "0x74a1"}),
+        *({"card model": "0x6601", "gpu id": "0x66af"}, {}),
+    ]
+    names = [device.name for device in identify(dict(enumerate(printed)), {})]
+    assert names == [
+        "Navi",
+        "AMD Instinct MI300X",
+        "AMD GPU (0x66af)",
+        "AMD GPU",
+    ]
+
+
+def test_energy_is_the_counter_in_its_own_unit_where_it_is_printed() -> None:
+    """The tool rounds 1/65536 J to 15.3 µJ."""
+    card = {"energy counter": "279426720261621", "accumulated energy (uj)": "4275228873299218.5"}
+    assert read(card, "energyJoules") == 279426720261621 / 65536
+    assert read({"accumulated energy (uj)": "4275228873299218.5"}, "energyJoules") == pytest.approx(4275228873.2992185)
+
+
+@pytest.mark.parametrize(
+    ("key", "said", "expected"),
+    [
+        ("pcie clock level", "3 (2.5GT/s x8)", (1, 8)),
+        ("pcie clock level", "1 (16.0GT/s x16)", (4, 16)),
+        ("pcie clock speed", "8.0GT/s, x16 619Mhz", (3, 16)),
+    ],
+)
+def test_the_link_is_printed_among_the_clocks(key: str, said: str, expected: tuple[int, int]) -> None:
+    assert (read({key: said}, "pcieLinkGen"), read({key: said}, "pcieLinkWidth")) == expected
+    assert reason({"pcie clock level": "1"}, "pcieLinkGen") == Reason.NOT_SUPPORTED
+
+
+def test_a_processors_gpu_is_known_by_its_device_id_where_the_kernel_says_nothing() -> None:
+    assert is_unified({"device id": "0x13c0", AVERAGE: "30.0", JUNCTION: "45.0"})

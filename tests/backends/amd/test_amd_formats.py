@@ -16,18 +16,21 @@ EXPECTED: dict[tuple[str, int], dict[str, float]] = {
         **{"temp": 34.0, "memoryTemp": 33.0, "hotspotTemp": 36.5, "smClock": 809, "memoryClock": 351},
         **{"powerWatts": 27.5, "enforcedPowerLimitWatts": 250.0, "powerPercent": 11.0},
         **{"memoryAllocatedBytes": 429077299, "memoryTotalBytes": 17163091968, "memoryAllocated": 100 * 429077299 / 17163091968},
+        **{"pcieLinkGen": 3, "pcieLinkWidth": 16},
     },
     ("mi100_4_0", 0): {
         **{"gpu": 98, "memory": 61, "memoryReadWriteActivity": 61, "pcieReplays": 2},
         **{"temp": 38.0, "memoryTemp": 40.0, "hotspotTemp": 41.0, "smClock": 1502, "memoryClock": 1200},
         **{"powerWatts": 203.0, "enforcedPowerLimitWatts": 290.0, "powerPercent": 70.0},
         **{"memoryAllocatedBytes": 30908665036, "memoryTotalBytes": 34342961152, "memoryAllocated": 100 * 30908665036 / 34342961152},
+        **{"pcieLinkGen": 4, "pcieLinkWidth": 16},
     },
     ("mi250_pair_5_4", 0): {
         **{"gpu": 99, "memory": 37, "memoryReadWriteActivity": 37, "memoryOverDrive": 0, "pcieReplays": 17},
         **{"temp": 47.0, "memoryTemp": 56.0, "hotspotTemp": 52.0, "smClock": 1700, "memoryClock": 1600},
-        **{"powerWatts": 421.0, "enforcedPowerLimitWatts": 560.0, "powerPercent": 100 * 421 / 560, "energyJoules": 947865.8804949},
+        **{"powerWatts": 421.0, "enforcedPowerLimitWatts": 560.0, "powerPercent": 100 * 421 / 560, "energyJoules": 61952018333 / 65536},
         **{"memoryAllocatedBytes": 34351349760, "memoryTotalBytes": 68702699520, "memoryAllocated": 50.0},
+        **{"pcieLinkGen": 4, "pcieLinkWidth": 16},
     },
     ("mi250_pair_5_4", 1): {
         **{"gpu": 97, "memory": 35, "memoryReadWriteActivity": 35, "memoryOverDrive": 0, "pcieReplays": 0},
@@ -39,24 +42,28 @@ EXPECTED: dict[tuple[str, int], dict[str, float]] = {
         **{"temp": 61.0, "memoryTemp": 82.0, "hotspotTemp": 79.0, "smClock": 2431, "memoryClock": 1249},
         **{"powerWatts": 318.0, "enforcedPowerLimitWatts": 339.0, "powerPercent": 100 * 318 / 339},
         **{"memoryAllocatedBytes": 6438256640, "memoryTotalBytes": 25753026560, "memoryAllocated": 25.0},
+        **{"pcieLinkGen": 4, "pcieLinkWidth": 16},
     },
     ("radeon_6_2", 0): {
         **{"gpu": 83, "memory": 41, "memoryReadWriteActivity": 41, "memoryOverDrive": 0, "fanSpeed": 30, "pcieReplays": 1},
         **{"temp": 55.0, "memoryTemp": 64.0, "hotspotTemp": 68.0, "smClock": 132, "memoryClock": 1000},
         **{"powerWatts": 204.0, "enforcedPowerLimitWatts": 255.0, "powerPercent": 80.0},
         **{"memoryAllocatedBytes": 4290772992, "memoryTotalBytes": 17163091968, "memoryAllocated": 25.0},
+        **{"pcieLinkGen": 4, "pcieLinkWidth": 16},
     },
     ("mi300x_6_2", 0): {
         **{"gpu": 100, "memory": 28, "memoryReadWriteActivity": 28, "pcieReplays": 0},
         **{"temp": 58.0, "memoryTemp": 49.0, "hotspotTemp": 58.0, "smClock": 2104, "memoryClock": 1300},
-        **{"powerWatts": 618.0, "enforcedPowerLimitWatts": 750.0, "powerPercent": 82.4, "energyJoules": 31250.432},
+        **{"powerWatts": 618.0, "enforcedPowerLimitWatts": 750.0, "powerPercent": 82.4, "energyJoules": 31250},
         **{"memoryAllocatedBytes": 154606239744, "memoryTotalBytes": 206141652992, "memoryAllocated": 75.0},
+        **{"pcieLinkGen": 5, "pcieLinkWidth": 16},
     },
     ("mi300x_6_2", 2): {
         **{"gpu": 0, "memory": 0, "memoryReadWriteActivity": 0, "pcieReplays": 0},
         **{"temp": 40.0, "memoryTemp": 36.0, "hotspotTemp": 40.0, "smClock": 131, "memoryClock": 900},
-        **{"powerWatts": 139.0, "enforcedPowerLimitWatts": 750.0, "powerPercent": 100 * 139 / 750, "energyJoules": 7812.608},
+        **{"powerWatts": 139.0, "enforcedPowerLimitWatts": 750.0, "powerPercent": 100 * 139 / 750, "energyJoules": 7812.5},
         **{"memoryAllocatedBytes": 299892736, "memoryTotalBytes": 206141652992, "memoryAllocated": 100 * 299892736 / 206141652992},
+        **{"pcieLinkGen": 5, "pcieLinkWidth": 16},
     },
     ("apu_and_card_6_2", 0): {
         **{"gpu": 77, "temp": 51.0, "powerWatts": 23.031, "smClock": 2600, "memoryClock": 2400},
@@ -71,7 +78,7 @@ EXPECTED: dict[tuple[str, int], dict[str, float]] = {
     ("mi210_all_6_1_2", 0): {
         **{"gpu": 58, "memory": 19, "memoryReadWriteActivity": 19, "memoryOverDrive": 0, "pcieReplays": 4, "memoryAllocated": 31},
         **{"temp": 36.0, "memoryTemp": 44.0, "hotspotTemp": 39.0, "smClock": 1420, "memoryClock": 1600},
-        **{"powerWatts": 123.0, "enforcedPowerLimitWatts": 300.0, "powerPercent": 41.0, "energyJoules": 137700.0000005},
+        **{"powerWatts": 123.0, "enforcedPowerLimitWatts": 300.0, "powerPercent": 41.0, "energyJoules": 9e9 / 65536},
     },
 }
 

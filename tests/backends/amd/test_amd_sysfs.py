@@ -132,7 +132,7 @@ def test_an_apu_is_unified_and_an_id_of_zeros_is_none(tree: Tree) -> None:
     machines.phoenix(tree)
     (device,) = backend.open().devices
     assert device.unified
-    assert (device.uuid, device.name, device.memory_total_bytes) == ("", "AMD 15BF", 31 * GIB // 2)
+    assert (device.uuid, device.name, device.memory_total_bytes) == ("", "AMD GPU (0x15bf)", 31 * GIB // 2)
 
 
 def test_hygon_is_a_vendor_of_its_own_and_its_bridge_is_no_gpu(tree: Tree) -> None:
@@ -140,7 +140,7 @@ def test_hygon_is_a_vendor_of_its_own_and_its_bridge_is_no_gpu(tree: Tree) -> No
     assert backend.detect().present
     assert "1 Hygon GPU on the PCI bus (0000:06:00.0), hydcu loaded" in backend.detect().evidence
     (device,) = backend.open().devices
-    assert (device.vendor, device.name, device.uuid) == ("hygon", "Hygon 6320", "0x5c88007bd1f20a43")
+    assert (device.vendor, device.name, device.uuid) == ("hygon", "Hygon GPU (0x6320)", "0x5c88007bd1f20a43")
 
 
 # MI300: accumulators and partitions
@@ -349,6 +349,12 @@ def test_an_energy_counter_whose_unit_nobody_documents_is_not_read(tree: Tree) -
     assert read().unavailable["energyJoules"].reason == Reason.NOT_SUPPORTED
     card.write({"gpu_metrics": table(1, 3, energy_accumulator=65536 * 3, temperature_hbm=[40, 41, 42, 43])})
     assert values(read())["energyJoules"] == 3
+
+
+def test_the_memory_clock_of_a_processors_gpu_is_in_its_table(tree: Tree) -> None:
+    card = machines.phoenix(tree)
+    card.write({"gpu_metrics": table(3, 0, average_uclk_frequency=937)})
+    assert values(read())["memoryClock"] == 937
 
 
 def test_slow_values_are_read_every_ten_seconds_and_fast_ones_each_time(tree: Tree) -> None:

@@ -100,6 +100,27 @@ APU_2 = [*APU, *u64("indep_throttle_status")]
 APU_3 = [*APU_2, *u16("average_temperature_gfx", "average_temperature_soc"), ("cores", U16 * 8), ("l3", U16 * 2)]
 APU_4 = [*APU_3, *u16("cpu_voltage", "soc_voltage", "gfx_voltage", "cpu_current", "soc_current", "gfx_current")]
 
+STRIX = [
+    *HEADER,
+    *u16("temperature_gfx", "temperature_soc"),
+    ("temperature_core", U16 * 16),
+    *u16("temperature_skin", "average_gfx_activity", "average_vcn_activity"),
+    *(("average_ipu_activity", U16 * 8), ("average_core_c0_activity", U16 * 16)),
+    *u16("average_dram_reads", "average_dram_writes", "average_ipu_reads", "average_ipu_writes"),
+    *u64("system_clock_counter"),
+    *u32("average_socket_power"),
+    *u16("average_ipu_power"),
+    *u32("average_apu_power", "average_gfx_power", "average_dgpu_power", "average_all_core_power"),
+    ("average_core_power", U16 * 16),
+    *u16("average_sys_power", "stapm_power_limit", "current_stapm_power_limit"),
+    *u16("average_gfxclk_frequency", "average_socclk_frequency", "average_vpeclk_frequency", "average_ipuclk_frequency"),
+    *u16("average_fclk_frequency", "average_vclk_frequency", "average_uclk_frequency", "average_mpipu_frequency"),
+    ("current_coreclk", U16 * 16),
+    *u16("current_core_maxfreq", "current_gfx_maxfreq"),
+    ("throttle_residencies", U32 * 7),
+    *u32("time_filter_alphavalue"),
+]
+
 TABLES: dict[tuple[int, int], Any] = {
     (1, 1): structure(CARD),
     (1, 2): structure(CARD_2),
@@ -117,6 +138,7 @@ TABLES: dict[tuple[int, int], Any] = {
     (2, 2): structure(APU_2),
     (2, 3): structure(APU_3),
     (2, 4): structure(APU_4),
+    (3, 0): structure(STRIX),
 }
 
 
