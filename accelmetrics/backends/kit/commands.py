@@ -14,7 +14,7 @@ What a run promises, whatever the command does:
   even if a child that it left behind keeps the output open;
 - when it ends early, or when our process ends in whatever way, the command and all its children are killed, those too that left
   its process group or were handed to ``init`` (each run marks its environment, which children inherit);
-- no threads and no signal handlers. Interpreter exit waits for nothing.
+- no threads, no signal handlers and nothing at interpreter exit, which waits for nothing.
 
 What is deliberately not done: a command that ended by itself in time, and closed its output, may leave a daemon behind.
 
@@ -24,7 +24,6 @@ What is deliberately not done: a command that ended by itself in time, and close
 
 from __future__ import annotations
 
-import atexit
 import os
 import selectors
 import shutil
@@ -32,7 +31,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -285,7 +283,7 @@ class Child:
     def __init__(self, argv: Sequence[str], *, environment: Mapping[str, str] = NOTHING, files: Mapping[str, str] = NOTHING) -> None:
         if not argv or not argv[0].startswith("/"):
             raise ValueError(f"a command needs an absolute path: {list(argv)!r}")
-        _RUNNING.prepare()
+        _RUNNING.reap()
         self.ended = False
         self._path = argv[0]
         self._returncode: int | None = None
@@ -301,7 +299,7 @@ class Child:
             finally:
                 os.close(status)
             undo.pop_all()
-        _RUNNING.add(self)
+        _RUNNING.children.add(self)
 
     def _write(self, files: Mapping[str, str]) -> None:
         if files and not self.directory:
@@ -364,12 +362,18 @@ class Child:
         except OSError:
             return None
 
-    def kill(self) -> None:
-        """Kill the command, its group, and every descendant that left the group."""
+    def end(self) -> None:
+        """Begin to end the command, its group, and every descendant that left the group; returns at once."""
         if self.process.stdin is not None:
-            self.process.stdin.close()
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(REAP)
+            self.process.stdin.close()  # the watchdog does it
+        else:
+            self._kill_group()
+
+    def kill(self) -> None:
+        """End them, and wait until they have ended."""
+        self.end()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(REAP)
         self._kill_group()
 
     def _kill_group(self) -> None:
@@ -399,7 +403,9 @@ class Child:
         self.reap()
         self._close_pipes()
         _remove(self.directory)
-        _RUNNING.discard(self)
+        _RUNNING.children.discard(self)
+        if self.process.returncode is None:
+            _RUNNING.unreaped.append(self.process)
 
     def _close_pipes(self) -> None:
         if self._status >= 0:
@@ -414,57 +420,23 @@ class Child:
         self._close_pipes()
         self.process.returncode = 0
 
-    def abandon(self) -> None:
-        """The interpreter exits: end it without waiting."""
-        if self.process.stdin is not None:
-            self.process.stdin.close()  # the watchdog does the rest
-        else:
-            self._kill_group()
-            _remove(self.directory)
-
 
 class _Running:
-    """The commands that run now, so that interpreter exit leaves none behind."""
+    """The commands of this process, which a fork must let go of, and those that the kernel has not let go of yet."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._children: set[Child] = set()
-        self._unreaped: list[subprocess.Popen[bytes]] = []
-        self._registered = False
-        self._exiting = False
+        self.children: set[Child] = set()
+        self.unreaped: list[subprocess.Popen[bytes]] = []
 
-    def prepare(self) -> None:
-        """Reap what earlier runs could not; refuse to start anything once the interpreter is on its way out."""
-        if self._exiting:
-            raise SourceError(Reason.DRIVER_UNAVAILABLE, "the interpreter is exiting: no more commands are started")
-        with self._lock:
-            self._unreaped = [process for process in self._unreaped if process.poll() is None]
-
-    def add(self, child: Child) -> None:
-        """Note a command that was started."""
-        with self._lock:
-            if not self._registered:
-                atexit.register(self.abandon_all)
-                self._registered = True
-            self._children.add(child)
-
-    def discard(self, child: Child) -> None:
-        """Forget a command that is done; one that the kernel has not let go of is reaped later."""
-        with self._lock:
-            self._children.discard(child)
-            if child.process.returncode is None:
-                self._unreaped.append(child.process)
-
-    def abandon_all(self) -> None:
-        """End what runs, and start no more."""
-        self._exiting = True
-        for child in list(self._children):
-            child.abandon()
+    def reap(self) -> None:
+        """Reap what earlier runs could not."""
+        for process in [each for each in self.unreaped if each.poll() is not None]:
+            with suppress(ValueError):  # another thread has just removed it
+                self.unreaped.remove(process)
 
     def after_fork(self) -> None:
-        """A fork inherits the list but not the commands: it begins with nothing, and with a lock that is free."""
-        self._lock = threading.Lock()
-        children, self._children, self._unreaped = self._children, set(), []
+        """Let go of the pipes, whose closing is what ends a command."""
+        children, self.children, self.unreaped = self.children, set(), []
         for child in children:
             child.disown()
 

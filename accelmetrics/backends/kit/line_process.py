@@ -61,30 +61,23 @@ class Lines:
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
-        self._pieces: list[bytes] = []
-        self._size = 0
+        self._begun = bytearray()
+        self._too_long = False
         self.dropped = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that end in this piece, without their ends and without empty ones."""
-        *ends, rest = chunk.split(b"\n")
-        complete = []
-        for end in ends:
-            self._add(end)
-            if self._size > self._bound:
-                self.dropped += 1
-            elif line := b"".join(self._pieces).strip():
-                complete.append(line)
-            self._pieces, self._size = [], 0
-        self._add(rest)
-        return complete
-
-    def _add(self, piece: bytes) -> None:
-        self._size += len(piece)
-        if self._size > self._bound:
-            self._pieces = []
-        elif piece:
-            self._pieces.append(piece)
+        self._begun += chunk
+        lines: list[bytes] = []
+        if b"\n" in chunk:
+            *ends, rest = bytes(self._begun).split(b"\n")
+            fitting = [line for line in ends[self._too_long :] if len(line) <= self._bound]
+            self.dropped += len(ends) - len(fitting)
+            lines = [line for line in map(bytes.strip, fitting) if line]
+            self._begun, self._too_long = bytearray(rest), False
+        if len(self._begun) > self._bound:
+            self._begun, self._too_long = bytearray(), True
+        return lines
 
 
 class Blocks:
@@ -224,7 +217,7 @@ class LineProcess:
             self._closed, self._failure = True, CLOSED
             self._news.notify_all()
             if self._child is not None:
-                self._child.abandon()
+                self._child.end()
         if threading.current_thread() is not self._thread:
             self._thread.join(ENDING)
 
