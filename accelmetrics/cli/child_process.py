@@ -12,7 +12,6 @@ import shutil
 import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,17 +20,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from accelmetrics.schemas.errors import AccelMetricsError
 
 if TYPE_CHECKING:
-    from types import FrameType, TracebackType
+    from types import TracebackType
 
 NOT_EXECUTABLE, NOT_FOUND, KILLED = 126, 127, 128
 """Exit statuses as shells give them; the last is added to the number of a signal."""
 SHORTEST_LOOK, LONGEST_LOOK, GROWTH = 0.002, 0.05, 1.3
 """Seconds between two looks at whether the command has ended: few at first, for commands that are short."""
-PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGWINCH", "SIGTSTP", "SIGCONT")
-FROM_TERMINAL = frozenset({"SIGHUP", "SIGINT", "SIGQUIT", "SIGWINCH", "SIGTSTP"})
-"""Those that a terminal sends to everybody in front of it."""
+PASSED_ON = frozenset(
+    {
+        *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1),
+        *(signal.SIGUSR2, signal.SIGALRM, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT),
+    }
+)
+FROM_TERMINAL = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH, signal.SIGTSTP})
+"""Those that a terminal sends to every process in front of it."""
 FROM_HANG_UP = frozenset({signal.SIGHUP, signal.SIGCONT})
-"""Those that the system sends, when a terminal goes away, to the process that leads its session, and to nobody else."""
+"""Those that the system sends, when a terminal goes away, to the process that leads its session alone."""
 IGNORED_BY_PYTHON = tuple(getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ", "SIGXFZ") if hasattr(signal, name))
 JOB_CONTROL = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 SHELL, BEGINNING = "/bin/sh", 128
@@ -78,26 +82,19 @@ class Signals:
     """
 
     def __init__(self, told: bool = hasattr(signal, "sigtimedwait")) -> None:
-        self.numbers = frozenset(getattr(signal, name) for name in PASSED_ON)
         self.before: frozenset[int] = frozenset()
         self.defaults: tuple[int, ...] = IGNORED_BY_PYTHON
         self._told = told
-        self._arrived: deque[Arrived] = deque()
         self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
-        self.before = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, self.numbers if self._told else ()))
-        if not self._told:
-            kept = {number: signal.getsignal(number) for number in self.numbers}
-            self._handlers = {number: handler for number, handler in kept.items() if handler != signal.SIG_IGN}
-            for number in self._handlers:
-                signal.signal(number, self._note)
+        self.before = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON))
         if signal.getsignal(signal.SIGTTOU) == signal.SIG_DFL:
             # We may write to the terminal while the command has put another job in front.
             self._handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
             self.defaults = (*IGNORED_BY_PYTHON, signal.SIGTTOU)
         if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
-            self._handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else nobody learns how it ended
+            self._handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else its end cannot be waited for
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -108,7 +105,7 @@ class Signals:
         signal.pthread_sigmask(signal.SIG_SETMASK, self.before)
 
     def wait(self, seconds: float) -> Arrived | None:
-        """The next signal, None when none has come within so many seconds."""
+        """Return the next signal, None when none has come within so many seconds."""
         arrived = self._next()
         if arrived is None and seconds:
             time.sleep(seconds)
@@ -117,35 +114,32 @@ class Signals:
 
     def _next(self) -> Arrived | None:
         """The next signal that is there already."""
-        if not self._told:
-            return self._arrived.popleft() if self._arrived else None
-        # Never with a time to wait: Python gives memory that nobody wrote where a stop of the process outlasts that time.
-        found = signal.sigtimedwait(self.numbers, 0)
-        if found is None or found.si_signo not in self.numbers:
-            return None
-        return Arrived(found.si_signo, found.si_code > 0 and not for_leader(found.si_signo))
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        to_all = signal.Signals(number).name in FROM_TERMINAL and not for_leader(number) and in_front()
-        self._arrived.append(Arrived(number, to_all))
-
-
-def for_leader(number: int) -> bool:
-    """Whether the system sends this signal to our process alone, because it leads the session of its terminal."""
-    return number in FROM_HANG_UP and os.getsid(0) == os.getpid()
+        if self._told:
+            # Never with a time to wait: Python gives memory that was never written where a stop of the process outlasts it.
+            found = signal.sigtimedwait(PASSED_ON, 0)
+            if found is None or found.si_signo not in PASSED_ON:
+                return None
+            number, by_system = found.si_signo, found.si_code > 0
+        else:
+            pending = signal.sigpending() & PASSED_ON
+            if not pending:
+                return None
+            number = signal.sigwait(pending)
+            by_system = number in FROM_TERMINAL and terminal_group() == os.getpgrp()
+        leads = number in FROM_HANG_UP and os.getsid(0) == os.getpid()  # the system tells the leader of a session alone
+        return Arrived(number, by_system and not leads)
 
 
-def in_front() -> bool:
-    """Whether what the terminal sends reaches our process group."""
+def terminal_group() -> int | None:
+    """Return the process group that the terminal of this process has in front; None where it has no terminal."""
     try:
         descriptor = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
-    except OSError:  # there is none
-        return False
-    try:
-        return os.tcgetpgrp(descriptor) == os.getpgrp()
     except OSError:
-        return False
+        return None
+    try:
+        return os.tcgetpgrp(descriptor)
+    except OSError:  # it has gone
+        return -1
     finally:
         os.close(descriptor)
 
@@ -230,23 +224,22 @@ class ChildProcess:
         if not pid:
             return False
         if os.WIFSTOPPED(state):
-            if os.WSTOPSIG(state) in JOB_CONTROL and _has_terminal():
-                self._stop_too()
+            if os.WSTOPSIG(state) in JOB_CONTROL and terminal_group() is not None:
+                # Stop too, so that the shell has its terminal back; go on with the command.
+                self._on_stop()
+                os.kill(os.getpid(), signal.SIGSTOP)
+                self.send(signal.SIGCONT)
             return False
         self.seconds = time.monotonic() - self.began
         self.cpu_seconds = used.ru_utime + used.ru_stime
         if os.WIFSIGNALED(state):
             number = os.WTERMSIG(state)
-            self.status, self.ended_by = KILLED + number, _name(number)
+            self.status, self.ended_by = KILLED + number, f"signal {number}"
+            with suppress(ValueError):  # a real-time signal has no name
+                self.ended_by = signal.Signals(number).name
         else:
             self.status = os.WEXITSTATUS(state)
         return True
-
-    def _stop_too(self) -> None:
-        """Stop, so that the shell has its terminal back; go on with the command."""
-        self._on_stop()
-        os.kill(os.getpid(), signal.SIGSTOP)
-        self.send(signal.SIGCONT)
 
 
 def _script(command: str) -> str | None:
@@ -259,18 +252,3 @@ def _script(command: str) -> str | None:
             return None if b"\0" in file.read(BEGINNING) else path
     except OSError:
         return None
-
-
-def _has_terminal() -> bool:
-    try:
-        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK))
-    except OSError:
-        return False
-    return True
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"

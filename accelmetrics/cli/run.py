@@ -1,4 +1,8 @@
-"""``accelmetrics run``: start a command, watch it and its descendants, and say what it used."""
+"""``accelmetrics run``: start a command, watch it and its descendants, and say what it used.
+
+While it runs, the terminal's last row shows the devices: ``GPU0 (GB10): 93% │ 45.2/141GB │ 27W │ 48°C``. GB are GiB here, as
+every vendor's tools have them.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,24 @@ import json
 import shlex
 import signal
 import sys
-from contextlib import nullcontext
+import time
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.child_process import KILLED, ChildProcess, CommandError, Signals
 from accelmetrics.cli.monitoring import as_given, exporters, fail, monitor, tell, tell_losses
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import WriteError, say, sink_of
+from accelmetrics.cli.summaries import MIB, of_devices, of_process, of_window, readings
 from accelmetrics.cli.terminal import MARK, LastRow, begin_line, terminal_number
-from accelmetrics.cli.text import clipped
+from accelmetrics.cli.text import cells, clipped
+from accelmetrics.schemas.vitals import Vitals, processors, vitals
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from accelmetrics.cli.output import Stdout
     from accelmetrics.monitor.named import Monitor
@@ -34,6 +41,10 @@ STOP_SECONDS = 0.85
 STATS_VERSION = "1.0"
 ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM})
 """Signals that end a command before it has begun."""
+BETWEEN, APART = " │ ", "   "
+TURN = 3.0
+"""Seconds for which devices are shown on the live line, where there are more than fit."""
+GIB = 2.0**30
 SHOWN = 60
 """Columns of the command that the summary names."""
 
@@ -68,108 +79,80 @@ def run(options: Namespace, out: Stdout) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         raise UsageError("no command: write it behind two dashes, as in `accelmetrics run -- python train.py`")
-    _check_stats(options.stats)
+    if options.stats is not None:
+        folder = Path(options.stats).absolute().parent
+        if Path(options.stats).is_dir():
+            raise UsageError(f"--stats {options.stats} is a directory: name a file in it")
+        if not folder.is_dir():
+            raise UsageError(f"--stats {options.stats}: there is no directory {folder}")
     with Signals() as signals:
         chosen = exporters(options, out)
-        watched = _Watched(options, command, signals)
+        _checked = monitor(options, [])  # what cannot be used is told before anything is started; its drivers stay open
         while (early := signals.wait(0)) is not None:
             if early.number in ENDING:
                 return KILLED + early.number
         try:
-            return watched.run(out, chosen)
+            return _run(options, command, signals, chosen, out)
         except CommandError as error:
             fail("accelmetrics run", str(error))
             return error.status
 
 
-class _Watched:
-    """A command and what is measured of it.
+def _run(options: Namespace, command: list[str], signals: Signals, chosen: list[Exporter], out: Stdout) -> int:
+    """Watch the command from its start to its summary; return its exit status."""
+    descriptor = None
+    with suppress(AttributeError, OSError, ValueError):  # standard error is closed, or is no file
+        descriptor = sys.stderr.fileno()
+    row = None if options.quiet or options.no_line or descriptor is None else LastRow(descriptor)
+    drawn: Snapshot | None = None
 
-    Args:
-        options: Of the command line.
-        command: What is started.
-        signals: What is passed on to it.
-
-    Raises:
-        InvalidOptionError: An option has a value that cannot be used.
-        UnknownNameError: There is no such source or device.
-    """
-
-    def __init__(self, options: Namespace, command: list[str], signals: Signals) -> None:
-        self._options = options
-        self._command = command
-        self._signals = signals
-        self._checked = monitor(options, [])  # what cannot be used is told before anything is started
-        self._descriptor = descriptor = _number(sys.stderr)
-        self._row = None if options.quiet or options.no_line or descriptor is None else LastRow(descriptor)
-        self._mark = {} if descriptor is None else {MARK: terminal_number(descriptor)}
-        self._drawn: Snapshot | None = None
-
-    def run(self, out: Stdout, chosen: list[Exporter]) -> int:
-        """From start to summary; gives the exit status."""
-        with self._row or nullcontext():
-            with as_given(out):
-                child = ChildProcess.start(self._command, self._signals, self._mark if self._row and self._row.there else {})
-            watching = monitor(self._options, chosen, child.pid)
-            watching.start()
-            window = watching.window("command").begin()
-            status = child.attend(self._signals, lambda: self._draw(watching), self._give_back)
-            window.end()
-        # The terminal is the user's again: what follows may take a moment.
-        watching.stop(STOP_SECONDS)
-        stats = _stats(self._command, child, watching, window)
-        if self._options.stats:
-            _write(self._options.stats, stats, out)
-        self._tell(child, watching, window, stats)
-        return status
-
-    def _draw(self, watching: Monitor) -> None:
+    def draw() -> None:
+        nonlocal drawn
         latest = watching.latest
-        if self._row is None or latest is None or (latest is self._drawn and not self._row.stale):
-            return
-        from accelmetrics.cli.live_line import live_line
+        if row is not None and latest is not None and (latest is not drawn or row.stale):
+            drawn = latest
+            row.draw(lambda columns: live_line(latest, columns))
 
-        self._drawn = latest
-        self._row.draw(lambda columns: live_line(latest, columns))
+    def give_back() -> None:
+        nonlocal drawn
+        drawn = None
+        if row is not None:
+            row.release()
 
-    def _give_back(self) -> None:
-        if self._row is not None:
-            self._row.release()
-        self._drawn = None
-
-    def _tell(self, child: ChildProcess, watching: Monitor, window: Window, stats: dict[str, Any]) -> None:
-        from accelmetrics.cli.summaries import of_window
-
-        tell_losses(watching)
-        if self._options.quiet or self._options.no_summary:
-            return
-        if self._options.log_format == "json":
-            tell("summary", stats)
-        else:
-            if self._descriptor is not None:
-                begin_line(self._descriptor)
-            title = f"{clipped(' '.join(shlex.join(self._command).split()), SHOWN)}: exit status {child.status}"
-            say(of_window(window, watching.latest, title, child.seconds) + _of_command(stats["process"]))
-
-
-def _number(stream: TextIO | None) -> int | None:
-    """The descriptor of a stream that has one."""
-    try:
-        return None if stream is None else stream.fileno()
-    except (OSError, ValueError):
-        return None
-
-
-def _of_command(process: Mapping[str, Any]) -> str:
-    memory = process.get("memory_bytes")
-    most = "" if memory is None else f", at most {memory['max'] / 2**20:.0f} MiB of memory"
-    return f"  {process['cpu_seconds']:.1f} s of CPU time{most}"
+    with row or nullcontext():
+        with as_given(out):
+            mark = {MARK: terminal_number(descriptor)} if row is not None and row.there and descriptor is not None else {}
+            child = ChildProcess.start(command, signals, mark)
+        watching = monitor(options, chosen, child.pid)
+        watching.start()
+        window = watching.window("command").begin()
+        status = child.attend(signals, draw, give_back)
+        window.end()
+    # The terminal is the user's again: what follows may take a moment.
+    watching.stop(STOP_SECONDS)
+    stats = _stats(command, child, watching, window)
+    if options.stats:
+        try:
+            sink = sink_of(options.stats, out)
+            sink.write(json.dumps(stats, indent=2) + "\n")
+            sink.close()
+        except (WriteError, BrokenPipeError) as error:
+            fail("accelmetrics run", str(error))
+    tell_losses(watching)
+    if not (options.quiet or options.no_summary) and options.log_format == "json":
+        tell("summary", stats)
+    elif not (options.quiet or options.no_summary):
+        if descriptor is not None:
+            begin_line(descriptor)
+        process = stats["process"]
+        most = f", at most {process['memory_bytes']['max'] / MIB:.0f} MiB of memory" if "memory_bytes" in process else ""
+        title = f"{clipped(' '.join(shlex.join(command).split()), SHOWN)}: exit status {status}"
+        say(f"{of_window(window, watching.latest, title, child.seconds)}  {process['cpu_seconds']:.1f} s of CPU time{most}")
+    return status
 
 
 def _stats(command: list[str], child: ChildProcess, watching: Monitor, window: Window) -> dict[str, Any]:
     """The summary as plain values; what was not measured is not there."""
-    from accelmetrics.cli.summaries import of_devices, of_process, readings
-
     latest, status = watching.latest, watching.status
     return {
         "schema_version": STATS_VERSION,
@@ -187,19 +170,52 @@ def _stats(command: list[str], child: ChildProcess, watching: Monitor, window: W
     }
 
 
-def _check_stats(path: str | None) -> None:
-    if path is None:
-        return
-    if Path(path).is_dir():
-        raise UsageError(f"--stats {path} is a directory: name a file in it")
-    if not Path(path).absolute().parent.is_dir():
-        raise UsageError(f"--stats {path}: there is no directory {Path(path).absolute().parent}")
+def live_line(snapshot: Snapshot, columns: int, now: float | None = None) -> str:
+    """Return a snapshot within so many columns: its devices, without their names and in turns where they do not all fit.
+
+    Where there is no device it is the host's.
+
+    Args:
+        snapshot: The reading.
+        columns: How many there are.
+        now: Seconds on the clock that turns are taken by.
+    """
+    devices = [one for one in vitals(snapshot) if one.whole]
+    pages = _pages([_device(one, f"{one.label} ({one.short_name})") for one in devices] or [_host(snapshot)], columns)
+    if len(pages) > 1:
+        pages = _pages([_device(one, one.label) for one in devices], columns)
+    moment = time.monotonic() if now is None else now
+    return clipped(pages[int(moment / TURN) % len(pages)], columns)
 
 
-def _write(path: str, stats: dict[str, Any], out: Stdout) -> None:
-    try:
-        sink = sink_of(path, out)
-        sink.write(json.dumps(stats, indent=2) + "\n")
-        sink.close()
-    except (WriteError, BrokenPipeError) as error:
-        fail("accelmetrics run", str(error))
+def _pages(texts: Sequence[str], columns: int) -> list[str]:
+    pages = [texts[0]]
+    for text in texts[1:]:
+        if cells(pages[-1]) + len(APART) + cells(text) <= columns:
+            pages[-1] += APART + text
+        else:
+            pages.append(text)
+    return pages
+
+
+def _device(one: Vitals, title: str) -> str:
+    memory = None if one.memory_percent is None else f"{one.memory_percent:.0f}% memory"
+    if one.memory_used is not None:
+        memory = f"{one.memory_used / GIB:.1f}" + (f"/{one.memory_total / GIB:.0f}" if one.memory_total else "") + "GB"
+    parts = [
+        None if one.utilization is None else f"{one.utilization:.0f}%",
+        memory,
+        None if one.power is None else f"{one.power:.0f}W",
+        None if one.temperature is None else f"{one.temperature:.0f}°C",
+    ]
+    return f"{title}: {BETWEEN.join(part for part in parts if part is not None) or one.why or '-'}"
+
+
+def _host(snapshot: Snapshot) -> str:
+    metrics = snapshot.metrics
+    measures = (
+        ("CPU", processors(metrics), "%"),
+        ("memory", metrics.get("memory_percent"), "%"),
+        ("command", metrics.get("proc.memory.rssMB"), " MiB"),
+    )
+    return BETWEEN.join(f"{label} {value:.0f}{unit}" for label, value, unit in measures if value is not None)

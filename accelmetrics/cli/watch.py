@@ -94,7 +94,7 @@ def run(options: Namespace, out: Stdout) -> int:
             descriptor = os.dup(1) if capable(1) and (os.isatty(0) or ours(1)) else None  # keys are waited for, the screen is not
         with _following(options) as (watching, arrived):
             if descriptor is not None and not _has_rich():
-                warn(f"lines instead of a table: {MissingDependencyError('rich', 'rich')}")
+                warn(f"no table: {MissingDependencyError('rich', 'rich')}")
                 descriptor = None
             if descriptor is not None:
                 View(options, out, descriptor, stopped).show(watching, arrived)

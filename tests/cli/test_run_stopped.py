@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -151,7 +152,7 @@ def _running(word: str) -> Iterator[int]:
 @pytest.mark.parametrize("told", [True, False])
 def test_who_leads_a_session_passes_a_hang_up_on(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the system does not tell who sent a signal too."""
-    monkeypatch.setattr(child_process, "in_front", lambda: True)
+    monkeypatch.setattr(child_process, "terminal_group", os.getpgrp)
     for leader, to_all in ((os.getpid(), False), (os.getpid() + 1, True)):
         monkeypatch.setattr(os, "getsid", lambda pid, leader=leader: leader)
         with Signals(told) as signals:
@@ -160,7 +161,7 @@ def test_who_leads_a_session_passes_a_hang_up_on(told: bool, monkeypatch: pytest
                 found = iter([info])
                 monkeypatch.setattr(signal, "sigtimedwait", lambda numbers, seconds, found=found: next(found, None))
             else:
-                os.kill(os.getpid(), signal.SIGHUP)
+                signal.pthread_kill(threading.get_ident(), signal.SIGHUP)  # another thread of the tests might take it
             assert signals.wait(0.2) == Arrived(signal.SIGHUP, to_all)
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.cli.live_line import cells, live_line
+from accelmetrics.cli.run import live_line
+from accelmetrics.cli.text import cells
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
@@ -262,9 +263,7 @@ def test_the_summary_begins_on_a_line_of_its_own(busy: NvmlSimulator) -> None:
 def test_an_error_of_ours_leaves_the_terminal_whole(busy: NvmlSimulator, tmp_path: Path, go_on: Path) -> None:
     """Whatever goes wrong in drawing."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import accelmetrics.cli.live_line as module\n"
-        "def live_line(*arguments): raise RuntimeError('a mistake')\n"
-        "module.live_line = live_line\n"
+        "import accelmetrics.cli.run as module\ndef live_line(*arguments): raise RuntimeError('a mistake')\nmodule.live_line = live_line\n"
     )
     path = f"{tmp_path}:{environment()['PYTHONPATH']}"
     command = ("sh", "-c", f"until [ -e {go_on} ]; do sleep 0.05; done")

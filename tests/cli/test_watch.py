@@ -257,7 +257,7 @@ def test_without_rich_a_terminal_has_lines_and_is_told_how_to_get_the_table(tmp_
     (tmp_path / "rich" / "__init__.py").write_text("raise ImportError('no rich here')\n")
     without = {"PYTHONPATH": on_path(tmp_path)["PYTHONPATH"]}
     with on_terminal("watch", "--backends", "host", env=without) as terminal:
-        terminal.until(r"accelmetrics: lines instead of a table: the package 'rich' is not installed: pip install 'accelmetrics\[rich\]'")
+        terminal.until(r"accelmetrics: no table: the package 'rich' is not installed: pip install 'accelmetrics\[rich\]'")
         terminal.until(r"Host Monitor - CPU ")
         terminal.process.send_signal(signal.SIGTERM)
         assert terminal.end() == 0
