@@ -16,9 +16,7 @@ TYPE_CHECKING = False  # type checkers take it as true; importing it from typing
 
 if TYPE_CHECKING:
     from accelmetrics.backends.visible import Visibility, visibility
-    from accelmetrics.monitor.energy import Energy
-    from accelmetrics.monitor.named import Monitor
-    from accelmetrics.monitor.summary import Summary
+    from accelmetrics.monitor.monitor import Monitor
     from accelmetrics.monitor.window import Window
     from accelmetrics.sampling.sampler import Sampler, sample
     from accelmetrics.schemas.errors import (
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.record import Exporter, MonitorStatus, Record, Step
     from accelmetrics.schemas.recording import recordings
     from accelmetrics.schemas.snapshot import Device, Snapshot
+    from accelmetrics.schemas.summary import Energy, Summary
     from accelmetrics.visibility.allocation import Allocation, Finding, Worker, allocation
     from accelmetrics.visibility.doctor import diagnose
     from accelmetrics.visibility.visible import visible_devices
@@ -85,12 +84,12 @@ _HOMES = {
     "DeviceProcess": "schemas.identity",
     "DocumentError": "schemas.errors",
     "DriverGoneError": "schemas.errors",
-    "Energy": "monitor.energy",
+    "Energy": "schemas.summary",
     "Exporter": "schemas.record",
     "Finding": "visibility.allocation",
     "InvalidOptionError": "schemas.errors",
     "MissingDependencyError": "schemas.errors",
-    "Monitor": "monitor.named",
+    "Monitor": "monitor.monitor",
     "MonitorStatus": "schemas.record",
     "Reason": "schemas.reasons",
     "Record": "schemas.record",
@@ -98,7 +97,7 @@ _HOMES = {
     "Snapshot": "schemas.snapshot",
     "SourceError": "schemas.errors",
     "Step": "schemas.record",
-    "Summary": "monitor.summary",
+    "Summary": "schemas.summary",
     "Unavailable": "schemas.reasons",
     "UnknownNameError": "schemas.errors",
     "Visibility": "backends.visible",

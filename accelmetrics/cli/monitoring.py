@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from accelmetrics.cli.output import Stdout
     from accelmetrics.exporters.files import FileExporter
-    from accelmetrics.monitor.named import Monitor
+    from accelmetrics.monitor.monitor import Monitor
     from accelmetrics.sampling.sampler import Sampler
     from accelmetrics.schemas.record import Exporter, Record
 
@@ -52,7 +52,7 @@ def monitor(options: Namespace, exporters: Sequence[str | Exporter], pid: int | 
         InvalidOptionError: An option has a value that cannot be used.
         UnknownNameError: There is no such source, exporter or device.
     """
-    from accelmetrics.monitor.named import Monitor
+    from accelmetrics.monitor.monitor import Monitor
 
     chosen = reading(options)
     if pid is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from accelmetrics.cli.output import Stdout
-    from accelmetrics.monitor.named import Monitor
+    from accelmetrics.monitor.monitor import Monitor
     from accelmetrics.schemas.record import Record
 
 DEFAULT_SUMMARY = 30.0

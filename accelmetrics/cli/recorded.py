@@ -7,15 +7,15 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from accelmetrics.monitor.energy import Energy
-from accelmetrics.monitor.folding import Folder
-from accelmetrics.monitor.rows import Block, Layout, RowMaker
-from accelmetrics.monitor.summary import Summary
+from accelmetrics.monitor.history import Layout, Row, RowMaker
+from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.summary import Energy, Summary
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION
 
-BLOCK = 64
+PENDING = 64
+"""Readings that are folded into the statistics together."""
 GAP = 3.0
 """In usual intervals: a longer silence is a gap, over which nothing is reckoned."""
 USUAL = 50
@@ -126,9 +126,9 @@ class _Stream:
         self.gaps: list[Gap] = []
         self.places: dict[str, DeviceSlot] = {}
         self.silences: dict[str, list[Gap]] = {}
-        self.folder = Folder(moment)
+        self.aggregator = WindowAggregator(moment)
         self._rows = RowMaker()
-        self._block: Block | None = None
+        self._pending: list[Row] = []
         self._intervals: deque[float] = deque(maxlen=USUAL)
         self._interval = 0.0
         self._waiting: list[Snapshot] = []
@@ -165,14 +165,12 @@ class _Stream:
     def _take(self, snapshot: Snapshot) -> None:
         moment = snapshot.time_ns / 1e9
         joined = self._joined(moment)
-        # The folder's own clock goes on where the recorded one was set back.
+        # The statistics' own clock goes on where the recorded one was set back.
         self._at += max(0.0, moment - self._last)
         row = self._rows.row(snapshot, self._at, joined)
-        block = self._block
-        if block is None or block.layout is not row.layout or len(block) >= BLOCK:
+        self._pending.append(row)
+        if len(self._pending) >= PENDING:
             self._fold()
-            block = self._block = Block(row.layout)
-        block.append(row)
         self._taken += 1
         self._last = moment
         self.begin, self.end = min(self.begin, moment), max(self.end, moment)
@@ -195,9 +193,8 @@ class _Stream:
         self._fold()
 
     def _fold(self) -> None:
-        if self._block is not None:
-            self.folder.fold(self._block, float("inf"))
-            self._block = None
+        self.aggregator.fold(self._pending)
+        self._pending.clear()
 
     def _joined(self, moment: float) -> bool:
         if not self._taken:
@@ -291,7 +288,7 @@ def _together(streams: list[_Stream], work: _Efficiency) -> Report:
         sum(stream.repeated for stream in streams),
         tuple(sorted(gap for stream in streams for gap in stream.gaps)),
         tuple(devices),
-        {key: held.summary() for key, held in streams[0].folder.metrics.items() if key.partition(".")[0] not in kinds},
+        {key: held.summary() for key, held in streams[0].aggregator.metrics.items() if key.partition(".")[0] not in kinds},
         work.result(),
     )
 
@@ -310,7 +307,7 @@ def _device(stream: _Stream, place: DeviceSlot, title: str) -> DeviceReport:
     found = {name: _first(stream, place, names) for name, names in _MEASURED.items()}
     total = _first(stream, place, MEMORY_TOTAL)
     limit = _first(stream, place, POWER_LIMIT)
-    energy = stream.folder.energy.get(place.key)
+    energy = stream.aggregator.energy.get(place.key)
     return DeviceReport(
         title,
         place,
@@ -334,11 +331,11 @@ _MEASURED = {
 
 
 def _first(stream: _Stream, place: DeviceSlot, names: tuple[str, ...]) -> Summary | None:
-    metrics = stream.folder.metrics
+    metrics = stream.aggregator.metrics
     return next((metrics[key].summary() for name in names if (key := f"{place.key}.{name}") in metrics), None)
 
 
 def _throttled(stream: _Stream, place: DeviceSlot) -> dict[str, float]:
     head = f"{place.key}.throttle."
-    found = {key[len(head) :]: held.seconds_above(0.5) for key, held in stream.folder.metrics.items() if key.startswith(head)}
+    found = {key[len(head) :]: held.seconds_above(0.5) for key, held in stream.aggregator.metrics.items() if key.startswith(head)}
     return {reason: seconds for reason, seconds in found.items() if seconds > 0 and reason not in IDLE}

@@ -11,7 +11,7 @@ from accelmetrics.schemas.snapshot import rfc3339
 
 if TYPE_CHECKING:
     from accelmetrics.cli.recorded import DeviceReport, Gap, Report, Work
-    from accelmetrics.monitor.summary import Summary
+    from accelmetrics.schemas.summary import Summary
 
 GIB = 2.0**30
 NONE = "-"

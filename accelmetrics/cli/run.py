@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from accelmetrics.cli.output import Stdout
-    from accelmetrics.monitor.named import Monitor
+    from accelmetrics.monitor.monitor import Monitor
     from accelmetrics.monitor.window import Window
     from accelmetrics.schemas.record import Exporter
     from accelmetrics.schemas.snapshot import Snapshot

@@ -10,10 +10,9 @@ from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from accelmetrics.monitor.energy import Energy
-    from accelmetrics.monitor.summary import Summary
     from accelmetrics.monitor.window import Window
     from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+    from accelmetrics.schemas.summary import Energy, Summary
 
 GIB = 2.0**30
 MIB = 2.0**20

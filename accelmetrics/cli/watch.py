@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from accelmetrics.cli.output import Stdout
-    from accelmetrics.monitor.named import Monitor
+    from accelmetrics.monitor.monitor import Monitor
     from accelmetrics.schemas.snapshot import Snapshot
 
 LOOK = 0.1

@@ -6,29 +6,15 @@ import functools
 from array import array
 from bisect import bisect_right
 from math import isfinite
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from accelmetrics.monitor.rows import Layout, Row, split
+from accelmetrics.monitor.history import Layout, Row, split
+from accelmetrics.schemas.summary import Energy
 
 COUNTER, POWER = "energyJoules", "powerWatts"
 
 Columns = dict[str, tuple[int | None, int | None]]
 """By whole device, where its counter and its power stand in a row."""
-
-
-class Energy(NamedTuple):
-    """What a device used.
-
-    Attributes:
-        joules: The energy.
-        source: ``counter``: the device's own counter, between whose readings the value is interpolated to the moment;
-            ``integrated``: the power readings, joined by straight lines; the first and the last one hold to the window's edges.
-        seconds: The time that readings cover: less than the window's where the device gave none.
-    """
-
-    joules: float
-    source: Literal["counter", "integrated"]
-    seconds: float
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,21 +1,156 @@
-"""The last readings of a monitor, by column, in bounded memory."""
+"""Readings as rows of plain doubles, and the last of them by column, in bounded memory.
+
+A row costs eight bytes a value and is made by one call in C. Keys stand once per block of rows, not in every row; one that
+was not read has no column. ``REPEATED`` stands for a value of a source with a pace of its own that was served again and had
+not been read anew: a reading is counted once, and the time that it stands for is not lost.
+"""
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from itertools import compress
 from math import isfinite
 from typing import NamedTuple
 
-from accelmetrics.monitor.inbox import Inbox
-from accelmetrics.monitor.rows import Block, Layout, Row
+from accelmetrics.schemas.catalogue import given_by, match
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
+from accelmetrics.schemas.metric import is_kind
+from accelmetrics.schemas.snapshot import Snapshot
 
+REPEATED = float("inf")
+LAYOUTS = 16
+"""Sets of keys that are remembered: keys that come and go do not make a new one each time."""
 BLOCK = 64
 """Rows in a block at most: keys that come and go cost a new block each time, and memory is given back a block at a time."""
 BLOCK_BYTES = 2**16
 """Of values in a block of at least eight rows: larger ones leave gaps in the process's memory when they are given back."""
+
+Layout = tuple[str, ...]
+Sequences = dict[str, int]
+
+
+def split(key: str) -> tuple[str, str]:
+    """Return device key and name; an empty device where the key belongs to none, to a partition of one or to a process on it."""
+    kind, _, rest = key.partition(".")
+    number, _, name = rest.partition(".")
+    return (f"{kind}.{number}", name) if is_kind(kind) and number.isdecimal() else ("", key)
+
+
+class Row(NamedTuple):
+    """One reading.
+
+    Attributes:
+        layout: The keys.
+        values: Their values, in that order.
+        at: When it was taken, on the monitor's monotonic clock, in seconds.
+        time: The same on the wall clock, in seconds since 1970.
+        joined: Whether nothing was left out between the row before and this one (a pause, a start).
+    """
+
+    layout: Layout
+    values: array[float]
+    at: float
+    time: float
+    joined: bool
+
+
+class RowMaker:
+    """Turns snapshots into rows, with the same layout object while the keys are the same.
+
+    Windows take every reading and the history only ticks, so each has rows of its own: a reading between two ticks is new
+    to the history at the next tick.
+    """
+
+    def __init__(self) -> None:
+        self._layout: Layout = ()
+        self._layouts: dict[Layout, tuple[Layout, list[str]]] = {}
+        self._identities: object = None
+        self._seen: Sequences = {}
+        self._seen_at_tick: Sequences = {}
+        self._marked = False
+
+    def row(self, snapshot: Snapshot, at: float, joined: bool) -> Row:
+        """Return the row of a snapshot that was taken at this moment."""
+        before, self._seen = self._seen, {status.name: status.sequence for status in snapshot.backends}
+        return self._made(snapshot, at, joined, _repeated(self._seen, before))
+
+    def tick_row(self, snapshot: Snapshot, row: Row) -> Row:
+        """Return the same row as ``row`` gave, for a reader that takes only ticks."""
+        before, self._seen_at_tick = self._seen_at_tick, self._seen
+        repeated = _repeated(self._seen, before)
+        return self._made(snapshot, row.at, row.joined, repeated) if repeated or self._marked else row
+
+    def _made(self, snapshot: Snapshot, at: float, joined: bool, repeated: frozenset[str]) -> Row:
+        layout = tuple(snapshot.metrics)
+        if layout != self._layout or snapshot.identities is not self._identities:
+            if snapshot.identities is not self._identities or len(self._layouts) >= LAYOUTS:
+                self._layouts.clear()
+                self._identities = snapshot.identities
+            self._layout = self._layouts.setdefault(layout, (layout, []))[0]
+        values = array("d", list(snapshot.metrics.values()))  # twice as quick as without the list
+        self._marked = bool(repeated)
+        if repeated:
+            owners = self._layouts[self._layout][1]
+            if not owners:  # found out once per layout, and only where it matters
+                owners.extend(_owners(snapshot))
+            for column in compress(range(len(values)), [owner in repeated for owner in owners]):
+                values[column] = REPEATED
+        return Row(self._layout, values, at, snapshot.time_ns / 1e9, joined)
+
+
+def _repeated(sequences: Sequences, before: Sequences) -> frozenset[str]:
+    """Return the sources that served the reading of the last time again."""
+    return frozenset(name for name, sequence in sequences.items() if sequence and before.get(name) == sequence)
+
+
+def _owners(snapshot: Snapshot) -> Iterator[str]:
+    """Yield, by column, the name of the backend that the value came from; empty where that is not known."""
+    devices = {slot.key: slot.backend for slot in snapshot.identities}
+    names = [status.name for status in snapshot.backends]
+    for key in snapshot.metrics:
+        kind, _, rest = key.partition(".")
+        owner = devices.get(f"{kind}.{rest.removeprefix('process.').partition('.')[0]}")
+        if not owner:
+            row = match(key)
+            owner = next((name for name in names if row is not None and name in given_by().get(row.key, ())), "")
+        yield owner
+
+
+class Block:
+    """Rows of one layout, in the order of time.
+
+    One thread appends and forgets; any other may read the rows that ``rows`` gave it, which do not change.
+    """
+
+    __slots__ = ("ats", "data", "joined", "layout", "skipped", "times")
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.ats = array("d")
+        self.times = array("d")
+        self.joined: list[bool] = []
+        self.data = array("d")
+        self.skipped = 0
+
+    def append(self, row: Row) -> None:
+        """Add a row, which must be of this layout."""
+        self.data.extend(row.values)
+        self.joined.append(row.joined)
+        self.times.append(row.time)
+        self.ats.append(row.at)  # last: a row is there when its moment is
+
+    @property
+    def rows(self) -> range:
+        """The rows that are not forgotten."""
+        return range(self.skipped, len(self.ats))
+
+    def column(self, position: int, rows: range) -> array[float]:
+        """Return one key's values, of rows that follow each other."""
+        width = len(self.layout)
+        return self.data[rows.start * width + position : rows.stop * width : width]
 
 
 class Series(NamedTuple):
@@ -30,49 +165,53 @@ class Series(NamedTuple):
     values: list[float]
 
 
-class _Part(NamedTuple):
-    """Rows of a block as they were at one moment: the block may grow meanwhile, and forget, but not change."""
-
-    block: Block
-    rows: range
-
-    def times(self) -> list[float]:
-        return list(self.block.times[self.rows.start : self.rows.stop])
-
-    def column(self, key: str) -> Iterator[float | None]:
-        layout = self.block.layout
-        if key not in layout:
-            return iter([None] * len(self.rows))
-        return (value if isfinite(value) else None for value in self.block.column(layout.index(key), self.rows))
-
-
 class History:
-    """What a monitor remembers. Eight bytes a value: an hour at 1 Hz of 320 keys is 9 MiB.
+    """The last readings of a monitor. Eight bytes a value: an hour at 1 Hz of 320 keys is 9 MiB.
 
-    Reading it out, however much that is, keeps no reading waiting.
+    Only the monitor's thread adds to it, without a lock: reading it out, however much that is, keeps no reading waiting.
 
     Args:
         bound: How many readings are kept, or for how long; 0 keeps none.
+
+    Raises:
+        InvalidOptionError: The bound cannot be used.
     """
 
     def __init__(self, bound: int | timedelta) -> None:
         self.bound = bound
-        self._count, self._age = _bounds(bound)
+        self._count, self._age = float("inf"), float("inf")
+        if isinstance(bound, timedelta) and bound > timedelta():
+            self._age = bound.total_seconds()
+        elif isinstance(bound, int) and not isinstance(bound, bool) and bound >= 0:
+            self._count = bound
+        else:
+            raise InvalidOptionError(f"history is {bound!r}: it must be a number of readings from 0 up, or a timedelta above 0")
         self._blocks: deque[Block] = deque()
         self._length = 0
-        self._inbox = Inbox[Row]()
 
     def add(self, row: Row) -> None:
-        """Remember a reading and forget what is beyond the bound. Waits for nobody."""
-        if self._count != 0:
-            self._inbox.put(row, self._take)
+        """Remember a reading and forget what is beyond the bound."""
+        if self._count == 0:
+            return
+        blocks = self._blocks
+        last = blocks[-1] if blocks else None
+        if last is None or last.layout is not row.layout or len(last.ats) >= min(BLOCK, max(8, BLOCK_BYTES // (8 * len(row.layout) or 1))):
+            last = Block(row.layout)
+            blocks.append(last)
+        last.append(row)
+        self._length = 1 if len(blocks) == 1 and len(last.ats) == 1 else self._length + 1  # it may have been cleared
+        while self._length > self._count or row.at - blocks[0].ats[blocks[0].skipped] > self._age:
+            blocks[0].skipped += 1
+            self._length -= 1
+            if not blocks[0].rows:
+                blocks.popleft()
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._inbox.read(self._forget, self._take)
+        """Forget everything; a reading that is being added at this moment too."""
+        self._blocks = deque()
 
     def __len__(self) -> int:
-        return self._inbox.read(lambda: self._length, self._take)
+        return sum(len(rows) for _, rows in self._parts())
 
     @property
     def times(self) -> list[float]:
@@ -84,81 +223,49 @@ class History:
         return _keys(self._parts())
 
     def __contains__(self, key: str) -> bool:
-        return any(key in part.block.layout for part in self._parts())
+        return key in self.keys()
 
     def column(self, key: str) -> list[float | None]:
-        """A key's value at each of ``times``; None where it was absent, or had not been read anew."""
+        """Return a key's value at each of ``times``; None where it was absent, or had not been read anew."""
         return _column(self._parts(), key)
 
     def series(self, key: str) -> Series:
-        """A key's readings, without the times at which it had none.
+        """Return a key's readings, without the times at which it had none.
 
         Raises:
             UnknownNameError: No reading has that key.
         """
         parts = self._parts()
-        if not any(key in part.block.layout for part in parts):
+        if key not in _keys(parts):
             raise UnknownNameError("key of the history", key, _keys(parts))
         pairs = [(moment, value) for moment, value in zip(_times(parts), _column(parts, key), strict=True) if value is not None]
         return Series([moment for moment, _ in pairs], [value for _, value in pairs])
 
     def to_dict(self) -> dict[str, list[float | None]]:
-        """All columns, ``time`` first: what ``pandas.DataFrame`` takes."""
+        """Return all columns, ``time`` first: what ``pandas.DataFrame`` takes."""
         parts = self._parts()
         columns: dict[str, list[float | None]] = {"time": list(_times(parts))}
         return columns | {key: _column(parts, key) for key in _keys(parts)}
 
-    def _parts(self) -> list[_Part]:
-        return self._inbox.read(lambda: [_Part(block, block.rows) for block in self._blocks], self._take)
-
-    def _take(self, rows: deque[Row]) -> None:
-        blocks = self._blocks
-        while rows:
-            row = rows.popleft()
-            if not blocks or blocks[-1].layout is not row.layout or len(blocks[-1].ats) >= _rows(row.layout):
-                blocks.append(Block(row.layout))
-            blocks[-1].append(row)
-            self._length += 1
-            self._trim(row.at)
-
-    def _forget(self) -> None:
-        self._blocks.clear()
-        self._length = 0
-
-    def _trim(self, now: float) -> None:
-        while self._length > self._count:
-            self._drop()
-        while self._age is not None and self._length and now - self._blocks[0].ats[self._blocks[0].skipped] > self._age:
-            self._drop()
-
-    def _drop(self) -> None:
-        self._blocks[0].skip(1)
-        self._length -= 1
-        if not len(self._blocks[0]):
-            self._blocks.popleft()
+    def _parts(self) -> list[tuple[Block, range]]:
+        """Return each block with its rows as they are at this moment."""
+        return [(block, block.rows) for block in self._blocks.copy()]
 
 
-def _bounds(bound: int | timedelta) -> tuple[float, float | None]:
-    if isinstance(bound, timedelta) and bound > timedelta():
-        return float("inf"), bound.total_seconds()
-    if isinstance(bound, int) and not isinstance(bound, bool) and bound >= 0:
-        return bound, None
-    raise InvalidOptionError(f"history is {bound!r}: it must be a number of readings from 0 up, or a timedelta above 0")
+def _times(parts: Sequence[tuple[Block, range]]) -> list[float]:
+    return [moment for block, rows in parts for moment in block.times[rows.start : rows.stop]]
 
 
-def _rows(layout: Layout) -> int:
-    """In a block of this layout."""
-    return min(BLOCK, max(8, BLOCK_BYTES // (8 * len(layout) or 1)))
-
-
-def _times(parts: Iterable[_Part]) -> list[float]:
-    return [moment for part in parts for moment in part.times()]
-
-
-def _keys(parts: Iterable[_Part]) -> tuple[str, ...]:
-    layouts = {id(part.block.layout): part.block.layout for part in parts}
+def _keys(parts: Sequence[tuple[Block, range]]) -> tuple[str, ...]:
+    layouts = {id(block.layout): block.layout for block, _ in parts}
     return tuple(dict.fromkeys(key for layout in layouts.values() for key in layout))
 
 
-def _column(parts: Iterable[_Part], key: str) -> list[float | None]:
-    return [value for part in parts for value in part.column(key)]
+def _column(parts: Sequence[tuple[Block, range]], key: str) -> list[float | None]:
+    found: list[float | None] = []
+    for block, rows in parts:
+        if key in block.layout:
+            found += [value if isfinite(value) else None for value in block.column(block.layout.index(key), rows)]
+        else:
+            found += [None] * len(rows)
+    return found

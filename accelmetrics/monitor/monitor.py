@@ -1,42 +1,64 @@
-"""The monitor: readings at a steady pace, remembered, summarised and handed out, beside a program that notices nothing.
+"""The monitor: readings at a steady pace, remembered, summarised and handed out, beside the program that they are about.
 
-What it does, it does on threads of its own: one that reads, shared by the monitors that want the same readings, and one for
-each exporter and callback. The program's own calls (``log``, ``window``, ``latest``) take a short lock at most.
+It works on threads of its own: one that reads, shared by the monitors that want the same readings, and one for each exporter
+and callback. What the program calls does not wait for them, but ``stop``, ``flush`` and the results of windows.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from math import isnan
 from types import TracebackType
 from typing import Any, SupportsFloat
-from weakref import WeakSet
 
+from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.guard import guarded
+from accelmetrics.exporters.registry import create
 from accelmetrics.monitor.export_worker import ExportWorker, distinct
 from accelmetrics.monitor.history import History
-from accelmetrics.monitor.rows import Row
-from accelmetrics.monitor.run import CLOSE_TIMEOUT, Extra, Kept, Run, end_all, say_stayed
+from accelmetrics.monitor.job import job_labels
+from accelmetrics.monitor.run import MonitorState, Run, Stream, end_all, log, stop_all_at_exit
 from accelmetrics.monitor.steps import StepLog
-from accelmetrics.monitor.subscribers import CallbackExporter, Stream
 from accelmetrics.monitor.ticker import MonitorClock, RealClock, Ticker, shared_ticker
-from accelmetrics.monitor.window import Window
-from accelmetrics.monitor.windows import Windows
+from accelmetrics.monitor.torch import TorchMemory
+from accelmetrics.monitor.window import Window, Windows
 from accelmetrics.sampling.engine import hostname
+from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.record import Exporter, MonitorStatus, Step
+from accelmetrics.schemas.record import Exporter, MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400
-EXIT_TIMEOUT = 1.8
-"""Seconds that the interpreter's exit waits at most, for all monitors together."""
+CLOSE_TIMEOUT = 5.0
+"""Seconds that a stop takes at most, while exporters deliver what is queued."""
+
+
+class _Callback:
+    """An exporter that hands snapshots to a function."""
+
+    name = "callback"
+
+    def __init__(self, callback: Callable[[Snapshot], object]) -> None:
+        self._callback = callback
+
+    def open(self) -> None:
+        """Nothing is needed."""
+
+    def export(self, record: Record) -> None:
+        """Call it."""
+        self._callback(record.snapshot)
+
+    def flush(self) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class Monitor:
@@ -44,58 +66,81 @@ class Monitor:
 
     Nothing it does raises into the program, waits for a driver on the program's threads, or keeps the interpreter from
     exiting. What goes wrong is logged once under ``accelmetrics`` and stands in ``status``. May be stopped and started again,
-    by any thread. In the child of a fork it is not running; the child may start it anew, without the exporters and callbacks
-    that it was started with in the parent.
+    by any thread. In the child of a fork it is not running; the child may start it anew, without the exporters and callbacks that
+    it was started with in the parent.
 
     Args:
         interval: Seconds between two readings, from 0.01; 0.1 is a good pace for short steps.
-        exporters: Where the readings go, as objects.
-        labels: Travel with every record.
+        exporters: Where the readings go: strings such as ``"jsonl:run.jsonl"``, or objects. See docs/exporters.md.
+        backends: As for :class:`Sampler`, like ``gpus`` to ``amd_source``.
+        gpus: Devices to report, by number, key or UUID; all when left out.
+        visible: Report only the devices that the watched process sees.
+        pid: The process watched by ``cpu``, ``proc.…`` and ``gpu.process.…``; this one when left out.
+        children: Whether its descendants are watched with it.
+        disk_paths: Mount points whose usage is reported.
+        labels: Travel with every record, besides ``run_id``, ``hostname``, ``rank`` and the job's identity as Slurm,
+            Kubernetes, Ray and torchrun tell it; the same name here wins.
         history: How many readings are remembered, or for how long (a ``timedelta``); 0 for none.
-        extras: Functions that give metrics of the program itself, called at every reading.
-        timeout: Seconds within which a reading is answered, as for ``Sampler``.
+        timeout: Seconds within which a reading is answered.
+        open_timeout: Seconds that the first reading waits for sources that are still opening.
+        isolation: ``"thread"``, or ``"process"`` to read in a child process.
+        amd_source: The one source to read AMD's GPUs from.
         clock: Where time is taken from, and what waits; only tests give one.
-        options: As for ``Sampler``: ``backends``, ``gpus``, ``pid``, …
 
     Raises:
         InvalidOptionError: An option that cannot be used.
-        UnknownNameError: A backend that does not exist.
+        UnknownNameError: A backend or an exporter that does not exist.
+        MissingDependencyError: An exporter needs a package that is not installed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - every option is a keyword with a default
         self,
         interval: float = 1.0,
-        exporters: Sequence[Exporter] = (),
+        exporters: Sequence[str | Exporter] = (),
         *,
+        backends: Sequence[str | Backend] | None = None,
+        gpus: Sequence[Choice] | None = None,
+        visible: Visible = False,
+        pid: int | None = None,
+        children: bool = False,
+        disk_paths: Sequence[str] = ("/",),
         labels: Mapping[str, str] | None = None,
         history: int | timedelta = 300,
-        extras: Sequence[Extra] = (),
-        timeout: float = 1.0,
+        timeout: float = DEFAULT_TIMEOUT,
+        open_timeout: float = DEFAULT_OPEN_TIMEOUT,
+        isolation: Isolation = "thread",
+        amd_source: str | None = None,
         clock: MonitorClock | None = None,
-        **options: Any,
     ) -> None:
+        options: dict[str, Any] = {
+            "backends": backends,
+            "gpus": gpus,
+            "visible": visible,
+            "pid": pid,
+            "children": children,
+            "disk_paths": disk_paths,
+            "timeout": timeout,
+            "open_timeout": open_timeout,
+            "isolation": isolation,
+            "amd_source": amd_source,
+        }
         self.interval = _interval(interval)
-        self.labels: Mapping[str, str] = {"run_id": uuid.uuid4().hex[:12], "hostname": hostname(), **checked_labels(labels)}
-        options = {**options, "timeout": timeout}
+        self.labels: Mapping[str, str] = {"run_id": uuid.uuid4().hex[:12], "hostname": hostname(), **job_labels(), **_labels(labels)}
         Sampler(**options).close()  # what cannot be used is told here, where the caller sees it
         self._clock: MonitorClock = RealClock() if clock is None else clock
         self._key: Hashable = _key(options, self.interval) if clock is None else object()
         self._make = lambda: Sampler(**options, clock=clock)
-        self._timeout = timeout
-        self._extras = tuple(extras)
         self._workers: dict[str, ExportWorker] = {}
-        for exporter in exporters:
+        for exporter in map(create, _listed(exporters)):
             if not any(exporter is known.exporter for known in self._workers.values()):
                 self._employ(exporter)
         self._stayed: tuple[ExportWorker, ...] = ()
-        self._renew(history)
-
-    def _renew(self, history: int | timedelta) -> None:
-        """What a monitor begins with that has not run in this process."""
+        extra = TorchMemory() if pid in {None, os.getpid()} else None
+        windows = Windows(self._clock.monotonic, self._request)
+        self._state = MonitorState(self.interval, timeout, self.labels, extra, History(history), windows, StepLog())
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._run: Run | None = None
-        self._kept = Kept(self.interval, self._timeout, self.labels, self._extras, History(history), Windows(), StepLog())
 
     def start(self) -> Monitor:
         """Begin; the first reading is taken at once, in the background. Starting twice changes nothing."""
@@ -106,15 +151,16 @@ class Monitor:
                 if last is not None:
                     last.abandon()  # its stop may still be waiting for exporters, or Ctrl-C have come between
                 ticker = shared_ticker(self._key, lambda: Ticker(self._make, self.interval, self._clock))
-                run = Run(self._kept, ticker, self._workers.values())
-                if self._run is not last:  # a signal handler has started it in between
-                    return self
+                run = Run(self._state, ticker, self._workers.values())
                 self._run = run
-                _running.add(run)
-                _stop_all_at_exit()
                 run.begin()
                 if last is None and self._stayed:
-                    say_stayed(worker.name for worker in self._stayed)
+                    log.warning(
+                        "monitor: %s stay with the process that started them and get no records of its child %d: make a Monitor of its own "
+                        "there, with a path or a port for each process",
+                        ", ".join(worker.name for worker in self._stayed),
+                        self._pid,
+                    )
         return self
 
     def stop(self, timeout: float = CLOSE_TIMEOUT) -> None:
@@ -130,7 +176,6 @@ class Monitor:
         run = self._current()
         if run is not None:
             end_all([run], by)
-            _running.discard(run)
 
     def pause(self) -> None:
         """Take no readings until ``resume``, or until it is stopped: nothing is remembered, exported or counted as missed."""
@@ -175,7 +220,7 @@ class Monitor:
     def history(self) -> History:
         """The last readings, by column."""
         self._check_process()
-        return self._kept.history
+        return self._state.history
 
     @property
     def status(self) -> MonitorStatus:
@@ -193,13 +238,13 @@ class Monitor:
     def windows(self) -> tuple[Window, ...]:
         """The last windows that have ended, 32 at most, in the order of their ends."""
         self._check_process()
-        return self._kept.windows.past
+        return self._state.windows.past
 
     @property
     def steps(self) -> tuple[Step, ...]:
         """What was logged until the last reading, with what was derived from it: the last hundred."""
         self._check_process()
-        return self._kept.steps.given
+        return self._state.steps.given
 
     def window(self, name: str = "") -> Window:
         """A stretch of the program to be measured: a context manager, a decorator, or begun and ended by hand.
@@ -211,7 +256,7 @@ class Monitor:
         """
         if not isinstance(name, str):
             raise InvalidOptionError(f"a window's name must be a text, and not {name!r}: a decorator is written @monitor.window('name')")
-        return Window(self, name)
+        return Window(self._state.windows, name)
 
     def log(self, /, step: int | None = None, **values: SupportsFloat | None) -> None:
         """Put numbers of the program into the stream: ``epoch``, ``loss``, ``learning_rate``, ``grad_norm``, any others.
@@ -221,7 +266,7 @@ class Monitor:
         are those since the last call. None is left out, and so is what is no finite number.
         """
         self._check_process()
-        self._kept.steps.add(self._clock.monotonic(), self._clock.time_ns(), step, values)
+        self._state.steps.add(self._clock.monotonic(), self._clock.time_ns(), step, values)
 
     def subscribe(self, callback: Callable[[Snapshot], object]) -> Callable[[], None]:
         """Have a function called with every snapshot, on a thread of its own.
@@ -236,7 +281,7 @@ class Monitor:
             raise InvalidOptionError(f"{callback!r} cannot be called: subscribe a function that takes a snapshot")
         self._check_process()
         with self._lock:
-            worker = self._employ(CallbackExporter(callback))
+            worker = self._employ(_Callback(callback))
             run = self._run
             if run is not None and not run.over:
                 run.add(worker)
@@ -255,60 +300,39 @@ class Monitor:
         """``async for snapshot in monitor``: every snapshot from now on, until the monitor stops."""
         stream = Stream()
         run = self._current()
-        if run is None or not run.follow(stream):
+        if run is None:
             stream.put(None)
+        else:
+            run.follow(stream)
         return stream
-
-    # The windows' side.
-
-    def now(self) -> float:
-        """Seconds on the monitor's clock."""
-        return self._clock.monotonic()
-
-    def last_row(self) -> Row | None:
-        """The last reading."""
-        self._check_process()
-        return self._kept.windows.last
-
-    def admit(self, window: Window) -> None:
-        """Hand a window readings from now on, beginning with one that is taken at once."""
-        run = self._current()
-        self._kept.windows.admit(window)
-        if run is not None:
-            run.request()
-
-    def dismiss(self, window: Window) -> bool:
-        """Take one more reading for a window that has ended; whether one will come."""
-        run = self._current()
-        expected = run is not None and not (run.over or run.paused or run.error or self._kept.windows.silent)
-        self._kept.windows.dismiss(window, expected)
-        if run is not None and expected:
-            run.request()
-        return expected
-
-    def despair(self) -> None:
-        """A window's last reading has not come in time: no window waits for one until there is one."""
-        self._kept.windows.silent = True
-        self._kept.windows.settle()
 
     def _employ(self, exporter: Exporter) -> ExportWorker:
         """A worker for an exporter, from the next start on."""
         name = distinct(str(getattr(exporter, "name", "") or type(exporter).__name__), self._workers)
-        worker = ExportWorker(exporter, name, opened=_stop_all_at_exit)
+        worker = ExportWorker(exporter, name, opened=stop_all_at_exit)
         self._workers = {**self._workers, name: worker}
         return worker
 
+    def _request(self) -> bool:
+        """Have a reading taken soon; whether one will come."""
+        run = self._current()
+        return run is not None and run.request()
+
     def _current(self) -> Run | None:
-        """The run that goes on, or the last one."""
+        """Return the run that goes on, or the last one."""
         self._check_process()
         return self._run
 
     def _check_process(self) -> None:
         """In the child of the process that it ran in, forget all that: threads and locks stayed behind."""
         if os.getpid() != self._pid:
+            self._pid = os.getpid()
+            self._lock = threading.RLock()
             if self._run is not None:  # their files and sockets are those of the parent; kept, lest they be closed by being forgotten
                 self._stayed, self._workers = (*self._stayed, *self._workers.values()), {}
-            self._renew(self._kept.history.bound)
+            self._run = None
+            self._state.windows.forget()
+            self._state = self._state._replace(history=History(self._state.history.bound), steps=StepLog())
 
 
 def _interval(interval: object) -> float:
@@ -317,15 +341,19 @@ def _interval(interval: object) -> float:
     return float(interval)
 
 
-def checked_labels(labels: Mapping[str, str | None] | None) -> dict[str, str]:
-    """Labels as texts, without those that are None.
-
-    Raises:
-        InvalidOptionError: They are no mapping.
-    """
+def _labels(labels: Mapping[str, str | None] | None) -> dict[str, str]:
+    """Labels as texts, without those that are None."""
     if labels is not None and not isinstance(labels, Mapping):
         raise InvalidOptionError(f"labels is {labels!r}: it must be a mapping of names to texts")
     return {str(name): str(value) for name, value in (labels or {}).items() if value is not None}
+
+
+def _listed(exporters: Sequence[str | Exporter] | str) -> Iterable[str | Exporter]:
+    if isinstance(exporters, str):
+        return [exporters]
+    if not isinstance(exporters, Iterable):
+        raise InvalidOptionError(f"exporters is {exporters!r}: it must be a list of strings such as 'jsonl:run.jsonl', or of exporters")
+    return exporters
 
 
 def _span(seconds: object) -> float:
@@ -340,21 +368,3 @@ def _key(options: Mapping[str, Any], interval: float) -> Hashable:
     items = tuple(sorted((name, tuple(value) if isinstance(value, list) else value) for name, value in options.items()))
     outcome = guarded(hash, items)
     return (interval, items) if outcome.failure is None else object()
-
-
-_running: WeakSet[Run] = WeakSet()
-
-
-def _stop_all() -> None:
-    """Deliver what is queued when the interpreter exits beside monitors that were not stopped."""
-    runs = [run for run in list(_running) if run.pid == os.getpid()]
-    guarded(end_all, runs, time.monotonic() + EXIT_TIMEOUT)
-
-
-def _stop_all_at_exit() -> None:
-    """Have it called before what was registered until now: at exit a tracker's library ends its run and its service too.
-
-    Called again when an exporter has opened, which may have loaded such a library.
-    """
-    atexit.unregister(_stop_all)
-    atexit.register(_stop_all)

@@ -1,54 +1,104 @@
 """A monitor between one start and the stop after it: what its ticker hands it, and where that goes.
 
-Everything that begins anew with a start is here: counters, queues, what readings are compared with. What lasts longer is the
-monitor's: history, windows, what the program logged.
+Everything that begins anew with a start is here: counters, what readings are compared with. What lasts longer is in
+:class:`MonitorState`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import logging
 import os
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from math import isfinite
 from typing import NamedTuple
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from accelmetrics.backends.flag import Flag
 from accelmetrics.backends.guard import guarded
 from accelmetrics.monitor.energy import Meter
 from accelmetrics.monitor.export_worker import ExportWorker
-from accelmetrics.monitor.history import History
-from accelmetrics.monitor.rows import RowMaker
+from accelmetrics.monitor.history import History, RowMaker
 from accelmetrics.monitor.steps import StepLog
-from accelmetrics.monitor.subscribers import Stream
 from accelmetrics.monitor.ticker import Ticker
-from accelmetrics.monitor.windows import Windows
+from accelmetrics.monitor.window import Windows
 from accelmetrics.schemas.record import MonitorStatus, Record
 from accelmetrics.schemas.snapshot import Snapshot
 
-CLOSE_TIMEOUT = 5.0
-"""Seconds that a stop takes at most, while exporters deliver what is queued."""
 LAST_READING = 1.5
 """In timeouts: how long a stop waits for the last reading."""
 LAST_READING_SHARE = 0.5
 """Of a stop's time: how much of it that wait takes at most. The rest is the exporters'."""
+EXIT_TIMEOUT = 1.8
+"""Seconds that the interpreter's exit waits at most, for all monitors together."""
+WAITING = 64
+"""Snapshots that wait for a slow loop; the oldest go."""
 
 Extra = Callable[[Snapshot], Mapping[str, int | float]]
-"""Metrics of the watched program itself, read at every tick."""
+"""Gives metrics of the watched program itself."""
 
 log = logging.getLogger("accelmetrics")
 
 
-class Kept(NamedTuple):
+class Stream:
+    """The snapshots from now on, for one ``async for``. Ends when the monitor stops, after what is still waiting.
+
+    The monitor knows it only as long as the loop does: one that is left by ``break`` costs nothing any more.
+
+    Attributes:
+        dropped: Snapshots that the loop was too slow for.
+    """
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Snapshot] = deque(maxlen=WAITING)
+        self._woken = asyncio.Event()
+        self._waking = False
+        self._over = False
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> Snapshot:
+        while not self._waiting:
+            if self._over:
+                raise StopAsyncIteration
+            self._woken.clear()
+            await self._woken.wait()
+        return self._waiting.popleft()
+
+    def put(self, snapshot: Snapshot | None) -> None:
+        """Hand over a snapshot, or None for the end, from any thread. A loop that has been closed gets nothing more."""
+        if snapshot is None:
+            self._over = True
+        else:
+            self.dropped += len(self._waiting) == WAITING
+            self._waiting.append(snapshot)
+        if self._loop.is_closed():
+            self._waiting.clear()
+        elif not self._waking:  # a loop that is busy elsewhere is called once, not once for every snapshot
+            self._waking = True
+            with suppress(RuntimeError):  # closed just now
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._waking = False
+        self._woken.set()
+
+
+class MonitorState(NamedTuple):
     """What a monitor keeps from one run to the next.
 
     Attributes:
         interval: Seconds between two ticks.
         timeout: Seconds within which a reading is answered.
         labels: Travel with every record.
-        extras: Functions that give metrics of the program itself.
+        extra: Gives metrics of the program itself, at every reading.
         history: Where ticks are remembered.
         windows: Where readings are summarised.
         steps: What the program logs.
@@ -57,14 +107,16 @@ class Kept(NamedTuple):
     interval: float
     timeout: float
     labels: Mapping[str, str]
-    extras: Sequence[Extra]
+    extra: Extra | None
     history: History
     windows: Windows
     steps: StepLog
 
 
 class Run:
-    """Listens to a ticker. Its methods are called by the ticker's thread, and those of the second half by the program's.
+    """Observes a ticker. ``take``, ``miss`` and ``fail`` are called on the ticker's thread, the rest by the program.
+
+    Without a lock: a signal handler may stop the monitor wherever it interrupts the program.
 
     Attributes:
         latest: The last reading, None before the first.
@@ -77,78 +129,60 @@ class Run:
         pid: The process in which its threads are.
     """
 
-    def __init__(self, kept: Kept, ticker: Ticker, workers: Iterable[ExportWorker]) -> None:
+    def __init__(self, state: MonitorState, ticker: Ticker, workers: Iterable[ExportWorker]) -> None:
         self.latest: Snapshot | None = None
         self.error = ""
         self.paused = False
         self.workers = tuple(workers)
         self.begun = self.over = self.left = False
         self.pid = os.getpid()
-        self._kept = kept
+        self._state = state
         self._ticker = ticker
-        self._taking = threading.RLock()  # a signal handler may come to it again; the ticker holds it and waits for nobody
-        self._streams: WeakSet[Stream] = WeakSet()
+        self._streams: dict[int, ref[Stream]] = {}
         self._rows = RowMaker()
         self._meter = Meter()
         self._joined = False
         self._settled = False
         self._ticks = self._missed = self._timed_out = 0
 
-    # The ticker's side.
-
     def take(self, snapshot: Snapshot, at: float, tick: bool) -> None:
-        """A reading."""
-        if self.paused:
+        """Remember, summarise and hand out a reading."""
+        if self.paused or self._settled:
             return
-        snapshot = self._with_extras(snapshot)
-        with self._taking:
-            if not self._settled and not self.paused:
-                self._take(snapshot, at, tick)
+        if self._state.extra is not None and (found := guarded(_numbers, self._state.extra, snapshot).value):
+            snapshot = snapshot.with_metrics(found)  # a new one: other monitors may have been given the same
+        row = self._rows.row(snapshot, at, self._joined)
+        self._joined, self.error = True, ""
+        self._state.windows.feed(row)
+        self._meter.add(row)
+        if not tick:
+            return
+        self._ticks += 1
+        self._timed_out += any(status.status == "timed_out" for status in snapshot.backends)
+        self._state.history.add(self._rows.tick_row(snapshot, row))
+        self.latest = snapshot
+        steps = self._state.steps.take(self._meter)
+        if self.workers:
+            self._put(Record(snapshot, self._state.labels, steps, self.status))
+        for stream in self._known_streams():
+            stream.put(snapshot)
 
     def miss(self, ticks: int) -> None:
-        """Readings that were due and could not be taken."""
+        """Count readings that were due and could not be taken."""
         if not self.paused:
             self._missed += ticks
 
     def fail(self, words: str) -> None:
-        """A reading could not be taken at all: what is used until the next one is not known."""
+        """Note that a reading could not be taken: what is used until the next one is not known."""
         self._joined = False
         if words != self.error:
             self.error = words
             log.warning("no reading: %s", words)
 
-    def _take(self, snapshot: Snapshot, at: float, tick: bool) -> None:
-        row = self._rows.row(snapshot, at, self._joined)
-        self._joined, self.error = True, ""
-        self._kept.windows.feed(row)
-        self._meter.add(row)
-        if tick:
-            self._ticks += 1
-            self._timed_out += any(status.status == "timed_out" for status in snapshot.backends)
-            self._kept.history.add(self._rows.tick_row(snapshot, row))
-            self.latest = snapshot
-            self._hand_out(snapshot)
-
-    def _hand_out(self, snapshot: Snapshot) -> None:
-        steps = self._kept.steps.take(self._meter)
-        if self.workers:
-            record = Record(snapshot, self._kept.labels, steps, self.status)
-            for worker in self.workers:
-                worker.put(record)
-        for stream in list(self._streams):
-            stream.put(snapshot)
-
-    def _with_extras(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the program's own metrics: a new one, as others may have been given the same."""
-        found: dict[str, int | float] = {}
-        for extra in self._kept.extras:
-            found.update(guarded(_numbers, extra, snapshot).value or {})
-        return snapshot.with_metrics(found) if found else snapshot
-
-    # The program's side.
-
     def begin(self) -> None:
         """Open the exporters and take the first reading, in the background."""
+        _running.add(self)
+        stop_all_at_exit()
         for worker in self.workers:
             worker.start()
         self._ticker.join(self)
@@ -159,90 +193,98 @@ class Run:
     def abandon(self) -> None:
         """End at once: another run begins, with the same workers."""
         self.over = True
-        self._ticker.drop(self)
-        self.settle()
+        self._settle()
         self.left, self.workers = True, ()
 
-    def request(self) -> None:
-        """Have a reading taken soon."""
+    def request(self) -> bool:
+        """Have a reading taken soon; whether one will come."""
         self._ticker.request()
+        return not (self.over or self.paused or self.error)
 
     def pause(self) -> None:
         """Pass readings over; windows that have ended wait for none."""
-        with self._taking:
-            self.paused = True
-        self._kept.windows.settle()
+        self.paused = True
+        self._state.windows.settle()
 
     def resume(self) -> None:
         """Go on, beginning with a reading at once."""
-        with self._taking:
-            if self.paused:
-                self._joined = self.paused = False
+        if self.paused:
+            self._joined = self.paused = False
         self.request()
 
-    def follow(self, stream: Stream) -> bool:
-        """Hand a loop every snapshot from now on; False when there will be none."""
-        with self._taking:
-            if not self._settled:
-                self._streams.add(stream)
-            return not self._settled
+    def follow(self, stream: Stream) -> None:
+        """Hand a loop every snapshot from now on, or the end when there will be none."""
+        self._streams[id(stream)] = ref(stream)  # without a callback, which would swallow Ctrl-C
+        if self._settled:
+            stream.put(None)
 
     def add(self, worker: ExportWorker) -> None:
         """Deliver to one more from now on."""
-        with self._taking:
-            if not self._settled:
-                self.workers = (*self.workers, worker)  # first, for whoever stops it in between
-                worker.start()
+        self.workers = (*self.workers, worker)
+        worker.start()
+        if self.over:  # stopped in between
+            worker.close(time.monotonic())
 
     def remove(self, worker: ExportWorker) -> None:
         """Deliver to one no more."""
-        with self._taking:
-            self.workers = tuple(other for other in self.workers if other is not worker)
+        self.workers = tuple(other for other in self.workers if other is not worker)
         worker.drop()
-
-    def settle(self) -> None:
-        """Take no reading from now on: end what follows, deliver what was logged since the last one."""
-        with self._taking:
-            if self._settled:
-                return
-            self._settled = True
-            streams = list(self._streams)
-            steps = self._kept.steps.take(self._meter, everything=True)
-        self._kept.windows.settle()
-        for stream in streams:
-            stream.put(None)
-        if steps and self.latest is not None:
-            record = Record(self.latest, self._kept.labels, steps, self.status)
-            for worker in self.workers:
-                worker.put(record)
 
     @property
     def status(self) -> MonitorStatus:
-        """How it fares."""
+        """The counts since the start."""
         exporters = tuple(worker.status for worker in self.workers)
-        return MonitorStatus(self._kept.interval, self._ticks, self._missed, self._timed_out, exporters)
+        return MonitorStatus(self._state.interval, self._ticks, self._missed, self._timed_out, exporters)
 
-    def leave(self, told: Flag) -> None:
-        """Ask for the last reading; sets ``left``, and then the flag, when it was taken."""
+    def leave(self, told: Flag, by: float) -> float:
+        """Ask for the last reading; sets ``left``, and then the flag, when it was taken.
+
+        Returns:
+            Until when that is waited for, where everything is to be over at a moment of ``time.monotonic``.
+        """
         self.over = True
 
         def done() -> None:
             self.left = True
             told.set()
 
-        self._ticker.leave(self, done)
-
-    def last_reading_by(self, by: float) -> float:
-        """Until when the last reading is waited for, where everything is to be over at a moment of ``time.monotonic``."""
+        if not self.left:
+            self._ticker.leave(self, done)
         now = time.monotonic()
-        return now + max(0.0, min(LAST_READING_SHARE * (by - now), LAST_READING * self._kept.timeout))
+        return now + max(0.0, min(LAST_READING_SHARE * (by - now), LAST_READING * self._state.timeout))
 
     def end(self, by: float) -> None:
         """After the last reading: deliver what is queued until a moment of ``time.monotonic``; does not wait for it."""
-        self._ticker.drop(self)
-        self.settle()
+        self._settle()
         for worker in self.workers:
             worker.close(by)
+
+    def _settle(self) -> None:
+        """Take no reading from now on: end what follows, deliver what was logged since the last one."""
+        if self._settled:
+            return
+        self._settled = True
+        self._ticker.drop(self)
+        self._state.windows.settle()
+        for stream in self._known_streams():
+            stream.put(None)
+        steps = self._state.steps.take(self._meter, everything=True)
+        if steps and self.latest is not None:
+            self._put(Record(self.latest, self._state.labels, steps, self.status))
+
+    def _put(self, record: Record) -> None:
+        for worker in self.workers:
+            worker.put(record)
+
+    def _known_streams(self) -> list[Stream]:
+        for number, known in list(self._streams.items()):
+            if known() is None:
+                self._streams.pop(number, None)
+        return [stream for known in list(self._streams.values()) if (stream := known()) is not None]
+
+
+def _numbers(extra: Extra, snapshot: Snapshot) -> dict[str, int | float]:
+    return {key: value for key, value in extra(snapshot).items() if type(value) is int or (type(value) is float and isfinite(value))}
 
 
 def end_all(runs: Sequence[Run], by: float) -> None:
@@ -252,15 +294,12 @@ def end_all(runs: Sequence[Run], by: float) -> None:
 
     Args:
         runs: Which.
-        by: The moment of ``time.monotonic`` at which nobody waits any longer.
+        by: The moment of ``time.monotonic`` at which the wait ends.
     """
     told = Flag()
-    waiting = {run: run.last_reading_by(by) for run in runs}
-    for run in runs:
-        if not run.left:
-            run.leave(told)
+    waiting = {run: run.leave(told, by) for run in runs}
     while waiting:
-        told.clear()
+        told.clear()  # before looking
         ended = [run for run, until in waiting.items() if run.left or time.monotonic() >= until]
         for run in ended:
             del waiting[run]
@@ -270,17 +309,22 @@ def end_all(runs: Sequence[Run], by: float) -> None:
     for run in runs:
         for worker in run.workers:
             worker.join()
+        _running.discard(run)
 
 
-def _numbers(extra: Extra, snapshot: Snapshot) -> dict[str, int | float]:
-    return {key: value for key, value in extra(snapshot).items() if type(value) is int or (type(value) is float and isfinite(value))}
+_running: WeakSet[Run] = WeakSet()
 
 
-def say_stayed(names: Iterable[str]) -> None:
-    """In the child of a fork that starts a monitor: what it begins without."""
-    log.warning(
-        "monitor: %s stay with the process that started them and get no records of its child %d: make a Monitor of its own there, "
-        "with a path or a port for each process",
-        ", ".join(names),
-        os.getpid(),
-    )
+def _stop_all() -> None:
+    """Deliver what is queued when the interpreter exits beside monitors that were not stopped."""
+    runs = [run for run in list(_running) if run.pid == os.getpid()]
+    guarded(end_all, runs, time.monotonic() + EXIT_TIMEOUT)
+
+
+def stop_all_at_exit() -> None:
+    """Have monitors stopped before what was registered until now: at exit a tracker's library ends its run and its service too.
+
+    Called again when an exporter has opened, which may have loaded such a library.
+    """
+    atexit.unregister(_stop_all)
+    atexit.register(_stop_all)

@@ -18,6 +18,8 @@ PENDING = 20_000
 """Steps that wait for the next tick at most; the oldest go. A few hundred bytes each."""
 KEPT = 100
 """Steps that are still known after they were given out."""
+TAKING = 1.0
+"""Seconds that one ``take`` waits for another: a signal handler that stops the monitor may have interrupted that one."""
 WORK = ("tokens", "samples")
 """What is counted per second and per joule."""
 LARGEST_STEP = 2**63
@@ -35,7 +37,7 @@ class _Logged(NamedTuple):
 
 
 class StepLog:
-    """Takes what is logged, from any thread, and gives it out with the next reading."""
+    """Takes what is logged, from any thread and from signal handlers, and gives it out with the next reading."""
 
     def __init__(self) -> None:
         self._pending: deque[_Logged] = deque(maxlen=PENDING)
@@ -65,8 +67,10 @@ class StepLog:
             meter: The energy of all selected devices.
             everything: Whether steps whose energy is not known yet are given out too.
         """
-        found = []
-        with self._taking:
+        found: list[Step] = []
+        if not self._taking.acquire(timeout=TAKING):
+            return ()
+        try:
             while self._pending and (everything or self._pending[0].at <= meter.latest):
                 logged = self._pending.popleft()
                 reckoned = meter.at(logged.at)
@@ -74,6 +78,8 @@ class StepLog:
                 found.append(Step(logged.time_ns, logged.step, {**logged.values, **derived, **logged.values}))
                 self._last, self._reckoned = logged, reckoned
             self._given.extend(found)
+        finally:
+            self._taking.release()
         return tuple(found)
 
     def _joules_until(self, reckoned: Reckoning | None) -> float | None:

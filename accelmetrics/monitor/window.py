@@ -1,15 +1,16 @@
 """A stretch of the program (an epoch, a step, an evaluation) and what the hardware did meanwhile.
 
-The monitor hands every reading to each open window, which keeps rows for a little while and then folds them into statistics
-of bounded size: a window may last a second or a month. The moments at which one begins and ends are read besides the
+The monitor's thread hands every reading to each open window, which keeps rows for a little while and then folds them into
+statistics of bounded size: a window may last a second or a month. The moments at which one begins and ends are read besides the
 monitor's own ticks, in the background, so that short windows have readings too and energy is exact to the moment.
 
-The beat puts rows into a window without waiting for anybody: the program may hold the window's lock, and be interrupted there
-by a signal handler that waits for the beat.
+That thread never waits for the program, which may hold a window's lock and be interrupted there by a signal handler that waits
+for the thread. Results are made from a copy, so that Ctrl-C in the middle leaves nothing half made.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import os
@@ -17,74 +18,129 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
+from weakref import ref
 
 from accelmetrics.backends.flag import Flag
-from accelmetrics.monitor.energy import Energy
-from accelmetrics.monitor.folding import Across, Folder
-from accelmetrics.monitor.inbox import Inbox
-from accelmetrics.monitor.rows import Block, Row
-from accelmetrics.monitor.summary import Summary
-from accelmetrics.schemas.catalogue import match
-from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
+from accelmetrics.monitor.history import Row
+from accelmetrics.monitor.statistics import WindowAggregator
+from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.summary import CrossDeviceStatistics, Energy, Summary
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 PENDING = 64
-"""Rows that a window keeps before the beat folds them; more while the program is looking at its results."""
+"""Rows that a window keeps before they are folded; more while the program is looking at its results."""
 PATIENCE = 2.0
-"""Seconds that who asks for results waits for the reading that closes the window: a driver may hang."""
+"""Seconds that results wait for the reading that closes the window: a driver may hang."""
+KEPT_WINDOWS = 32
+"""Windows that have ended and are still known; one of a day on eight GPUs takes up to a mebibyte or two."""
 
 
-class Owner(Protocol):
-    """The monitor, as its windows see it."""
+class Windows:
+    """The open and the last ended windows of one monitor. Outlives the monitor's stops and starts, as windows may.
 
-    def now(self) -> float:
-        """Seconds on the monitor's clock."""
-        ...
+    Without a lock, since each step is one call in C: the program begins and ends windows, interrupted anywhere, and the
+    monitor's thread feeds them, which must not wait.
 
-    def last_row(self) -> Row | None:
-        """The last reading."""
-        ...
+    Args:
+        now: Seconds on the monitor's clock.
+        request: Has the monitor take a reading soon; whether one will come.
+
+    Attributes:
+        last: The last reading that was handed to windows, None before the first.
+        silent: Whether a window waited for its last reading in vain, and none has come since.
+    """
+
+    def __init__(self, now: Callable[[], float], request: Callable[[], bool]) -> None:
+        self.now = now
+        self._request = request
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, in the child of a fork."""
+        self.last: Row | None = None
+        self.silent = False
+        # Weak, as a window that the program has lost, say by Ctrl-C in the middle of its beginning, is never ended.
+        self._open: dict[int, ref[Window]] = {}
+        self._past: deque[Window] = deque(maxlen=KEPT_WINDOWS)
+
+    @property
+    def past(self) -> tuple[Window, ...]:
+        """The last ones that have ended, in the order of their ends."""
+        return tuple(self._past.copy())
 
     def admit(self, window: Window) -> None:
-        """Hand it readings from now on, beginning with one that is taken at once."""
-        ...
+        """Hand a window readings from now on, beginning with one that is taken at once."""
+        self._open[id(window)] = ref(window)  # without a callback, which would swallow Ctrl-C
+        self._request()
 
-    def dismiss(self, window: Window) -> bool:
-        """Take one more reading for it at once; whether one will come."""
-        ...
+    def dismiss(self, window: Window) -> None:
+        """Take one more reading for a window that has ended, or close it where none will come."""
+        expected = not self.silent and self._request()
+        self._past.append(window)
+        if not expected:
+            self._open.pop(id(window), None)
+            window.closed.set()
 
-    def despair(self) -> None:
-        """That reading has not come in time: no window waits for one until there is one."""
-        ...
+    def feed(self, row: Row) -> None:
+        """Hand a reading to every open window; those that it closes get no more."""
+        self.last, self.silent = row, False
+        for window in self._known():
+            window.feed(row)
+            if window.closed.is_set():
+                self._open.pop(id(window), None)
+
+    def settle(self) -> None:
+        """Close the windows that have ended: no reading will come for a while. Open ones go on when one comes."""
+        for window in self._known():
+            if window.ended:
+                self._open.pop(id(window), None)
+                window.closed.set()
+
+    def _known(self) -> list[Window]:
+        found = []
+        for number, known in list(self._open.items()):
+            window = known()
+            if window is not None:
+                found.append(window)
+            elif self._open.get(number) is known:  # else another window has the number by now
+                self._open.pop(number, None)
+        return found
 
 
 class Window:
     """Made by ``Monitor.window``: a context manager, a decorator, or begun and ended by hand.
 
-    Results are there once it has ended: asking for them waits, for two seconds at most, for the reading that closes it.
-    While it is open they tell what has been so far. As a decorator it is a new window at every call.
-    Somebody must keep it until it ends: one that nobody knows any more is measured no further.
+    Results are there once it has ended: asking for them waits, for two seconds at most, for the reading that closes it; they are
+    computed once and kept. While it is open they tell what has been so far. As a decorator it is a new window at every call.
+    Keep it until it ends: one that the program has dropped is measured no further.
 
     While the monitor is stopped or paused a window gets no readings; it goes on with those that come after that.
 
     Attributes:
         name: What it was called.
+        closed: Set when no further reading will be part of it.
     """
 
-    def __init__(self, owner: Owner, name: str) -> None:
+    def __init__(self, owner: Windows, name: str) -> None:
         self.name = name
         self._owner = owner
         self._begin: float | None = None
         self._end: float | None = None
-        self._beginning, self._ending = threading.Lock(), threading.Lock()  # taken once, by whoever begins and ends it
-        self._closed = Flag()
+        self._beginning, self._ending = threading.Lock(), threading.Lock()  # taken once, when it begins and ends
         self._pid = os.getpid()
-        self._inbox = Inbox[Row](PENDING)
         self._before: Row | None = None
-        self._folder: Folder | None = None
+        self._aggregator: WindowAggregator | None = None
+        self._results: dict[object, Any] = {}
+        self._final: WindowAggregator | None = None
+        self._renew()
+
+    def _renew(self) -> None:
+        self.closed = Flag()
+        self._lock = threading.RLock()  # of what is folded; the monitor's thread only ever tries it
+        self._rows: deque[Row] = deque()
 
     def begin(self) -> Window:
         """Begin. A window begins once.
@@ -95,7 +151,7 @@ class Window:
         self._check_process()
         if not self._beginning.acquire(blocking=False):
             raise InvalidOptionError(f"the window {self.name!r} has begun already: monitor.window({self.name!r}) makes a new one")
-        self._before = self._owner.last_row()
+        self._before = self._owner.last
         self._begin = self._owner.now()
         self._owner.admit(self)
         return self
@@ -105,8 +161,7 @@ class Window:
         self._check_process()
         if self._begin is not None and self._ending.acquire(blocking=False):
             self._end = self._owner.now()
-            if not self._owner.dismiss(self):
-                self._closed.set()
+            self._owner.dismiss(self)
         return self
 
     def __enter__(self) -> Window:
@@ -127,32 +182,29 @@ class Window:
         if not callable(given) or inspect.isasyncgenfunction(function):
             raise InvalidOptionError(f"{function!r} cannot be decorated: write `with monitor.window({self.name!r}):` within it")
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
-            return cast("Callable[P, T]", self._decorate_coroutine(cast("Callable[P, Awaitable[T]]", function)))
+            awaited = cast("Callable[P, Awaitable[Any]]", function)
+
+            @functools.wraps(function)
+            async def coroutine(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with Window(self._owner, self.name):
+                    return await awaited(*args, **kwargs)
+
+            return cast("Callable[P, T]", coroutine)
         if inspect.isgeneratorfunction(function):
-            return cast("Callable[P, T]", self._decorate_generator(function))
+
+            @functools.wraps(function)
+            def generator(*args: P.args, **kwargs: P.kwargs) -> Generator[Any, Any, Any]:
+                with Window(self._owner, self.name):
+                    return (yield from function(*args, **kwargs))
+
+            return cast("Callable[P, T]", generator)
 
         @functools.wraps(function)
-        def measured(*args: P.args, **kwargs: P.kwargs) -> T:
+        def plain(*args: P.args, **kwargs: P.kwargs) -> T:
             with Window(self._owner, self.name):
                 return function(*args, **kwargs)
 
-        return measured
-
-    def _decorate_coroutine(self, function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        @functools.wraps(function)
-        async def measured(*args: P.args, **kwargs: P.kwargs) -> T:
-            with Window(self._owner, self.name):
-                return await function(*args, **kwargs)
-
-        return measured
-
-    def _decorate_generator(self, function: Callable[P, Generator[T, Any, Any]]) -> Callable[P, Generator[T, Any, Any]]:
-        @functools.wraps(function)
-        def measured(*args: P.args, **kwargs: P.kwargs) -> Generator[T, Any, Any]:
-            with Window(self._owner, self.name):
-                return (yield from function(*args, **kwargs))
-
-        return measured
+        return plain
 
     @property
     def duration(self) -> float:
@@ -169,87 +221,79 @@ class Window:
     @property
     def summary(self) -> Mapping[str, Summary]:
         """By key, the statistics of the readings within; a key that was never read is not there."""
-        return self._look(lambda folder: {key: held.summary() for key, held in folder.metrics.items()})
+        return self._result(WindowAggregator.summary)
 
     @property
     def energy_joules(self) -> Mapping[str, Energy]:
         """By device, the energy it used; devices that have neither a counter nor power are not there."""
-        found = self._look(lambda folder: {key: held.result() for key, held in folder.energy.items()})
-        return {key: energy for key, energy in found.items() if energy is not None}
+        return self._result(WindowAggregator.energy_joules)
 
     @property
-    def devices(self) -> Mapping[str, Across]:
+    def devices(self) -> Mapping[str, CrossDeviceStatistics]:
         """By name (``powerWatts``), the metric over all whole devices: partitions are part of one."""
-        return self._look(Folder.across)
+        return self._result(WindowAggregator.devices)
 
     def seconds_above(self, key: str, threshold: float) -> float | None:
-        """For how long a metric was above a threshold; None where it was not read during the window.
+        """Return for how long a metric was above a threshold; None where it was not read during the window.
 
         Raises:
             UnknownNameError: It was not read, and there is no such metric.
         """
+        return self._folded().seconds_above(key, threshold)
 
-        def find(folder: Folder) -> float | None:
-            held = folder.metrics.get(key)
-            if held is None and match(key) is None:
-                raise UnknownNameError("metric of the window", key, folder.metrics)
-            return held.seconds_above(threshold) if held is not None else None
+    def feed(self, row: Row) -> None:
+        """Take a reading, on the monitor's thread; it may close the window."""
+        self._rows.append(row)
+        if self._end is not None and row.at >= self._end:
+            self.closed.set()
+        elif len(self._rows) >= PENDING and self._lock.acquire(blocking=False):
+            try:
+                rows = self._rows.copy()
+                self._rows.clear()  # first: the child of a fork in between does not fold them again
+                if self._final is None and self._begin is not None:
+                    self._aggregator = self._aggregator or WindowAggregator(self._begin, self._before)
+                    self._aggregator.fold(rows, self._until)
+            finally:
+                self._lock.release()
 
-        return self._look(find)
+    def _result(self, compute: Callable[[WindowAggregator], T]) -> T:
+        """Return a result: the kept one of a window that has ended."""
+        found: T | None = self._results.get(compute)
+        if found is None:
+            found = compute(self._folded())
+            if self._final is not None:
+                self._results[compute] = found
+        return found
 
-    def feed(self, row: Row) -> bool:
-        """Take a reading, from the monitor; whether the window is closed by it. Waits for nobody."""
-        self._inbox.put(row, self._fold)
-        if closed := self._end is not None and row.at >= self._end:
-            self._closed.set()
-        return closed
-
-    def close(self) -> None:
-        """No further reading will come."""
-        self._closed.set()
-
-    def _look(self, read: Callable[[Folder], T]) -> T:
-        """What something says when everything is folded, and nothing added meanwhile."""
+    def _folded(self) -> WindowAggregator:
+        """Return everything until now, folded on this thread into a copy; of a window that has ended it is kept."""
         self._check_process()
-        if self._end is not None and not self._closed.wait(PATIENCE):
-            self._closed.set()
-            self._owner.despair()
-        return self._inbox.read(lambda: read(self._begun()), self._fold)
-
-    def _begun(self) -> Folder:
-        """The statistics so far; those of a window that has not begun are empty."""
         if self._begin is None:
-            return Folder(0.0)
-        if self._folder is None:
-            self._folder = Folder(self._begin)
-            if self._before is not None:
-                self._folder.start_from(self._before)
-        return self._folder
-
-    def _fold(self, rows: deque[Row]) -> None:
-        folder, block = self._begun(), None
-        while rows:
-            row = rows.popleft()
-            if self._begin is None or row.at < self._begin:
-                if row is not self._before:  # it was being taken when the window began
-                    folder.start_from(row)
-                continue
-            if block is not None and block.layout is not row.layout:
-                folder.fold(block, self._until)
-                block = None
-            block = block or Block(row.layout)
-            block.append(row)
-        if block is not None:
-            folder.fold(block, self._until)
+            return WindowAggregator(0.0)
+        if self._end is not None and not self.closed.wait(PATIENCE):
+            self._owner.silent = True  # no window waits for a reading until there is one
+            self._owner.settle()
+            self.closed.set()
+        with self._lock:
+            if self._final is not None:
+                return self._final
+            closed = self.closed.is_set()
+            folded = copy.deepcopy(self._aggregator) or WindowAggregator(self._begin, self._before)
+            folded.fold(self._rows.copy(), self._until)
+            if closed:
+                self._final, self._aggregator, self._before = folded, None, None
+                self._rows.clear()
+            return folded
 
     @property
     def _until(self) -> float:
         return float("inf") if self._end is None else self._end
 
     def _check_process(self) -> None:
-        """In the child of a fork nobody gives a lock back that was taken, and no reading will come."""
+        """In the child of a fork, where locks stay as they were and no reading will come, begin with fresh ones."""
         if os.getpid() != self._pid:
             self._pid = os.getpid()
-            self._inbox = Inbox(PENDING)
-            self._closed = Flag()
-            self._closed.set()
+            rows = self._rows
+            self._renew()
+            self._rows.extend(rows)
+            self.closed.set()

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelmetrics.monitor.energy import DeviceEnergy, Energy, Meter, energy_columns
-from accelmetrics.monitor.rows import REPEATED
+from accelmetrics.monitor.energy import DeviceEnergy, Meter, energy_columns
+from accelmetrics.monitor.history import REPEATED
+from accelmetrics.schemas.summary import Energy
 from tests.monitor.watching import row
 
 Reading = tuple[float, float | None, float | None]

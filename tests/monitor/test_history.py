@@ -8,8 +8,7 @@ from datetime import timedelta
 import pytest
 
 from accelmetrics import InvalidOptionError, UnknownNameError
-from accelmetrics.monitor.history import BLOCK, History
-from accelmetrics.monitor.rows import REPEATED
+from accelmetrics.monitor.history import BLOCK, REPEATED, History
 from tests.monitor.watching import row
 
 
@@ -35,7 +34,7 @@ def test_a_block_of_many_keys_has_fewer_rows(keys: int, rows: int) -> None:
     """About 64 KiB, and what is kept is the same."""
     history = filled(100, 300, **{f"key{number}": 1.0 for number in range(keys - 1)})
     assert history.column("a") == [float(number) for number in range(200, 300)]
-    assert {len(part.block.ats) for part in history._parts()[:-1]} == {rows}
+    assert {len(block.ats) for block, _ in history._parts()[:-1]} == {rows}
 
 
 def test_it_keeps_the_last_readings_up_to_an_age() -> None:

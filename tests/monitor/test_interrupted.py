@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
-import signal
 import threading
 import time
 from collections import deque
@@ -11,11 +9,8 @@ from collections import deque
 import pytest
 
 from accelmetrics.backends.flag import Flag
-from accelmetrics.monitor.inbox import Inbox
-from accelmetrics.monitor.undisturbed import undisturbed
 from tests.monitor.test_monitor_exit import PREFACE
 from tests.monitor.watching import program
-from tests.sampling.conftest import until
 
 
 def test_a_flag_lets_everybody_go_who_waits() -> None:
@@ -65,104 +60,6 @@ def test_a_flag_waits_as_long_as_it_can_be_asked_to() -> None:
     assert flag.wait(float("inf"))
 
 
-def test_an_inbox_never_waits_for_who_reads() -> None:
-    """What comes meanwhile is worked off by the reader, or with what comes next; in order, each once."""
-    seen: list[int] = []
-
-    def work(waiting: deque[int]) -> None:
-        while waiting:
-            seen.append(waiting.popleft())
-
-    inbox = Inbox[int]()
-    inside, go = threading.Event(), threading.Event()
-
-    def look() -> tuple[int, ...]:
-        inside.set()
-        go.wait(5)
-        return tuple(seen)
-
-    inbox.put(0, work)
-    found: list[tuple[int, ...]] = []
-    reader = threading.Thread(target=lambda: found.append(inbox.read(look, work)))
-    reader.start()
-    inside.wait(5)
-    began = time.monotonic()
-    inbox.put(1, work)
-    inbox.put(2, work)
-    assert time.monotonic() - began < 1
-    assert (seen, len(inbox)) == ([0], 2)
-    go.set()
-    reader.join(5)
-    assert found == [(0,)]
-    inbox.put(3, work)
-    assert (seen, len(inbox)) == ([0, 1, 2, 3], 0)
-    assert inbox.read(lambda: len(seen), work) == 4
-
-
-def test_what_is_undisturbed_ends_though_ctrl_c_comes() -> None:
-    """Whoever waits for it is interrupted at once; it goes on, and the next one finds it done."""
-    steps: list[int] = []
-
-    def work() -> int:
-        for number in range(5):
-            time.sleep(0.02)
-            steps.append(number)
-        return 7
-
-    threading.Timer(0.03, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
-    began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        undisturbed(work)
-    assert time.monotonic() - began < 0.09
-    until(lambda: steps == [0, 1, 2, 3, 4])
-    assert undisturbed(work) == 7
-
-
-def test_what_is_undisturbed_raises_what_it_raises() -> None:
-    """On any thread."""
-    with pytest.raises(ZeroDivisionError):
-        undisturbed(lambda: 1 / 0)
-    found: list[type] = []
-
-    def elsewhere() -> None:
-        try:
-            undisturbed(lambda: 1 / 0)
-        except ZeroDivisionError as error:
-            found.append(type(error))
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    assert found == [ZeroDivisionError]
-
-
-def test_without_a_thread_it_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the system gives no more of them."""
-
-    def refuse(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(_thread, "start_new_thread", refuse)
-    assert undisturbed(lambda: 5) == 5
-
-
-def test_work_that_fails_can_go_on() -> None:
-    """The failure is the caller's; the next one finds nothing taken."""
-    done: list[int] = []
-
-    def work(waiting: deque[int]) -> None:
-        item = waiting.popleft()
-        if item == 1:
-            raise ZeroDivisionError
-        done.append(item)
-
-    inbox = Inbox[int]()
-    with pytest.raises(ZeroDivisionError):
-        inbox.put(1, work)
-    inbox.put(2, work)
-    assert done == [2]
-
-
 HANDLER = """
 import signal
 monitor = Monitor(0.05, [Exporter()], backends=[gpus])
@@ -203,18 +100,11 @@ monitor.stop()
     ("use", "pace"),
     [
         ("monitor.stop(1.0)", 0.031),
-        ("monitor.stop(1.0); monitor.start()", 0.031),
-        ("with monitor.window('signal') as inner: pass", 0.0017),
-        ("monitor.log(loss=1.0); monitor.history.to_dict(); monitor.windows and monitor.windows[-1].duration", 0.0017),
-        ("monitor.pause(); monitor.resume()", 0.0017),
-        ("monitor.subscribe(bool)()", 0.0031),
-        ("monitor.flush(0.01)", 0.021),
-        ("window = monitor.windows and monitor.windows[-1]; window and (window.summary, window.devices, window.energy_joules)", 0.0031),
-        ("monitor.history.clear()", 0.0031),
+        ("monitor.log(loss=1.0)", 0.0017),
     ],
 )
-def test_a_signal_handler_may_use_the_monitor_wherever_it_interrupts_the_program(use: str, pace: float) -> None:
-    """Whatever the program was doing with the monitor just then: nobody waits for ever, and all goes on afterwards."""
+def test_a_signal_handler_may_log_and_stop_wherever_it_interrupts_the_program(use: str, pace: float) -> None:
+    """Whatever the program was doing with the monitor just then: nothing waits for ever, and all goes on afterwards."""
     text = HANDLER.replace("USE", use).replace("PACE", str(pace))
     _, status, output, errors = program(PREFACE + text)
     assert (status, output, errors) == (0, "True True True True\n", "")

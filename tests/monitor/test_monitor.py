@@ -262,7 +262,7 @@ def test_a_monitor_that_was_stopped_leaves_nothing_behind() -> None:
     assert [reference() for reference in gone] == [None] * 100
 
 
-def test_what_the_program_itself_gives_is_beside_the_rest() -> None:
+def test_what_the_program_itself_gives_is_beside_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only finite numbers of it, and nothing when it fails; other monitors' readings are not touched."""
     backend = gpus(1)
     odd = iter([ZeroDivisionError("no"), SystemExit(1)])
@@ -272,7 +272,9 @@ def test_what_the_program_itself_gives_is_beside_the_rest() -> None:
             raise error
         return {"torch.0.memoryAllocatedBytes": 5, "torch.0.odd": float("nan"), "gpus": len(snapshot.devices)}
 
-    with Monitor(INTERVAL, backends=[backend], extras=[extra]) as monitor, Monitor(INTERVAL, backends=[backend]) as other:
+    given = iter([extra])
+    monkeypatch.setattr("accelmetrics.monitor.monitor.TorchMemory", lambda: next(given, lambda _: {}))
+    with Monitor(INTERVAL, backends=[backend]) as monitor, Monitor(INTERVAL, backends=[backend]) as other:
         until(lambda: monitor.latest is not None and "gpus" in monitor.latest.metrics)
         assert monitor.latest is not None
         assert {key: value for key, value in monitor.latest.metrics.items() if not key.startswith("gpu.")} == {
@@ -284,8 +286,8 @@ def test_what_the_program_itself_gives_is_beside_the_rest() -> None:
         assert "gpus" not in other.latest.metrics
 
 
-def test_a_paused_monitor_asks_the_program_nothing_though_another_reads_on() -> None:
-    """They share a beat."""
+def test_a_paused_monitor_asks_the_program_nothing_though_another_reads_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They share a ticker."""
     asked: list[Snapshot] = []
 
     def extra(snapshot: Snapshot) -> dict[str, float]:
@@ -293,7 +295,9 @@ def test_a_paused_monitor_asks_the_program_nothing_though_another_reads_on() -> 
         return {}
 
     backend = gpus(1)
-    with Monitor(INTERVAL, backends=[backend], extras=[extra]) as monitor, Monitor(INTERVAL, backends=[backend]) as other:
+    given = iter([extra])
+    monkeypatch.setattr("accelmetrics.monitor.monitor.TorchMemory", lambda: next(given, lambda _: {}))
+    with Monitor(INTERVAL, backends=[backend]) as monitor, Monitor(INTERVAL, backends=[backend]) as other:
         ticks(monitor, 2)
         monitor.pause()
         time.sleep(2 * INTERVAL)

@@ -13,7 +13,7 @@ import pytest
 from accelmetrics import Snapshot
 from accelmetrics.monitor import export_worker
 from accelmetrics.monitor.monitor import Monitor
-from accelmetrics.monitor.subscribers import WAITING, Stream
+from accelmetrics.monitor.run import WAITING, Stream
 from accelmetrics.schemas.record import Record
 from tests.monitor.watching import Gate, HeldClock, Recorder, gpus, no_threads, threads, ticks
 from tests.sampling.conftest import until
@@ -214,7 +214,7 @@ def test_a_callback_may_restart_the_monitor() -> None:
         until(lambda: monitor.running and monitor.status.exporters[0].sent >= 3)
 
 
-def test_what_reads_the_program_may_stop_the_monitor() -> None:
+def test_what_reads_the_program_may_stop_the_monitor(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the very thread that takes readings: there is no last one then."""
     holder: list[Monitor] = []
 
@@ -222,7 +222,8 @@ def test_what_reads_the_program_may_stop_the_monitor() -> None:
         holder[0].stop()
         return {}
 
-    monitor = Monitor(INTERVAL, backends=[gpus(1)], extras=[extra])
+    monkeypatch.setattr("accelmetrics.monitor.monitor.TorchMemory", lambda: extra)
+    monitor = Monitor(INTERVAL, backends=[gpus(1)])
     holder.append(monitor)
     began = time.monotonic()
     monitor.start()

@@ -6,15 +6,15 @@ import asyncio
 import threading
 import time
 from collections.abc import Generator
+from unittest.mock import Mock
 
 import pytest
 
 from accelmetrics import InvalidOptionError, UnknownNameError
 from accelmetrics.monitor import window as module
 from accelmetrics.monitor.monitor import Monitor
-from accelmetrics.monitor.rows import Row
-from accelmetrics.monitor.window import PENDING, Window
-from accelmetrics.monitor.windows import KEPT_WINDOWS, Windows
+from accelmetrics.monitor.statistics import WindowAggregator
+from accelmetrics.monitor.window import KEPT_WINDOWS, PENDING, Window, Windows
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
 from tests.monitor.watching import HeldClock, gpus, row, ticks
@@ -319,7 +319,7 @@ def test_only_the_last_windows_are_known() -> None:
             with monitor.window(str(number)):
                 pass
         assert [window.name for window in monitor.windows] == [str(number) for number in range(20, KEPT_WINDOWS + 20)]
-        until(lambda: not monitor._kept.windows._open)
+        until(lambda: not monitor._state.windows._open)
 
 
 def test_windows_on_many_threads_beside_a_quick_monitor() -> None:
@@ -354,33 +354,52 @@ def test_a_window_can_be_used_in_the_child_of_a_fork_that_found_it_locked() -> N
     with Monitor(INTERVAL, backends=[gpus(1)]) as monitor:
         window = monitor.window("w").begin()
         until(lambda: bool(window.summary))
-        with window._inbox._lock:
+        with window._lock:
             assert in_child(lambda: window.summary["gpu.0.powerWatts"].count >= 1 and window.end().ended) == 0
         window.end()
 
 
-class Owner:
-    """A monitor that hands out what a test says."""
+def test_reading_results_starts_no_thread_and_those_of_an_ended_window_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are computed on the caller's thread, once."""
+    with Monitor(3600, backends=[gpus(2)]) as monitor:
+        ticks(monitor, 1)
+        with monitor.window("w") as window:
+            until(lambda: window.summary)
+            monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread was started"))
+            assert window.summary["gpu.0.powerWatts"].mean == 100.0
+            assert window.summary is not window.summary
+        assert window.summary is window.summary
+        assert window.energy_joules is window.energy_joules
+        assert window.devices is window.devices
+        monkeypatch.undo()
+
+
+def test_results_that_ctrl_c_interrupts_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reading counts once all the same."""
+    owner = Owner()
+    window = Window(owner, "w").begin()
+    for number in range(PENDING + 10):
+        owner.feed(row({"cpu": 1.0 + number % 2, "gpu.0.powerWatts": 100.0}, float(number)))
+    owner.time = PENDING + 20.0
+    for end in (False, True):
+        if end:
+            window.end()
+            owner.feed(row({"cpu": 9.0, "gpu.0.powerWatts": 100.0}, PENDING + 30.0))
+        for inner in ("_fold_energy", "_fold_metrics", "_fold_across", "summary"):
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(WindowAggregator, inner, Mock(side_effect=KeyboardInterrupt))
+                _ = window.summary
+        found = window.summary["cpu"]
+        assert (found.count, found.max, found.seconds) == (PENDING + 10, 2.0, PENDING + (20.0 if end else 9.0))
+        assert window.energy_joules["gpu.0"].joules == pytest.approx(100 * (PENDING + (20.0 if end else 9.0)))
+
+
+class Owner(Windows):
+    """Windows of a monitor that hands out what a test says, at the time that it says."""
 
     def __init__(self) -> None:
         self.time = 0.0
-        self.windows = Windows()
-
-    def now(self) -> float:
-        return self.time
-
-    def last_row(self) -> Row | None:
-        return self.windows.last
-
-    def admit(self, window: Window) -> None:
-        self.windows.admit(window)
-
-    def dismiss(self, window: Window) -> bool:
-        self.windows.dismiss(window, True)
-        return True
-
-    def despair(self) -> None:
-        self.windows.settle()
+        super().__init__(lambda: self.time, lambda: True)
 
 
 def test_a_reading_that_began_before_the_window_is_not_the_windows() -> None:
@@ -388,13 +407,13 @@ def test_a_reading_that_began_before_the_window_is_not_the_windows() -> None:
     owner = Owner()
     owner.time = 10.0
     window = Window(owner, "w").begin()
-    owner.windows.feed(row({"cpu": 99.0}, 9.99, joined=False))
-    owner.windows.feed(row({"cpu": 10.0}, 11.0))
+    owner.feed(row({"cpu": 99.0}, 9.99, joined=False))
+    owner.feed(row({"cpu": 10.0}, 11.0))
     owner.time = 12.0
     window.end()
-    owner.windows.feed(row({"cpu": 30.0}, 11.9))
-    owner.windows.feed(row({"cpu": 50.0}, 12.5))
-    owner.windows.feed(row({"cpu": 70.0}, 13.0))
+    owner.feed(row({"cpu": 30.0}, 11.9))
+    owner.feed(row({"cpu": 50.0}, 12.5))
+    owner.feed(row({"cpu": 70.0}, 13.0))
     found = window.summary["cpu"]
     assert (found.count, found.max, found.seconds) == (2, 30.0, 2.0)
     assert found.mean == pytest.approx((10 * 1.9 + 30 * 0.1) / 2)
@@ -405,6 +424,6 @@ def test_a_window_keeps_few_rows_however_long_it_is() -> None:
     owner = Owner()
     window = Window(owner, "w").begin()
     for number in range(10_000):
-        owner.windows.feed(row({"cpu": float(number % 7)}, number / 10))
-        assert len(window._inbox) <= PENDING
+        owner.feed(row({"cpu": float(number % 7)}, number / 10))
+        assert len(window._rows) <= PENDING
     assert window.summary["cpu"].count == 10_000

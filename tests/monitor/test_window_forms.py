@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Generator
 
 import pytest
 
-from accelmetrics.monitor.monitor import Monitor, checked_labels
+from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.testing import FakeBackend
 from tests.monitor.test_monitor_exit import PREFACE
@@ -116,7 +116,8 @@ def test_only_what_can_be_called_can_subscribe() -> None:
 
 def test_a_label_of_none_is_no_label() -> None:
     """As where an environment variable is not set."""
-    assert checked_labels({"team": None, "job": "5"}) == {"job": "5"}
+    labels = Monitor(3600, backends=[gpus(1)], labels={"team": None, "job": "5"}).labels  # type: ignore[dict-item]
+    assert (labels.get("team"), labels["job"]) == (None, "5")
 
 
 def test_a_metric_that_was_absent_has_no_time_above_anything() -> None:
@@ -135,7 +136,7 @@ def test_a_window_that_nobody_knows_any_more_is_measured_no_further() -> None:
             monitor.window("lost").begin()
         kept = monitor.window("kept").begin()
         gc.collect()
-        assert monitor._kept.windows._known() == [kept]
+        assert monitor._state.windows._known() == [kept]
         kept.end()
 
 

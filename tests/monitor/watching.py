@@ -11,8 +11,8 @@ from array import array
 from collections.abc import Callable, Mapping
 
 from accelmetrics.backends.flag import Flag
+from accelmetrics.monitor.history import Row
 from accelmetrics.monitor.monitor import Monitor
-from accelmetrics.monitor.rows import Row
 from accelmetrics.monitor.ticker import REQUEST_PAUSE
 from accelmetrics.schemas.record import Record
 from accelmetrics.testing import FakeBackend

@@ -10,29 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelmetrics.monitor.energy import Energy
-from accelmetrics.monitor.folding import Folder
-from accelmetrics.monitor.rows import REPEATED, Block, Row
+from accelmetrics.monitor.history import REPEATED, Row
+from accelmetrics.monitor.statistics import WindowAggregator
+from accelmetrics.schemas.summary import Energy
 from tests.monitor.watching import row
 
 FOREVER = float("inf")
 
 
-def fold(rows: Sequence[Row], begin: float = 0.0, end: float = FOREVER, before: Row | None = None, size: int = 64) -> Folder:
-    """A window of these rows, folded in blocks of so many, or whenever the keys change, as a window does it."""
-    folder = Folder(begin)
-    if before is not None:
-        folder.start_from(before)
-    block: Block | None = None
-    for one in rows:
-        if block is None or block.layout is not one.layout or len(block) >= size:
-            if block is not None:
-                folder.fold(block, end)
-            block = Block(one.layout)
-        block.append(one)
-    if block is not None:
-        folder.fold(block, end)
-    return folder
+def fold(rows: Sequence[Row], begin: float = 0.0, end: float = FOREVER, before: Row | None = None, size: int = 64) -> WindowAggregator:
+    """A window of these rows, folded so many at a time."""
+    aggregator = WindowAggregator(begin, before)
+    for start in range(0, len(rows), size):
+        aggregator.fold(rows[start : start + size], end)
+    return aggregator
 
 
 def readings(key: str, *values: float, begin: float = 1.0) -> list[Row]:
@@ -77,16 +68,16 @@ def test_a_window_shorter_than_a_reading_has_the_one_that_closes_it() -> None:
     """For all of its time, if nothing was left out since the row before and that had the key; else for none."""
     closing = row({"cpu": 70.0, "gpu.0.powerWatts": 300.0}, 1.4)
     before = row({"cpu": 10.0, "gpu.0.powerWatts": 50.0}, 0.9)
-    folder = fold([closing], begin=1.0, end=1.25, before=before)
-    assert folder.metrics["cpu"].summary()[:5] == (1, 70.0, 70.0, 70.0, 70.0)
-    assert [held.summary().seconds for held in folder.metrics.values()] == [0.25, 0.25]
-    assert folder.across()["powerWatts"].max[:3] == (1, 300.0, 300.0)
-    assert folder.across()["powerWatts"].max.seconds == 0.25
-    assert folder.energy["gpu.0"].result() == Energy(75.0, "integrated", 0.25)
+    window = fold([closing], begin=1.0, end=1.25, before=before)
+    assert window.metrics["cpu"].summary()[:5] == (1, 70.0, 70.0, 70.0, 70.0)
+    assert [held.summary().seconds for held in window.metrics.values()] == [0.25, 0.25]
+    assert window.devices()["powerWatts"].max[:3] == (1, 300.0, 300.0)
+    assert window.devices()["powerWatts"].max.seconds == 0.25
+    assert window.energy["gpu.0"].result() == Energy(75.0, "integrated", 0.25)
     for known in (fold([closing._replace(joined=False)], 1.0, 1.25, before), fold([closing], 1.0, 1.25, row({"gpu.1.gpu": 1.0}, 0.9))):
         assert known.metrics["cpu"].summary()[:2] == (1, 70.0)
         assert known.metrics["cpu"].summary().seconds == 0.0
-        assert known.across()["powerWatts"].max.seconds == 0.0
+        assert known.devices()["powerWatts"].max.seconds == 0.0
         assert known.energy["gpu.0"].result() is None
 
 
@@ -125,10 +116,10 @@ def test_a_key_that_goes_takes_its_time_with_it(name: str) -> None:
     """Its value stands until the row that lacks it, and the next one not for the time during which there was none."""
     gone = [row({"b": 1.0}, float(at)) for at in range(3, 50)]
     rows = [row({name: 1.0}, 1.0), row({name: REPEATED}, 2.0), *gone, row({name: 5.0}, 51.0), row({name: 5.0}, 52.0)]
-    folder = fold(rows, before=row({name: 0.0}, 0.0))
-    found = folder.metrics[name].summary()
+    window = fold(rows, before=row({name: 0.0}, 0.0))
+    found = window.metrics[name].summary()
     assert (found.count, found.seconds) == (3, 4.0)
-    assert name == "cpu" or folder.across()["powerWatts"].total == found
+    assert name == "cpu" or window.devices()["powerWatts"].total == found
 
 
 LEVELS = (50.0, 500.0)
@@ -144,13 +135,13 @@ def test_phases_that_take_turns_have_each_its_own_power(phase: float) -> None:
         before = [one for one in rows if one.at < begin][-1]
         within = [one for one in rows if begin <= one.at <= end]
         closing = next(one for one in rows if one.at > end)
-        folder = fold([*within, closing], begin, end, before)
-        found = folder.metrics["gpu.0.powerWatts"].summary()
+        window = fold([*within, closing], begin, end, before)
+        found = window.metrics["gpu.0.powerWatts"].summary()
         assert (found.mean, found.max, found.min, found.count) == (watts, watts, watts, len(within))
         assert found.seconds == pytest.approx(phase)
-        assert folder.metrics["gpu.0.powerWatts"].seconds_above(49.0) == pytest.approx(phase)
-        assert folder.across()["powerWatts"].total == found
-        energy = folder.energy["gpu.0"].result()
+        assert window.metrics["gpu.0.powerWatts"].seconds_above(49.0) == pytest.approx(phase)
+        assert window.devices()["powerWatts"].total == found
+        energy = window.energy["gpu.0"].result()
         assert energy is not None
         assert energy.joules == pytest.approx(watts * phase)
 
@@ -166,8 +157,8 @@ def test_mean_times_duration_is_the_integrated_energy_but_for_the_slopes(pieces:
         at += pause
         rows.append(row({key: watts}, at))
     end = at + share
-    folder = fold([*rows, row({key: 9e9}, end + 0.5)], end=end, before=row({key: 7e9}, -1.0))
-    energy, found = folder.energy["gpu.0"].result(), folder.metrics[key].summary()
+    window = fold([*rows, row({key: 9e9}, end + 0.5)], end=end, before=row({key: 7e9}, -1.0))
+    energy, found = window.energy["gpu.0"].result(), window.metrics[key].summary()
     assert energy is not None
     assert energy.seconds == pytest.approx(end)
     assert found.seconds == pytest.approx(end)
@@ -197,10 +188,10 @@ def test_how_readings_are_put_into_blocks_changes_nothing(
         assert other.metrics.keys() == one.metrics.keys()
         for key, held in one.metrics.items():
             assert other.metrics[key].summary() == pytest.approx(held.summary())
-        assert other.across().keys() == one.across().keys()
-        for name, found in one.across().items():
-            assert other.across()[name].mean == pytest.approx(found.mean)
-            assert other.across()[name].total == (None if found.total is None else pytest.approx(found.total))
+        assert other.devices().keys() == one.devices().keys()
+        for name, found in one.devices().items():
+            assert other.devices()[name].mean == pytest.approx(found.mean)
+            assert other.devices()[name].total == (None if found.total is None else pytest.approx(found.total))
         assert {key: energy.result() for key, energy in other.energy.items()} == {key: held.result() for key, held in one.energy.items()}
 
 
@@ -241,18 +232,18 @@ def test_every_key_has_the_readings_and_the_time_of_the_plain_definition(
         rows.append(row(dict(sorted(values.items())), moment, joined))
     end = moment - left
     rows = [one for one in rows if one.at <= end or one is rows[-1]]
-    folder = fold(rows, end=end, before=before, size=5)
+    window = fold(rows, end=end, before=before, size=5)
     for key in {key for one in rows for key in one.layout}:
         expected = list(spans(rows, key, end, before))
         if expected:
-            found = folder.metrics[key].summary()
+            found = window.metrics[key].summary()
             assert (found.count, found.last) == (len(expected), expected[-1][0])
             assert (found.min, found.max) == (min(expected)[0], max(expected)[0])
             assert found.seconds == pytest.approx(sum(seconds for _, seconds in expected), abs=1e-9)
             if found.seconds > 1e-6:
                 assert found.mean == pytest.approx(sum(value * seconds for value, seconds in expected) / found.seconds, abs=1e-6)
         else:
-            assert key not in folder.metrics or folder.metrics[key].count == 1
+            assert key not in window.metrics or window.metrics[key].count == 1
 
 
 def test_all_devices_together() -> None:
@@ -263,7 +254,7 @@ def test_all_devices_together() -> None:
         row({"gpu.0.powerWatts": 200.0, "gpu.1.powerWatts": 0.0}, 3.0),
     ]
     closing = row({"gpu.0.powerWatts": 900.0, "gpu.1.powerWatts": 900.0}, 5.0)
-    found = fold([*rows, closing], end=4.0, before=row({}, 0.0)).across()["powerWatts"]
+    found = fold([*rows, closing], end=4.0, before=row({}, 0.0)).devices()["powerWatts"]
     assert (found.mean.count, found.mean.seconds, found.mean.mean) == (3, 3.0, (200 + 500 + 100) / 3)
     assert (found.max.min, found.max.max) == (200.0, 500.0)
     assert found.total is not None
@@ -274,11 +265,11 @@ def test_all_devices_together() -> None:
 def test_partitions_and_processes_are_not_devices() -> None:
     """A MIG instance is part of its board, and `gpu.process.0.powerWatts` is the board's power again."""
     metrics = {"gpu.0.powerWatts": 100.0, "gpu.process.0.powerWatts": 100.0, "gpu.0.mig.1.gpu": 7.0, "gpu.0.mig.1.powerWatts": 50.0}
-    folder = fold([row(metrics, 1.0), row(metrics, 2.0)])
-    across = folder.across()
+    window = fold([row(metrics, 1.0), row(metrics, 2.0)])
+    across = window.devices()
     assert across.keys() == {"powerWatts"}
     assert across["powerWatts"].mean.mean == 100.0
-    assert folder.energy.keys() == {"gpu.0"}
+    assert window.energy.keys() == {"gpu.0"}
 
 
 def test_a_device_served_again_stands_with_its_last_value_beside_one_that_was_read() -> None:
@@ -289,7 +280,7 @@ def test_a_device_served_again_stands_with_its_last_value_beside_one_that_was_re
         row({"gpu.0.powerWatts": REPEATED, "gpu.1.powerWatts": REPEATED}, 3.0),
         row({"gpu.0.powerWatts": 300.0, "gpu.1.powerWatts": 30.0}, 4.0),
     ]
-    total = fold(rows, before=row({}, 0.0)).across()["powerWatts"].total
+    total = fold(rows, before=row({}, 0.0)).devices()["powerWatts"].total
     assert total is not None
     assert (total.count, total.seconds, total.mean) == (3, 3.0, (110 * 1 + 210 * 2) / 3)
 
@@ -299,13 +290,13 @@ def test_after_a_pause_a_device_that_is_served_again_is_not_among_all() -> None:
     both = ("gpu.0.powerWatts", "gpu.1.powerWatts")
     values = ((100.0, 10.0), (200.0, REPEATED), (300.0, REPEATED), (300.0, 30.0), (300.0, 30.0))
     rows = [row(dict(zip(both, pair, strict=True)), float(at), joined=at != 1) for at, pair in enumerate(values)]
-    found = fold(rows).across()["powerWatts"]
+    found = fold(rows).devices()["powerWatts"]
     assert found.total is not None
     assert (found.total.count, found.total.seconds, found.total.mean) == (3, 1.0, 330.0)
     assert (found.max.count, found.max.seconds) == (5, 3.0)
 
 
-def test_a_folder_keeps_nothing_of_keys_that_have_been_read() -> None:
+def test_a_window_keeps_nothing_of_keys_that_have_been_read() -> None:
     """The last windows of a program stay: the room in which they waited for their first readings does not."""
     many = {f"gpu.0.nvlink.{number}.rxBytes": 1.0 for number in range(1000)}
     assert sys.getsizeof(fold([row(many, 1.0)], before=row(many, 0.0))._unread) < 100
@@ -313,6 +304,6 @@ def test_a_folder_keeps_nothing_of_keys_that_have_been_read() -> None:
 
 def test_what_no_device_gives_is_not_there() -> None:
     """No statistics of nothing."""
-    folder = fold([row({"gpu.0.temp": 40.0, "gpu.0.powerWatts": REPEATED}, 1.0)])
-    assert folder.across() == {}
-    assert "gpu.0.powerWatts" not in folder.metrics
+    window = fold([row({"gpu.0.temp": 40.0, "gpu.0.powerWatts": REPEATED}, 1.0)])
+    assert window.devices() == {}
+    assert "gpu.0.powerWatts" not in window.metrics

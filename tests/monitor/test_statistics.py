@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelmetrics.monitor.summary import DISTINCT, Accumulator, Summary
+from accelmetrics.monitor.statistics import DISTINCT, Accumulator
+from accelmetrics.schemas.summary import Summary
 
 
 def accumulate(values: list[float], seconds: float = 1.0) -> Accumulator:
