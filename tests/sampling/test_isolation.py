@@ -374,6 +374,28 @@ def test_counting_goes_on_and_the_absent_stay_absent_while_the_child_is_replaced
     taker.close()
 
 
+class Vanishing(Scripted):
+    """Its hardware is there or not, as the file says."""
+
+    def detect(self) -> Detection:
+        return Detection(self.script.read_text() != "absent", "a look at the bus", 2)
+
+
+def test_a_source_that_a_new_child_does_not_find_is_missed_and_read_again_when_it_is_back(script: Path) -> None:
+    taker = engine(Vanishing(script))
+    before = taker.sample()
+    script.write_text("absent")
+    os.kill(int(before.metrics["gpu.0.pid"]), signal.SIGKILL)
+    wait_for(lambda: taker.sample().backends[0].detail == "a look at the bus")
+    away = taker.sample()
+    assert (away.backends[0].status, away.backends[0].sequence) == ("failed", before.backends[0].sequence)
+    assert away.unavailable == dict.fromkeys(before.metrics, (Reason.DRIVER_UNAVAILABLE, "a look at the bus"))
+    assert away.identities == before.identities
+    script.write_text("")
+    wait_for(lambda: taker.sample().metrics.keys() == before.metrics.keys())
+    taker.close()
+
+
 class Second(Scripted):
     """Of another vendor."""
 
