@@ -180,7 +180,7 @@ from tests.sampling.test_isolation import isolated
 print(int(isolated(Path({str(script)!r})).sample().metrics["gpu.0.pid"]), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=2 * HANG)
     pid = int(done.stdout)
     wait_for(lambda: not Path(f"/proc/{pid}").exists() or "State:\tZ" in Path(f"/proc/{pid}/status").read_text())
 
@@ -327,7 +327,7 @@ def test_standard_streams_may_be_closed(script: Path, closed: str) -> None:
     script.write_text("print")
     code = program(script, "print(len(sampler.sample().metrics), len(sampler.sample().metrics)); sampler.close()")
     done = subprocess.run(
-        ["/bin/sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code], capture_output=True, text=True, timeout=20
+        ["/bin/sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code], capture_output=True, text=True, timeout=2 * HANG
     )
     assert done.stdout == "6 6\n"
 
@@ -497,7 +497,7 @@ def test_a_sampler_that_is_forgotten_lets_its_child_go(script: Path, recwarn: py
 
 def test_a_program_that_ends_without_closing_is_quiet_and_does_not_wait(script: Path) -> None:
     code = program(script, "print(int(sampler.sample().metrics['gpu.0.pid']))")
-    done = subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, timeout=2 * HANG)
     assert done.stderr == ""
     wait_for(lambda: gone(int(done.stdout)))
 
