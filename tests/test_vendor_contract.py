@@ -136,7 +136,12 @@ def rocm_smi(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sou
         {
             **{"Temperature (Sensor edge) (C)": "51.0", "Temperature (Sensor memory) (C)": "74.0", "Fan speed (%)": "40"},
             **{"Average Graphics Package Power (W)": "241.0", "Max Graphics Package Power (W)": "303.0", "GPU use (%)": "83"},
-            **{"mclk clock speed:": "(1249Mhz)", "sclk clock speed:": "(2411Mhz)", "PCIe Replay Count": "5"},
+            **{
+                "mclk clock speed:": "(1249Mhz)",
+                "sclk clock speed:": "(2411Mhz)",
+                "PCIe Replay Count": "5",
+                "pcie clock level": "0 (8.0GT/s x8)",
+            },
             **{"VRAM Total Memory (B)": str(24 * GIB), "VRAM Total Used Memory (B)": str(6 * GIB)},
             **{"GPU Memory Allocated (VRAM%)": "25", "GPU Memory Read/Write Activity (%)": "41"},
         }

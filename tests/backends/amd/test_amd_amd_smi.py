@@ -263,7 +263,7 @@ def test_where_nothing_opens_each_source_says_why_and_the_one_that_is_there_give
     both[0].behave("", mode="hang")
     both[1].behave("")
     first, _, last = DEFAULT
-    monkeypatch.setattr("accelmetrics.backends.amd.DEFAULT", (first, lambda clock: amd_smi.backend(clock, timeout=0.5).open(), last))
+    monkeypatch.setattr(amd, "_default", (first, lambda clock: amd_smi.backend(clock, timeout=0.5).open(), last))
     with pytest.raises(SourceError) as caught:
         amd.open()
     assert caught.value.reason == Reason.TIMED_OUT
