@@ -17,9 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from accelmetrics.backends.flag import Flag
 from accelmetrics.backends.guard import Outcome, guarded
-from accelmetrics.monitor.ticker import OnDemandThread
+from accelmetrics.monitor.ticker import Flag, OnDemandThread
 from accelmetrics.schemas.record import Exporter, ExporterStatus, Record
 
 T = TypeVar("T")

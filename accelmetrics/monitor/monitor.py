@@ -19,11 +19,11 @@ from typing import Any, SupportsFloat
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.guard import guarded
 from accelmetrics.exporters.registry import create
+from accelmetrics.monitor.energy import StepLog
 from accelmetrics.monitor.export_worker import ExportWorker, distinct
 from accelmetrics.monitor.history import History
 from accelmetrics.monitor.job import job_labels
 from accelmetrics.monitor.run import MonitorState, Run, Stream, end_all, log, stop_all_at_exit
-from accelmetrics.monitor.steps import StepLog
 from accelmetrics.monitor.ticker import MonitorClock, RealClock, Ticker, shared_ticker
 from accelmetrics.monitor.torch import TorchMemory
 from accelmetrics.monitor.window import Window, Windows

@@ -18,13 +18,11 @@ from math import isfinite
 from typing import NamedTuple
 from weakref import WeakSet, ref
 
-from accelmetrics.backends.flag import Flag
 from accelmetrics.backends.guard import guarded
-from accelmetrics.monitor.energy import Meter
+from accelmetrics.monitor.energy import Meter, StepLog
 from accelmetrics.monitor.export_worker import ExportWorker
 from accelmetrics.monitor.history import History, RowMaker
-from accelmetrics.monitor.steps import StepLog
-from accelmetrics.monitor.ticker import Ticker
+from accelmetrics.monitor.ticker import Flag, Ticker
 from accelmetrics.monitor.window import Windows
 from accelmetrics.schemas.record import MonitorStatus, Record
 from accelmetrics.schemas.snapshot import Snapshot

@@ -20,7 +20,6 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from accelmetrics.backends.clock import Clock
-from accelmetrics.backends.flag import Flag
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.snapshot import Snapshot
@@ -31,6 +30,51 @@ REQUEST_SHARE = 10
 """The same in durations of the last reading: however often windows begin and end, readings cost a tenth of the time at most."""
 TOLERANCE = 1e-6
 """Seconds by which a tick may come early: clocks are floats."""
+
+
+class Flag:
+    """Like ``threading.Event``, from any thread and from signal handlers, which may interrupt any of its methods.
+
+    The methods of ``threading.Event`` are Python code around a lock: a handler that interrupts one and calls ``set`` waits for
+    itself. ``queue.SimpleQueue.get`` may wait for ever when a handler outlasts its time-out (Python 3.10, 3.11). Here each step
+    is one call in C.
+    """
+
+    def __init__(self) -> None:
+        self._set = False
+        self._closed = threading.Lock()  # held while the flag is not set
+        self._closed.acquire()
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return self._set
+
+    def set(self) -> None:
+        """Let those go who wait, and who will."""
+        self._set = True
+        self._open()
+
+    def clear(self) -> None:
+        """Have those wait who come from now on."""
+        self._set = False
+        self._closed.acquire(blocking=False)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until it is set, at most so long (None: for ever); whether it is. May end early where it was cleared meanwhile."""
+        limit = threading.TIMEOUT_MAX if seconds is None else min(max(0.0, seconds), threading.TIMEOUT_MAX)
+        try:
+            if not self._set:
+                self._closed.acquire(timeout=limit)
+        finally:
+            if self._set:
+                self._open()  # for the next one who waits
+        return self._set
+
+    def _open(self) -> None:
+        try:
+            self._closed.release()
+        except RuntimeError:
+            return  # it is open already
 
 
 class OnDemandThread:

@@ -21,9 +21,9 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import ref
 
-from accelmetrics.backends.flag import Flag
 from accelmetrics.monitor.history import Row
 from accelmetrics.monitor.statistics import WindowAggregator
+from accelmetrics.monitor.ticker import Flag
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.summary import CrossDeviceStatistics, Energy, Summary
 

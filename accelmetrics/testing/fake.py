@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelmetrics.backends.contract import Coverage, Detection, Number, Reading, ReadOptions
-from accelmetrics.backends.flag import Flag
 from accelmetrics.backends.registry import declared
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
+
+if TYPE_CHECKING:
+    from accelmetrics.monitor.ticker import Flag
 
 Value = Number | Callable[[], Number]
 

@@ -16,9 +16,9 @@ import time
 
 import psutil
 
-from accelmetrics.backends.flag import Flag
 from accelmetrics.backends.nvidia import NvidiaBackend
 from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.monitor.ticker import Flag
 from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.record import Record
 from accelmetrics.testing.fake import FakeClock

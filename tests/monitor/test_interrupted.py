@@ -8,7 +8,7 @@ from collections import deque
 
 import pytest
 
-from accelmetrics.backends.flag import Flag
+from accelmetrics.monitor.ticker import Flag
 from tests.monitor.test_monitor_exit import PREFACE
 from tests.monitor.watching import program
 

@@ -9,8 +9,7 @@ from decimal import Decimal
 import numpy
 import pytest
 
-from accelmetrics.monitor.energy import Meter
-from accelmetrics.monitor.steps import KEPT, PENDING, StepLog
+from accelmetrics.monitor.energy import KEPT, PENDING, Meter, StepLog
 from accelmetrics.schemas.record import Step
 from tests.monitor.watching import row
 

@@ -10,10 +10,9 @@ import time
 from array import array
 from collections.abc import Callable, Mapping
 
-from accelmetrics.backends.flag import Flag
 from accelmetrics.monitor.history import Row
 from accelmetrics.monitor.monitor import Monitor
-from accelmetrics.monitor.ticker import REQUEST_PAUSE
+from accelmetrics.monitor.ticker import REQUEST_PAUSE, Flag
 from accelmetrics.schemas.record import Record
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
