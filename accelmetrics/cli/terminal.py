@@ -223,7 +223,7 @@ class LastRow:
         if size.rows < FEWEST_ROWS or size.columns < FEWEST_COLUMNS:
             return None
         told = size.without_last_row()
-        self._send(f"{DOWN}{SAVE}\x1b[1;{told.rows}r{RESTORE}{UP}")
+        self._send(f"{DOWN}{UP}{SAVE}\x1b[1;{told.rows}r{RESTORE}")
         _write_size(self._descriptor, told)
         self._told = told
         return told
