@@ -1,27 +1,46 @@
-"""``accelmetrics report``: what recordings came to, device by device."""
+"""``accelmetrics report``: what recordings came to, device by device, over all files that are given, whatever gaps they have."""
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import heappop, heappush
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from accelmetrics.cli import options as arguments
+from accelmetrics.cli import summaries
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import say
+from accelmetrics.monitor.history import Layout, Row, RowMaker
+from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
+from accelmetrics.schemas.recording import recordings
+from accelmetrics.schemas.vitals import POWER_LIMIT
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterator
+    from pathlib import Path
 
     from accelmetrics.cli.output import Stdout
-    from accelmetrics.schemas.record import Record
+    from accelmetrics.schemas.record import Record, Step
     from accelmetrics.schemas.recording import Recording
+    from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+    from accelmetrics.schemas.summary import Energy, Summary
 
 TAKEN = "JSON lines, which the exporter jsonl and `accelmetrics dump --json --interval` write"
+PENDING = 64
+"""Readings that are folded into the statistics together."""
+GAP = 3.0
+"""In usual intervals: a longer silence is a gap, over which nothing is reckoned."""
+USUAL = 50
+"""Intervals whose median is the usual one."""
+FIRST = 5
+"""Readings that are looked at before the first interval is judged: it may be shorter or longer than those that follow."""
+WORK = ("tokens", "samples")
+IDLE = ("gpuIdle", "applicationsClocksSetting", "displayClockSetting")
+"""Reasons for low clocks that are no throttling: nothing runs, or they were set so."""
 
 EXAMPLES = """\
   accelmetrics report run.jsonl                             a table of every device
@@ -45,20 +64,21 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(options: Namespace, out: Stdout) -> int:
     """Read and print."""
-    from accelmetrics.cli import recorded, report_forms
-
     if not options.files:
         raise UsageError("no recording: name one or more files, such as run.jsonl")
     if options.shape == "gpu-stats" and options.format not in (None, "json"):
         raise UsageError(f"--shape gpu-stats is JSON and excludes --format {options.format}")
-    found = recorded.report(_records(options.files))
+    found = report(_records(options.files))
     if found is None:
         raise AccelMetricsError(f"no record in {', '.join(options.files)}")
     if found.repeated:
         say(f"accelmetrics report: {found.repeated} readings are there twice, by their time: each is counted once")
-    forms = {"text": report_forms.text, "json": report_forms.summary, "markdown": report_forms.markdown}
-    out.write((report_forms.gpu_stats if options.shape == "gpu-stats" else forms[options.format or "text"])(found))
+    forms = {"text": summaries.text, "json": summaries.document, "markdown": summaries.markdown}
+    out.write((summaries.gpu_stats if options.shape == "gpu-stats" else forms[options.format or "text"])(found))
     return 0
+
+
+# Reading
 
 
 class _Source(NamedTuple):
@@ -66,12 +86,12 @@ class _Source(NamedTuple):
 
     Attributes:
         begin: Time of the first record, in nanoseconds since 1970.
-        whose: What tells the first record from those of others.
+        stream: Host, run and rank of the first record.
         recordings: The files, from the first one that holds a record.
     """
 
     begin: int
-    whose: tuple[str, ...]
+    stream: tuple[str, ...]
     recordings: list[Recording]
 
 
@@ -79,29 +99,22 @@ def _records(files: list[str]) -> Iterator[Record]:
     """All records of all files, those of one process of a run by time."""
     groups: dict[tuple[str, ...], list[_Source]] = {}
     for source in _sources(files):
-        groups.setdefault(source.whose, []).append(source)
+        groups.setdefault(source.stream, []).append(source)
     for group in groups.values():
-        yield from _by_time(sorted(group, key=lambda source: source.begin))
-
-
-def _by_time(sources: list[_Source]) -> Iterator[Record]:
-    """Each source in its own order, and merged where they overlap; a file is opened when its time has come, for there may be many."""
-    waiting = deque(sources)
-    under_way: list[tuple[int, int, Record, Iterator[Record]]] = []
-    while waiting or under_way:
-        if waiting and (not under_way or waiting[0].begin <= under_way[0][0]):
-            number, records = len(waiting), _read(waiting.popleft().recordings)
-        else:
-            _, number, record, records = heappop(under_way)
-            yield record
-        if (following := next(records, None)) is not None:
-            heappush(under_way, (following.snapshot.time_ns, -number, following, records))
+        # Each source in its own order, merged where they overlap; a file is opened when its time has come, for there may be many.
+        waiting = deque(sorted(group, key=lambda source: source.begin))
+        under_way: list[tuple[int, int, Record, Iterator[Record]]] = []
+        while waiting or under_way:
+            if waiting and (not under_way or waiting[0].begin <= under_way[0][0]):
+                number, records = len(waiting), _read(waiting.popleft().recordings)
+            else:
+                _, number, record, records = heappop(under_way)
+                yield record
+            if (following := next(records, None)) is not None:
+                heappush(under_way, (following.snapshot.time_ns, -number, following, records))
 
 
 def _sources(files: list[str]) -> Iterator[_Source]:
-    from accelmetrics.cli.recorded import whose
-    from accelmetrics.schemas.recording import recordings
-
     seen: set[Path] = set()
     for name in files:
         with _telling(name):
@@ -110,7 +123,7 @@ def _sources(files: list[str]) -> Iterator[_Source]:
             for place, recording in enumerate(found):
                 first = next(iter(recording), None)
                 if first is not None:
-                    yield _Source(first.snapshot.time_ns, whose(first), found[place:])
+                    yield _Source(first.snapshot.time_ns, stream_of(first), found[place:])
                     break
                 _tell_skipped(recording)
 
@@ -137,3 +150,252 @@ def _telling(name: str) -> Iterator[None]:
         raise AccelMetricsError(f"{error}: report takes {TAKEN}") from error
     except OSError as error:
         raise AccelMetricsError(f"cannot read {name}: {error.strerror or error}") from error
+
+
+# Statistics
+
+
+class Gap(NamedTuple):
+    """A silence, or a clock that was set back.
+
+    Attributes:
+        after: Time of the last reading before it, in seconds since 1970.
+        seconds: How long it was; below 0 where the next reading bears an earlier time.
+    """
+
+    after: float
+    seconds: float
+
+
+class DeviceReport(NamedTuple):
+    """What a recording says of a device; None where it says nothing.
+
+    Attributes:
+        key: The device's key, with the host's name in front where there are several hosts.
+        place: Its identity.
+        measures: By our name, what it is judged by.
+        memory_total: In bytes.
+        power_limit: In watts.
+        energy: What it used.
+        throttled: By reason, for how many seconds its clocks were held down.
+        gaps: While others were read, when it gave nothing for longer than three usual intervals.
+    """
+
+    key: str
+    place: DeviceSlot
+    measures: Mapping[str, Summary]
+    memory_total: float | None
+    power_limit: float | None
+    energy: Energy | None
+    throttled: Mapping[str, float]
+    gaps: tuple[Gap, ...]
+
+    @property
+    def samples(self) -> int:
+        """Readings in which it gave any of the measures."""
+        return summaries.readings(self.measures)
+
+
+class Work:
+    """What the program logged of its work, of the steps that say both how much it was and how fast it went."""
+
+    def __init__(self) -> None:
+        self._amount = self._seconds = self._paid = self._joules = 0.0
+
+    def add(self, amount: float, per_second: float, per_joule: float | None) -> None:
+        """Take a step."""
+        self._amount += amount
+        self._seconds += amount / per_second
+        if per_joule:
+            self._paid += amount
+            self._joules += amount / per_joule
+
+    @property
+    def per_second(self) -> float:
+        """Mean over the time of the steps."""
+        return self._amount / self._seconds
+
+    @property
+    def per_joule(self) -> float | None:
+        """Work over the energy of those steps, of all devices together; None where no energy is known."""
+        return self._paid / self._joules if self._joules else None
+
+
+class Report(NamedTuple):
+    """What recordings came to.
+
+    Attributes:
+        hosts: Where they were made.
+        begin: Time of the first reading, in seconds since 1970.
+        end: Time of the last.
+        readings: How many records there are.
+        repeated: Records that were there twice, and were passed over; not among the readings.
+        gaps: Silences longer than three usual intervals, and where a clock was set back.
+        devices: Each device.
+        host: By key, the host's metrics; those of the first host where there are several.
+        work: By what is counted (``tokens``, ``samples``), the throughput.
+    """
+
+    hosts: tuple[str, ...]
+    begin: float
+    end: float
+    readings: int
+    repeated: int
+    gaps: tuple[Gap, ...]
+    devices: tuple[DeviceReport, ...]
+    host: Mapping[str, Summary]
+    work: Mapping[str, Work]
+
+
+class _Stream:
+    """The records of one process of one run on one host.
+
+    The usual interval is the median of all, gaps among them, and no less than the one that the records say they were to have.
+    """
+
+    def __init__(self, record: Record) -> None:
+        moment = record.snapshot.time_ns / 1e9
+        self.host = record.snapshot.hostname
+        self.rank = record.labels.get("rank", "")
+        self.begin = self.end = moment
+        self.readings = self.repeated = 0
+        self.gaps: list[Gap] = []
+        self.places: dict[str, DeviceSlot] = {}
+        self.silences: dict[str, list[Gap]] = {}
+        self.aggregator = WindowAggregator(moment)
+        self._rows = RowMaker()
+        self._pending: list[Row] = []
+        self._intervals: deque[float] = deque(maxlen=USUAL)
+        self._interval = 0.0
+        self._waiting: list[Snapshot] = []
+        self._newest = self._last = self._at = moment
+        self._heard: dict[str, float] = {}
+        self._layout: Layout | None = None
+        self._speaking: list[str] = []
+
+    def add(self, record: Record) -> bool:
+        """Take a reading; False for one of the same time as the last, which is there twice and is passed over."""
+        moment = record.snapshot.time_ns / 1e9
+        if self.readings and moment == self._newest:
+            self.repeated += 1
+            return False
+        if moment > self._newest:
+            self._intervals.append(moment - self._newest)
+        if record.monitor is not None:
+            self._interval = record.monitor.interval
+        self._newest = moment
+        self.readings += 1
+        self._waiting.append(record.snapshot)
+        if self.readings > FIRST:
+            self._take_waiting()
+        return True
+
+    def settle(self) -> None:
+        """Reckon what was taken."""
+        self._take_waiting()
+        self.aggregator.fold(self._pending)
+        self._note_silences(list(self._heard), self._last)
+
+    def _take_waiting(self) -> None:
+        for snapshot in self._waiting:
+            self._take(snapshot, snapshot.time_ns / 1e9)
+        self._waiting.clear()
+
+    def _take(self, snapshot: Snapshot, moment: float) -> None:
+        elapsed = moment - self._last
+        joined = self._layout is not None and 0 <= elapsed <= self._longest()
+        if self._layout is not None and not joined:
+            self.gaps.append(Gap(self._last, elapsed))
+            self._note_silences(list(self._heard), self._last)
+            self._heard.clear()
+        # The statistics' own clock goes on where the recorded one was set back.
+        self._at += max(0.0, elapsed)
+        row = self._rows.row(snapshot, self._at, joined)
+        self._pending.append(row)
+        if len(self._pending) >= PENDING:
+            self.aggregator.fold(self._pending)
+            self._pending.clear()
+        self._last = moment
+        self.begin, self.end = min(self.begin, moment), max(self.end, moment)
+        if row.layout is not self._layout:
+            self._layout = row.layout
+            self._speaking = [place.key for place in snapshot.identities if snapshot.values_of(place.key)]
+            self.places.update((place.key, place) for place in snapshot.identities)
+        self._note_silences(self._speaking, moment)
+        self._heard.update(dict.fromkeys(self._speaking, moment))
+
+    def _longest(self) -> float:
+        """The longest silence, in seconds, that is no gap."""
+        return GAP * max(self._interval, statistics.median_low(self._intervals) if self._intervals else 0.0)
+
+    def _note_silences(self, keys: Iterable[str], until: float) -> None:
+        longest = self._longest()
+        for key in keys:
+            since = self._heard.get(key, until)
+            if until - since > longest:
+                self.silences.setdefault(key, []).append(Gap(since, until - since))
+
+
+def stream_of(record: Record) -> tuple[str, ...]:
+    """Return what tells the records of one process of a run from all others: host, run and rank."""
+    return (record.snapshot.hostname, record.labels.get("run_id", ""), record.labels.get("rank", ""))
+
+
+def report(records: Iterable[Record]) -> Report | None:
+    """Return what records came to; None when there are none. Those of one process of a run are to come in the order of their time."""
+    by_process: dict[tuple[str, ...], _Stream] = {}
+    work: dict[str, Work] = {}
+    for record in records:
+        process = stream_of(record)
+        stream = by_process.get(process) or by_process.setdefault(process, _Stream(record))
+        if stream.add(record):
+            for step in record.steps:
+                _add_work(work, step)
+    streams = list(by_process.values())
+    if not streams:
+        return None
+    for stream in streams:
+        stream.settle()
+    kinds = {place.identity.kind for stream in streams for place in stream.places.values()}
+    return Report(
+        tuple(dict.fromkeys(stream.host for stream in streams)),
+        min(stream.begin for stream in streams),
+        max(stream.end for stream in streams),
+        sum(stream.readings for stream in streams),
+        sum(stream.repeated for stream in streams),
+        tuple(sorted(gap for stream in streams for gap in stream.gaps)),
+        tuple(device for stream in streams for device in _devices(stream, streams)),
+        {key: held for key, held in streams[0].aggregator.summary().items() if key.partition(".")[0] not in kinds},
+        work,
+    )
+
+
+def _add_work(work: dict[str, Work], step: Step) -> None:
+    for name in WORK:
+        amount, rate = step.values.get(name), step.values.get(f"{name}_per_second")
+        if amount and rate:
+            work.setdefault(name, Work()).add(amount, rate, step.values.get(f"{name}_per_joule"))
+
+
+def _devices(stream: _Stream, streams: list[_Stream]) -> Iterator[DeviceReport]:
+    """The devices of a stream; a key is preceded by its host, and by rank, else by the number of the run, where there are several."""
+    runs = [other for other in streams if other.host == stream.host]
+    ranks = {other.rank for other in runs if other.rank}
+    head = [] if len(runs) == len(streams) else [stream.host]
+    if len(runs) > 1:
+        head.append(f"rank {stream.rank}" if len(ranks) == len(runs) else f"run {runs.index(stream) + 1}")
+    summary, energy = stream.aggregator.summary(), stream.aggregator.energy_joules()
+    for place in stream.places.values():
+        limit = summaries.first(summary, place.key, POWER_LIMIT)
+        prefix = f"{place.key}.throttle."
+        throttled = {key[len(prefix) :]: stream.aggregator.seconds_above(key, 0.5) for key in summary if key.startswith(prefix)}
+        yield DeviceReport(
+            " ".join((*head, place.key)),
+            place,
+            summaries.measured(summary, place.key),
+            summaries.memory_total(summary, place),
+            None if limit is None else limit.last,
+            energy.get(place.key),
+            {reason: seconds for reason, seconds in throttled.items() if seconds and reason not in IDLE},
+            tuple(stream.silences.get(place.key, ())),
+        )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from accelmetrics.cli.recorded import Report, report
+from accelmetrics.cli.report import Report, report
 from accelmetrics.schemas.record import MonitorStatus, Record
 from tests.cli.test_report import record
 
