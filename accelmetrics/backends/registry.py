@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from accelmetrics.backends.contract import Backend, Coverage, Detection, Driver
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.system import find_hardware
-from accelmetrics.schemas.catalogue import add
 from accelmetrics.schemas.errors import InvalidOptionError, SourceError, UnknownNameError
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -249,7 +248,10 @@ def describe(backend: Backend) -> tuple[Metric, ...]:
     """Add the rows that only this backend has to the catalogue; what is wrong with them is said when it is opened."""
     rows: tuple[object, ...] = guarded(lambda: tuple(backend.own_metrics())).value or ()
     own = tuple(row for row in rows if isinstance(row, Metric))
-    add(own)
+    if own:
+        from accelmetrics.schemas.catalogue import add  # its tables are not loaded for a reading
+
+        add(own)
     return own
 
 
