@@ -88,7 +88,7 @@ class Part(BaseModel):
 
 
 class DeviceEntry(Part):
-    """A device: who it is, and where it stands."""
+    """A device: its identity, and where it stands."""
 
     key: Key = Field(description="What the keys of its metrics begin with: gpu.0.")
     kind: Annotated[str, StringConstraints(pattern="^[a-z][a-z0-9]*$")] = Field(description="The first word of its key.")

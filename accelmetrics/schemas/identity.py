@@ -1,4 +1,4 @@
-"""Who a device is, what runs on it, and how a source fared: the light records that a snapshot is made of."""
+"""The identity of a device, what runs on it, and how a source fared: the light records that a snapshot is made of."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ MEMORY_PARTS = tuple(
 """What makes up the memory in use, on devices that give no sum: only all of them together are one."""
 
 VENDORS = frozenset({"nvidia", "amd", "apple", "intel", "google"})
-"""Words that a product's name begins with where it says who made it."""
+"""Words that a product's name begins with where it names its vendor."""
 
 
 class Vitals(NamedTuple):

@@ -320,7 +320,7 @@ def _findings(made: Allocation, members: Sequence[job.Member], snapshot: Snapsho
 def _pool_findings(
     pool: Pool, made: Allocation, members: Sequence[job.Member], processes: Processes, unclear: Sequence[str]
 ) -> Iterator[Finding]:
-    """Compare what was expected of a role with what its workers use, and who else uses its devices.
+    """Compare what was expected of a role with what its workers use, and find other users of its devices.
 
     Those are neither of the role, nor of another role that the device is expected of, nor their helpers.
     """

@@ -147,7 +147,7 @@ def test_devices_of_other_vendors() -> None:
 
 
 def test_the_last_xid() -> None:
-    """0 only where the driver's errors are listened to and none came; absent where nobody listens."""
+    """0 only where the driver's errors are listened to and none came; absent where nothing listens."""
     board = nvidia(0)
     field = "DCGM_FI_DEV_XID_ERRORS"
     assert told(record({board: {"xidErrors": 0}}))[field].value == 0

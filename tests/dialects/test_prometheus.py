@@ -142,7 +142,7 @@ def test_what_is_missing_has_no_series() -> None:
 
 
 def test_one_value_is_one_series() -> None:
-    """Keys that W&B spells in two ways do not count twice, and keys that nobody knows are passed over."""
+    """Keys that W&B spells in two ways do not count twice, and unknown keys are passed over."""
     what = taken({"_gpu.0.memoryTotal": 5, "gpu.0.memoryTotalBytes": 5, "gpu.0.somethingOfAPlugIn": 1})
     assert len([point for point in PROMETHEUS.points(what) if point.name.startswith("accel_memory")]) == 1
 
@@ -174,7 +174,7 @@ def test_info_says_everything_else() -> None:
     ],
 )
 def test_a_device_that_says_nothing_is_down_unless_that_is_in_order(reason: str, up: int) -> None:
-    """Lost, hung and broken devices are down; one that sleeps, or that nobody holds or that we may not read, is not."""
+    """Lost, hung and broken devices are down; one that sleeps, or that no program holds or that we may not read, is not."""
     why = {"gpu.0.powerWatts": Unavailable(reason), "gpu.0.fanSpeed": Unavailable(Reason.NOT_SUPPORTED)}
     if reason == Reason.NOT_IN_USE:
         why["gpu.0.temp"] = Unavailable(Reason.SUSPENDED)
@@ -204,7 +204,7 @@ def test_a_vanished_device_is_still_expected() -> None:
 
 
 def test_old_news_leave_nothing_up() -> None:
-    """Of a record that is not fresh there is left who should be there, all down, and the counters as they stood."""
+    """Of a record that is not fresh there are left the devices that should be there, all down, and the counters as they stood."""
     what = record()
     found = {(point.name, *point.labels.values()): point.value for point in health(what, fresh=False)}
     assert found["accelmetrics_up",] == 0
@@ -285,7 +285,7 @@ def test_throttling_is_counted_in_seconds() -> None:
 
 
 def test_one_record_alone_counts_nothing() -> None:
-    """The names of a record that somebody hands over by itself have no counter over records."""
+    """The names of a record that is handed over by itself have no counter over records."""
     found = {point.name for point in PROMETHEUS.points(reading(0, BackendStatus("nvidia", "timed_out"), throttled=1))}
     assert "accel_throttle_active" in found
     assert not found & {"accelmetrics_collect_errors_total", "accelmetrics_collect_timeouts_total", "accel_throttle_seconds_total"}

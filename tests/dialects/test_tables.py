@@ -117,7 +117,7 @@ def test_nothing_measured_is_nothing_told(name: str) -> None:
 
 
 def test_registry() -> None:
-    """Every name gives a dialect of that name; one that counts is nobody else's; a wrong name is told what there is."""
+    """Every name gives a dialect of that name; one that counts is shared with no other; a wrong name is told what there is."""
     for name in registry.names():
         found = registry.dialect(name)
         assert found.name == name

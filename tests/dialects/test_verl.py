@@ -34,7 +34,7 @@ def test_exactly_these_names_with_pytorch_in_use() -> None:
 
 
 def test_without_pytorch_its_figures_are_absent() -> None:
-    """The driver's figure, which counts everybody's memory, never takes their place."""
+    """The driver's figure, which counts the memory of all programs, never takes their place."""
     found = dialect("verl").flat(record({nvidia(0): GPU_0}, HOST))
     assert {name for name in OF_GPU if f"gpu_0_{name}" not in found} == {
         "memory_utilization_pct",

@@ -68,7 +68,7 @@ PLANTED: list[tuple[str, Callable[[Snapshot], object], str]] = [
     ("a lost host key", lambda s: s.metrics.pop("swap.used_percent"), "swap.used_percent is in neither metrics nor unavailable"),
     ("a key in both", lambda s: s.metrics.update({"gpu.0.fanSpeed": 3}), "gpu.0.fanSpeed is in both metrics and unavailable"),
     ("no reason", lambda s: s.unavailable.update({"gpu.0.fanSpeed": Unavailable("")}), "gpu.0.fanSpeed is unavailable without a reason"),  # type: ignore[attr-defined]
-    ("a device nobody listed", lambda s: s.metrics.update({"gpu.7.temp": 40}), "gpu.7.temp names a device that is not listed"),
+    ("a device that is not listed", lambda s: s.metrics.update({"gpu.7.temp": 40}), "gpu.7.temp names a device that is not listed"),
     ("a process nowhere", lambda s: s.metrics.update({"gpu.process.7.temp": 40}), "gpu.process.7.temp names a device that is not listed"),
     ("a reason nowhere", lambda s: s.unavailable.update({"gpu.7.temp": WHY}), "gpu.7.temp names a device that is not listed"),  # type: ignore[attr-defined]
     ("an empty key", lambda s: s.metrics.update({"": 1}), "the document is not valid: metrics"),

@@ -108,7 +108,7 @@ def test_a_device_that_says_nothing_says_why() -> None:
     ],
 )
 def test_the_name_without_the_vendors(vendor: str, name: str, short: str) -> None:
-    """Nobody needs it twice."""
+    """It is not needed twice."""
     assert taken("gpu.0", DeviceIdentity("gpu", vendor, 0, name=name), temp=1).short_name == short
 
 

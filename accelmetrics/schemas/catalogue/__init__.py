@@ -1,6 +1,6 @@
 """The catalogue: what every metric means, one row each, and how keys are recognised.
 
-The tables are plain data, and name no vendor: who gives a metric, and where each backend reads it, is generated from the
+The tables are plain data, and name no vendor: which backends give a metric, and where each reads it, is generated from the
 backends' coverage into ``sources.py``. What is looked up is built on the first look-up, so that importing this costs next to
 nothing. Rows that only a plug-in has are added when it is selected.
 """
@@ -218,7 +218,7 @@ def find(key: str) -> Metric:
     return row
 
 
-# Who gives what
+# Which backend gives what
 
 
 def coverage_of(backend: str) -> Mapping[str, Mapping[str, str]]:
