@@ -6,14 +6,14 @@ Reads the sources and runs nothing of them. One line per finding, ``file:line: w
 - no ``global`` statement in the package;
 - at most one broad ``except`` in the package (bare, ``Exception``, ``BaseException``, or ``suppress`` of those);
 - no ``shell=True`` and no ``os.system`` or ``os.popen`` anywhere;
-- no note of unfinished work anywhere.
-
-With ``--all`` also:
-
+- no note of unfinished work anywhere;
 - at most 12 Protocols in the package;
 - no name in the package has a word of the old vocabulary in it;
 - no comment, docstring or message of the package speaks of persons ("nobody", "whoever");
-- no ``time.sleep`` in the tests, outside ``tests/support`` and the simulators: a test waits for an event.
+- no ``time.sleep`` in the tests, outside ``tests/support`` and the simulators: a test waits for an event;
+- no assertion in the tests that something took less than so much time: a test compares orders, counts, or two things of the same run.
+
+Rules named in `ON_REQUEST` are checked with ``--all`` only.
 """
 
 import ast
@@ -21,7 +21,7 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,10 +36,13 @@ SHELL_CALLS = {("os", "system"), ("os", "popen"), ("subprocess", "getoutput"), (
 MAY_SLEEP = (("tests", "support"), ("tests", "simulators"), ("tests", "hardware"))
 OLD_WORDS = {
     *("crew", "disown", "shelf", "shelves", "inventory", "beat", "outlet", "outlets", "rounds", "keeper"),
-    *("sheet", "sheets", "roster", "sighting", "sightings", "sight", "cursor"),
+    *("sheet", "sheets", "roster", "sighting", "sightings", "sight", "cursor", "inbox"),
 }
 """Replaced by the field's terms: worker, abandon, snapshot builder, device registry, ticker, export worker, poll and so on."""
 WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+OLD_CLASSES = {"Lane", "Flight", "Post", "Viewer", "Moment"}
+"""Words that are fine in other names."""
+CLOCKS = {"time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns"}
 PERSONS = re.compile(r"\b(nobody|somebody|everybody|whoever|anybody)\b", re.IGNORECASE)
 UNFINISHED = re.compile(r"\b(TODO|FIXME)\b")
 
@@ -157,6 +160,9 @@ def old_words(source: Source) -> Iterator[Finding]:
         if old and name not in told:
             told.add(name)
             yield Finding(source.path, line, f"{name}: {min(old)!r} is not the field's term")
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ClassDef) and node.name.lstrip("_") in OLD_CLASSES:
+            yield Finding(source.path, node.lineno, f"class {node.name}: not the field's term")
 
 
 def persons(source: Source) -> Iterator[Finding]:
@@ -180,6 +186,61 @@ def sleeps(source: Source) -> Iterator[Finding]:
             yield Finding(source.path, node.lineno, "time.sleep: wait for an event (tests.support.waiting)")
 
 
+def bounds_on_time(source: Source) -> Iterator[Finding]:
+    """Each assertion that a time measured by the clock is less than something that was not measured."""
+    for function in ast.walk(source.tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        times, spans = clock_names(function)
+        for statement in ast.walk(function):
+            if isinstance(statement, ast.Assert) and any(is_bound(node, times, spans) for node in ast.walk(statement.test)):
+                yield Finding(
+                    source.path, statement.lineno, "a bound on wall-clock time: assert an order, a count, or compare with a control"
+                )
+
+
+def clock_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[set[str], set[str]]:
+    """The names of a function that hold times of a clock, and those that hold what lies between two."""
+    times: set[str] = set()
+    spans: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            if is_span(node.value, times, spans):
+                spans.add(node.targets[0].id)
+            elif is_time(node.value, times):
+                times.add(node.targets[0].id)
+    return times, spans
+
+
+def is_time(node: ast.expr, times: set[str]) -> bool:
+    """Whether an expression is a time of the clock."""
+    if isinstance(node, ast.Call):
+        parts = dotted(node.func)
+        return parts[:-1] in {("time",), ()} and parts[-1:] != () and parts[-1] in CLOCKS
+    return isinstance(node, ast.Name) and node.id in times
+
+
+def is_span(node: ast.expr, times: set[str], spans: set[str]) -> bool:
+    """Whether an expression is the time between two, or a time that lies ahead."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.Add):
+        return is_time(node.left, times) or is_time(node.right, times)
+    return isinstance(node, ast.Name) and node.id in spans
+
+
+def is_bound(node: ast.AST, times: set[str], spans: set[str]) -> bool:
+    """Whether a comparison holds measured time below something else."""
+    if not isinstance(node, ast.Compare):
+        return False
+    sides = [node.left, *node.comparators]
+    for left, operator, right in zip(sides, node.ops, sides[1:], strict=False):
+        small, large = (left, right) if isinstance(operator, ast.Lt | ast.LtE) else (right, left)
+        if isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+            measured = {name.id for name in ast.walk(large) if isinstance(name, ast.Name)} & spans
+            if (is_span(small, times, spans) and not measured) or (is_time(small, times) and is_span(large, times, spans)):
+                return True
+    return False
+
+
 def unfinished(source: Source) -> Iterator[Finding]:
     """Each comment that says the work is unfinished."""
     for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
@@ -188,28 +249,37 @@ def unfinished(source: Source) -> Iterator[Finding]:
             yield Finding(source.path, token.start[0], f"{found.group()}: finish it or leave it out")
 
 
+Rule = Callable[[Source], Iterator[Finding]]
+
+EVERYWHERE: tuple[Rule, ...] = (shells, unfinished)
+IN_PACKAGE: tuple[Rule, ...] = (long_file, global_statements, broad_excepts, protocols, old_words, persons)
+IN_TESTS: tuple[Rule, ...] = (sleeps, bounds_on_time)
+AT_MOST: dict[Rule, int] = {broad_excepts: MAX_BROAD, protocols: MAX_PROTOCOLS}
+"""How many findings of a rule are none; 0 for the others."""
+ON_REQUEST: set[Rule] = {old_words, persons, sleeps, bounds_on_time}
+"""Checked with ``--all`` only: there are findings yet. An empty set has everything checked always."""
+
+
+def rules_of(path: Path) -> tuple[Rule, ...]:
+    """The rules for a file by its place in the checkout."""
+    if path.parts[0] == PACKAGE:
+        return (*EVERYWHERE, *IN_PACKAGE)
+    if path.parts[0] == "tests" and path.parts[:2] not in MAY_SLEEP:
+        return (*EVERYWHERE, *IN_TESTS)
+    return EVERYWHERE
+
+
 def check(root: Path, every: bool = False) -> list[Finding]:
-    """All findings below ``root``, those of the rules after ``--all`` on request."""
-    findings: list[Finding] = []
-    broad: list[Finding] = []
-    kinds: list[Finding] = []
+    """All findings below ``root``, those of the rules `ON_REQUEST` on request."""
+    found: dict[Rule, list[Finding]] = {rule: [] for rule in (*EVERYWHERE, *IN_PACKAGE, *IN_TESTS)}
     for path in python_files(root):
         relative = path.relative_to(root)
         text = path.read_text(encoding="utf-8")
         source = Source(relative, text, ast.parse(text, filename=str(relative)))
-        findings += [*shells(source), *unfinished(source)]
-        if relative.parts[0] == PACKAGE:
-            findings += [*long_file(source), *global_statements(source)]
-            broad += broad_excepts(source)
-        if every and relative.parts[0] == PACKAGE:
-            findings += [*old_words(source), *persons(source)]
-            kinds += protocols(source)
-        elif every and relative.parts[0] == "tests" and relative.parts[:2] not in MAY_SLEEP:
-            findings += sleeps(source)
-    for found, most in ((broad, MAX_BROAD), (kinds, MAX_PROTOCOLS)):
-        if len(found) > most:
-            findings += found
-    return sorted(findings)
+        for rule in rules_of(relative):
+            if every or rule not in ON_REQUEST:
+                found[rule] += rule(source)
+    return sorted(finding for rule, findings in found.items() if len(findings) > AT_MOST.get(rule, 0) for finding in findings)
 
 
 def main(arguments: list[str]) -> int:
