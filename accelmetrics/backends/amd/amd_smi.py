@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelmetrics.backends.amd.cards import device_memory, is_integrated, let_sleep, memory_rows, numa_node, pcie_generation
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
@@ -84,16 +84,8 @@ _START = re.compile(r'\{\s*"gpu"\s*:\s*(\d{1,4})\s*(?=[,}])', re.ASCII)
 _DECODER = json.JSONDecoder()
 
 
-class Output(NamedTuple):
-    """What one run printed.
-
-    Attributes:
-        cards: By the tool's number.
-        complete: Whether none was cut.
-    """
-
-    cards: dict[int, dict[str, Any]]
-    complete: bool
+Output = tuple[dict[int, dict[str, Any]], bool]
+"""What one run printed of each card, by the tool's number; and whether none was cut."""
 
 
 def parse(printed: str) -> Output:
@@ -109,7 +101,7 @@ def parse(printed: str) -> Output:
             cards[int(start[1])], end = _DECODER.raw_decode(printed, start.start())
         except (ValueError, RecursionError):  # malformed or cut; a number too long for int(); nested beyond reason
             complete = False
-    return Output(cards, complete)
+    return cards, complete
 
 
 def sample(card: Mapping[str, Any]) -> DeviceSample:
@@ -146,22 +138,22 @@ class AmdSmi:
 
     def __call__(self) -> Iterable[DeviceSample]:
         let_sleep("amd-smi")
-        output = self._run("metric")
+        cards, complete = self._run("metric")
         if self._clock.monotonic() >= self._due:
             try:
-                self._static = self._run("static").cards
+                self._static = self._run("static")[0]
             except SourceError as error:
                 self._missing = {place: Unavailable(error.reason, f"amd-smi static: {error.message}") for place in STATIC_PLACES}
             self._due = self._clock.monotonic() + STATIC_PACE
-        for number, card in sorted(output.cards.items()):
+        for number, card in sorted(cards.items()):
             yield sample({**(self._static.get(number) or self._missing), **card})
-        if not output.complete:
+        if not complete:
             raise SourceError(Reason.PARSE_ERROR, "amd-smi's output was cut")
 
     def _run(self, what: str) -> Output:
         completed = self._command.run(what, "--json")
         output = parse(completed.stdout)
-        if output.cards:
+        if output[0]:
             return output
         if '"gpu"' in completed.stdout and not completed.truncated:
             raise SourceError(Reason.PARSE_ERROR, f"amd-smi's output was cut or holds no card (exit status {completed.returncode})")

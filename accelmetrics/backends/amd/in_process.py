@@ -78,7 +78,6 @@ class InProcessDriver:
         self._addresses = sorted(self._listed[0])
         self._trust = Trust()
         self._library: Mapping[str, AmdsmiCard] = {}
-        self._failure: SourceError | None = None
         self.units: list[Unit] = []
         if not self._addresses:
             raise SourceError(Reason.DRIVER_UNAVAILABLE, "no GPU is driven by amdgpu here", backend="amd")
@@ -90,10 +89,13 @@ class InProcessDriver:
             self.units.append(Unit(identity, card))
             self.units += [Unit(partition(identity, node), card, node) for node in parts] if len(parts) > 1 else []
         self.with_files = SYSFS in sources and any(map(shows_values, self._addresses))
-        if AMDSMI in sources:
-            self._open_library()
+        self._failure = self._open_library() if AMDSMI in sources else None
         if not self.with_files and not self._library:
-            raise self._nothing(alone=SYSFS not in sources)
+            if SYSFS not in sources and self._failure is not None:
+                raise self._failure
+            words = f"the kernel driver's files are not to be seen here: {', '.join(self._addresses)}"
+            advice = "" if self._failure is None else self._failure.advice
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, "; ".join(filter(None, (words, self.remark))), backend="amd", advice=advice)
         self._devices = tuple(unit.identity for unit in self.units)
         self._relist_at = clock.monotonic() + RELIST
         self._looking = threading.Lock()
@@ -126,24 +128,16 @@ class InProcessDriver:
     def _workers(self) -> list[AmdsmiWorker]:
         return [unit.library for unit in self.units if isinstance(unit.library, AmdsmiWorker)]
 
-    def _open_library(self) -> None:
-        """Open the module, and give each card what it knows of it; or note why it does not open."""
+    def _open_library(self) -> SourceError | None:
+        """Open the module, and give each card what it knows of it. Returns why it does not open."""
         try:
-            self._library, self._failure = open_cards(self._addresses), None
+            self._library = open_cards(self._addresses)
         except SourceError as error:
-            self._library, self._failure = {}, error
+            return error
         for unit in self.units:
             card = self._library.get(unit.card.address) if unit.node is None else None
             unit.library = AmdsmiWorker(card, self._trust) if card is not None and self.with_files else card
-
-    def _nothing(self, alone: bool) -> SourceError:
-        """Why there is nothing to read; ``alone`` where nothing but the module was asked for."""
-        failure = self._failure
-        if alone and failure is not None:
-            return failure
-        words = f"the kernel driver's files are not to be seen here: {', '.join(self._addresses)}"
-        words = "; ".join(filter(None, (words, self.remark)))
-        return SourceError(Reason.DRIVER_UNAVAILABLE, words, backend="amd", advice="" if failure is None else failure.advice)
+        return None
 
     def relist(self, now: float) -> None:
         """Look, now and then, whether there is more than was listed: cards, partitions, or a library that waited for a card.
@@ -160,7 +154,7 @@ class InProcessDriver:
             if addresses - listed or {part for part in partitions if part[0] in addresses} != there:
                 raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, "there are cards or partitions that were not listed yet", backend="amd")
             if self._failure is not None and self._failure.reason == Reason.SUSPENDED:
-                self._open_library()
+                self._failure = self._open_library()
         finally:
             self._looking.release()
 

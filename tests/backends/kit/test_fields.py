@@ -203,6 +203,33 @@ def test_a_derived_metric_may_need_what_is_not_given() -> None:
     assert reason_of(found["temp"]) == Reason.INVALID_VALUE
 
 
+def test_of_several_rows_of_a_metric_the_first_that_has_a_value_stands() -> None:
+    rows = (Field("powerWatts", "board", "W"), Field("powerWatts", "chip", "W"), Rate("powerWatts", "energy", "J"))
+    assert read(rows, {"board": 300, "chip": 200}) == {"powerWatts": 300}
+    assert read(rows, {"board": "N/A", "chip": 200}) == {"powerWatts": 200}
+    found = read(rows, {"board": 9999, "energy": 7})["powerWatts"]
+    assert isinstance(found, Unavailable)
+    assert found.reason == Reason.INVALID_VALUE
+    assert all(words in found.detail for words in ("9999 W", 'no "chip"', "a rate needs two"))
+    assert Table("tool", "npu", rows).words == {"powerWatts": 'tool "board"; else tool "chip"; else tool "energy", rise per second'}
+
+
+def test_a_metric_that_is_given_as_such_is_not_derived() -> None:
+    rows = (
+        Field("memoryAllocated", "share", "%"),
+        Field("memoryAllocatedBytes", "used", "B"),
+        Field("memoryTotalBytes", "total", "B"),
+        *MEMORY,
+    )
+    assert read(rows, {"share": 31})["memoryAllocated"] == 31
+    assert read(rows, {"used": 1, "total": 4})["memoryAllocated"] == 25
+
+
+def test_what_another_source_has_given_is_not_read() -> None:
+    table = Table("tool", "npu", (Field("powerWatts", "p", "W"), Field("temp", "t", "C")))
+    assert table.read(flat({"p": 300, "t": 50}), {}, 0.0, given={"powerWatts"}) == {"temp": 50}
+
+
 def test_a_metric_that_the_catalogue_does_not_have_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="wafers"):
         read((Field("wafers", "x"),), {})
@@ -252,6 +279,13 @@ def test_whole_keys_are_read_of_the_machine() -> None:
 
 
 # Rates
+
+
+def test_whether_a_counter_rose() -> None:
+    row = Rate("throttle.swPowerCap", "acc", "1", rose=True)
+    counters: Counters = {}
+    found = [read((row,), {"acc": acc}, counters, float(at), kind="gpu")[row.metric] for at, acc in enumerate((5, 5, 9, 2))]
+    assert [reason_of(found[0]), *found[1:3], reason_of(found[3])] == [Reason.NEEDS_INTERVAL, 0, 1, Reason.NEEDS_INTERVAL]
 
 
 def rates(row: Rate, *readings: tuple[float, dict[str, object]]) -> list[Value]:
