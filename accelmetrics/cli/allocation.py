@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from accelmetrics.cli.output import Stdout
-    from accelmetrics.visibility.allocation import Allocation, Finding, Use, Worker
+    from accelmetrics.visibility.allocation import Allocation, Worker
 
 HEAD = ("ROLE", "RANK", "LOCAL", "PID", "COMMAND", "LIST", "SEES", "USES")
 EXAMPLES = """\
@@ -26,7 +26,7 @@ EXAMPLES = """\
 A process's role is what --role says, else the variable ACCELMETRICS_ROLE of its environment; its rank is what its launcher
 left there (RANK, LOCAL_RANK, and those of Open MPI, PMI, Slurm and Ray). Lists are those it was started with.
 
-Exit status: 0 whatever is found; 1 when a pool differs from what --expect says (a role uses other devices, or somebody
+Exit status: 0 whatever is found; 1 when a pool differs from what --expect says (a role uses other devices, or a process
 outside the role uses one of its own) or cannot be compared with it, and when a process that was named is not there; 2 for
 arguments that cannot be used."""
 
@@ -107,26 +107,20 @@ def render(found: Allocation, width: int) -> str:
         for pool in found.pools
         for line in wrapped(f"{pool.role}: expected {_keys(pool.expected)}; uses {_keys(pool.used)}", width, "")
     ]
-    words = [line for finding in found.findings for line in _finding(finding, width)] or ["Nothing to remark."]
-    return "\n\n".join("\n".join(part) for part in (table, expected, words) if part) + "\n"
+    words = []
+    for finding in found.findings:
+        first, *rest = wrapped(finding.text, width, "  ")
+        words += [f"- {first[2:]}", *rest]
+    return "\n\n".join("\n".join(part) for part in (table, expected, words or ["Nothing to remark."]) if part) + "\n"
 
 
 def _row(worker: Worker) -> tuple[str, ...]:
     lists = " ".join(f"{listed.variable}={listed.value}" for listed in worker.lists)
     sees = "?" if worker.visible is None else _keys(worker.visible)
     numbers = ("-" if number is None else str(number) for number in (worker.rank, worker.local_rank))
-    return (worker.role or "-", *numbers, str(worker.pid), worker.name or "-", lists or "-", sees, _uses(worker.used))
-
-
-def _uses(used: Sequence[Use]) -> str:
-    words = (use.device if use.memory_bytes is None else f"{use.device} ({quantity(use.memory_bytes, 'By')})" for use in used)
-    return ", ".join(words) or "-"
+    uses = (use.device if use.memory_bytes is None else f"{use.device} ({quantity(use.memory_bytes, 'By')})" for use in worker.used)
+    return (worker.role or "-", *numbers, str(worker.pid), worker.name or "-", lists or "-", sees, ", ".join(uses) or "-")
 
 
 def _keys(keys: Sequence[str]) -> str:
     return ",".join(keys) or "none"
-
-
-def _finding(finding: Finding, width: int) -> list[str]:
-    first, *rest = wrapped(finding.text, width, "  ")
-    return [f"- {first[2:]}", *rest]

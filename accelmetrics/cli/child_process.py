@@ -144,39 +144,38 @@ def terminal_group() -> int | None:
         os.close(descriptor)
 
 
+class Ended(NamedTuple):
+    """How a command ended.
+
+    Attributes:
+        status: Its exit status: 128 and the signal's number where a signal ended it.
+        signal: The name of that signal, empty where it was none.
+        seconds: How long it ran.
+        cpu_seconds: CPU time of it and of the descendants that it waited for.
+    """
+
+    status: int
+    signal: str
+    seconds: float
+    cpu_seconds: float
+
+
 class ChildProcess:
-    """A command that runs.
+    """A command that runs, with this process's standard streams.
+
+    Args:
+        command: The program, found on ``PATH`` where it is a bare name, and its arguments.
+        signals: Say which it is to have as they were.
+        more: Added to its environment.
 
     Attributes:
         pid: Its process id.
-        status: Its exit status once it has ended: 128 and the signal's number where a signal ended it.
-        cpu_seconds: CPU time of it and of the descendants that it waited for, once it has ended.
-        ended_by: The name of that signal, empty where it was none.
-        began: When it was started, in seconds of the monotonic clock.
-        seconds: How long it ran, once it has ended.
+
+    Raises:
+        CommandError: It cannot be started.
     """
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.status: int | None = None
-        self.cpu_seconds = 0.0
-        self.ended_by = ""
-        self.began = time.monotonic()
-        self.seconds = 0.0
-        self._on_stop: Callable[[], None] = lambda: None
-
-    @classmethod
-    def start(cls, command: Sequence[str], signals: Signals, more: Mapping[str, str]) -> ChildProcess:
-        """Start a command, with this process's standard streams.
-
-        Args:
-            command: The program, found on ``PATH`` where it is a bare name, and its arguments.
-            signals: Say which it is to have as they were.
-            more: Added to its environment.
-
-        Raises:
-            CommandError: It cannot be started.
-        """
+    def __init__(self, command: Sequence[str], signals: Signals, more: Mapping[str, str]) -> None:
         if not command[0]:
             raise CommandError("", FileNotFoundError())
         for stream in filter(None, (sys.stdout, sys.stderr)):
@@ -186,60 +185,50 @@ class ChildProcess:
         given: dict[str, Any] = {"setsigmask": signals.before, "setsigdef": signals.defaults}
         try:
             try:
-                return cls(os.posix_spawnp(command[0], list(command), environment, **given))
+                self.pid = os.posix_spawnp(command[0], list(command), environment, **given)
             except OSError as error:
                 script = _script(command[0]) if error.errno == errno.ENOEXEC else None
                 if script is None:
                     raise
-                return cls(os.posix_spawn(SHELL, [SHELL, script, *command[1:]], environment, **given))
+                self.pid = os.posix_spawn(SHELL, [SHELL, script, *command[1:]], environment, **given)
         except OSError as error:
             raise CommandError(command[0], error) from error
+        self._began = time.monotonic()
 
-    def attend(self, signals: Signals, on_look: Callable[[], None], on_stop: Callable[[], None]) -> int:
-        """Wait for the end, passing signals on; gives the exit status.
+    def attend(self, signals: Signals, on_look: Callable[[], None], on_stop: Callable[[], None]) -> Ended:
+        """Wait for the end, passing signals on.
 
         Args:
             signals: Where they come from.
             on_look: Called a few times a second.
             on_stop: Called before this process stops because the command was, by Ctrl-Z.
         """
-        self._on_stop = on_stop
         pause = SHORTEST_LOOK
-        while not self._ended():
+        while True:
+            changed, state, used = os.wait4(self.pid, os.WNOHANG | os.WUNTRACED)
+            if changed and not os.WIFSTOPPED(state):
+                break
+            if changed and os.WSTOPSIG(state) in JOB_CONTROL and terminal_group() is not None:
+                # Stop too, so that the shell has its terminal back; go on with the command.
+                on_stop()
+                os.kill(os.getpid(), signal.SIGSTOP)
+                self._send(signal.SIGCONT)
             on_look()
             arrived = signals.wait(pause)
             pause = min(pause * GROWTH, LONGEST_LOOK)
             if arrived is not None and not arrived.to_all:
-                self.send(arrived.number)
-        return self.status or 0
-
-    def send(self, number: int) -> None:
-        """Send it a signal."""
-        if self.status is None:
-            with suppress(OSError):  # it has gone, or is another user's and decides for itself
-                os.kill(self.pid, number)
-
-    def _ended(self) -> bool:
-        pid, state, used = os.wait4(self.pid, os.WNOHANG | os.WUNTRACED)
-        if not pid:
-            return False
-        if os.WIFSTOPPED(state):
-            if os.WSTOPSIG(state) in JOB_CONTROL and terminal_group() is not None:
-                # Stop too, so that the shell has its terminal back; go on with the command.
-                self._on_stop()
-                os.kill(os.getpid(), signal.SIGSTOP)
-                self.send(signal.SIGCONT)
-            return False
-        self.seconds = time.monotonic() - self.began
-        self.cpu_seconds = used.ru_utime + used.ru_stime
-        if os.WIFSIGNALED(state):
-            number = os.WTERMSIG(state)
-            self.status, self.ended_by = KILLED + number, f"signal {number}"
+                self._send(arrived.number)
+        seconds = time.monotonic() - self._began
+        status, name = os.waitstatus_to_exitcode(state), ""
+        if status < 0:
+            status, name = KILLED - status, f"signal {-status}"
             with suppress(ValueError):  # a real-time signal has no name
-                self.ended_by = signal.Signals(number).name
-        else:
-            self.status = os.WEXITSTATUS(state)
-        return True
+                name = signal.Signals(os.WTERMSIG(state)).name
+        return Ended(status, name, seconds, used.ru_utime + used.ru_stime)
+
+    def _send(self, number: int) -> None:
+        with suppress(OSError):  # it is another user's and decides for itself
+            os.kill(self.pid, number)
 
 
 def _script(command: str) -> str | None:

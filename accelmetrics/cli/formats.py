@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from accelmetrics.cli.output import WriteError, first_line, say
 from accelmetrics.cli.text import GAP, aligned, clipped, number, packed, quantity, seconds
@@ -52,42 +52,31 @@ def names(snapshot: Snapshot, dialect: Dialect) -> str:
     return "\n".join([f"{snapshot.hostname}  {snapshot.timestamp}", "", dialect.summary, *lines]) + "\n"
 
 
-class _Cell(NamedTuple):
-    """One value: in which section, of which device (empty for the host), under which name."""
-
-    section: SectionName
-    device: str
-    name: str
-    text: str
-
-
 def table(snapshot: Snapshot, width: int) -> str:
     """Return devices side by side, the host, what is missing, and how the sources fared."""
     home = {row.key: (section.family, section.title) for section in SECTIONS for row in section.rows}
     devices = [place.key for place in snapshot.identities]
-    cells = [cell for key, value in snapshot.metrics.items() if (cell := _cell(home, devices, key, value)) is not None]
+    values: dict[SectionName, dict[str, dict[str, str]]] = {}  # by section, name and device; the host has no name
+    for key, value in snapshot.metrics.items():
+        found = resolve(key)
+        section, device, name, unit = OTHER, "", key, "1"
+        if found is None:
+            device = next((device for device in devices if key.startswith(f"{device}.")), "")
+            name = key[len(device) + 1 :] if device else key
+        elif found.alias:
+            continue
+        else:
+            section, unit = home.get(found.row.key, OTHER), found.row.unit
+            if found.row.device_part:
+                device, name = found.device, found.row.name.replace("{link}", found.instance)
+        values.setdefault(section, {}).setdefault(name, {})[device] = quantity(value, unit)
     parts = [[f"{snapshot.hostname}  {snapshot.timestamp}"], _devices(snapshot, width)]
-    for name in dict.fromkeys((*home.values(), OTHER)):
-        if inside := [cell for cell in cells if cell.section == name]:
-            host = packed([(cell.name, cell.text) for cell in inside if not cell.device], width, INDENT)
-            parts.append([": ".join(filter(None, name)), *host, *_grid([cell for cell in inside if cell.device], devices, width)])
+    for title in dict.fromkeys((*home.values(), OTHER)):
+        if title in values:
+            host = packed([(name, texts[""]) for name, texts in values[title].items() if "" in texts], width, INDENT)
+            parts.append([": ".join(filter(None, title)), *host, *_grid(values[title], devices, width)])
     parts += [_missing(snapshot, width), _sources(snapshot, width)]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
-
-
-def _cell(home: dict[str, SectionName], devices: Sequence[str], key: str, value: float) -> _Cell | None:
-    """Where a value stands; nowhere if it is another spelling of one that does."""
-    found = resolve(key)
-    if found is None:
-        device = next((device for device in devices if key.startswith(f"{device}.")), "")
-        return _Cell(OTHER, device, key[len(device) + 1 :] if device else key, quantity(value, "1"))
-    if found.alias:
-        return None
-    row = found.row
-    section = home.get(row.key, OTHER)
-    if not row.device_part:
-        return _Cell(section, "", key, quantity(value, row.unit))
-    return _Cell(section, found.device, row.name.replace("{link}", found.instance), quantity(value, row.unit))
 
 
 def _devices(snapshot: Snapshot, width: int) -> list[str]:
@@ -96,20 +85,18 @@ def _devices(snapshot: Snapshot, width: int) -> list[str]:
     return [clipped(line, width) for line in aligned(rows)] if rows else ["No devices. `accelmetrics doctor` says why."]
 
 
-def _grid(cells: list[_Cell], devices: Sequence[str], width: int) -> list[str]:
+def _grid(values: dict[str, dict[str, str]], devices: Sequence[str], width: int) -> list[str]:
     """Names downwards, devices across; in as many blocks as the width asks for."""
-    if not cells:
+    values = {name: texts for name, texts in values.items() if texts.keys() - {""}}
+    shown = [device for device in devices if any(device in texts for texts in values.values())]
+    if not shown:
         return []
-    texts = {(cell.name, cell.device): cell.text for cell in cells}
-    titles = list(dict.fromkeys(cell.name for cell in cells))
-    seen = {cell.device for cell in cells}
-    shown = [device for device in devices if device in seen]
-    column = max(max(len(cell.text), len(cell.device)) for cell in cells) + GAP
-    across = max(1, (width - max(map(len, titles)) - len(INDENT)) // column)
+    column = GAP + max(max(len(device), len(text)) for texts in values.values() for device, text in texts.items())
+    across = max(1, (width - max(map(len, values)) - len(INDENT)) // column)
     lines: list[str] = []
     for start in range(0, len(shown), across):
         block = shown[start : start + across]
-        rows = [["", *block], *([name, *(texts.get((name, device), "-") for device in block)] for name in titles)]
+        rows = [["", *block], *([name, *(texts.get(device, "-") for device in block)] for name, texts in values.items())]
         lines += aligned(rows, INDENT, numeric=True)
     return lines
 

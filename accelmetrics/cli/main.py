@@ -14,15 +14,15 @@ import gc
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 from accelmetrics.cli.options import PROGRAM, Parser, UsageError
 from accelmetrics.cli.output import Stdout, one_line, say
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
     from collections.abc import Sequence
+    from types import ModuleType
     from typing import NoReturn
 
 DONE, FAILED, MISUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
@@ -45,28 +45,13 @@ COMMANDS = {
 }
 """What each command does; each is the module of its name."""
 
-DESCRIPTION = "Reads every accelerator on this machine, whoever made it, and the host, under one set of keys."
+DESCRIPTION = "Reads every accelerator on this machine, of any vendor, and the host, under one set of keys."
 EXAMPLES = """\
   accelmetrics dump                   everything there is, for people
   accelmetrics dump --json            the same as one JSON document, for programs
   accelmetrics dump --interval 5      a document a line, every five seconds
   accelmetrics doctor                 why something is missing, and what to do about it
   accelmetrics COMMAND --help         a command's options, with examples"""
-
-
-class Command(Protocol):
-    """What a command's module offers."""
-
-    EXAMPLES: str
-    """Shown below its help."""
-
-    def configure(self, parser: ArgumentParser) -> None:
-        """Add its options."""
-        ...
-
-    def run(self, options: Namespace, out: Stdout) -> int:
-        """Do it, and return the exit status."""
-        ...
 
 
 def program() -> NoReturn:
@@ -140,12 +125,17 @@ def _run(name: str, arguments: list[str]) -> int:
             from accelmetrics.cli import monitoring
 
             monitoring.begin(options)
-        return command.run(options, out)
+        status: int = command.run(options, out)
+        return status
 
 
-def load(name: str) -> Command:
-    """Import the module of a command."""
-    return cast("Command", importlib.import_module(f"accelmetrics.cli.{name}"))
+def load(name: str) -> ModuleType:
+    """Import the module of a command.
+
+    It has ``EXAMPLES``, shown below its help, ``configure(parser)``, which adds its options, and ``run(options, out)``, which
+    returns the exit status.
+    """
+    return importlib.import_module(f"accelmetrics.cli.{name}")
 
 
 def root_parser(whole: bool = False) -> Parser:

@@ -108,8 +108,7 @@ def until_stopped() -> Iterator[Stop]:
     """
     stopped = Stop()
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        del frame
+    def stop(number: int, _frame: FrameType | None) -> None:
         stopped.set()
         signal.signal(number, before[number])
 

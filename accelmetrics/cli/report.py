@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import heappop, heappush
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from accelmetrics.cli import options as arguments
@@ -81,32 +82,18 @@ def run(options: Namespace, out: Stdout) -> int:
 # Reading
 
 
-class _Source(NamedTuple):
-    """The recordings that stand under one name: closed files, oldest first, and the growing one.
-
-    Attributes:
-        begin: Time of the first record, in nanoseconds since 1970.
-        stream: Host, run and rank of the first record.
-        recordings: The files, from the first one that holds a record.
-    """
-
-    begin: int
-    stream: tuple[str, ...]
-    recordings: list[Recording]
-
-
 def _records(files: list[str]) -> Iterator[Record]:
     """All records of all files, those of one process of a run by time."""
-    groups: dict[tuple[str, ...], list[_Source]] = {}
-    for source in _sources(files):
-        groups.setdefault(source.stream, []).append(source)
+    groups: dict[tuple[str, ...], list[tuple[int, list[Recording]]]] = {}
+    for first, source in _sources(files):
+        groups.setdefault(stream_of(first), []).append((first.snapshot.time_ns, source))
     for group in groups.values():
         # Each source in its own order, merged where they overlap; a file is opened when its time has come, for there may be many.
-        waiting = deque(sorted(group, key=lambda source: source.begin))
+        waiting = deque(sorted(group, key=itemgetter(0)))
         under_way: list[tuple[int, int, Record, Iterator[Record]]] = []
         while waiting or under_way:
-            if waiting and (not under_way or waiting[0].begin <= under_way[0][0]):
-                number, records = len(waiting), _read(waiting.popleft().recordings)
+            if waiting and (not under_way or waiting[0][0] <= under_way[0][0]):
+                number, records = len(waiting), _read(waiting.popleft()[1])
             else:
                 _, number, record, records = heappop(under_way)
                 yield record
@@ -114,7 +101,8 @@ def _records(files: list[str]) -> Iterator[Record]:
                 heappush(under_way, (following.snapshot.time_ns, -number, following, records))
 
 
-def _sources(files: list[str]) -> Iterator[_Source]:
+def _sources(files: list[str]) -> Iterator[tuple[Record, list[Recording]]]:
+    """The recordings of each name: their first record, and the files from the one that holds it on; closed ones come first."""
     seen: set[Path] = set()
     for name in files:
         with _telling(name):
@@ -123,7 +111,7 @@ def _sources(files: list[str]) -> Iterator[_Source]:
             for place, recording in enumerate(found):
                 first = next(iter(recording), None)
                 if first is not None:
-                    yield _Source(first.snapshot.time_ns, stream_of(first), found[place:])
+                    yield first, found[place:]
                     break
                 _tell_skipped(recording)
 

@@ -12,12 +12,12 @@ import shlex
 import signal
 import sys
 import time
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.child_process import KILLED, ChildProcess, CommandError, Signals
+from accelmetrics.cli.child_process import KILLED, ChildProcess, CommandError, Ended, Signals
 from accelmetrics.cli.monitoring import as_given, exporters, fail, monitor, tell, tell_losses
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import WriteError, say, sink_of
@@ -119,53 +119,60 @@ def _run(options: Namespace, command: list[str], signals: Signals, chosen: list[
         if row is not None:
             row.release()
 
-    with row or nullcontext():
+    with ExitStack() as stack:
+        if row is not None:
+            stack.callback(row.release)
+            row.draw(lambda columns: "")
         with as_given(out):
             mark = {MARK: terminal_number(descriptor)} if row is not None and row.there and descriptor is not None else {}
-            child = ChildProcess.start(command, signals, mark)
+            child = ChildProcess(command, signals, mark)
         watching = monitor(options, chosen, child.pid)
         watching.start()
         window = watching.window("command").begin()
-        status = child.attend(signals, draw, give_back)
+        ended = child.attend(signals, draw, give_back)
         window.end()
     # The terminal is the user's again: what follows may take a moment.
     watching.stop(STOP_SECONDS)
-    stats = _stats(command, child, watching, window)
+    stats = _stats(command, ended, watching, window)
     if options.stats:
-        try:
-            sink = sink_of(options.stats, out)
-            sink.write(json.dumps(stats, indent=2) + "\n")
-            sink.close()
-        except (WriteError, BrokenPipeError) as error:
-            fail("accelmetrics run", str(error))
+        _write(options.stats, stats, out)
     tell_losses(watching)
     if not (options.quiet or options.no_summary) and options.log_format == "json":
         tell("summary", stats)
     elif not (options.quiet or options.no_summary):
         if descriptor is not None:
             begin_line(descriptor)
-        process = stats["process"]
-        most = f", at most {process['memory_bytes']['max'] / MIB:.0f} MiB of memory" if "memory_bytes" in process else ""
-        title = f"{clipped(' '.join(shlex.join(command).split()), SHOWN)}: exit status {status}"
-        say(f"{of_window(window, watching.latest, title, child.seconds)}  {process['cpu_seconds']:.1f} s of CPU time{most}")
-    return status
+        title = f"{clipped(' '.join(shlex.join(command).split()), SHOWN)}: exit status {ended.status}"
+        memory = stats["process"].get("memory_bytes")
+        most = "" if memory is None else f", at most {memory['max'] / MIB:.0f} MiB of memory"
+        say(f"{of_window(window, watching.latest, title, ended.seconds)}  {ended.cpu_seconds:.1f} s of CPU time{most}")
+    return ended.status
 
 
-def _stats(command: list[str], child: ChildProcess, watching: Monitor, window: Window) -> dict[str, Any]:
+def _write(path: str, stats: dict[str, Any], out: Stdout) -> None:
+    try:
+        sink = sink_of(path, out)
+        sink.write(json.dumps(stats, indent=2) + "\n")
+        sink.close()
+    except (WriteError, BrokenPipeError) as error:
+        fail("accelmetrics run", str(error))
+
+
+def _stats(command: list[str], ended: Ended, watching: Monitor, window: Window) -> dict[str, Any]:
     """The summary as plain values; what was not measured is not there."""
     latest, status = watching.latest, watching.status
     return {
         "schema_version": STATS_VERSION,
         "command": command,
-        "exit_status": child.status,
-        **({"signal": child.ended_by} if child.ended_by else {}),
-        "duration_seconds": child.seconds,
+        "exit_status": ended.status,
+        **({"signal": ended.signal} if ended.signal else {}),
+        "duration_seconds": ended.seconds,
         "labels": dict(watching.labels),
         "interval_seconds": status.interval,
         "readings": readings(window.summary),
         "missed_ticks": status.missed_ticks,
         "devices": of_devices(window, latest),
-        "process": {"cpu_seconds": child.cpu_seconds, **of_process(window)},
+        "process": {"cpu_seconds": ended.cpu_seconds, **of_process(window)},
         "exporters": [one._asdict() for one in status.exporters],
     }
 

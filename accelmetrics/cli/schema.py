@@ -14,17 +14,15 @@ EXAMPLES = """\
   accelmetrics dump --json | check-jsonschema --schemafile accelmetrics.schema.json -"""
 
 
-def configure(parser: ArgumentParser) -> None:
+def configure(_parser: ArgumentParser) -> None:
     """It has no options."""
-    del parser
 
 
-def run(options: Namespace, out: Stdout) -> int:
+def run(_options: Namespace, out: Stdout) -> int:
     """Print it."""
     import json
 
     from accelmetrics.schemas.document import json_schema
 
-    del options
     out.write(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n")
     return 0

@@ -1,4 +1,4 @@
-"""``accelmetrics serve``: the readings over HTTP, for Prometheus and anybody who asks for a snapshot."""
+"""``accelmetrics serve``: the readings over HTTP, for Prometheus and other clients."""
 
 from __future__ import annotations
 

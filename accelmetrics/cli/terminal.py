@@ -13,13 +13,13 @@ import struct
 import sys
 import termios
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accelmetrics.cli.output import WriteError, write_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -52,32 +52,28 @@ def ours(descriptor: int) -> bool:
     """Whether we may draw on this terminal now: no other job of its session has it."""
     try:
         return os.tcgetpgrp(descriptor) == os.getpgrp()
-    except OSError:  # not our session's: nobody's jobs take turns on it
+    except OSError:  # not our session's: no jobs take turns on it
         return True
 
 
-class Screen:
-    """The whole screen while the block runs; what was on it before is back afterwards.
+@contextmanager
+def whole_screen(write: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+    """Give what replaces the picture on the whole screen, in place; what was on it before is back afterwards.
 
     Args:
         write: Takes what is drawn, all at once: a picture is never seen half.
     """
 
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
-
-    def __enter__(self) -> Screen:
-        self._write(ENTER)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with suppress(WriteError, BrokenPipeError):  # the terminal has gone
-            self._write(PLAIN + LEAVE)
-
-    def draw(self, picture: str) -> None:
-        """Replace what is on the screen, in place."""
+    def draw(picture: str) -> None:
         lines = picture.rstrip("\n").split("\n")
-        self._write(HOME + f"{REST_OF_LINE}\r\n".join(lines) + REST_OF_LINE + REST_OF_SCREEN)
+        write(HOME + f"{REST_OF_LINE}\r\n".join(lines) + REST_OF_LINE + REST_OF_SCREEN)
+
+    write(ENTER)
+    try:
+        yield draw
+    finally:
+        with suppress(WriteError, BrokenPipeError):  # the terminal has gone
+            write(PLAIN + LEAVE)
 
 
 class Keyboard:
@@ -147,9 +143,12 @@ class Size(NamedTuple):
     width: int
     height: int
 
-    def without_last_row(self) -> Size:
-        """What the program beside the line is told. The odd height tells it from a window that was made one row lower."""
-        return Size(self.rows - 1, self.columns, self.width, self.height ^ 1)
+    def with_rows(self, more: int) -> Size:
+        """Return what the program beside the line is told, or the whole window again.
+
+        The odd height tells it from a window that was made one row lower.
+        """
+        return self._replace(rows=self.rows + more, height=self.height ^ 1)
 
 
 class LastRow:
@@ -166,13 +165,6 @@ class LastRow:
         self._descriptor = descriptor
         self._told: Size | None = None
         self._usable = capable(descriptor) and os.environ.get(MARK) != terminal_number(descriptor)
-
-    def __enter__(self) -> LastRow:
-        self.draw(lambda columns: "")
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.release()
 
     @property
     def there(self) -> bool:
@@ -197,7 +189,8 @@ class LastRow:
         try:
             if not ours(self._descriptor):
                 self.release()
-            elif self._ready() and (told := self._reserved()) is not None:
+            # After Ctrl-S it takes no text.
+            elif select.select([], [self._descriptor], [], 0)[1] and (told := self._reserved()) is not None:
                 self._send(f"{SAVE}\x1b[{told.rows + 1};1H{PLAIN}{text(told.columns - 1)}{REST_OF_LINE}{RESTORE}")
         except OSError:  # the terminal has gone
             self._usable = False
@@ -209,7 +202,7 @@ class LastRow:
             return
         with suppress(OSError):
             size = read_size(self._descriptor)
-            full = Size(told.rows + 1, told.columns, told.width, told.height ^ 1) if size == told else size
+            full = told.with_rows(1) if size == told else size
             self._send(f"{SAVE}\x1b[{full.rows};1H{PLAIN}\x1b[2K\x1b[r{RESTORE}")
             if full != size:
                 _write_size(self._descriptor, full)
@@ -222,15 +215,11 @@ class LastRow:
         self._told = None
         if size.rows < FEWEST_ROWS or size.columns < FEWEST_COLUMNS:
             return None
-        told = size.without_last_row()
+        told = size.with_rows(-1)
         self._send(f"{DOWN}{UP}{SAVE}\x1b[1;{told.rows}r{RESTORE}")
         _write_size(self._descriptor, told)
         self._told = told
         return told
-
-    def _ready(self) -> bool:
-        """Whether it takes text now: not after Ctrl-S."""
-        return bool(select.select([], [self._descriptor], [], 0)[1])
 
     def _send(self, text: str) -> None:
         write_all(self._descriptor, text.encode("utf-8"))

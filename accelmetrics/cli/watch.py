@@ -18,7 +18,7 @@ from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import Stop, announce, as_given, monitor, set_up, until_stopped, warn
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import WriteError, say, sink_of
-from accelmetrics.cli.terminal import Keyboard, Screen, capable, ours
+from accelmetrics.cli.terminal import Keyboard, capable, ours, whole_screen
 from accelmetrics.schemas.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -207,13 +207,13 @@ class View:
             self._stopped.wait(LOOK)
         with ExitStack() as stack:
             keyboard = stack.enter_context(Keyboard())  # first: this is where a job in the background is stopped
-            screen = stack.enter_context(Screen(self._out.write))
+            draw = stack.enter_context(whole_screen(self._out.write))
             self._changed = True
             while not self._interrupted:
                 self._take(arrived)
                 if self._changed:
                     self._changed = False
-                    screen.draw(self._picture(watching.error, KEYS if keyboard.there else NO_KEYS))
+                    draw(self._picture(watching.error, KEYS if keyboard.there else NO_KEYS))
                 for key in keyboard.pressed(LOOK):
                     if key == "q":
                         self._stopped.set()
@@ -285,31 +285,26 @@ class View:
     def _signals(self) -> Iterator[None]:
         """While the block runs: a window of another size is drawn anew, Ctrl-Z and what ends us give the terminal back first."""
 
-        def resized(number: int, frame: FrameType | None) -> None:
-            del number, frame
+        def resized(_number: int, _frame: FrameType | None) -> None:
             self._changed = True
 
-        def suspended(number: int, frame: FrameType | None) -> None:
-            del number, frame
+        def suspended(_number: int, _frame: FrameType | None) -> None:
             self._suspend = True
 
-        def ended(number: int, frame: FrameType | None) -> None:
-            del frame
+        def ended(number: int, _frame: FrameType | None) -> None:
             self._fatal = number
             signal.signal(number, signal.SIG_DFL)  # the second one does not wait
             self._stopped.set()
 
-        before = {signal.SIGWINCH: signal.signal(signal.SIGWINCH, resized)}
-        for fatal in FATAL:
-            if signal.getsignal(fatal) == signal.SIG_DFL:
-                before[fatal] = signal.signal(fatal, ended)
+        handlers = {signal.SIGWINCH: resized, **{fatal: ended for fatal in FATAL if signal.getsignal(fatal) == signal.SIG_DFL}}
         if signal.getsignal(signal.SIGTSTP) != signal.SIG_IGN:
-            before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, suspended)
+            handlers[signal.SIGTSTP] = suspended
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for number, former in before.items():
+                signal.signal(number, former)
 
 
 def foot(said: str, keys: Sequence[str], size: os.terminal_size, wanted: int) -> list[str]:
