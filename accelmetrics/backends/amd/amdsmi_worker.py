@@ -226,18 +226,6 @@ class Trust:
     patience = FIRST_PATIENCE
 
 
-class _Question:
-    """What one reading asks of the module."""
-
-    def __init__(self, wanted: Collection[str], unified: bool, progress: list[Any]) -> None:
-        self.wanted = wanted
-        self.unified = unified
-        self.progress = progress
-        self.late = False
-        self.answered = threading.Event()
-        self.outcome: Outcome[dict[str, Value]] | None = None
-
-
 class AmdsmiWorker:
     """One card behind the module, for a driver that has its files too. Never read by two threads at once.
 
@@ -249,18 +237,19 @@ class AmdsmiWorker:
     def __init__(self, card: AmdsmiCard, trust: Trust) -> None:
         self._card = card
         self._trust = trust
-        self._questions: SimpleQueue[_Question | None] = SimpleQueue()
-        self._latest: _Question | None = None
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._returned = threading.Event()
+        self._returned.set()
         self._gave: Collection[str] = NEEDED.keys()
         # The thread knows the queue and the card alone, and so ends with this object.
-        self._end = weakref.finalize(self, self._questions.put, None)
+        self._end = weakref.finalize(self, self._calls.put, None)
         self._end.atexit = False
         self._started = False
 
     @property
     def hangs(self) -> bool:
         """Whether a call that was given up has not returned yet."""
-        return self._latest is not None and self._latest.late and not self._latest.answered.is_set()
+        return not self._returned.is_set()
 
     def close(self) -> None:
         """End the thread, once the call that it may be in has returned."""
@@ -268,36 +257,41 @@ class AmdsmiWorker:
 
     def read(self, wanted: Collection[str], unified: bool, progress: list[Any]) -> dict[str, Value]:
         """As :meth:`AmdsmiCard.read`; what the module used to give is ``timed_out`` while a call of it hangs."""
-        if not self.hangs:
-            question = self._latest = _Question(wanted, unified, progress)
-            if not self._started:
-                threading.Thread(target=_answer, args=(self._card, self._questions), name="accelmetrics-amdsmi", daemon=True).start()
-                self._started = True
-            self._questions.put(question)
-            question.late = not self._returns(question)
-            self._trust.patience = LATER_PATIENCE if question.late else FIRST_PATIENCE
-            outcome = question.outcome
-            if not question.late and outcome is not None:
-                if outcome.value is None:
-                    raise outcome.error or RuntimeError("amdsmi gave nothing")
-                self._gave = {name for name, value in outcome.value.items() if not isinstance(value, Unavailable)}
-                return outcome.value
-        return {name: OVERDUE for name in wanted if name in self._gave}
+        outcome = None if self.hangs else self._ask(wanted, unified, progress)
+        if outcome is None:
+            return {name: OVERDUE for name in wanted if name in self._gave}
+        if outcome.value is None:
+            raise outcome.error or RuntimeError("amdsmi gave nothing")
+        self._gave = {name for name, value in outcome.value.items() if not isinstance(value, Unavailable)}
+        return outcome.value
 
-    def _returns(self, question: _Question) -> bool:
-        """Wait for the answer while calls return."""
-        seen, idle = len(question.progress), 0.0
-        while not question.answered.wait(min(SLICE, self._trust.patience)):
-            idle = idle + SLICE if len(question.progress) == seen else 0.0
-            seen = len(question.progress)
+    def _ask(self, wanted: Collection[str], unified: bool, progress: list[Any]) -> Outcome[dict[str, Value]] | None:
+        """Wait for the answer while calls return; None where one does not."""
+        card, returned = self._card, threading.Event()
+        outcomes: list[Outcome[dict[str, Value]]] = []
+
+        def call() -> None:
+            outcomes.append(guarded(card.read, wanted, unified, progress))
+            returned.set()
+
+        if not self._started:
+            threading.Thread(target=_serve, args=(self._calls,), name="accelmetrics-amdsmi", daemon=True).start()
+            self._started = True
+        self._returned = returned
+        self._calls.put(call)
+        seen, idle = len(progress), 0.0
+        while not returned.wait(min(SLICE, self._trust.patience)):
+            idle = idle + SLICE if len(progress) == seen else 0.0
+            seen = len(progress)
             if idle >= self._trust.patience:
-                return False
-        return True
+                self._trust.patience = LATER_PATIENCE
+                return None
+        self._trust.patience = FIRST_PATIENCE
+        return outcomes[0]
 
 
-def _answer(card: AmdsmiCard, questions: SimpleQueue[_Question | None]) -> None:
-    """The thread: one question after the other."""
-    while (question := questions.get()) is not None:
-        question.outcome = guarded(card.read, question.wanted, question.unified, question.progress)
-        question.answered.set()
-        del question
+def _serve(calls: SimpleQueue[Callable[[], None] | None]) -> None:
+    """The thread: one call after the other."""
+    while (call := calls.get()) is not None:
+        call()
+        del call

@@ -51,7 +51,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
 
 def gpus() -> list[str]:
-    """PCI addresses of the GPUs, whoever drives them, in address order."""
+    """List the PCI addresses of the GPUs under any driver, in address order."""
     return sorted(address for vendor in VENDORS for address in pci_devices(vendor, CLASSES))
 
 
@@ -192,7 +192,7 @@ def properties(path: str) -> dict[str, int]:
 LOAD_DRIVER = "load the kernel driver: sudo modprobe amdgpu (if that fails, dmesg says why)"
 PASS_DEVICES = "in a container, start it with --device=/dev/kfd --device=/dev/dri"
 FOREIGN = {"radeon": "an old card that ROCm does not know", "vfio-pci": "passed through to a virtual machine"}
-"""Drivers under which a card is none of ours, and what that means."""
+"""Drivers under which a card is not for compute, and what that means."""
 
 
 def detect() -> Detection:

@@ -46,7 +46,7 @@ def reading_failure(opened: PolledDriver, unit: int = 0) -> SourceError:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, reaped or not: who reaps an orphan is not ours to say."""
+    """Whether a process has ended, reaped or not: an orphan is reaped by another process."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -130,7 +130,7 @@ def test_a_sampler_says_so_and_has_the_card_again_when_the_driver_is_back(tree: 
 
 
 def test_new_cards_are_looked_for_whichever_units_are_read(tree: Tree) -> None:
-    """Who reads only the second card hears of a third."""
+    """A reader of the second card alone learns of a third."""
     clock = FakeClock()
     machines.mi250(tree)
     reader = InProcessDriver(clock).reader(OPTIONS)

@@ -145,7 +145,7 @@ def test_power_needs_no_cap_and_its_percentage_needs_both() -> None:
 @pytest.mark.parametrize(
     ("key", "metric"), [(AVERAGE, "powerWatts"), (CAP, "enforcedPowerLimitWatts"), ("accumulated energy (uj)", "energyJoules")]
 )
-def test_a_zero_that_nobody_measured_is_not_supported(key: str, metric: str) -> None:
+def test_a_zero_that_was_not_measured_is_not_supported(key: str, metric: str) -> None:
     assert reason({key: "0.0"}, metric) == Reason.NOT_SUPPORTED
 
 

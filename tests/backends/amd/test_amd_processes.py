@@ -1,4 +1,4 @@
-"""Who uses a card, from ``/proc``: trees of processes, and whatever the kernel may say of them."""
+"""The processes on a card, from ``/proc``: trees of processes, and all that the kernel may say of them."""
 
 import os
 from itertools import count
@@ -60,7 +60,7 @@ def found(watcher: Watcher, later: float = 1.0) -> tuple[DeviceProcess, ...]:
 
 
 def another_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on we are somebody else than who owns the processes."""
+    """From now on the processes are another user's."""
     mine = os.geteuid()
     monkeypatch.setattr("accelmetrics.backends.kit.holders.os.geteuid", lambda: mine + 4711)
 
@@ -149,7 +149,7 @@ def test_known_users_are_listed_beside_others_that_are_not_known(tree: Tree, mon
 
 
 @pytest.mark.parametrize("namespace", ["pid:[4026532209]", ""])
-def test_a_container_does_not_know_that_nobody_uses_a_card(tree: Tree, namespace: str) -> None:
+def test_a_container_does_not_know_that_a_card_is_unused(tree: Tree, namespace: str) -> None:
     """Its ``/proc`` has its own processes alone; and where ``hidepid`` hides the first one, it hides others."""
     assert Watcher().look() == ()
     if namespace:
@@ -173,7 +173,7 @@ def test_one_look_is_enough_on_a_server_with_many_processes(tree: Tree) -> None:
     assert Watcher().look(OTHER) == ()
 
 
-def test_the_first_pass_has_a_time_bound_and_until_all_were_looked_at_nobody_is_no_answer(tree: Tree) -> None:
+def test_the_first_pass_has_a_time_bound_and_until_all_were_looked_at_none_is_no_answer(tree: Tree) -> None:
     for pid in range(1000, 1100):
         tree.process(pid, {})
     tree.process(999, {7: (RENDER, client(CARD, 1, 100))})
@@ -230,11 +230,11 @@ def test_while_one_lane_looks_another_gets_the_last_answer(tree: Tree) -> None:
         assert watcher.progress == []
 
 
-# Who uses what, as a whole
+# All of it together
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_card_that_nobody_is_seen_on_is_unused_only_where_everybody_is_seen(system: Path, whole: bool) -> None:
+def test_a_card_without_processes_is_unused_only_where_all_processes_are_seen(system: Path, whole: bool) -> None:
     tree = Tree(system)
     machines.rx_7900(tree)
     machines.phoenix(tree)

@@ -218,7 +218,7 @@ def test_opening_reads_nothing_of_a_card_that_sleeps_that_would_wake_it(tree: Tr
     wakes = [card.path / "gpu_metrics", card.path / "gpu_busy_percent", card.path / "mem_info_vram_total", card.path / "hwmon"]
     for path in wakes[:3]:
         path.unlink()
-        path.symlink_to(tree.root / "trap")  # a FIFO that nobody writes to: whoever opens it is found waiting
+        path.symlink_to(tree.root / "trap")  # a FIFO without a writer: opening it waits
     os.mkfifo(tree.root / "trap")
     monkeypatch.setattr("accelmetrics.backends.amd.sysfs.list_directory", _no_sensors)
     opened = backend.open()
@@ -344,7 +344,7 @@ def test_energy_is_taken_from_a_sensor_where_there_is_one(tree: Tree) -> None:
     assert values(read())["energyJoules"] == 5.5
 
 
-def test_an_energy_counter_whose_unit_nobody_documents_is_not_read(tree: Tree) -> None:
+def test_an_energy_counter_whose_unit_is_undocumented_is_not_read(tree: Tree) -> None:
     card = machines.rx_7900(tree)
     assert read().unavailable["energyJoules"].reason == Reason.NOT_SUPPORTED
     card.write({"gpu_metrics": table(1, 3, energy_accumulator=65536 * 3, temperature_hbm=[40, 41, 42, 43])})

@@ -16,7 +16,7 @@ TIMEOUT = 0.5
 
 @pytest.fixture
 def cards(system: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Device, Device]:
-    """Two cards on a machine without ROCm, of which nobody has read any."""
+    """Two cards on a machine without ROCm, of which none was read yet."""
     monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", SourceRegistry())
     monkeypatch.setenv("ROCM_PATH", str(tmp_path))
     monkeypatch.setattr("accelmetrics.backends.amd.amdsmi_library.DEFAULT_ROOT", str(tmp_path))
@@ -24,7 +24,7 @@ def cards(system: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tupl
 
 
 class HungFile:
-    """A file that whoever opens it waits for: a pipe at which nobody writes."""
+    """A file that opening waits for: a pipe without a writer."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -33,7 +33,7 @@ class HungFile:
         os.mkfifo(path)
 
     def answer(self) -> None:
-        """Let go of whoever waits, and be a file again."""
+        """Let go of what waits, and be a file again."""
         waiting = self._path.with_name("waiting")
         self._path.rename(waiting)
         self._path.write_bytes(self._content)

@@ -1,7 +1,7 @@
 """The kernel's ``gpu_metrics`` tables, written out whole as C structures: the compiler's rules say where each field is.
 
 From the kernel's public interface (``kgd_pp_interface.h``). As the kernel does, a table is filled with ones first, so that a
-field that nobody sets is one that the firmware does not fill.
+field that is not set is one that the firmware does not fill.
 """
 
 import ctypes
