@@ -7,6 +7,7 @@ shares in percent and as a ratio. Whatever a source tells must be the same numbe
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -14,14 +15,12 @@ from typing import NamedTuple
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.apple import machine
 from accelmetrics.backends.clock import SYSTEM_CLOCK
 from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.schemas.catalogue import find
-from tests.backends.apple.conftest import MAC
 from tests.simulators.amdgpu import Tree
 from tests.simulators.amdgpu.machines import rx_7900
-from tests.simulators.apple import MacStandIn, ioreg, macmon_0_7, macmon_0_8
+from tests.simulators.apple import MacStandIn, ioreg, kernel, macmon_0_7, macmon_0_8
 from tests.simulators.nvml import NvmlSimulator
 from tests.simulators.rocm_smi import RocmSmiStandIn, cards
 
@@ -153,8 +152,8 @@ def rocm_smi(told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sou
 def _mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MacStandIn:
     mac = MacStandIn(tmp_path)
     monkeypatch.setenv("PATH", mac.path)
-    monkeypatch.setattr(machine, "uname", lambda: MAC)
-    monkeypatch.setattr(machine, "is_root", lambda: False)
+    monkeypatch.setattr(os, "uname", kernel)
+    monkeypatch.setattr(os, "geteuid", lambda: 501)
     mac.behave("sysctl", f"{24 * GIB}\n")
     mac.behave("ioreg", ioreg(busy=83, used=6 * GIB))
     return mac

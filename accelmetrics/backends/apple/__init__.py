@@ -1,9 +1,9 @@
 """Apple silicon: the GPU of the chip, and what else of the chip the host backend does not give.
 
-Nothing of the system may be asked for power without a helper, so there are several sources, merged metric by metric, the
-best first: :mod:`~accelmetrics.backends.apple.macmon` (a program that users install; everything but memory of the GPU),
-:mod:`~accelmetrics.backends.apple.ioreg` (always there, needs no rights; utilisation and memory) and, where there is no
-macmon, :mod:`~accelmetrics.backends.apple.powermetrics` (for root alone; power and clocks).
+macOS gives power to nobody without help, so there are several sources, merged metric by metric, the best first:
+:mod:`~accelmetrics.backends.apple.macmon` (a program that users install; everything but the GPU's memory), ``ioreg`` (always there,
+needs no rights; utilisation and memory) and, where there is no macmon, ``powermetrics`` (for root alone; power and clocks). The last
+two, and what is asked once, are in :mod:`~accelmetrics.backends.apple.sources`.
 
 ``cpu.avg_temp`` and ``cpu.powerWatts`` are the host backend's names too, which answers on Linux only: on a Mac the values are
 this backend's, and where one source has a value the other's reason gives way.
@@ -13,24 +13,34 @@ Read on stand-ins for these commands only, never yet on a real Mac.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from typing import ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
 
-from accelmetrics.backends.apple.detection import BACKEND, detect, require
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import Coverage, Detection, Driver
-from accelmetrics.schemas.identity import DeviceKind
-from accelmetrics.schemas.metric import Metric
+from accelmetrics.backends.contract import Coverage, Detection
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.reasons import Reason
+
+if TYPE_CHECKING:
+    from accelmetrics.backends.kit.polled import PolledBackend, PolledDriver
+    from accelmetrics.schemas.identity import DeviceKind
+    from accelmetrics.schemas.metric import Metric
+
+DIRECTORIES = ("/opt/homebrew/bin", "/usr/local/bin", "/opt/local/bin", os.path.expanduser("~/.cargo/bin"))  # noqa: PTH111 - never raises
+"""Where package managers put what users install."""
+INSTALL_MACMON = "for power, temperature and clocks without root: brew install macmon"
 
 
 class AppleBackend:
-    """The GPU of Apple's chips, and the chip around it.
+    """The GPU of Apple's chips, and the chip around it. Nothing else of it is loaded on other machines.
 
     Args:
         clock: Where ages are taken from.
     """
 
-    name = BACKEND
+    name = "apple"
     kind: ClassVar[DeviceKind | None] = "gpu"
     interval = 1.0  # as macmon prints
 
@@ -38,21 +48,39 @@ class AppleBackend:
         self._clock = clock
 
     def detect(self) -> Detection:
-        return detect()
+        """Look at what the kernel is, and whether macmon is there. Nothing is started."""
+        if not hasattr(os, "uname"):
+            return Detection(False, "this system: not macOS on Apple silicon")
+        kernel = os.uname()
+        if kernel.sysname != "Darwin":
+            return Detection(False, f"{kernel.sysname} {kernel.machine}: not macOS on Apple silicon")
+        # A program that is translated (Rosetta) is told of an Intel processor.
+        if kernel.machine != "arm64" and "ARM64" not in kernel.version:
+            return Detection(False, "a Mac with an Intel processor: only Apple silicon is read")
+        from accelmetrics.backends.kit.commands import find
 
-    def open(self) -> Driver:
-        from accelmetrics.backends.apple.driver import AppleDriver  # commands and parsers, which other machines never need
+        macmon = find("macmon", DIRECTORIES)
+        if macmon is None:
+            return Detection(True, "macOS on Apple silicon, no macmon: no power without root", 1, INSTALL_MACMON)
+        return Detection(True, f"macOS on Apple silicon, {macmon}", 1)
 
-        require()
-        return AppleDriver(self._clock)
+    def open(self) -> PolledDriver:
+        found = self.detect()
+        if not found.present:
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, found.evidence, backend=self.name)
+        return self._polled.open()
 
     def coverage(self) -> Coverage:
-        from accelmetrics.backends.apple.coverage import COVERAGE
-
-        return COVERAGE
+        return self._polled.coverage()
 
     def own_metrics(self) -> Iterable[Metric]:
         return ()
+
+    @cached_property
+    def _polled(self) -> PolledBackend:
+        from accelmetrics.backends.apple.sources import polled
+
+        return polled(self.interval, self._clock)
 
 
 backend = AppleBackend()

@@ -186,8 +186,9 @@ class Command:
         if completed.truncated:
             return SourceError(Reason.PARSE_ERROR, f"{name} printed more than {MAX_OUTPUT} bytes and was killed")
         if not words:
-            return SourceError(Reason.PARSE_ERROR, f"{name} printed nothing (exit status {completed.returncode})")
-        denied = "permi" in words.lower() or "privilege" in words.lower()
+            reason = Reason.DRIVER_ERROR if completed.returncode else Reason.PARSE_ERROR
+            return SourceError(reason, f"{name} printed nothing (exit status {completed.returncode})")
+        denied = any(word in words.lower() for word in ("permi", "privilege", "superuser"))
         reason = Reason.NO_PERMISSION if denied else Reason.DRIVER_ERROR
         return SourceError(reason, f"{name} listed no device (exit status {completed.returncode}): {words}")
 

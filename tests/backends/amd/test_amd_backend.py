@@ -118,7 +118,7 @@ def test_warnings_around_the_payload_do_no_harm(stand_in: RocmSmiStandIn) -> Non
 
 FAILURES: dict[str, tuple[dict[str, object], Reason, str, str, bool]] = {
     "nothing at all": ({"output": ""}, Reason.PARSE_ERROR, "printed nothing (exit status 0)", "", False),
-    "nothing but a status": ({"output": "", "status": 9}, Reason.PARSE_ERROR, "printed nothing (exit status 9)", "", False),
+    "nothing but a status": ({"output": "", "status": 9}, Reason.DRIVER_ERROR, "printed nothing (exit status 9)", "", False),
     "a crash": (
         {"output": "", "errors": "Traceback:\nZeroDivisionError: float division by zero\n", "status": 1},
         Reason.DRIVER_ERROR,

@@ -1,17 +1,18 @@
 """A Mac with Apple's chip, as far as the backend can tell: what the kernel says is replaced, its commands are stand-ins."""
 
+import os
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.apple import machine
-from accelmetrics.backends.apple.driver import AppleDriver
+from accelmetrics.backends import apple
+from accelmetrics.backends.apple import backend, macmon, sources
 from accelmetrics.backends.clock import SYSTEM_CLOCK
-from tests.simulators.apple import MacStandIn
-
-MAC = machine.Machine("Darwin", "arm64", "Darwin Kernel Version 25.1.0: root:xnu-12377.41.6~2/RELEASE_ARM64_T6020")
+from accelmetrics.backends.kit.polled import PolledDriver
+from tests.backends.apple.reading import Mac
+from tests.simulators.apple import MacStandIn, kernel
 
 
 @pytest.fixture
@@ -19,16 +20,19 @@ def mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MacStandIn:
     """The machine, and we are an ordinary user on it."""
     made = MacStandIn(tmp_path)
     monkeypatch.setenv("PATH", made.path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(machine, "uname", lambda: MAC)
-    monkeypatch.setattr(machine, "is_root", lambda: False)
+    for module in (apple, macmon):
+        monkeypatch.setattr(module, "DIRECTORIES", ())
+    for command in (sources.IOREG, *sources.POWERMETRICS, sources.PROFILER, sources.SYSCTL):
+        monkeypatch.setattr(command, "directories", ())
+    monkeypatch.setattr(os, "uname", kernel)
+    monkeypatch.setattr(os, "geteuid", lambda: 501)
     return made
 
 
 @pytest.fixture
 def root(mac: MacStandIn, monkeypatch: pytest.MonkeyPatch) -> MacStandIn:
     """The same, and we may do everything."""
-    monkeypatch.setattr(machine, "is_root", lambda: True)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     return mac
 
 
@@ -41,9 +45,14 @@ def sampler(mac: MacStandIn) -> Generator[Sampler, None, None]:
 
 
 @pytest.fixture
-def drivers() -> Generator[list[AppleDriver], None, None]:
-    """Drivers that a test opens, closed after it."""
-    opened: list[AppleDriver] = []
-    yield opened
+def machine() -> Generator[Mac, None, None]:
+    """The backend as a test reads it, closed after it."""
+    opened: list[PolledDriver] = []
+
+    def open_driver() -> PolledDriver:
+        opened.append(backend.open())
+        return opened[-1]
+
+    yield Mac(open_driver)
     for driver in opened:
         driver.close()

@@ -4,18 +4,17 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.apple.driver import AppleDriver
+from accelmetrics.backends import registry
+from accelmetrics.backends.apple import backend
 from accelmetrics.backends.clock import SYSTEM_CLOCK
-from accelmetrics.schemas.catalogue import expected_keys, expected_names
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason
-from tests.backends.apple.reading import eventually, open_driver, read
+from tests.backends.apple.reading import Mac
 from tests.simulators.apple import (
     POWERMETRICS_OLD_TEXT,
     POWERMETRICS_TEXT,
@@ -56,7 +55,7 @@ def test_macmon_and_ioreg_together_give_everything(mac: MacStandIn, sampler: Sam
     assert set(snapshot.unavailable) == {"gpu.0.powerPercent"}
     assert snapshot.unavailable["gpu.0.powerPercent"] == (
         Reason.NOT_SUPPORTED,
-        "nobody publishes a power limit for the GPUs of Apple's chips",
+        "no power limit is published for the GPUs of Apple's chips",
     )
     (status,) = snapshot.backends
     assert (status.status, status.source) == ("ok", "macmon+ioreg")
@@ -68,11 +67,12 @@ def test_root_needs_no_powermetrics_beside_macmon(root: MacStandIn, sampler: Sam
     assert root.calls("powermetrics") == []
 
 
-def test_what_is_given_or_explained_is_what_the_catalogue_promises(mac: MacStandIn, sampler: Sampler) -> None:
-    del mac
-    snapshot = sampler.sample()
-    promised = {*(f"gpu.0.{name}" for name in expected_names("apple")), *expected_keys("apple")}
-    assert {*snapshot.metrics, *snapshot.unavailable} == promised
+def test_what_is_given_or_explained_is_what_is_promised() -> None:
+    coverage = backend.coverage()
+    assert set(coverage.devices) == {*GPU, "powerPercent"}
+    assert set(coverage.machine) == MACHINE.keys()
+    assert (coverage.partitions, coverage.processes, coverage.optional) == ({}, {}, {})
+    assert coverage.devices["gpu"] == 'macmon "gpu_active_ratio"; else ioreg "Device Utilization %"; else powermetrics "active"'
 
 
 def test_0_7_has_no_active_ratio_so_that_is_ioreg_s(mac: MacStandIn, sampler: Sampler) -> None:
@@ -128,24 +128,24 @@ def test_without_ioreg_powermetrics_says_how_busy_it_is(root: MacStandIn, sample
 
 
 @pytest.mark.parametrize(("printed", "busy"), [(POWERMETRICS_TEXT, 75.5), (POWERMETRICS_OLD_TEXT, 75.5), (powermetrics(), 75.0)])
-def test_residency_in_each_form(root: MacStandIn, drivers: list[AppleDriver], printed: str, busy: float) -> None:
+def test_residency_in_each_form(root: MacStandIn, machine: Mac, printed: str, busy: float) -> None:
     root.remove("macmon", "ioreg")
     root.behave("powermetrics", printed)
-    assert read(open_driver(drivers)).values["gpu"] == busy
+    assert machine.read().values["gpu"] == busy
 
 
-def test_a_powermetrics_without_property_lists_is_asked_for_text(root: MacStandIn, drivers: list[AppleDriver]) -> None:
+def test_a_powermetrics_without_property_lists_is_asked_for_text(root: MacStandIn, machine: Mac) -> None:
     root.remove("macmon")
     root.behave("powermetrics", POWERMETRICS_TEXT, refused="plist", errors="unrecognized format\n", status=64)
-    assert read(open_driver(drivers)).values["powerWatts"] == 3.0
+    assert machine.read().values["powerWatts"] == 3.0
 
 
-def test_energies_are_as_good_as_powers(root: MacStandIn, drivers: list[AppleDriver]) -> None:
+def test_energies_are_as_good_as_powers(root: MacStandIn, machine: Mac) -> None:
     """Older releases give mJ over the sample's time."""
     root.remove("macmon")
     energies = {"ane_energy": 25, "cpu_energy": 850, "combined_energy": 1475}
     root.behave("powermetrics", powermetrics(processor=energies))
-    values = read(open_driver(drivers)).values
+    values = machine.read().values
     assert {name: values[name] for name in POWER if name != "cpu.ecpu_freq"} == {
         "powerWatts": 3.0,
         "ane.power": 0.125,
@@ -163,17 +163,22 @@ def test_who_the_gpu_is(mac: MacStandIn, sampler: Sampler) -> None:
 
 
 @pytest.mark.parametrize("printed", ["", "not JSON", "[]", '{"SPDisplaysDataType": [{"spdisplays_vendor": "sppci_vendor_amd"}]}'])
-def test_where_the_profiler_does_not_say_the_driver_does(mac: MacStandIn, drivers: list[AppleDriver], printed: str) -> None:
+def test_where_the_profiler_does_not_say_the_driver_does(mac: MacStandIn, machine: Mac, printed: str) -> None:
     mac.behave("system_profiler", printed)
     mac.behave("ioreg", ioreg(model=b"Apple M3\0", **{"gpu-core-count": 10}))
-    open_driver(drivers)
-    assert (drivers[0].devices[0].name, drivers[0].devices[0].cores) == ("Apple M3", 10)
+    (identity,) = machine.driver.devices
+    assert (identity.name, identity.cores) == ("Apple M3", 10)
 
 
-def test_where_nobody_says_it_is_apple_s_gpu(mac: MacStandIn, drivers: list[AppleDriver]) -> None:
+def test_where_the_driver_does_not_say_the_profiler_does(mac: MacStandIn, machine: Mac) -> None:
+    mac.remove("ioreg")
+    (identity,) = machine.driver.devices
+    assert (identity.name, identity.cores, identity.memory_total_bytes) == ("Apple M2 Pro", 19, RAM)
+
+
+def test_where_neither_says_it_is_apple_s_gpu(mac: MacStandIn, machine: Mac) -> None:
     mac.remove("system_profiler", "ioreg", "sysctl")
-    open_driver(drivers)
-    identity = drivers[0].devices[0]
+    (identity,) = machine.driver.devices
     assert (identity.name, identity.cores, identity.unified) == ("Apple GPU", None, True)
 
 
@@ -189,7 +194,9 @@ def test_a_share_of_unknown_memory_is_missing(mac: MacStandIn, sampler: Sampler)
     mac.behave("sysctl", "many\n")
     snapshot = sampler.sample()
     assert snapshot.metrics == of_gpu({"gpu": 37, "memoryAllocatedBytes": 8_589_934_592})
-    assert snapshot.unavailable["gpu.0.memoryAllocated"].reason == Reason.DRIVER_ERROR
+    for name in ("memoryAllocated", "memoryTotalBytes"):
+        why = snapshot.unavailable[f"gpu.0.{name}"]
+        assert why == (Reason.PARSE_ERROR, "macmon is not installed (brew install macmon); no number: many")
 
 
 @pytest.mark.parametrize(
@@ -201,7 +208,7 @@ def test_a_share_of_unknown_memory_is_missing(mac: MacStandIn, sampler: Sampler)
         ({"cpu_power": 0.0}, {"cpu.powerWatts"}, Reason.NOT_SUPPORTED),
         ({"gpu_power": None}, {"powerWatts"}, Reason.NOT_SUPPORTED),
         ({"gpu_power": -1.0}, {"powerWatts"}, Reason.INVALID_VALUE),
-        ({"gpu_power": "7 W"}, {"powerWatts"}, Reason.PARSE_ERROR),
+        ({"gpu_power": "low"}, {"powerWatts"}, Reason.PARSE_ERROR),
         ({"ecpu_freq_mhz": 0, "ecpu_scaled_ratio": 0.0}, {"cpu.ecpu_freq", "cpu.ecpu_percent"}, Reason.NOT_SUPPORTED),
         ({"gpu_freq_mhz": 0}, {"freq"}, Reason.NOT_IN_USE),
         ({"gpu_scaled_ratio": 37.5}, {"scaledUtilization"}, Reason.INVALID_VALUE),
@@ -238,36 +245,34 @@ def test_a_ratio_a_hair_above_1_is_all_of_it(mac: MacStandIn, sampler: Sampler) 
     assert sampler.sample().metrics["gpu.0.gpu"] == 100.0
 
 
-def test_values_change_while_the_pipe_runs(mac: MacStandIn, drivers: list[AppleDriver]) -> None:
-    reader = open_driver(drivers)
+def test_values_change_while_the_pipe_runs(mac: MacStandIn, machine: Mac) -> None:
     for watts in (8.5, 9.5):
         mac.macmon(macmon_0_8(gpu_power=watts))
-        assert eventually(reader, lambda found, watts=watts: found.values["powerWatts"] == watts).values["temp"] == 48.5  # type: ignore[misc]
+        found = machine.until(lambda found, watts=watts: found.values["powerWatts"] == watts)  # type: ignore[misc]
+        assert found.values["temp"] == 48.5
     assert len(mac.calls("macmon")) == 2
     assert mac.calls("macmon")[1][0] == "pipe"
 
 
-def test_both_units_share_a_round(mac: MacStandIn, drivers: list[AppleDriver]) -> None:
-    reader = open_driver(drivers)
-    reader.read(0, [])
+def test_both_units_share_a_poll(mac: MacStandIn, machine: Mac) -> None:
+    machine.reader.read(0, [])
     before = len(mac.calls("ioreg"))
     for _ in range(3):
-        reader.read(0, [])
-        reader.read(1, [])
+        machine.reader.read(0, [])
+        machine.reader.read(1, [])
     assert len(mac.calls("ioreg")) == before + 3
 
 
-def test_what_did_not_change_is_the_same_object(mac: MacStandIn, drivers: list[AppleDriver]) -> None:
+def test_what_did_not_change_is_the_same_object(mac: MacStandIn, machine: Mac) -> None:
     del mac
-    reader = open_driver(drivers)
-    before, after = reader.read(0, []), reader.read(0, [])
+    before, after = machine.reader.read(0, []), machine.reader.read(0, [])
     assert after.blocks[0].names is before.blocks[0].names
     assert after.unavailable is before.unavailable
 
 
 def test_the_processors_temperature_and_power_are_all_that_the_host_backend_names_too() -> None:
     """It answers on Linux only: on a Mac the values are this backend's, and its reasons give way."""
-    assert set(expected_keys("apple")) & set(expected_keys("host")) == {"cpu.avg_temp", "cpu.powerWatts"}
+    assert backend.coverage().machine.keys() & registry.load("host").coverage().machine.keys() == {"cpu.avg_temp", "cpu.powerWatts"}
 
 
 def test_beside_the_host_no_key_collides(mac: MacStandIn) -> None:
@@ -275,16 +280,14 @@ def test_beside_the_host_no_key_collides(mac: MacStandIn) -> None:
     del mac
     with Sampler(["apple", "host"], clock=SYSTEM_CLOCK) as sampler:
         sampler.sample()
-        time.sleep(0.05)
         metrics = sampler.sample().metrics
     assert metrics["system.powerWatts"] == 24.5
     assert "memory_percent" in metrics
 
 
 PROGRAM = """
-import sys
-from accelmetrics.backends.apple import machine
-machine.uname = lambda: machine.Machine("Darwin", "arm64", "")
+import os, sys
+os.uname = lambda: os.uname_result(("Darwin", "mac", "25.1.0", "", "arm64"))
 from accelmetrics.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -24,6 +24,14 @@ RAM = 34_359_738_368
 NOT_ROOT = "powermetrics must be invoked as the superuser\n"
 
 
+XNU = "Darwin Kernel Version 25.1.0: root:xnu-12377.41.6~2/RELEASE_ARM64_T6020"
+
+
+def kernel(system: str = "Darwin", machine: str = "arm64", version: str = XNU) -> os.uname_result:
+    """What ``uname`` says."""
+    return os.uname_result((system, "mac", "25.1.0", version, machine))
+
+
 def macmon_0_7(**changed: Any) -> Document:
     """A line as macmon prints it up to 0.7: clocks and scaled ratios in pairs."""
     return {

@@ -1,0 +1,227 @@
+"""What macOS itself tells of the GPU and the chip, and all sources together.
+
+``ioreg`` has what the GPU's driver counts, for every user: utilisation in percent, memory in bytes. The GPU has no memory of its own:
+what it uses is part of the host's. ``powermetrics`` has power and clocks, for root alone, over a short interval at each run: its
+property list gives the GPU's clock in MHz under the name ``freq_hz`` and the processor's in Hz; power is in mW, or there are energies
+in mJ over ``elapsed_ns``. Where it has no property list, its text is read, which older releases print.
+"""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from accelmetrics.backends.apple import macmon
+from accelmetrics.backends.clock import Clock
+from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, PollOnce, Source, json_documents, number, quoted, share
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.reasons import Reason, Unavailable
+
+SYSTEM = ("/usr/sbin", "/usr/bin")
+
+# ioreg
+
+IOREG = Command("ioreg", ("-r", "-d1", "-c", "IOAccelerator", "-a"), directories=SYSTEM, timeout=1.0)
+IOREG_FIELDS = (
+    Field("gpu", "Device Utilization %", "%"),
+    Field("memoryAllocatedBytes", "In use system memory", "B"),
+)
+
+
+def parse_ioreg(text: str) -> list[DeviceSample]:
+    """The first accelerator with statistics; of the machine nothing, but that it is there.
+
+    Raises:
+        SourceError: The text is no list of accelerators, or none has statistics.
+    """
+    plist = guarded(plistlib.loads, text.encode())  # the parser throws whatever comes to pass in it
+    if plist.failure is not None or not isinstance(plist.value, list):
+        raise SourceError(Reason.PARSE_ERROR, f"ioreg printed no property list: {quoted(text)}")
+    for entry in plist.value:
+        statistics = entry.get("PerformanceStatistics") if isinstance(entry, Mapping) else None
+        if isinstance(statistics, Mapping):
+            model = entry.get("model")  # of some releases bytes that end in a zero
+            name = model.decode("utf-8", "replace").rstrip("\0") if isinstance(model, bytes) else model
+            return [DeviceSample({**statistics, "name": name, "cores": entry.get("gpu-core-count")}), DeviceSample({}, machine=True)]
+    raise SourceError(Reason.NOT_SUPPORTED, "ioreg lists no GPU with statistics")
+
+
+# powermetrics
+
+SAMPLE = ("-n", "1", "-i", "200", "--samplers", "cpu_power,gpu_power")
+"""One sample, over 200 ms."""
+POWERMETRICS = (
+    Command("powermetrics", (*SAMPLE, "-f", "plist"), directories=SYSTEM, timeout=2.0),
+    Command("powermetrics", SAMPLE, directories=SYSTEM, timeout=2.0),
+)
+GPU_POWER = (
+    Field("gpu", "active", "%"),
+    Field("freq", "freq", "MHz", macmon.clock),
+    Field("powerWatts", "gpu", "mW"),
+)
+CHIP_POWER = (
+    Field("cpu.ecpu_freq", "E", "MHz", zero_is_missing=True),
+    Field("cpu.pcpu_freq", "P", "MHz", zero_is_missing=True),
+    Field("cpu.powerWatts", "cpu", "mW", zero_is_missing=True),
+    Field("soc.powerWatts", "combined", "mW", zero_is_missing=True),
+    Field("ane.power", "ane", "mW"),
+)
+_POWERS = ("gpu", "cpu", "ane", "combined")
+_HERTZ = 1e5
+"""No clock is this many MHz: from here on it is Hz."""
+_NUMBER = r"\s*(\d*\.?\d+)\s*"
+_LINES = {
+    "active": rf"^GPU (?:HW )?active residency:{_NUMBER}%",
+    "idle": rf"^GPU idle residency:{_NUMBER}%",
+    "freq": rf"^GPU (?:HW )?active frequency:{_NUMBER}MHz",
+    "gpu": rf"^GPU Power:{_NUMBER}mW",
+    "cpu": rf"^CPU Power:{_NUMBER}mW",
+    "ane": rf"^ANE Power:{_NUMBER}mW",
+    "combined": rf"^(?:Combined Power \([^)]*\)|Package Power):{_NUMBER}mW",
+}
+
+
+def connect_powermetrics() -> PollOnce:
+    """Ask as root, for the property list and where that is refused for the text.
+
+    Raises:
+        SourceError: This user is not root.
+    """
+    if os.geteuid() != 0:
+        raise SourceError(Reason.NO_PERMISSION, "powermetrics gives it to root alone")
+    in_plist, in_text = (command.poll(parse_powermetrics)() for command in POWERMETRICS)
+
+    def poll() -> Iterable[DeviceSample]:
+        try:
+            return list(in_plist())
+        except SourceError as error:
+            if error.reason not in (Reason.DRIVER_ERROR, Reason.PARSE_ERROR):
+                raise
+            return in_text()
+
+    return poll
+
+
+def parse_powermetrics(text: str) -> list[DeviceSample]:
+    """The GPU and the machine of one sample, in either form.
+
+    Raises:
+        SourceError: It is neither.
+    """
+    plist = guarded(plistlib.loads, text.strip("\0 \n").encode())
+    record = _of_plist(plist.value) if isinstance(plist.value, Mapping) else _of_text(text)
+    if not record:
+        words = f"powermetrics printed nothing about the GPU, as a property list or as text: {quoted(text)}"
+        raise SourceError(Reason.PARSE_ERROR, words)
+    return [DeviceSample(record), DeviceSample(record, machine=True)]
+
+
+def _of_plist(sample: Mapping[str, Any]) -> dict[str, object]:
+    gpu, processor = sample.get("gpu"), sample.get("processor")
+    if not isinstance(gpu, Mapping):
+        return {}
+    processor = processor if isinstance(processor, Mapping) else {}
+    elapsed = number(sample.get("elapsed_ns"), "ns", "s")
+    record: dict[str, object] = {"active": _rest(macmon.ratio(gpu.get("idle_ratio")), "ratio"), "freq": _megahertz(gpu.get("freq_hz"))}
+    for part in _POWERS:
+        record[part] = processor.get(f"{part}_power")
+        energy = number(processor.get(f"{part}_energy", gpu.get(f"{part}_energy")))
+        if record[part] is None and not isinstance(energy, Unavailable) and not isinstance(elapsed, Unavailable) and elapsed > 0:
+            record[part] = energy / elapsed
+    clusters = processor.get("clusters")
+    listed = [each for each in clusters if isinstance(each, Mapping)] if isinstance(clusters, list) else []
+    for letter in "EP":
+        record[letter] = _mean([_megahertz(each.get("freq_hz")) for each in listed if str(each.get("name", "")).startswith(letter)])
+    return record
+
+
+def _of_text(text: str) -> dict[str, object]:
+    found = {name: re.search(line, text, re.MULTILINE | re.ASCII) for name, line in _LINES.items()}
+    record: dict[str, object] = {name: match[1] for name, match in found.items() if match}
+    if record:
+        record.setdefault("active", _rest(record.get("idle"), "%"))
+        for letter in "EP":
+            line = rf"^{letter}\d*-Cluster (?:HW )?active frequency:{_NUMBER}MHz"
+            record[letter] = _mean(re.findall(line, text, re.MULTILINE | re.ASCII))
+    return record
+
+
+def _rest(idle: object, unit: str) -> object:
+    """The share of time that was not idle, in percent."""
+    share_ = number(idle, unit, "%")
+    return share_ if isinstance(share_, Unavailable) else 100 - share_
+
+
+def _megahertz(printed: object) -> object:
+    return printed / 1e6 if isinstance(printed, (int, float)) and _HERTZ <= printed < 1e300 else printed
+
+
+def _mean(clocks: Iterable[object]) -> float | None:
+    """The mean of those that are numbers."""
+    known = [value for value in map(number, clocks) if not isinstance(value, Unavailable)]
+    return sum(known) / len(known) if known else None
+
+
+# What does not change
+
+PROFILER = Command("system_profiler", ("SPDisplaysDataType", "-json"), directories=SYSTEM, timeout=4.0)  # takes a second or so
+SYSCTL = Command("sysctl", ("-n", "hw.memsize"), directories=SYSTEM, timeout=1.0)
+ONCE = 3600.0
+"""Seconds between two polls that find what they found before."""
+NO_LIMIT = Unavailable(Reason.NOT_SUPPORTED, "no power limit is published for the GPUs of Apple's chips")
+FIXED_FIELDS = (
+    Field("memoryTotalBytes", "memory", "B", words="sysctl hw.memsize"),
+    Field("powerPercent", "limit", "%", words="none: no power limit is published"),
+    share("memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes"),
+)
+IDENTITY = {"name": ("name", "family"), "cores": "cores", "unified": "unified"}
+
+
+def connect_fixed() -> PollOnce:
+    """Ask once for the GPU's name and cores, and for the memory of the machine."""
+    fixed = {"limit": NO_LIMIT, "family": "Apple GPU", "unified": True, "memory": _printed(SYSCTL)}
+    fixed |= parse_profile(_printed(PROFILER))
+    return lambda: [DeviceSample(fixed)]
+
+
+def _printed(command: Command) -> str | Unavailable:
+    """What a command prints, or why it prints nothing."""
+    try:
+        completed = command.run()
+    except SourceError as error:
+        return error.unavailable
+    return completed.stdout.strip() or Unavailable(Reason.DRIVER_ERROR, f"{command.names[0]}: {completed.words or 'it printed nothing'}")
+
+
+def parse_profile(printed: str | Unavailable) -> dict[str, object]:
+    """Name and number of cores of the first of Apple's GPUs; nothing where it is not told."""
+    document = None if isinstance(printed, Unavailable) else next(json_documents(printed), None)
+    cards = document.get("SPDisplaysDataType") if isinstance(document, Mapping) else None
+    for card in cards if isinstance(cards, list) else ():
+        if isinstance(card, Mapping) and "apple" in str(card.get("spdisplays_vendor", "")).lower():
+            return {"name": card.get("sppci_model") or card.get("_name"), "cores": card.get("sppci_cores")}
+    return {}
+
+
+def polled(interval: float, clock: Clock) -> PolledBackend:
+    """All of them: what several have is the first's."""
+    return PolledBackend(
+        "apple",
+        kind="gpu",
+        source="macmon",
+        connect=partial(macmon.connect, interval),
+        fields=macmon.GPU,
+        machine=macmon.MACHINE,
+        interval=interval,
+        also=(
+            Source("ioreg", IOREG.poll(parse_ioreg), IOREG_FIELDS, identity=IDENTITY),
+            Source("powermetrics", connect_powermetrics, GPU_POWER, machine=CHIP_POWER, instead_of="macmon"),
+            Source("system_profiler", connect_fixed, FIXED_FIELDS, ONCE, identity=IDENTITY),
+        ),
+        clock=clock,
+    )
