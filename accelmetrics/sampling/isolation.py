@@ -10,8 +10,10 @@ answer within their deadline while one is starting. The child's own deadline is 
 values of a source that answers reach the sampler in time beside one that does not.
 
 The child lives exactly as long as its parent keeps the line open, and leaves with ``os._exit``: no driver is shut down on the way
-out, and no stuck call is waited for. What else ends it, it reports. It is hung up on, and killed if it must be, but never waited for
-where that could take long: it may be stuck in the kernel. Children that have gone are reaped whenever one is started or ended.
+out, and no stuck call is waited for. What else ends it, it reports. On Linux the kernel kills it as soon as its parent closes a pipe, in
+whatever way that ends, for it may be stopped, or in a call that holds the interpreter's lock. It is hung up on, and killed if it must
+be, but never waited for where that could take long: it may be stuck in the kernel. Children that have gone are reaped whenever one is
+started or ended.
 
 A message is a length, then a pickle, over a socket pair. Only this package's own two processes speak on it, so pickle is as safe as
 the memory they were forked from. Receiving waits in the kernel (``SO_RCVTIMEO``), one call that releases the interpreter's lock once:
@@ -100,12 +102,18 @@ class Answer(NamedTuple):
 
 
 class Line:
-    """One end of the line."""
+    """One end of the line.
 
-    def __init__(self, end: socket.socket) -> None:
+    Args:
+        end: The end.
+        lifeline: In the parent, the end of the pipe that the child lives by.
+    """
+
+    def __init__(self, end: socket.socket, lifeline: int | None = None) -> None:
         end.setblocking(True)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _CHUNK)
         self._end = end
+        self._lifeline = lifeline
         self._pid = os.getpid()
         self._buffer = bytearray()
 
@@ -156,6 +164,8 @@ class Line:
             with suppress(OSError):  # the other end may have hung up before
                 self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
+        if self._lifeline is not None:
+            os.close(self._lifeline)
 
 
 def _timeval(seconds: float | None) -> bytes:
@@ -194,6 +204,10 @@ class Child(subprocess.Popen[bytes]):
             out = 2
         with ExitStack() as undo:
             ours, theirs = map(undo.enter_context, socket.socketpair())
+            alive, lifeline = os.pipe()
+            undo.callback(os.close, lifeline)
+            with os.fdopen(alive, "rb"):
+                socket.send_fds(ours, [b"."], [alive])
             # A session of its own: Ctrl-C is for the program.
             super().__init__(
                 [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; from accelmetrics.sampling.isolation import main; main()"],
@@ -204,7 +218,7 @@ class Child(subprocess.Popen[bytes]):
             )
             _CHILDREN.append(self)
             theirs.close()
-            self.line = Line(ours)
+            self.line = Line(ours, lifeline)
             undo.pop_all()
 
     def __del__(self, *_: object) -> None:
@@ -439,13 +453,26 @@ def main() -> None:
     """In the child: serve readings on the line, which is its standard input, until the parent hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        line = Line(socket.socket(fileno=os.dup(0)))
+        end = socket.socket(fileno=os.dup(0))
+        _live_by(socket.recv_fds(end, 1, 1)[1][0])
+        line = Line(end)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         outcome = guarded(_serve, line)
         if outcome.failure is not None:  # the parent may have hung up, and not receive it
             guarded(line.send, Answer(0, error=SourceError(*outcome.failure)))
     finally:
         os._exit(0)
+
+
+def _live_by(pipe: int) -> None:
+    """Have the kernel kill this process when the other end of a pipe is closed, where it can."""
+    import fcntl  # not on every platform
+
+    if hasattr(fcntl, "F_SETSIG"):
+        with suppress(OSError):
+            fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _serve(line: Line) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import os
@@ -69,6 +70,8 @@ class Scripted:
             threading.Event().wait()
         if order == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
+        if order == "hold the interpreter":
+            ctypes.PyDLL(None).pause()
         if order == "print":
             print("noise of a vendor's library")
         return Reading.of({"temp": 40 + unit, "watched": self.options.pid, "pid": os.getpid()})
@@ -479,6 +482,20 @@ os.kill(os.getpid(), signal.SIGKILL)
         os.kill(worker, signal.SIGKILL)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="platform: only Linux's kernel tells a process that cannot run")
+@pytest.mark.parametrize("order", ["stop", "hold the interpreter"])
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "sampler.close()", "os._exit(0)"])
+def test_a_child_that_cannot_run_leaves_with_its_parent(script: Path, order: str, end: str) -> None:
+    code = f"""
+print(int(sampler.sample().metrics["gpu.0.pid"]), flush=True)
+Path({str(script)!r}).write_text({order!r})
+sampler.sample()
+{end}
+"""
+    done = subprocess.run([sys.executable, "-c", program(script, code)], stdout=subprocess.PIPE, text=True, timeout=2 * HANG)
+    wait_for(lambda: gone(int(done.stdout)))
+
+
 def test_ctrl_c_is_for_the_program(script: Path) -> None:
     with isolated(script) as sampler:
         assert os.getsid(int(sampler.sample().metrics["gpu.0.pid"])) != os.getsid(0)
@@ -506,13 +523,14 @@ def test_a_child_that_cannot_be_killed_is_not_waited_for(script: Path, monkeypat
     with isolated(script, timeout=0.2) as sampler:
         stuck = int(sampler.sample().metrics["gpu.0.pid"])
         script.write_text("stop")
+        held = os.dup(sampler._engine._child.line._lifeline)  # type: ignore[union-attr, arg-type]  # as long as it is open, the kernel lets it be
         with monkeypatch.context() as patch:
             patch.setattr(os, "kill", lambda *_: None)
             wait_for(lambda: "was ended" in sampler.sample().backends[0].detail)
         assert not gone(stuck)
         script.write_text("")
         wait_for(lambda: len(sampler.sample().metrics) == 6)
-        os.kill(stuck, signal.SIGKILL)
+        os.close(held)
         wait_for(lambda: gone(stuck))
 
 
