@@ -269,20 +269,25 @@ class Server(HTTPServerConnectionDelegate):
         Raises:
             OSError: The port is in use or may not be used, or no thread can be started.
         """
-        self._sockets = listen(self.address)
+        self._loop = asyncio.SelectorEventLoop()
+        try:
+            self._sockets = listen(self.address)
+        except OSError:
+            self._loop.close()
+            raise
         self.address = self.address._replace(port=self._sockets[0].getsockname()[1])
         self._owner = os.getpid()
+        self._end, self._turn = asyncio.Event(), asyncio.Lock()
         self._answers: Executor = ThreadPoolExecutor(1, "accelmetrics-http-answers")
         self._passwords: Executor = ThreadPoolExecutor(1, "accelmetrics-http-passwords")
-        self._running = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
         _silence_tornado()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name=THREAD, daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:  # no thread is to be had
-            _close(self._sockets)
+            self._end.set()
+            self._run()  # ends at once, giving everything back
             raise OSError(f"cannot listen on {self.address}: {error}") from error
-        self._running.wait()
         _close_in_forks()
         _OPEN.add(self)
 
@@ -304,20 +309,22 @@ class Server(HTTPServerConnectionDelegate):
 
     # Connections, on the loop's thread
 
-    async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
+    def _run(self) -> None:
         self._loop.set_exception_handler(lambda _, said: log.debug("http: %s", said.get("message"), exc_info=said.get("exception")))
-        self._end = asyncio.Event()
-        self._turn = asyncio.Lock()
-        accepting = [self._loop.create_task(self._accept(one)) for one in self._sockets]
-        self._running.set()
-        await self._end.wait()
-        for task in accepting:
-            task.cancel()
-        await asyncio.wait(accepting)
+        self._loop.run_until_complete(self._serve())
         _close(self._sockets)
         for client in tuple(self._clients):
             client.stream.close()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        for listening in self._sockets:
+            self._loop.create_task(self._accept(listening))
+        await self._end.wait()
 
     async def _accept(self, listening: socket.socket) -> None:
         while True:
