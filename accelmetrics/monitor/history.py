@@ -8,7 +8,6 @@ not been read anew: a reading is counted once, and the time that it stands for i
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import compress
@@ -120,12 +119,9 @@ def _owners(snapshot: Snapshot) -> Iterator[str]:
 
 
 class Block:
-    """Rows of one layout, in the order of time.
+    """Rows of one layout, in the order of time."""
 
-    One thread appends and forgets; any other may read the rows that ``rows`` gave it, which do not change.
-    """
-
-    __slots__ = ("ats", "data", "joined", "layout", "skipped", "times")
+    __slots__ = ("ats", "data", "joined", "layout", "times")
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -133,19 +129,18 @@ class Block:
         self.times = array("d")
         self.joined: list[bool] = []
         self.data = array("d")
-        self.skipped = 0
 
     def append(self, row: Row) -> None:
         """Add a row, which must be of this layout."""
         self.data.extend(row.values)
         self.joined.append(row.joined)
         self.times.append(row.time)
-        self.ats.append(row.at)  # last: a row is there when its moment is
+        self.ats.append(row.at)
 
     @property
     def rows(self) -> range:
-        """The rows that are not forgotten."""
-        return range(self.skipped, len(self.ats))
+        """All rows."""
+        return range(len(self.ats))
 
     def column(self, position: int, rows: range) -> array[float]:
         """Return one key's values, of rows that follow each other."""
@@ -165,10 +160,29 @@ class Series(NamedTuple):
     values: list[float]
 
 
+class _View(NamedTuple):
+    """What a history holds at one moment; blocks may grow after that.
+
+    Attributes:
+        blocks: Where rows are.
+        skipped: Rows of the first block that are forgotten.
+        last: Rows of the last block.
+        length: All rows that are remembered.
+        added: All rows that were ever added.
+    """
+
+    blocks: tuple[Block, ...] = ()
+    skipped: int = 0
+    last: int = 0
+    length: int = 0
+    added: int = 0
+
+
 class History:
     """The last readings of a monitor. Eight bytes a value: an hour at 1 Hz of 320 keys is 9 MiB.
 
-    Only the monitor's thread adds to it, without a lock: reading it out, however much that is, keeps no reading waiting.
+    Only the monitor's thread adds to it, and replaces the view that readers have in one step: reading it out, however much that
+    is, keeps no reading waiting.
 
     Args:
         bound: How many readings are kept, or for how long; 0 keeps none.
@@ -186,29 +200,27 @@ class History:
             self._count = bound
         else:
             raise InvalidOptionError(f"history is {bound!r}: it must be a number of readings from 0 up, or a timedelta above 0")
-        self._blocks: deque[Block] = deque()
-        self._length = 0
+        self._view = _View()
+        self._cleared = 0  # of all rows that were ever added
 
     def add(self, row: Row) -> None:
         """Remember a reading and forget what is beyond the bound."""
         if self._count == 0:
             return
-        blocks = self._blocks
-        last = blocks[-1] if blocks else None
-        if last is None or last.layout is not row.layout or len(last.ats) >= min(BLOCK, max(8, BLOCK_BYTES // (8 * len(row.layout) or 1))):
-            last = Block(row.layout)
-            blocks.append(last)
-        last.append(row)
-        self._length = 1 if len(blocks) == 1 and len(last.ats) == 1 else self._length + 1  # it may have been cleared
-        while self._length > self._count or row.at - blocks[0].ats[blocks[0].skipped] > self._age:
-            blocks[0].skipped += 1
-            self._length -= 1
-            if not blocks[0].rows:
-                blocks.popleft()
+        blocks, skipped, last, length, added = self._view
+        if not blocks or blocks[-1].layout is not row.layout or last >= min(BLOCK, max(8, BLOCK_BYTES // (8 * len(row.layout) or 1))):
+            blocks, last = (*blocks, Block(row.layout)), 0
+        blocks[-1].append(row)
+        last, length, added = last + 1, length + 1, added + 1
+        while length > min(self._count, added - self._cleared) or row.at - blocks[0].ats[skipped] > self._age:
+            skipped, length = skipped + 1, length - 1
+            if skipped == len(blocks[0].ats):
+                blocks, skipped = blocks[1:], 0
+        self._view = _View(blocks, skipped, last, length, added)
 
     def clear(self) -> None:
-        """Forget everything; a reading that is being added at this moment too."""
-        self._blocks = deque()
+        """Forget everything; memory is given back with the next reading."""
+        self._cleared = self._view.added
 
     def __len__(self) -> int:
         return sum(len(rows) for _, rows in self._parts())
@@ -249,7 +261,15 @@ class History:
 
     def _parts(self) -> list[tuple[Block, range]]:
         """Return each block with its rows as they are at this moment."""
-        return [(block, block.rows) for block in self._blocks.copy()]
+        view = self._view
+        left = min(view.length, view.added - self._cleared)
+        parts: list[tuple[Block, range]] = []
+        for block in reversed(view.blocks):
+            stop = len(block.ats) if parts else view.last
+            if left > 0:
+                parts.append((block, range(max(0, stop - left), stop)))
+                left -= stop
+        return parts[::-1]
 
 
 def _times(parts: Sequence[tuple[Block, range]]) -> list[float]:

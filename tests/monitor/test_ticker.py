@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
-import time
 from collections.abc import Callable, Generator
 
 import pytest
@@ -253,7 +252,7 @@ def test_while_everyone_pauses_nothing_is_read() -> None:
     ear.paused = True
     for _ in range(5):
         clock.advance(1.0)
-        time.sleep(0.01)
+        clock.waited()
     assert backend.device(0).reads == 1
     ear.paused = False
     clock.advance(1.0)

@@ -9,6 +9,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from accelmetrics.monitor.history import Row
 from accelmetrics.monitor.monitor import Monitor
@@ -18,7 +19,9 @@ from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock
 from tests.support import waiting
 from tests.support.threads import own_threads, wait_for_no_threads
-from tests.support.waiting import wait_for
+from tests.support.waiting import HANG, wait_for
+
+T = TypeVar("T")
 
 LAYOUTS: dict[tuple[str, ...], tuple[str, ...]] = {}
 
@@ -30,10 +33,24 @@ def row(values: Mapping[str, float], at: float, joined: bool = True) -> Row:
 
 
 class HeldClock(FakeClock):
-    """A clock that stands until it is told to go on. The short wait before a reading on request passes by itself."""
+    """A clock that stands until it is told to go on. The short wait before a reading on request passes by itself.
+
+    Attributes:
+        waits: How often a ticker began to wait.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = 0
+
+    def waited(self) -> None:
+        """Wait until a ticker has done what was due and waits again."""
+        waits = self.waits
+        wait_for(lambda: self.waits > waits)
 
     def wait(self, woken: Flag, seconds: float) -> None:
         end = self.monotonic() + seconds
+        self.waits += 1
         if seconds <= REQUEST_PAUSE + 1e-9:
             super().wait(woken, seconds)
             return
@@ -111,6 +128,16 @@ no_threads = wait_for_no_threads
 def ticks(monitor: Monitor, count: int) -> None:
     """Wait until a monitor has taken so many readings."""
     wait_for(lambda: monitor.status.ticks >= count)
+
+
+def returned(call: Callable[[], T]) -> T:
+    """Return what a call returns; fail when it waits for something that never comes."""
+    found: list[T] = []
+    thread = threading.Thread(target=lambda: found.append(call()), daemon=True)
+    thread.start()
+    thread.join(HANG)
+    assert found, f"{call} did not return"
+    return found[0]
 
 
 def program(text: str, timeout: float = 30.0, *options: str) -> tuple[float, int, str, str]:
