@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.options import UsageError
+from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.text import aligned, clipped, quantity, wrapped
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Sequence
-
-    from accelmetrics.cli.output import Stdout
     from accelmetrics.visibility.allocation import Allocation, Worker
 
 HEAD = ("ROLE", "RANK", "LOCAL", "PID", "COMMAND", "LIST", "SEES", "USES")

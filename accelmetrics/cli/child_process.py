@@ -15,12 +15,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple
 
 from accelmetrics.schemas.errors import AccelMetricsError
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 NOT_EXECUTABLE, NOT_FOUND, KILLED = 126, 127, 128
 """Exit statuses as shells give them; the last is added to the number of a signal."""

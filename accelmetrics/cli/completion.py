@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from argparse import ArgumentParser, Namespace
 
 from accelmetrics.cli.options import UsageError
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-
-    from accelmetrics.cli.output import Stdout
+from accelmetrics.cli.output import Stdout
 
 SHELLS = ("bash", "zsh", "tcsh")
 EXAMPLES = """\

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import platform
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics._version import __version__
 from accelmetrics.cli import options as arguments
+from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.text import seconds, wrapped
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterator, Sequence
-
-    from accelmetrics.cli.output import Stdout
     from accelmetrics.visibility.doctor import BackendFinding, Diagnosis, Gap
 
 INDENT = "  "
@@ -40,8 +40,6 @@ def run(options: Namespace, out: Stdout) -> int:
     found = diagnose(**arguments.reading(options))
     machine = {"version": __version__, "python": platform.python_version(), "platform": platform.platform()}
     if options.json:
-        import json
-
         out.write(json.dumps({**machine, **plain(found), "unreadable": found.unreadable}, indent=2) + "\n")
     else:
         head = f"accelmetrics {machine['version']} on {found.hostname}: Python {machine['python']}, {machine['platform']}"

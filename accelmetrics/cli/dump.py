@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.options import DEFAULT_INTERVAL, UsageError
+from accelmetrics.cli.output import Sink, Stdout
 from accelmetrics.schemas.reasons import Reason
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Iterator
-
-    from accelmetrics.cli.output import Sink, Stdout
     from accelmetrics.dialects.contract import Dialect
     from accelmetrics.sampling.sampler import Sampler
     from accelmetrics.schemas.snapshot import Snapshot

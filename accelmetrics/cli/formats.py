@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from accelmetrics.cli.output import WriteError, first_line, say
 from accelmetrics.cli.text import GAP, aligned, clipped, number, packed, quantity, seconds
+from accelmetrics.dialects.contract import Dialect
+from accelmetrics.exporters.csv import columns_in, columns_of, csv_text
 from accelmetrics.schemas.catalogue import SECTIONS, coverage_of, resolve
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.vitals import printable
-
-if TYPE_CHECKING:
-    from accelmetrics.dialects.contract import Dialect
 
 OTHER = ("", "Other")
 """The section of keys that the catalogue does not have: a plug-in's."""
@@ -136,8 +134,6 @@ class Csv:
     """
 
     def __init__(self, repeated: bool, path: str, dialect: Dialect | None) -> None:
-        from accelmetrics.exporters.csv import columns_in
-
         self._repeated = repeated
         self._dialect = dialect
         self._columns: tuple[str, ...] = ()
@@ -150,8 +146,6 @@ class Csv:
 
     def render(self, snapshot: Snapshot) -> str:
         """Return a row, below the header if it is the first; a key without a column is told once."""
-        from accelmetrics.exporters.csv import csv_text
-
         if self._dialect is not None:
             snapshot = Snapshot(snapshot.time_ns, snapshot.hostname, self._dialect.flat(Record(snapshot)))
         rows: list[Iterable[object]] = []
@@ -169,8 +163,6 @@ class Csv:
 
 def columns(snapshot: Snapshot, repeated: bool) -> list[str]:
     """Return every key that has a value or may get one; of a stream, also what a process on a whole device would have."""
-    from accelmetrics.exporters.csv import columns_of
-
     keys = dict.fromkeys(columns_of(snapshot))
     for place in snapshot.identities if repeated else ():
         processes = () if place.identity.parent else coverage_of(place.backend).get("processes", ())

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from argparse import ArgumentParser, Namespace
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.output import say
+from accelmetrics.cli.output import Stdout, say
 from accelmetrics.cli.text import aligned, quantity
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-
-    from accelmetrics.cli.output import Stdout
-    from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 
 HEAD = ("KEY", "VENDOR", "NAME", "UUID", "PCI", "MEMORY", "DRIVER")
 EXAMPLES = """\
@@ -35,8 +31,6 @@ def run(options: Namespace, out: Stdout) -> int:
     with Sampler(**arguments.reading(options)) as sampler:
         snapshot = sampler.sample()
     if options.json:
-        import json
-
         out.write(json.dumps(snapshot.to_dict()["devices"], indent=2 if out.terminal else None) + "\n")
     elif snapshot.identities:
         out.write(table(snapshot, bool(options.visible)))

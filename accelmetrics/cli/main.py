@@ -14,16 +14,13 @@ import gc
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NoReturn
 
 from accelmetrics.cli.options import PROGRAM, Parser, UsageError
 from accelmetrics.cli.output import Stdout, one_line, say
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import ModuleType
-    from typing import NoReturn
 
 DONE, FAILED, MISUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 YOUNG = 50_000

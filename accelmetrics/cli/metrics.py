@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelmetrics.backends import registry
 from accelmetrics.backends.contract import Backend, Coverage
 from accelmetrics.backends.guard import guarded
 from accelmetrics.cli.options import UsageError
+from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.text import aligned, wrapped
 from accelmetrics.schemas.catalogue import SECTIONS, Section, coverage_of, find, given_by, read_from
 from accelmetrics.schemas.errors import UnknownNameError
 from accelmetrics.schemas.metric import Metric
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-
-    from accelmetrics.cli.output import Stdout
 
 Given = Mapping[str, Mapping[str, str]]
 MEANING_INDENT = " " * 6
@@ -40,8 +38,6 @@ def run(options: Namespace, out: Stdout) -> int:
     given = _given(plug_ins)
     sections = chosen(options.key, options.backend, plug_ins, given)
     if options.json:
-        import json
-
         entries = [entry(row, given.get(row.key, {})) for section in sections for row in section.rows]
         out.write(json.dumps(entries, indent=2, ensure_ascii=False) + "\n")
     elif options.key:

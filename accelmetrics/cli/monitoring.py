@@ -8,6 +8,7 @@ import logging
 import os
 import queue
 import signal
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -15,13 +16,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from accelmetrics.cli.options import PROGRAM, reading
-from accelmetrics.cli.output import WriteError, given, number_of, say
+from accelmetrics.cli.output import Stdout, WriteError, given, number_of, say
 from accelmetrics.schemas.snapshot import rfc3339
 
 if TYPE_CHECKING:
-    from argparse import Namespace
-
-    from accelmetrics.cli.output import Stdout
     from accelmetrics.exporters.files import FileExporter
     from accelmetrics.monitor.monitor import Monitor
     from accelmetrics.sampling.sampler import Sampler

@@ -10,16 +10,14 @@ import os
 import re
 import stat
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from types import TracebackType
+from typing import TextIO
 
 from accelmetrics.schemas.errors import AccelMetricsError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
 
 PLAIN_WIDTH = 100
 """Columns where there is no terminal to say how many."""

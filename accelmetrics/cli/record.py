@@ -5,19 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import time
+from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import ImmediateExporter, Stop, exporters, monitor, tell_losses, until_stopped, warn
-from accelmetrics.cli.output import WriteError
+from accelmetrics.cli.output import Stdout, WriteError
 from accelmetrics.cli.summaries import of_window
+from accelmetrics.exporters.console import line
+from accelmetrics.schemas.record import Record
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-
-    from accelmetrics.cli.output import Stdout
     from accelmetrics.monitor.monitor import Monitor
-    from accelmetrics.schemas.record import Record
 
 DEFAULT_SUMMARY = 30.0
 FAST = 0.5
@@ -74,8 +73,6 @@ class ConsoleLines(ImmediateExporter):
 
     def export(self, record: Record) -> None:
         """Print a line."""
-        from accelmetrics.exporters.console import line
-
         self._write(line(record.snapshot) + "\n")
 
     def summarize(self, text: str) -> None:

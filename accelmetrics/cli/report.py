@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import statistics
+from argparse import ArgumentParser, Namespace
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli import summaries
 from accelmetrics.cli.options import UsageError
-from accelmetrics.cli.output import say
-from accelmetrics.monitor.history import Layout, Row, RowMaker
-from accelmetrics.monitor.statistics import WindowAggregator
+from accelmetrics.cli.output import Stdout, say
 from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
-from accelmetrics.schemas.recording import recordings
+from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.summary import Energy, Summary
 from accelmetrics.schemas.vitals import POWER_LIMIT
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from pathlib import Path
-
-    from accelmetrics.cli.output import Stdout
-    from accelmetrics.schemas.record import Record, Step
+    from accelmetrics.monitor.history import Layout, Row
     from accelmetrics.schemas.recording import Recording
-    from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
-    from accelmetrics.schemas.summary import Energy, Summary
 
 TAKEN = "JSON lines, which the exporter jsonl and `accelmetrics dump --json --interval` write"
 PENDING = 64
@@ -103,6 +99,8 @@ def _records(files: list[str]) -> Iterator[Record]:
 
 def _sources(files: list[str]) -> Iterator[tuple[Record, list[Recording]]]:
     """The recordings of each name: their first record, and the files from the one that holds it on; closed ones come first."""
+    from accelmetrics.schemas.recording import recordings
+
     seen: set[Path] = set()
     for name in files:
         with _telling(name):
@@ -242,6 +240,9 @@ class _Stream:
     """
 
     def __init__(self, record: Record) -> None:
+        from accelmetrics.monitor.history import RowMaker
+        from accelmetrics.monitor.statistics import WindowAggregator
+
         moment = record.snapshot.time_ns / 1e9
         self.host = record.snapshot.hostname
         self.rank = record.labels.get("rank", "")

@@ -12,6 +12,8 @@ import shlex
 import signal
 import sys
 import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,21 +22,17 @@ from accelmetrics.cli import options as arguments
 from accelmetrics.cli.child_process import KILLED, ChildProcess, CommandError, Ended, Signals
 from accelmetrics.cli.monitoring import as_given, exporters, fail, monitor, tell, tell_losses
 from accelmetrics.cli.options import UsageError
-from accelmetrics.cli.output import WriteError, say, sink_of
+from accelmetrics.cli.output import Stdout, WriteError, say, sink_of
 from accelmetrics.cli.summaries import MIB, of_devices, of_process, of_window, readings
 from accelmetrics.cli.terminal import MARK, LastRow, begin_line, terminal_number
 from accelmetrics.cli.text import cells, clipped
+from accelmetrics.schemas.record import Exporter
+from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.vitals import Vitals, processors, vitals
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from collections.abc import Sequence
-
-    from accelmetrics.cli.output import Stdout
     from accelmetrics.monitor.monitor import Monitor
     from accelmetrics.monitor.window import Window
-    from accelmetrics.schemas.record import Exporter
-    from accelmetrics.schemas.snapshot import Snapshot
 
 STOP_SECONDS = 0.85
 """For the last reading, and again for what exporters have queued: the command's status is not kept waiting."""

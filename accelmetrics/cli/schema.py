@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from argparse import ArgumentParser, Namespace
 
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-
-    from accelmetrics.cli.output import Stdout
+from accelmetrics.cli.output import Stdout
+from accelmetrics.schemas.document import json_schema
 
 EXAMPLES = """\
   accelmetrics schema > accelmetrics.schema.json
@@ -20,9 +19,5 @@ def configure(_parser: ArgumentParser) -> None:
 
 def run(_options: Namespace, out: Stdout) -> int:
     """Print it."""
-    import json
-
-    from accelmetrics.schemas.document import json_schema
-
     out.write(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n")
     return 0

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli.text import aligned
-from accelmetrics.schemas.snapshot import rfc3339
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
+from accelmetrics.schemas.summary import Energy, Summary
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, TEMPERATURE, UTILIZATION
 
 if TYPE_CHECKING:
     from accelmetrics.cli.report import DeviceReport, Gap, Report, Work
     from accelmetrics.monitor.window import Window
-    from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
-    from accelmetrics.schemas.summary import Energy, Summary
 
 GIB, MIB = 2.0**30, 2.0**20
 NONE = "-"

@@ -8,29 +8,27 @@ import queue
 import signal
 import textwrap
 import time
+from argparse import ArgumentParser, Namespace
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import Stop, announce, as_given, monitor, set_up, until_stopped, warn
 from accelmetrics.cli.options import UsageError
-from accelmetrics.cli.output import WriteError, say, sink_of
+from accelmetrics.cli.output import Stdout, WriteError, say, sink_of
 from accelmetrics.cli.terminal import Keyboard, capable, ours, whole_screen
+from accelmetrics.exporters.console import line
+from accelmetrics.exporters.device_table import Limits, Trail, height, table
 from accelmetrics.schemas.errors import MissingDependencyError
+from accelmetrics.schemas.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
-
-    from rich.console import RenderableType
-
-    from accelmetrics.cli.output import Stdout
     from accelmetrics.monitor.monitor import Monitor
-    from accelmetrics.schemas.snapshot import Snapshot
 
 LOOK = 0.1
 """Seconds between two looks at whether there is something new to draw."""
@@ -99,8 +97,6 @@ def run(options: Namespace, out: Stdout) -> int:
             if descriptor is not None:
                 View(options, out, descriptor, stopped).show(watching, arrived)
                 return 0
-            from accelmetrics.exporters.console import line
-
             while not stopped.is_set():
                 for snapshot in _news(arrived):
                     out.write(line(snapshot) + "\n")
@@ -165,8 +161,6 @@ class View:
 
     def __init__(self, options: Namespace, out: Stdout, descriptor: int, stopped: Stop) -> None:
         from rich.console import Console
-
-        from accelmetrics.exporters.device_table import Limits, Trail
 
         self._options = options
         self._out = out
@@ -242,15 +236,13 @@ class View:
 
     def _picture(self, error: str, keys: Sequence[str]) -> str:
         """Draw the table and what is below it, cut to the terminal's size as it is now."""
-        from accelmetrics.exporters.device_table import height, table
-
         size = USUAL
         with suppress(OSError):
             columns, lines = os.get_terminal_size(self._descriptor)
             size = os.terminal_size((columns or USUAL.columns, lines or USUAL.lines))
         wanted = 1 if self._latest is None else height(self._latest)
         below = foot(self._said or error, keys, size, wanted)
-        drawn: RenderableType = "reading …"
+        drawn: object = "reading …"
         if self._latest is not None:
             room, process = size.lines - len(below), self._options.pid is not None
             drawn = table(self._latest, self._limits, self._trail, width=size.columns, rows=room, process=process)
