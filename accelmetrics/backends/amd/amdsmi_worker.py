@@ -23,7 +23,7 @@ from accelmetrics.backends.amd import amdsmi_library
 from accelmetrics.backends.amd.cards import TOTAL, USED, device_memory, is_suspended, memory_rows, pcie_generation
 from accelmetrics.backends.amd.gpu_metrics import JOULE
 from accelmetrics.backends.guard import Outcome, guarded
-from accelmetrics.backends.kit.fields import Derived, Field, Record, Table, Value
+from accelmetrics.backends.kit.fields import Field, Record, Table, Value
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
@@ -105,23 +105,11 @@ FIELDS = (
     *memory_rows("amdsmi memory usage of VRAM; an APU: with GTT", "amdsmi memory total of VRAM; an APU: with GTT"),
 )
 TABLE = Table("amdsmi", "gpu", FIELDS)
-_POOLS = ("vram.used", "vram.total", "gtt.used", "gtt.total")
+METRICS = frozenset(row.metric for row in FIELDS if isinstance(row, Field))
 
 
-def _places(metric: str) -> tuple[str, ...]:
-    """Every place in the record that a metric is made of."""
-    row = next(row for row in FIELDS if row.metric == metric)
-    if isinstance(row, Derived):
-        return tuple(place for name in row.inputs for place in _places(name))
-    return _POOLS if row.where in (USED, TOTAL) else (row.where,) if isinstance(row.where, str) else tuple(row.where)
-
-
-NEEDED = {row.metric: _places(row.metric) for row in FIELDS}
-"""By metric, the places in the record that it is made of."""
-
-
-class AmdsmiCard:
-    """One card behind the module.
+class AmdsmiCard(Record):
+    """One card behind the module, as a record that asks the module when a place is looked up. Not for several threads at once.
 
     Args:
         module: The module.
@@ -132,6 +120,9 @@ class AmdsmiCard:
         self._module = module
         self._handle = handle
         self._unsupported: dict[str, Unavailable] = {}
+        self._answers: dict[str, Mapping[str, object] | Unavailable] = {}
+        self._unified = False
+        self._progress: list[Any] = []
 
     def read(self, wanted: Collection[str], unified: bool, progress: list[Any]) -> dict[str, Value]:
         """The metrics that are asked for, each a value or why there is none.
@@ -139,29 +130,24 @@ class AmdsmiCard:
         Raises:
             SourceError: The library no longer knows the card.
         """
-        places = dict.fromkeys(place for name in wanted for place in NEEDED.get(name, ()) if unified or not place.startswith("gtt."))
-        record: dict[str, object] = {}
-        for call in dict.fromkeys(place.partition(".")[0] for place in places):
-            said = self._ask(call, progress)
-            if isinstance(said, Unavailable):
-                record |= {place: said for place in places if place.startswith(f"{call}.")}
-            else:
-                record |= said
-        record |= device_memory(record.get, unified, "{}.used", "{}.total")
-        found = TABLE.read(Record(record), {}, 0.0, given=NEEDED.keys() - wanted)
-        TABLE.derive(found)
-        return {name: value for name, value in found.items() if name in wanted}
+        self._answers = dict(self._unsupported)
+        self._unified, self._progress = unified, progress
+        return TABLE.read(self, {}, 0.0, given=METRICS - set(wanted))
 
-    def _ask(self, call: str, progress: list[Any]) -> dict[str, object] | Unavailable:
-        """One call's answer by place, or why there is none."""
-        if call in self._unsupported:
-            return self._unsupported[call]
+    def get(self, place: str) -> object:
+        if place in (USED, TOTAL):
+            return device_memory(self.get, self._unified, "{}.used", "{}.total")[place]
+        call, _, name = place.partition(".")
+        if call not in self._answers:
+            self._answers[call] = self._ask(call)
+        answer = self._answers[call]
+        return answer if isinstance(answer, Unavailable) else answer.get(name)
 
-        def said() -> dict[str, object]:
-            return {f"{call}.{name}".lower(): value for name, value in CALLS[call](self._module, self._handle).items()}
-
-        outcome = guarded(said)  # the module throws what comes to pass in it, not its own errors alone
-        progress.append(call)
+    def _ask(self, call: str) -> Mapping[str, object] | Unavailable:
+        """One call's answer, or why there is none."""
+        # The module throws what comes to pass in it, not its own errors alone.
+        outcome = guarded(lambda: dict(CALLS[call](self._module, self._handle)))
+        self._progress.append(call)
         failure = outcome.failure
         if failure is None:
             return outcome.value or {}
@@ -240,7 +226,7 @@ class AmdsmiWorker:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._returned = threading.Event()
         self._returned.set()
-        self._gave: Collection[str] = NEEDED.keys()
+        self._gave: Collection[str] = METRICS
         # The thread knows the queue and the card alone, and so ends with this object.
         self._end = weakref.finalize(self, self._calls.put, None)
         self._end.atexit = False

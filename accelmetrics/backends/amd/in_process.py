@@ -17,8 +17,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accelmetrics.backends.amd import amdsmi_worker
-from accelmetrics.backends.amd.amdsmi_worker import OVERDUE, AmdsmiCard, AmdsmiWorker, Trust, open_cards
+from accelmetrics.backends.amd.amdsmi_worker import METRICS, OVERDUE, AmdsmiCard, AmdsmiWorker, Trust, open_cards
 from accelmetrics.backends.amd.cards import Node, gpu_nodes, gpus, is_driven
 from accelmetrics.backends.amd.processes import ProcessTable
 from accelmetrics.backends.amd.sysfs import CARDS, PARTITIONS, Card, identify, partition, shows_values
@@ -212,10 +211,7 @@ class InProcessReader:
         found: dict[str, Value] = {}
         if driver.with_files:
             found = CARDS.read(unit.card.record(now, unified, progress), counters, now)
-            if library is None:
-                return found
-            CARDS.derive(found)
-        wanted = {name for name in amdsmi_worker.NEEDED if _is_missing(found.get(name))}
+        wanted = {name for name in METRICS if not isinstance(found.get(name), (int, float))}
         if library is None or not wanted:
             return found
         try:
@@ -226,10 +222,6 @@ class InProcessReader:
             return found  # the library lost sight of a card that the kernel still shows
         better = {name: value for name, value in said.items() if not isinstance(value, Unavailable) or value is OVERDUE}
         return {**found, **(better if driver.with_files else said)}
-
-
-def _is_missing(value: Value | None) -> bool:
-    return value is None or (isinstance(value, Unavailable) and value.reason != Reason.NEEDS_INTERVAL)
 
 
 def _named(table: Table, found: Mapping[str, Value]) -> dict[str, Value]:
