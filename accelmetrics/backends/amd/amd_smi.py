@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from accelmetrics.backends.amd.cards import device_memory, is_integrated, let_sleep, memory_rows, numa_node, pcie_generation
+from accelmetrics.backends.amd.cards import card_name, device_memory, is_integrated, let_sleep, memory_rows, numa_node, pcie_generation
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit.commands import Command
 from accelmetrics.backends.kit.fields import Field, flat, text
@@ -67,9 +67,10 @@ FIELDS = (
     *STATIC_FIELDS,
     *memory_rows('amd-smi "mem_usage.used_vram"; an APU: with "used_gtt"', 'amd-smi "mem_usage.total_vram"; an APU: with "total_gtt"'),
 )
+NAMES = ("asic.market_name", "board.product_name")
 IDENTITY = {
     "vendor_index": "gpu",
-    "name": ("asic.market_name", "board.product_name"),
+    "name": "name",
     "uuid": "uuid",
     "pci_bus_id": "address",
     "serial": "board.product_serial",
@@ -109,7 +110,9 @@ def sample(card: Mapping[str, Any]) -> DeviceSample:
     printed = flat(card).get
     address, serial = text(printed("bus.bdf")).lower(), text(printed("asic.asic_serial")).lower().removeprefix("0x")
     unified = bool(is_integrated(address, text(printed("asic.device_id"))))
+    names = [name for place in NAMES if (name := text(printed(place))) and not name.startswith("0x")]
     told = {
+        "name": names[0] if names else card_name(text(printed("asic.device_id")), text(printed("asic.rev_id"))),
         # The chip's serial number is what the kernel and rocm-smi call its unique id, in capitals.
         "uuid": f"0x{serial}" if serial.strip("0") else "",
         "address": address,

@@ -82,6 +82,19 @@ def test_who_the_cards_are(stand_in: AmdSmiStandIn) -> None:
 
 
 @pytest.mark.parametrize(
+    ("asic", "name"),
+    [
+        ({"market_name": "N/A", "device_id": "0x74a1", "rev_id": "0x00"}, "AMD Instinct MI300X"),
+        ({"market_name": "0x1002", "device_id": "0x7fff"}, "AMD GPU (0x7fff)"),
+        ({}, "AMD GPU"),
+    ],
+)
+def test_a_card_without_a_market_name_is_called_by_its_device_id(asic: dict[str, str], name: str) -> None:
+    (device,) = listed(amd_smi.backend(), [sample({"gpu": 0, "asic": asic})])
+    assert device.name == name
+
+
+@pytest.mark.parametrize(
     ("changes", "metric_name", "reason"),
     [
         ({"usage": "N/A"}, "gpu", Reason.NOT_SUPPORTED),
