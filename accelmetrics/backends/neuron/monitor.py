@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -17,11 +18,10 @@ from typing import Any
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.backends.kit.line_process import LineProcess, Record
+from accelmetrics.backends.kit.poll_cache import Form
 from accelmetrics.backends.neuron.report import COUNTERS, EXECUTION, MEMORY, Report, parse
-from accelmetrics.backends.neuron.scope import choose, picked_core
 from accelmetrics.backends.neuron.sysfs import chips
-from accelmetrics.backends.neuron.totals import Totals
-from accelmetrics.backends.neuron.users import users
+from accelmetrics.backends.neuron.totals import Totals, choose, picked_core, users
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -114,12 +114,13 @@ class MonitorDriver:
     def _missing(self, record: Record | None, bad: tuple[int, SourceError] | None) -> SourceError:
         failed = self.stream.failure
         if record is None:
-            failed = failed or Unavailable(Reason.TIMED_OUT, f"{TOOL} has printed nothing")
-            return SourceError(failed.reason, failed.detail, backend="neuron", advice=ADVICE)
-        if bad is not None and record.age <= self._limit:
-            return SourceError(bad[1].reason, bad[1].message, backend="neuron", advice=ADVICE)
-        words = f"; {failed.detail}" if failed else ""
-        return SourceError(Reason.STALE, f"{TOOL}'s last report is {record.age:.1f} s old{words}", backend="neuron", advice=ADVICE)
+            why = failed or Unavailable(Reason.TIMED_OUT, f"{TOOL} has printed nothing")
+        elif bad is not None and record.age <= self._limit:
+            why = bad[1].unavailable
+        else:
+            words = f"; {failed.detail}" if failed else ""
+            why = Unavailable(Reason.STALE, f"{TOOL}'s last report is {record.age:.1f} s old{words}")
+        return SourceError(why.reason, why.detail, backend="neuron", advice=ADVICE)
 
     def _first(self, deadline: float) -> Report:
         while True:
@@ -155,6 +156,7 @@ class MonitorReader:
         self._options = options
         self._arrived = -1.0
         self._totals: Totals | None = None
+        self._forms: defaultdict[int, Form] = defaultdict(Form)
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
         report, arrived = self._driver.report()
@@ -165,8 +167,6 @@ class MonitorReader:
             self._totals, self._arrived = Totals(report, *chosen), arrived
         devices = self._driver.devices
         if unit == len(devices):
-            readout = self._totals.machine()
-            return Reading.of(readout.values, readout.reasons, read_at=arrived)
+            return self._forms[unit].reading(self._totals.machine(), read_at=arrived)
         core = devices[unit].vendor_index
-        readout = self._totals.core(core)
-        return Reading.of(readout.values, readout.reasons, processes=users(report, core), read_at=arrived)
+        return self._forms[unit].reading(self._totals.core(core), users(report, core), arrived)

@@ -17,14 +17,20 @@ where the parts are put together. A section that carries an error has no values,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from accelmetrics.backends.neuron.numbers import Value, failure, number
+from accelmetrics.backends.contract import Number
 from accelmetrics.schemas.catalogue.neuron import CORE_MEMORY, ECC, ERRORS, EXECUTIONS, HOST_MEMORY, LATENCIES, PERCENTILES
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
+Value = Number | Unavailable
+"""A number, or why there is none."""
+LARGEST = 2**63
+"""What is at or above this was negative, or "none", before it became unsigned."""
+JITTER = 5.0
+"""Percent above 100 that come from the tool's period and its clock disagreeing; more is nonsense."""
 COUNTERS, MEMORY, EXECUTION = "neuroncore_counters", "memory_used", "execution_stats"
 Json = Mapping[str, object]
 Cores = dict[int, dict[str, Value]]
@@ -92,21 +98,22 @@ def parse(line: bytes) -> Report:
     Raises:
         SourceError: It is no report (``parse_error``).
     """
+    why = "it has no list neuron_runtime_data"
     try:
         whole = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise _unreadable(line, str(error)) from error
+        whole, why = None, str(error)
     if not isinstance(whole, dict) or not isinstance(whole.get("neuron_runtime_data", ""), (list, type(None))):
-        raise _unreadable(line, "it has no list neuron_runtime_data")
+        begin = line[:80].decode("utf-8", "replace")
+        raise SourceError(Reason.PARSE_ERROR, f"neuron-monitor's line is not understood: {why}: {begin}")
     # An empty list is null: that is how the tool's language writes one that was never made.
     runtimes = tuple(_runtime(entry) for entry in whole["neuron_runtime_data"] or () if isinstance(entry, dict))
-    counters = _part(whole, "system_data", "neuron_hw_counters")
-    return Report(runtimes, _hardware(_part(whole, "neuron_hardware_info")), _ecc(counters), _error(counters))
-
-
-def _unreadable(line: bytes, why: str) -> SourceError:
-    begin = line[:80].decode("utf-8", "replace")
-    return SourceError(Reason.PARSE_ERROR, f"neuron-monitor's line is not understood: {why}: {begin}")
+    counters, hardware = _part(whole, "system_data", "neuron_hw_counters"), _part(whole, "neuron_hardware_info")
+    bounds = {"neuron_device_count": MANY, "neuroncore_per_device_count": MANY, "neuron_device_memory_size": 2**53}
+    chips, cores, memory = (raw if type(raw := hardware.get(name)) is int and 0 < raw < bound else 0 for name, bound in bounds.items())
+    names = ("neuron_device_type", "neuroncore_version", "error")
+    chip, core, failure = (raw if isinstance(raw := hardware.get(name), str) else "" for name in names)
+    return Report(runtimes, Hardware(chips, cores, memory, chip, core, failure), _ecc(counters), _error(counters))
 
 
 def _part(whole: Json, *names: str) -> Json:
@@ -118,95 +125,108 @@ def _part(whole: Json, *names: str) -> Json:
 
 
 def _error(section: Json) -> Unavailable | None:
+    """A section's own error text as a reason."""
     words = section.get("error")
-    return failure(words) if isinstance(words, str) and words else None
+    if not isinstance(words, str) or not words:
+        return None
+    return Unavailable(Reason.NO_PERMISSION if "permission denied" in words.lower() else Reason.DRIVER_ERROR, words)
 
 
 def _runtime(entry: Json) -> Runtime:
     pid = entry.get("pid")
     runtime = Runtime(pid if isinstance(pid, int) else -1, {}, {}, {})
-    report = _part(entry, "report")
-    for name in (COUNTERS, MEMORY, EXECUTION):
-        section = _part(report, name)
+    for name, take in SECTIONS.items():
+        section = _part(entry, "report", name)
         error = _error(entry) or _error(section)
         if error is not None:
             runtime.errors[name] = error
         else:
-            READERS[name](runtime, section)
+            take(runtime, section)
     return runtime
 
 
 def _counters(runtime: Runtime, section: Json) -> None:
     if isinstance(section.get("neuroncores_in_use"), dict):
-        found = _by_core(_part(section, "neuroncores_in_use"))
-        runtime.cores[COUNTERS] = {core: _counted(part) for core, part in found.items()}
-
-
-def _counted(part: Json) -> dict[str, Value]:
-    names = {"neuroncore_utilization": ("neuroncore_utilization",), "flops": ("flops", "effective_flops")}
-    found = {name: next((part[spelling] for spelling in spellings if spelling in part), None) for name, spellings in names.items()}
-    return {name: number(raw) for name, raw in found.items() if raw is not None}
+        cores = runtime.cores[COUNTERS] = {}
+        for core, part in _by_core(_part(section, "neuroncores_in_use")):
+            flops = part.get("flops", part.get("effective_flops"))
+            found = {"neuroncore_utilization": part.get("neuroncore_utilization"), "flops": flops}
+            cores[core] = {name: number(raw) for name, raw in found.items() if raw is not None}
 
 
 def _memory(runtime: Runtime, section: Json) -> None:
     used = _part(section, "neuron_runtime_used_bytes")
     keys = {"host": "trn.host_total_memory_usage", "neuron_device": "trn.neuron_device_total_memory_usage"}
-    runtime.machine.update(_numbers(used, keys))
+    runtime.machine.update(_counts(used, keys))
     breakdown = _part(used, "usage_breakdown")
-    runtime.machine.update(_numbers(_part(breakdown, "host"), {name: f"trn.host_memory_usage.{name}" for name in HOST_MEMORY}))
+    runtime.machine.update(_counts(_part(breakdown, "host"), {name: f"trn.host_memory_usage.{name}" for name in HOST_MEMORY}))
     if isinstance(breakdown.get("neuroncore_memory_usage"), dict):
         names = {name: f"neuroncore_memory_usage.{name}" for name in CORE_MEMORY}
         found = _by_core(_part(breakdown, "neuroncore_memory_usage"))
-        runtime.cores[MEMORY] = {core: _numbers(part, names) for core, part in found.items()}
+        runtime.cores[MEMORY] = {core: _counts(part, names) for core, part in found}
 
 
 def _execution(runtime: Runtime, section: Json) -> None:
     for group, names in (("execution_summary", EXECUTIONS), ("error_summary", ERRORS)):
-        runtime.machine.update(_numbers(_part(section, group), {name: f"trn.{group}.{name}" for name in names}))
+        runtime.machine.update(_counts(_part(section, group), {name: f"trn.{group}.{name}" for name in names}))
     for clock in LATENCIES:
         found = _part(section, "latency_stats", clock)
         runtime.machine.update({f"trn.{clock}.{name}": number(found[name]) for name in PERCENTILES if name in found})
 
 
-READERS = {COUNTERS: _counters, MEMORY: _memory, EXECUTION: _execution}
+SECTIONS = {COUNTERS: _counters, MEMORY: _memory, EXECUTION: _execution}
 
 
-def _by_core(found: Json) -> dict[int, Json]:
+def _by_core(found: Json) -> Iterator[tuple[int, Json]]:
     """Parts by core; what is not under a number is none (newer tools put other things beside them)."""
-    return {int(core): part for core, part in found.items() if _is_number(core) and isinstance(part, dict)}
+    for core, part in found.items():
+        if core.isascii() and core.isdecimal() and len(core) < 6 and int(core) < MANY and isinstance(part, dict):
+            yield int(core), part
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 6 and int(text) < MANY
-
-
-def _numbers(found: Json, names: Mapping[str, str]) -> dict[str, Value]:
+def _counts(found: Json, names: Mapping[str, str]) -> dict[str, Value]:
     """Counts under our names for them."""
     return {ours: number(found[theirs], whole=True) for theirs, ours in names.items() if theirs in found}
-
-
-def _hardware(found: Json) -> Hardware:
-    chips, cores = (_count(found.get(name), MANY) for name in ("neuron_device_count", "neuroncore_per_device_count"))
-    chip, core, error = (_text(found.get(name)) for name in ("neuron_device_type", "neuroncore_version", "error"))
-    return Hardware(chips, cores, _count(found.get("neuron_device_memory_size"), 2**53), chip, core, error)
-
-
-def _count(raw: object, bound: int) -> int:
-    """A number above 0 and below a bound; 0 for anything else."""
-    return raw if isinstance(raw, int) and not isinstance(raw, bool) and 0 < raw < bound else 0
-
-
-def _text(raw: object) -> str:
-    return raw if isinstance(raw, str) else ""
 
 
 def _ecc(section: Json) -> dict[int, dict[str, Value]]:
     listed = section.get("neuron_devices")
     if not isinstance(listed, list) or _error(section) is not None:
         return {}
-    found = {}
-    for chip in listed:
-        index = chip.get("neuron_device_index") if isinstance(chip, dict) else None
-        if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < MANY:
-            found[index] = _numbers(chip, {name: name for name in ECC})
-    return found
+    indexed = ((chip.get("neuron_device_index"), chip) for chip in listed if isinstance(chip, dict))
+    return {index: _counts(chip, {name: name for name in ECC}) for index, chip in indexed if type(index) is int and 0 <= index < MANY}
+
+
+# Numbers as the tool and the driver write them
+
+
+def number(raw: object, whole: bool = False) -> Value:
+    """A number that may be one.
+
+    Args:
+        raw: What stands in the report.
+        whole: Whether it counts something.
+    """
+    # Compared, never converted: an int of the report may be too large for a float. Neither infinity nor NaN is in the range.
+    if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not 0 <= raw < LARGEST:
+        return Unavailable(Reason.INVALID_VALUE, f"the source answered {raw!r}"[:200])
+    if whole and raw != int(raw):
+        return Unavailable(Reason.INVALID_VALUE, f"the source answered {raw!r}, which is no count")
+    return int(raw) if whole else raw
+
+
+def total(values: Iterable[Value]) -> Value:
+    """A sum, which is missing if one of its parts is."""
+    added: Number = 0
+    for value in values:
+        if isinstance(value, Unavailable):
+            return value
+        added += value
+    return added
+
+
+def percent(value: Value) -> Value:
+    """A share of time."""
+    if isinstance(value, Unavailable) or value <= 100.0:
+        return value
+    return 100.0 if value <= 100.0 + JITTER else Unavailable(Reason.INVALID_VALUE, f"the source answered {value:g} %")

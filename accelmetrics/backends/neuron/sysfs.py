@@ -13,14 +13,16 @@ detection says so, and ``neuron-monitor`` is needed.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.kit.poll_cache import Form
 from accelmetrics.backends.kit.system import list_directory, read_text, system_path
-from accelmetrics.backends.neuron.numbers import LARGEST, Readout, Value, documented, percent, total
-from accelmetrics.backends.neuron.scope import picked_core
+from accelmetrics.backends.neuron.report import LARGEST, Value, percent, total
+from accelmetrics.backends.neuron.totals import Values, documented, picked_core
 from accelmetrics.schemas.catalogue import neuron as rows
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -53,15 +55,14 @@ class Chip(NamedTuple):
 
 def chips() -> tuple[Chip, ...]:
     """The chips that the driver shows, with their cores."""
-    return tuple(_chip(index) for index in _numbered(ROOT, CHIP))
-
-
-def _chip(index: int) -> Chip:
-    path = f"{ROOT}/{CHIP}{index}"
-    numbers = _numbered(path, CORE)
-    declared = read_text(f"{path}/core_count") or ""
-    each = int(declared) if declared.isdecimal() else len(numbers)
-    return Chip(index, {index * each + number: f"{path}/{CORE}{number}" for number in numbers})
+    found = []
+    for index in _numbered(ROOT, CHIP):
+        path = f"{ROOT}/{CHIP}{index}"
+        numbers = _numbered(path, CORE)
+        declared = read_text(f"{path}/core_count") or ""
+        each = int(declared) if declared.isdecimal() else len(numbers)
+        found.append(Chip(index, {index * each + number: f"{path}/{CORE}{number}" for number in numbers}))
+    return tuple(found)
 
 
 def elsewhere(found: Sequence[Chip]) -> str:
@@ -101,7 +102,13 @@ class SysfsDriver:
         self._known = every.keys()
         picked = picked_core(every)
         self.paths = every if picked is None else {picked: every[picked]}
-        self._devices = tuple(_identity(core, path) for core, path in sorted(self.paths.items()))
+        devices = []
+        for core, path in sorted(self.paths.items()):
+            chip = path.rpartition("/")[0]
+            places = (f"{chip}/info/architecture/device_name", f"{path}/info/architecture/arch_type", f"{chip}/info/serial_number")
+            name, version, serial = (read_text(place) or "" for place in places)
+            devices.append(DeviceIdentity("trn", "aws", core, name=name, architecture=version, serial=serial))
+        self._devices = tuple(devices)
 
     @property
     def devices(self) -> Sequence[DeviceIdentity]:
@@ -127,27 +134,27 @@ class SysfsReader:
         self._driver = driver
         self._watched = options.watched
         self._before: dict[str, tuple[float, int]] = {}
+        self._forms: defaultdict[int, Form] = defaultdict(Form)
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
         devices = self._driver.devices
-        readout = self._machine(progress) if unit == len(devices) else self._core(devices[unit].vendor_index, progress)
-        return Reading.of(readout.values, readout.reasons)
+        found = self._machine(progress) if unit == len(devices) else self._core(devices[unit].vendor_index, progress)
+        return self._forms[unit].reading(found)
 
-    def _core(self, core: int, progress: list[Any]) -> Readout:
+    def _core(self, core: int, progress: list[Any]) -> Values:
         path = self._driver.paths[core]
         if not system_path(path).is_dir():
             raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"{path} has gone")
-        readout = Readout({}, {})
         if self._watched:
-            for row in rows.CORES:
-                readout.put(row.name, NOT_BY_PROCESS)
-            return readout
+            return {row.name: NOT_BY_PROCESS for row in rows.CORES}
         busy = self._rate(f"{path}/stats/other_info/nc_time_in_use/total", progress)  # µs of time per second
-        readout.put("neuroncore_utilization", busy if isinstance(busy, Unavailable) else percent(busy / 1e6 * 100))
-        readout.put("flops", self._rate(f"{path}/stats/other_info/flop_count/total", progress))
-        for category in rows.CORE_MEMORY:
-            readout.put(f"neuroncore_memory_usage.{category}", _read(f"{path}/stats/memory_usage/device_mem/{category}/total", progress))
-        return readout
+        found: Values = {
+            "neuroncore_utilization": busy if isinstance(busy, Unavailable) else percent(busy / 1e6 * 100),
+            "flops": self._rate(f"{path}/stats/other_info/flop_count/total", progress),
+        }
+        for name in rows.CORE_MEMORY:
+            found[f"neuroncore_memory_usage.{name}"] = _read(f"{path}/stats/memory_usage/device_mem/{name}/total", progress)
+        return found
 
     def _rate(self, path: str, progress: list[Any]) -> Value:
         now = self._driver.clock.monotonic()
@@ -162,45 +169,22 @@ class SysfsReader:
             return FIRST
         return (value - before[1]) / (now - before[0]) if value >= before[1] else CLEARED
 
-    def _machine(self, progress: list[Any]) -> Readout:
-        self._driver.check()
-        readout = Readout({}, {})
-        for row in (*rows.MEMORY, *rows.MACHINE, *rows.EXECUTION):
-            if not row.templated:
-                readout.put(row.key, TOOL_ONLY)
-        counted = {
-            "trn.neuron_device_count": len(self._driver.chips),
-            "trn.neuroncore_per_device_count": max((len(chip.cores) for chip in self._driver.chips), default=0),
-            **self._memory(progress),
-        }
-        for key, value in counted.items():
-            readout.reasons.pop(key)
-            readout.put(key, value)
-        documented(readout)
-        self._put_ecc(readout, progress)
-        return readout
-
-    def _memory(self, progress: list[Any]) -> dict[str, Value]:
-        if self._watched:
-            return {row.key: NOT_BY_PROCESS for row in rows.MEMORY}
-        host = [f"{chip.path}/stats/memory_usage/host_mem" for chip in self._driver.chips]
-        device = [f"{path}/stats/memory_usage/device_mem" for path in self._driver.paths.values()]
-        found = {"trn.host_total_memory_usage": host, "trn.neuron_device_total_memory_usage": device}
-        found |= {f"trn.host_memory_usage.{name}": [f"{path}/{name}" for path in host] for name in rows.HOST_MEMORY}
-        return {key: total([_read(f"{path}/total", progress) for path in paths]) for key, paths in found.items()}
-
-    def _put_ecc(self, readout: Readout, progress: list[Any]) -> None:
-        for chip in self._driver.chips:
+    def _machine(self, progress: list[Any]) -> Values:
+        driver = self._driver
+        driver.check()
+        found: Values = {row.key: TOOL_ONLY for row in (*rows.MEMORY, *rows.MACHINE, *rows.EXECUTION) if not row.templated}
+        found["trn.neuron_device_count"] = len(driver.chips)
+        found["trn.neuroncore_per_device_count"] = max((len(chip.cores) for chip in driver.chips), default=0)
+        host = [f"{chip.path}/stats/memory_usage/host_mem" for chip in driver.chips]
+        device = [f"{path}/stats/memory_usage/device_mem" for path in driver.paths.values()]
+        memory = {"trn.host_total_memory_usage": host, "trn.neuron_device_total_memory_usage": device}
+        memory |= {f"trn.host_memory_usage.{name}": [f"{path}/{name}" for path in host] for name in rows.HOST_MEMORY}
+        for key, paths in memory.items():
+            found[key] = NOT_BY_PROCESS if self._watched else total([_read(f"{path}/total", progress) for path in paths])
+        for chip in driver.chips:
             for counter in rows.ECC:
-                readout.put(f"trn.device.{chip.number}.{counter}", _read(f"{chip.path}/stats/hardware/{counter}", progress))
-
-
-def _identity(core: int, path: str) -> DeviceIdentity:
-    chip = path.rpartition("/")[0]
-    name = read_text(f"{chip}/info/architecture/device_name") or ""
-    version = read_text(f"{path}/info/architecture/arch_type") or ""
-    serial = read_text(f"{chip}/info/serial_number") or ""
-    return DeviceIdentity("trn", "aws", core, name=name, architecture=version, serial=serial)
+                found[f"trn.device.{chip.number}.{counter}"] = _read(f"{chip.path}/stats/hardware/{counter}", progress)
+        return documented(found)
 
 
 def _read(path: str, progress: list[Any]) -> int | Unavailable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelmetrics.backends.contract import ReadOptions
-from accelmetrics.backends.neuron.report import Report, parse
-from accelmetrics.backends.neuron.scope import choose
-from accelmetrics.backends.neuron.totals import Totals
+from accelmetrics.backends.neuron.report import Report, Value, parse
+from accelmetrics.backends.neuron.totals import Totals, choose
 from accelmetrics.schemas.catalogue import expected_keys, expected_names, match
 from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.reasons import Reason, Unavailable
 from tests.simulators.neuron import hardware, report, runtime
 
 EVERYBODY = ReadOptions(pid=1)
@@ -41,17 +41,15 @@ def check(parsed: Report) -> None:
     made = totals(parsed)
     for number in (0, 1, 7):
         core = made.core(number)
-        assert core.values.keys() | core.reasons.keys() == NAMES
-        assert not core.values.keys() & core.reasons.keys()
-        check_values({f"trn.{number}.{name}": value for name, value in core.values.items()})
+        assert core.keys() == NAMES
+        check_values({f"trn.{number}.{name}": value for name, value in core.items()})
     machine = made.machine()
-    assert machine.values.keys() | machine.reasons.keys() >= KEYS
-    assert not machine.values.keys() & machine.reasons.keys()
-    check_values(machine.values)
+    assert machine.keys() >= KEYS
+    check_values(machine)
 
 
-def check_values(values: dict[str, Any]) -> None:
-    for key, value in values.items():
+def check_values(found: Mapping[str, Value]) -> None:
+    for key, value in ((key, value) for key, value in found.items() if not isinstance(value, Unavailable)):
         row = match(key)
         assert row is not None, key
         assert math.isfinite(value) and value >= 0
@@ -120,13 +118,13 @@ def test_sums_are_over_the_programs_that_use_a_core(programs: list[dict[int, flo
         shares = [cores[core] for cores in programs if core in cores]
         found = made.core(core)
         if shares:
-            assert found.values["neuroncore_utilization"] == pytest.approx(sum(shares))
-            assert found.values["neuroncore_memory_usage.constants"] == len(shares) * 1000 * (core + 1)
+            assert found["neuroncore_utilization"] == pytest.approx(sum(shares))
+            assert found["neuroncore_memory_usage.constants"] == len(shares) * 1000 * (core + 1)
         else:
-            assert {why.reason for why in found.reasons.values()} == {Reason.NOT_IN_USE}
+            assert all(isinstance(why, Unavailable) and why.reason == Reason.NOT_IN_USE for why in found.values())
     machine = made.machine()
-    host = machine.values.get("trn.host_total_memory_usage")
-    assert host == (7_600_010 * len(programs) if programs else None)
+    host = machine["trn.host_total_memory_usage"]
+    assert host == 7_600_010 * len(programs) if programs else isinstance(host, Unavailable)
 
 
 def test_a_monstrous_machine_is_not_believed() -> None:
