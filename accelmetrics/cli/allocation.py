@@ -47,17 +47,17 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def pids(text: str) -> list[int]:
-    """Process ids, separated by commas."""
+    """Parse process ids, separated by commas."""
     return [arguments.process_id(word.strip()) for word in text.split(",")]
 
 
 def roles(text: str) -> list[tuple[str, int]]:
-    """Process ids by role; what follows a role's first without a name belongs to it too."""
+    """Parse process ids by role; those without a name belong to the role before them."""
     return _named(text, pids)
 
 
 def pools(text: str) -> list[tuple[str, int | str]]:
-    """Devices by role."""
+    """Parse devices by role."""
     return _named(text, arguments.devices)
 
 
@@ -98,7 +98,7 @@ def _grouped(pairs: Sequence[tuple[str, Any]] | None) -> dict[str, list[Any]]:
 
 
 def render(found: Allocation, width: int) -> str:
-    """For people: a line a process, then what there is to know."""
+    """Return a line a process, then the pools and the findings."""
     rows = [HEAD, *(_row(worker) for worker in found.workers)]
     table = [clipped(line, width) for line in aligned(rows)] if found.workers else ["No process that uses a device was found."]
     expected = [

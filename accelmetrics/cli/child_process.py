@@ -111,7 +111,7 @@ class Signals:
         return arrived
 
     def _next(self) -> Arrived | None:
-        """The next signal that is there already."""
+        """Return the next pending signal, without waiting."""
         if self._told:
             # Never with a time to wait: Python gives memory that was never written where a stop of the process outlasts it.
             found = signal.sigtimedwait(PASSED_ON, 0)
@@ -230,7 +230,7 @@ class ChildProcess:
 
 
 def _script(command: str) -> str | None:
-    """The file that a command's name stands for, if it is text: shells, env and timeout have such run by the system's shell."""
+    """Return the file that a command's name stands for, if it is text: shells, env and timeout run such files with the system's shell."""
     path = command if "/" in command else shutil.which(command)
     if path is None:
         return None

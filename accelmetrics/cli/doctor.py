@@ -57,7 +57,7 @@ def plain(record: Any) -> Any:
 
 
 def verdict(found: Diagnosis) -> str:
-    """Return the last line."""
+    """Return the last line: how many devices can be read."""
     devices = [device for backend in found.backends for device in backend.devices]
     readable = sum(device.readable for device in devices)
     bad = found.unreadable
@@ -67,7 +67,7 @@ def verdict(found: Diagnosis) -> str:
 
 
 def _backend(backend: BackendFinding) -> Iterator[tuple[int, str]]:
-    """The paragraphs of a backend, each with its depth."""
+    """Yield the paragraphs of a backend, each with its depth."""
     words = {"absent": "not present", "ok": "works", "degraded": "works in part", "failed": "does not work", "timed_out": "does not answer"}
     source = f", read from {backend.source}" if backend.source and backend.status != "absent" else ""
     yield 0, f"{backend.name}: {words[backend.status]}{source}"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.options import DEFAULT_INTERVAL, UsageError
-from accelmetrics.cli.output import Sink, Stdout
+from accelmetrics.cli.output import Stdout, sink_of
 from accelmetrics.schemas.reasons import Reason
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Plan(NamedTuple):
 
 
 def plan(options: Namespace, terminal: bool) -> Plan:
-    """Put the options together.
+    """Combine the options, and refuse those that exclude each other.
 
     Raises:
         UsageError: Some of them exclude each other.
@@ -126,27 +127,23 @@ def plan(options: Namespace, terminal: bool) -> Plan:
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Read and print."""
+    """Read and print documents."""
     from accelmetrics.sampling.sampler import Sampler
 
     agreed = plan(options, out.terminal)
-    with Sampler(**arguments.reading(options)) as sampler:
-        if not agreed.output:
-            _print(sampler, agreed, out, _format(agreed, out.width, out.terminal))
-            return 0
-        from accelmetrics.cli.output import sink_of
-
-        form = _format(agreed, out.width, False)
-        sink = sink_of(agreed.output, out, agreed.repeated)
-        try:
-            _print(sampler, agreed, sink, form)
-        finally:
-            sink.close()
+    text = _format(agreed, out.width, out.terminal and not agreed.output)
+    with Sampler(**arguments.reading(options)) as sampler, ExitStack() as stack:
+        sink = stack.enter_context(closing(sink_of(agreed.output, out, agreed.repeated))) if agreed.output else out
+        if not agreed.repeated:
+            sink.write(text(settled(sampler, agreed.settle)))
+        else:
+            for snapshot in readings(sampler, agreed.interval, agreed.number):
+                sink.write(text(snapshot))
     return 0
 
 
 def _format(agreed: Plan, width: int, terminal: bool) -> Callable[[Snapshot], str]:
-    """Return what makes text of a snapshot.
+    """Return the function that formats a snapshot.
 
     Raises:
         WriteError: The file that rows are added to holds something else.
@@ -174,16 +171,8 @@ def _format(agreed: Plan, width: int, terminal: bool) -> Callable[[Snapshot], st
     return flat
 
 
-def _print(sampler: Sampler, agreed: Plan, sink: Sink | Stdout, text: Callable[[Snapshot], str]) -> None:
-    if not agreed.repeated:
-        sink.write(text(settled(sampler, agreed.settle)))
-        return
-    for snapshot in readings(sampler, agreed.interval, agreed.number):
-        sink.write(text(snapshot))
-
-
 def settled(sampler: Sampler, settle: float) -> Snapshot:
-    """A reading; where some key needs an interval, a second one so many seconds later."""
+    """Take a reading; where some key needs an interval, take a second one so many seconds later."""
     snapshot = sampler.sample()
     if settle and any(why.reason == Reason.NEEDS_INTERVAL for why in snapshot.unavailable.values()):
         time.sleep(settle)
@@ -192,7 +181,7 @@ def settled(sampler: Sampler, settle: float) -> Snapshot:
 
 
 def readings(sampler: Sampler, interval: float, number: int | None) -> Iterator[Snapshot]:
-    """Readings on an absolute schedule: what one takes does not put the next off, and ticks that are missed are left out."""
+    """Yield readings on an absolute schedule: the time that one takes does not delay the next, and missed ticks are left out."""
     start = time.monotonic()
     taken = 0
     while True:

@@ -26,7 +26,7 @@ SectionName = tuple[str, str]
 
 
 def tables(dialect: Dialect | None, width: int) -> Callable[[Snapshot], str]:
-    """Return what makes a table of a snapshot; tables after the first stand below an empty line.
+    """Return the function that formats a snapshot as a table; tables after the first stand below an empty line.
 
     Args:
         dialect: Whose names the keys have; None for those of the catalogue.
@@ -84,7 +84,7 @@ def _devices(snapshot: Snapshot, width: int) -> list[str]:
 
 
 def _grid(values: dict[str, dict[str, str]], devices: Sequence[str], width: int) -> list[str]:
-    """Names downwards, devices across; in as many blocks as the width asks for."""
+    """Lay out names downwards and devices across, in as many blocks as the width needs."""
     values = {name: texts for name, texts in values.items() if texts.keys() - {""}}
     shown = [device for device in devices if any(device in texts for texts in values.values())]
     if not shown:
@@ -100,7 +100,7 @@ def _grid(values: dict[str, dict[str, str]], devices: Sequence[str], width: int)
 
 
 def _missing(snapshot: Snapshot, width: int) -> list[str]:
-    """By reason: how many keys, and which as far as there is room; ``gpu.*.fanSpeed`` where there are several devices."""
+    """List missing keys by reason, as far as there is room; ``gpu.*.fanSpeed`` where there are several devices."""
     keys: dict[str, list[str]] = {}
     for key, why in snapshot.unavailable.items():
         found = device_key(key) if len(snapshot.identities) > 1 else None
@@ -171,7 +171,7 @@ def columns(snapshot: Snapshot, repeated: bool) -> list[str]:
 
 
 def device_rows(dialect: Dialect) -> Callable[[Snapshot], str]:
-    """Return what makes a row a device of a snapshot, as the dialect's own tool prints them: values behind a comma and a space."""
+    """Return the function that formats a snapshot as a row a device, as the dialect's own tool does: a comma and a space between values."""
     headed = False
 
     def render(snapshot: Snapshot) -> str:

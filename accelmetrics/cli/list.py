@@ -25,7 +25,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Print the devices; where there are none, or a source fails, say so beside it."""
+    """Print the devices; where there are none, or a source fails, say so on standard error."""
     from accelmetrics.sampling.sampler import Sampler
 
     with Sampler(**arguments.reading(options)) as sampler:
@@ -39,7 +39,7 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def table(snapshot: Snapshot, visible: bool = False) -> str:
-    """A line a device, below a heading.
+    """Return a line a device, below a heading.
 
     Args:
         snapshot: The devices.

@@ -48,7 +48,7 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def _plug_ins(backend: str | None) -> dict[str, Backend]:
-    """Installed plug-ins by name; the one that is named, where one is.
+    """Load the installed plug-ins, or the named one.
 
     Raises:
         UnknownNameError: There is no such source.
@@ -58,7 +58,7 @@ def _plug_ins(backend: str | None) -> dict[str, Backend]:
 
 
 def _given(plug_ins: Mapping[str, Backend]) -> dict[str, dict[str, str]]:
-    """By the key of a row, the sources that give it, each with where it is read."""
+    """Return, by the key of a row, the sources that give it, each with where it is read."""
     given = {key: dict(sources) for key, sources in given_by().items()}
     for name, backend in plug_ins.items():
         registry.describe(backend)
@@ -69,7 +69,7 @@ def _given(plug_ins: Mapping[str, Backend]) -> dict[str, dict[str, str]]:
 
 
 def chosen(key: str | None, backend: str | None, plug_ins: Mapping[str, Backend], given: Given) -> list[Section]:
-    """The sections, with the rows that were asked for.
+    """Return the sections, with the rows that were asked for.
 
     Raises:
         UsageError: There is no such metric.
@@ -91,13 +91,13 @@ def _template(key: str) -> str:
 
 
 def entry(row: Metric, sources: Mapping[str, str]) -> dict[str, Any]:
-    """A row for programs."""
+    """Return a row as plain values."""
     partitions = [backend for backend in sources if row.device_part and row.name in coverage_of(backend).get("partitions", ())]
     return {**row._asdict(), "aliases": list(row.aliases), "sources": dict(sources), "partitions": partitions}
 
 
 def overview(section: Section, width: int) -> str:
-    """A section's rows: key, unit, kind, meaning."""
+    """Return a section's rows: key, unit, kind, meaning."""
     heads = aligned([(row.key, row.unit, row.kind) for row in section.rows], "  ")
     lines = [f"{section.family}: {section.title}"]
     for head, row in zip(heads, section.rows, strict=True):
@@ -106,7 +106,7 @@ def overview(section: Section, width: int) -> str:
 
 
 def details(row: Metric, sources: Mapping[str, str]) -> str:
-    """Everything about one metric."""
+    """Return everything about one metric."""
     facts = [
         ("unit", row.unit),
         ("kind", row.kind),
@@ -121,7 +121,7 @@ def details(row: Metric, sources: Mapping[str, str]) -> str:
 
 
 def limits(row: Metric) -> str:
-    """Between what a metric's values lie, in words."""
+    """Return the range of a metric's values, in words."""
     if row.minimum is None:
         return f"up to {row.maximum:g}" if row.maximum is not None else ""
     return f"{row.minimum:g} to {row.maximum:g}" if row.maximum is not None else f"{row.minimum:g} and above"

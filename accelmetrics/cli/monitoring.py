@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from accelmetrics.cli.options import PROGRAM, reading
-from accelmetrics.cli.output import Stdout, WriteError, given, number_of, say
+from accelmetrics.cli.output import Stdout, WriteError, duplicate_stream, say, stream_number
 from accelmetrics.schemas.snapshot import rfc3339
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Stop:
 
 @contextmanager
 def until_stopped() -> Iterator[Stop]:
-    """Give what is set by Ctrl-C, by the signal that ends services and by the one of a terminal that goes away.
+    """Yield an event that SIGINT, SIGTERM and SIGHUP set.
 
     The second one of a kind ends the process as ever. One that is ignored, as under ``nohup``, stays so.
     """
@@ -123,7 +123,7 @@ def until_stopped() -> Iterator[Stop]:
 
 @contextmanager
 def as_given(out: Stdout) -> Iterator[None]:
-    """Give standard output back as this process was given it while the block runs: what is started meanwhile has it."""
+    """Restore standard output while the block runs, so that a command started meanwhile inherits it."""
     out.__exit__(None, None, None)
     try:
         yield
@@ -140,13 +140,13 @@ class ImmediateExporter:
     name: str
 
     def open(self) -> None:
-        """It is open."""
+        """Do nothing: it is open."""
 
     def flush(self) -> None:
-        """Everything is written at once."""
+        """Do nothing: records are written at once."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
 
 class StreamExporter(ImmediateExporter):
@@ -199,7 +199,7 @@ class UntilUnread:
         self._unread = False
 
     def export(self, record: Record) -> None:
-        """Hand a record on, while it is read."""
+        """Export a record, unless the reader has gone."""
         if not self._unread:
             try:
                 self._export(record)
@@ -238,10 +238,10 @@ def _exporter(wanted: str, out: Stdout, gone: Callable[[], None]) -> Exporter:
 
     head, mark, options = wanted.partition("?")
     name, _, target = head.partition(":")
-    if target and (number := number_of(target)) is not None:
+    if target and (number := stream_number(target)) is not None:
         made = create(f"{name}:{os.devnull}{mark}{options}")
         if isinstance(made, FileExporter):
-            stream = StreamExporter(made, given(target, number, out))
+            stream = StreamExporter(made, duplicate_stream(target, number, out))
             return UntilUnread(stream, gone) if number == 1 else stream
     made = create(wanted)
     if isinstance(made, ConsoleExporter) and not made.stderr and out.descriptor is not None:
@@ -349,7 +349,7 @@ def warn(text: str) -> None:
 
 
 def fail(program: str, text: str) -> None:
-    """Tell why the command ends: people behind its name, programs as an error."""
+    """Write why the command ends: a line, or a JSON message of level ``error``."""
     if _json():
         log.error("%s", text)
     else:
@@ -357,7 +357,7 @@ def fail(program: str, text: str) -> None:
 
 
 def announce(program: str, text: str, meaning: str, data: Mapping[str, Any]) -> None:
-    """Tell people and programs how it goes.
+    """Write a message about the progress: a line, or a JSON message.
 
     Args:
         program: The command.
@@ -376,5 +376,5 @@ def _json() -> bool:
 
 
 def tell(text: str, data: Mapping[str, Any]) -> None:
-    """Tell programs that read JSON messages something that people are told otherwise."""
+    """Write a JSON message; as text nothing is written."""
     log.info("%s", text, extra={DATA: data})

@@ -92,7 +92,7 @@ interval = _number(
 
 
 def count(text: str) -> int:
-    """A whole number above 0."""
+    """Parse a whole number above 0."""
     try:
         whole = int(text)
     except ValueError:
@@ -103,7 +103,7 @@ def count(text: str) -> int:
 
 
 def process_id(text: str) -> int:
-    """The number of a process."""
+    """Parse a process id."""
     pid = count(text)
     if pid > MAX_PID:
         raise argparse.ArgumentTypeError(f"{text!r} is larger than any process id ({MAX_PID})")
@@ -111,14 +111,14 @@ def process_id(text: str) -> int:
 
 
 def path(text: str) -> str:
-    """A path, which an empty text is not."""
+    """Parse a path, which an empty text is not."""
     if not text:
         raise argparse.ArgumentTypeError("an empty path: name a file or a directory")
     return text
 
 
 def backends(text: str) -> list[str]:
-    """Names, separated by commas; whether they exist is the registry's to say."""
+    """Parse names of backends, separated by commas; the registry refuses unknown ones."""
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         raise argparse.ArgumentTypeError(f"{text!r} has an empty name: write names separated by commas, such as nvidia,host")
@@ -126,7 +126,7 @@ def backends(text: str) -> list[str]:
 
 
 def devices(text: str) -> list[int | str]:
-    """Device numbers, ranges, keys and UUIDs, separated by commas."""
+    """Parse device numbers, ranges, keys and UUIDs, separated by commas."""
     chosen: list[int | str] = []
     for word in map(str.strip, text.split(",")):
         if found := _RANGE.fullmatch(word):
@@ -144,7 +144,7 @@ def devices(text: str) -> list[int | str]:
 
 
 def label(text: str) -> tuple[str, str]:
-    """A label."""
+    """Parse a label."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is no label: write NAME=VALUE, such as team=vision")
@@ -207,7 +207,7 @@ def add_reading(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def reading(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what a sampler, a monitor or a diagnosis takes as keyword arguments, of the options of :func:`add_reading`."""
+    """Return the keyword arguments of a sampler, a monitor or a diagnosis, from the options of :func:`add_reading`."""
     given = vars(options)
     plain = ("backends", "gpus", "visible", "pid", "children", "amd_source", "isolation")
     chosen = {name: given[name] for name in plain if name in given}

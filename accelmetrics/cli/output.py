@@ -72,7 +72,7 @@ class Stdout:
 
     @property
     def descriptor(self) -> int | None:
-        """Where it lies; None where it is closed, or is no file."""
+        """The file descriptor; None where it is closed, or is no file."""
         if self._descriptor is not None:
             return self._descriptor
         return None if self._stream is None else _number(self._stream)
@@ -169,7 +169,7 @@ class Sink:
 
 
 def sink_of(path: str, out: Stdout, grows: bool = False) -> Sink:
-    """Return what writes documents under a path.
+    """Return a sink for the documents of a path.
 
     Args:
         path: A file, a device, a pipe, or a name of a stream that this process was given.
@@ -179,8 +179,8 @@ def sink_of(path: str, out: Stdout, grows: bool = False) -> Sink:
     Raises:
         WriteError: It cannot be opened.
     """
-    if (number := number_of(path)) is not None:
-        descriptor = given(path, number, out)
+    if (number := stream_number(path)) is not None:
+        descriptor = duplicate_stream(path, number, out)
         return Sink(path, partial(write_all, descriptor), partial(os.close, descriptor))
     if not grows and not special(path):
         return Sink(path, partial(_replace, path))
@@ -210,7 +210,7 @@ def _replace(path: str, data: bytes) -> None:
 
 def special(path: str) -> bool:
     """Return whether the path is there and no file of its own: a device, a pipe, a stream. Those are never replaced."""
-    if number_of(path) is not None:
+    if stream_number(path) is not None:
         return True
     try:
         return not stat.S_ISREG(Path(path).stat().st_mode)
@@ -234,7 +234,7 @@ def first_line(path: str) -> str:
 # beginning again; and while a command runs, descriptor 1 is not what the user gave as such.
 
 
-def number_of(path: str) -> int | None:
+def stream_number(path: str) -> int | None:
     """Return the number of the descriptor that a path leads to; None for any other path."""
     for _ in range(LINKS):
         folder = os.path.realpath(os.path.dirname(path) or os.curdir)  # noqa: PTH120 - pathlib forgets what stands before ".."
@@ -248,8 +248,8 @@ def number_of(path: str) -> int | None:
     return None
 
 
-def given(path: str, number: int, out: Stdout) -> int:
-    """Return a descriptor of our own for the stream that this process was given under a number.
+def duplicate_stream(path: str, number: int, out: Stdout) -> int:
+    """Duplicate the descriptor of a stream that this process was given.
 
     Raises:
         WriteError: It was given none.

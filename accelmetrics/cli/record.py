@@ -132,7 +132,7 @@ def _runs(pid: int) -> bool:
 
 
 def _watch(watching: Monitor, options: Namespace, lines: ConsoleLines, stopped: Stop) -> None:
-    """Until stopped: a summary at each of its intervals."""
+    """Print a summary at each of its intervals, until stopped."""
     start = time.monotonic()
     end = start + (float("inf") if options.duration is None else options.duration)
     every = options.summary_interval or float("inf")
@@ -152,7 +152,7 @@ def _watch(watching: Monitor, options: Namespace, lines: ConsoleLines, stopped: 
 
 
 def _slow(watching: Monitor, interval: float) -> list[str]:
-    """The sources that cannot keep up with an interval, by how old their readings are and how long they take."""
+    """Return the sources that cannot keep up with an interval, by the age of their readings and by how long they take."""
     latest = watching.latest
     if latest is None or watching.status.ticks < SETTLED:
         return []

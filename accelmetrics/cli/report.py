@@ -60,7 +60,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, out: Stdout) -> int:
-    """Read and print."""
+    """Read the recordings and print the report."""
     if not options.files:
         raise UsageError("no recording: name one or more files, such as run.jsonl")
     if options.shape == "gpu-stats" and options.format not in (None, "json"):
@@ -79,7 +79,7 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def _records(files: list[str]) -> Iterator[Record]:
-    """All records of all files, those of one process of a run by time."""
+    """Yield all records of all files, those of one process of a run by time."""
     groups: dict[tuple[str, ...], list[tuple[int, list[Recording]]]] = {}
     for first, source in _sources(files):
         groups.setdefault(stream_of(first), []).append((first.snapshot.time_ns, source))
@@ -98,7 +98,7 @@ def _records(files: list[str]) -> Iterator[Record]:
 
 
 def _sources(files: list[str]) -> Iterator[tuple[Record, list[Recording]]]:
-    """The recordings of each name: their first record, and the files from the one that holds it on; closed ones come first."""
+    """Yield, for each name, the first record and the files from the one that holds it on; closed files come first."""
     from accelmetrics.schemas.recording import recordings
 
     seen: set[Path] = set()
@@ -115,7 +115,7 @@ def _sources(files: list[str]) -> Iterator[tuple[Record, list[Recording]]]:
 
 
 def _read(found: list[Recording]) -> Iterator[Record]:
-    """The records of files one after the other; lines that cannot be read are told."""
+    """Yield the records of files one after the other; warn of lines that cannot be read."""
     for recording in found:
         with _telling(str(recording.path)):
             yield from recording
@@ -280,7 +280,7 @@ class _Stream:
         return True
 
     def settle(self) -> None:
-        """Reckon what was taken."""
+        """Fold the readings that are still pending."""
         self._take_waiting()
         self.aggregator.fold(self._pending)
         self._note_silences(list(self._heard), self._last)
@@ -314,7 +314,7 @@ class _Stream:
         self._heard.update(dict.fromkeys(self._speaking, moment))
 
     def _longest(self) -> float:
-        """The longest silence, in seconds, that is no gap."""
+        """Return the longest silence, in seconds, that is no gap."""
         return GAP * max(self._interval, statistics.median_low(self._intervals) if self._intervals else 0.0)
 
     def _note_silences(self, keys: Iterable[str], until: float) -> None:
@@ -326,12 +326,12 @@ class _Stream:
 
 
 def stream_of(record: Record) -> tuple[str, ...]:
-    """Return what tells the records of one process of a run from all others: host, run and rank."""
+    """Return the identity of a stream of records: host, run and rank."""
     return (record.snapshot.hostname, record.labels.get("run_id", ""), record.labels.get("rank", ""))
 
 
 def report(records: Iterable[Record]) -> Report | None:
-    """Return what records came to; None when there are none. Those of one process of a run are to come in the order of their time."""
+    """Summarise records, those of one process of a run in the order of their time; None when there are none."""
     by_process: dict[tuple[str, ...], _Stream] = {}
     work: dict[str, Work] = {}
     for record in records:
@@ -367,7 +367,7 @@ def _add_work(work: dict[str, Work], step: Step) -> None:
 
 
 def _devices(stream: _Stream, streams: list[_Stream]) -> Iterator[DeviceReport]:
-    """The devices of a stream; a key is preceded by its host, and by rank, else by the number of the run, where there are several."""
+    """Yield the devices of a stream; the host, and the rank or the number of the run, precede the key where there are several."""
     runs = [other for other in streams if other.host == stream.host]
     ranks = {other.rank for other in runs if other.rank}
     head = [] if len(runs) == len(streams) else [stream.host]

@@ -157,7 +157,7 @@ def _write(path: str, stats: dict[str, Any], out: Stdout) -> None:
 
 
 def _stats(command: list[str], ended: Ended, watching: Monitor, window: Window) -> dict[str, Any]:
-    """The summary as plain values; what was not measured is not there."""
+    """Return the summary as plain values; what was not measured is left out."""
     latest, status = watching.latest, watching.status
     return {
         "schema_version": STATS_VERSION,

@@ -14,10 +14,10 @@ EXAMPLES = """\
 
 
 def configure(_parser: ArgumentParser) -> None:
-    """It has no options."""
+    """Add nothing: it has no options."""
 
 
 def run(_options: Namespace, out: Stdout) -> int:
-    """Print it."""
+    """Print the schema."""
     out.write(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n")
     return 0

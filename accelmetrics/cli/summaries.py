@@ -45,12 +45,12 @@ def first(summary: Mapping[str, Summary], device: str, names: Sequence[str]) -> 
 
 
 def measured(summary: Mapping[str, Summary], device: str) -> dict[str, Summary]:
-    """Return what a device is judged by, of the measures that it gave."""
+    """Return a device's measures, by our names, as far as it gave them."""
     return {name: held for name, names in MEASURES.items() if (held := first(summary, device, names)) is not None}
 
 
 def readings(summary: Mapping[str, Summary]) -> int:
-    """Return how often what was read most often was read."""
+    """Return the number of readings of the metric that was read most often."""
     return max((held.count for held in summary.values()), default=0)
 
 

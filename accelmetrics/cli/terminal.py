@@ -39,15 +39,15 @@ MARK = "ACCELMETRICS_LINE"
 
 
 def capable(descriptor: int) -> bool:
-    """Whether it is a terminal on which the cursor can be moved."""
+    """Return whether it is a terminal on which the cursor can be moved."""
     try:
         return os.isatty(descriptor) and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
     except OSError:
         return False
 
 
-def ours(descriptor: int) -> bool:
-    """Whether we may draw on this terminal now: no other job of its session has it."""
+def in_foreground(descriptor: int) -> bool:
+    """Return whether this process may draw on the terminal now: no other job of its session has it."""
     try:
         return os.tcgetpgrp(descriptor) == os.getpgrp()
     except OSError:  # not our session's: no jobs take turns on it
@@ -56,7 +56,7 @@ def ours(descriptor: int) -> bool:
 
 @contextmanager
 def whole_screen(write: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
-    """Give what replaces the picture on the whole screen, in place; what was on it before is back afterwards.
+    """Yield a function that draws on the whole screen, in place; restore the screen afterwards.
 
     Args:
         write: Takes what is drawn, all at once: a picture is never seen half.
@@ -112,7 +112,7 @@ class Keyboard:
         return self._before is not None and not self._ended
 
     def pressed(self, seconds: float) -> str:
-        """The keys pressed until now, in lower case; waits for one, at most so long."""
+        """Return the keys pressed until now, in lower case; wait for one, at most so long."""
         if self._descriptor is None or not self.there:
             time.sleep(seconds)
             return ""
@@ -142,7 +142,7 @@ class Size(NamedTuple):
     height: int
 
     def with_rows(self, more: int) -> Size:
-        """Return what the program beside the line is told, or the whole window again.
+        """Return the size with so many more rows, as the program beside the line is told, or as it was.
 
         The odd height tells it from a window that was made one row lower.
         """
@@ -185,7 +185,7 @@ class LastRow:
         if not self._usable:
             return
         try:
-            if not ours(self._descriptor):
+            if not in_foreground(self._descriptor):
                 self.release()
             # After Ctrl-S it takes no text.
             elif select.select([], [self._descriptor], [], 0)[1] and (told := self._reserved()) is not None:
@@ -206,7 +206,7 @@ class LastRow:
                 _write_size(self._descriptor, full)
 
     def _reserved(self) -> Size | None:
-        """Take the row, again where the window has another size now; what the program is told, None where there is no room."""
+        """Take the row, again where the window has another size now; return the size that the program is told, None without room."""
         size = read_size(self._descriptor)
         if size == self._told:
             return size
@@ -234,7 +234,7 @@ def begin_line(descriptor: int) -> None:
 
 
 def terminal_number(descriptor: int) -> str:
-    """What tells one terminal from another."""
+    """Return the device number of a terminal; empty where there is none."""
     try:
         return str(os.fstat(descriptor).st_rdev)
     except OSError:
@@ -242,7 +242,7 @@ def terminal_number(descriptor: int) -> str:
 
 
 def read_size(descriptor: int) -> Size:
-    """How large the terminal is said to be."""
+    """Return the size of the terminal."""
     rows, columns, width, height = struct.unpack("HHHH", fcntl.ioctl(descriptor, termios.TIOCGWINSZ, bytes(8)))
     return Size(rows, columns, width, height)
 

@@ -21,7 +21,7 @@ from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import Stop, announce, as_given, monitor, set_up, until_stopped, warn
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout, WriteError, say, sink_of
-from accelmetrics.cli.terminal import Keyboard, capable, ours, whole_screen
+from accelmetrics.cli.terminal import Keyboard, capable, in_foreground, whole_screen
 from accelmetrics.exporters.console import line
 from accelmetrics.exporters.device_table import Limits, Trail, height, table
 from accelmetrics.schemas.errors import MissingDependencyError
@@ -89,7 +89,7 @@ def run(options: Namespace, out: Stdout) -> int:
         raise UsageError(f"--save-dir {options.save_dir!r} is no directory")
     with until_stopped() as stopped:
         with as_given(out):
-            descriptor = os.dup(1) if capable(1) and (os.isatty(0) or ours(1)) else None  # keys are waited for, the screen is not
+            descriptor = os.dup(1) if capable(1) and (os.isatty(0) or in_foreground(1)) else None  # keys are waited for, the screen is not
         with _following(options) as (watching, arrived):
             if descriptor is not None and not _has_rich():
                 warn(f"no table: {MissingDependencyError('rich', 'rich')}")
@@ -114,7 +114,7 @@ def _has_rich() -> bool:
 
 @contextmanager
 def _following(options: Namespace) -> Iterator[tuple[Monitor, queue.SimpleQueue[Snapshot]]]:
-    """A monitor, and where its snapshots arrive."""
+    """Yield a running monitor, and the queue of its snapshots."""
     arrived: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
     watching = monitor(options, [])
     watching.subscribe(arrived.put)
@@ -144,7 +144,7 @@ class WaitingMessages:
         self._show(message)
 
     def tell(self) -> None:
-        """Write those that were kept to standard error."""
+        """Write the kept messages to standard error."""
         while self._formatted:
             say(self._formatted.popleft())
 
@@ -196,7 +196,7 @@ class View:
 
     def _until_suspended(self, watching: Monitor, arrived: queue.SimpleQueue[Snapshot]) -> None:
         # While another job has the screen, wait; with keys we are stopped as soon as we want them.
-        while not (self._interrupted or os.isatty(0) or ours(self._descriptor)):
+        while not (self._interrupted or os.isatty(0) or in_foreground(self._descriptor)):
             self._take(arrived)
             self._stopped.wait(LOOK)
         with ExitStack() as stack:
@@ -275,7 +275,7 @@ class View:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """While the block runs: a window of another size is drawn anew, Ctrl-Z and what ends us give the terminal back first."""
+        """While the block runs, redraw after a resize, and give the terminal back before Ctrl-Z and fatal signals act."""
 
         def resized(_number: int, _frame: FrameType | None) -> None:
             self._changed = True

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.cli.output import number_of
+from accelmetrics.cli.output import stream_number
 from tests.cli.shell import COMMAND, document, documents, environment
 from tests.support.waiting import HANG
 
@@ -30,12 +30,12 @@ def test_which_paths_lead_to_a_stream(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "1").touch()
     for path, number in {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2, "/dev/fd/7": 7, "/proc/self/fd/1": 1}.items():
-        assert number_of(path) == number
-    assert number_of(f"/proc/{os.getpid()}/fd/1") == number_of("/dev/../dev/stdout") == number_of(str(tmp_path / "link")) == 1
+        assert stream_number(path) == number
+    assert stream_number(f"/proc/{os.getpid()}/fd/1") == stream_number("/dev/../dev/stdout") == stream_number(str(tmp_path / "link")) == 1
     for path in ("", "1", ".", "/", "/dev/null", "/dev/fd/x", "/proc/1/fd/1", "a\0b", str(tmp_path / "loop"), str(tmp_path / "1")):
-        assert number_of(path) is None
+        assert stream_number(path) is None
     monkeypatch.chdir("/dev/fd/")
-    assert number_of("1") == 1
+    assert stream_number("1") == 1
 
 
 def test_a_summary_comes_behind_the_commands_output(tmp_path: Path) -> None:
