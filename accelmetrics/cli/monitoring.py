@@ -134,23 +134,25 @@ def as_given(out: Stdout) -> Iterator[None]:
 # Exporters
 
 
-class ImmediateExporter:
-    """What exporters share that have nothing to open, keep back or close."""
+class FunctionExporter:
+    """An exporter made of functions; by default there is nothing to open, keep back or close.
 
-    name: str
+    Args:
+        name: Its name.
+        export: Takes each record.
+        other: An exporter whose ``open``, ``flush`` and ``close`` are called as well.
+    """
 
-    def open(self) -> None:
-        """Do nothing: it is open."""
-
-    def flush(self) -> None:
-        """Do nothing: records are written at once."""
-
-    def close(self) -> None:
-        """Do nothing: nothing is held."""
+    def __init__(self, name: str, export: Callable[[Record], None], other: Exporter | None = None) -> None:
+        self.name = name
+        self.export = export
+        self.open = other.open if other is not None else lambda: None
+        self.flush = other.flush if other is not None else lambda: None
+        self.close = other.close if other is not None else lambda: None
 
 
-class StreamExporter(ImmediateExporter):
-    """What an exporter to a file would write, written to a stream that this process was given.
+class StreamLines:
+    """Writes to a stream that this process was given what an exporter to a file would write.
 
     Args:
         lines: The exporter, which makes the lines.
@@ -158,7 +160,6 @@ class StreamExporter(ImmediateExporter):
     """
 
     def __init__(self, lines: FileExporter, descriptor: int) -> None:
-        self.name = lines.name
         self._lines = lines
         self._descriptor = descriptor
         self._head = b""
@@ -183,29 +184,25 @@ class StreamExporter(ImmediateExporter):
             self._rest = self._rest[os.write(self._descriptor, self._rest) :]
 
 
-class UntilUnread:
-    """An exporter to standard output, which is done when the reader of that has gone.
+def until_unread(exporter: Exporter, gone: Callable[[], None]) -> Exporter:
+    """Return an exporter to standard output that takes no more records when the reader of that has gone.
 
     Args:
         exporter: The exporter.
         gone: Called then.
     """
+    unread = False
 
-    def __init__(self, exporter: Exporter, gone: Callable[[], None]) -> None:
-        self.name = exporter.name
-        self.open, self.flush, self.close = exporter.open, exporter.flush, exporter.close
-        self._export = exporter.export
-        self._gone = gone
-        self._unread = False
-
-    def export(self, record: Record) -> None:
-        """Export a record, unless the reader has gone."""
-        if not self._unread:
+    def export(record: Record) -> None:
+        nonlocal unread
+        if not unread:
             try:
-                self._export(record)
+                exporter.export(record)
             except BrokenPipeError:
-                self._unread = True
-                self._gone()
+                unread = True
+                gone()
+
+    return FunctionExporter(exporter.name, export, exporter)
 
 
 def exporters(options: Namespace, out: Stdout, gone: Callable[[], None] = lambda: None) -> list[Exporter]:
@@ -241,12 +238,12 @@ def _exporter(wanted: str, out: Stdout, gone: Callable[[], None]) -> Exporter:
     if target and (number := stream_number(target)) is not None:
         made = create(f"{name}:{os.devnull}{mark}{options}")
         if isinstance(made, FileExporter):
-            stream = StreamExporter(made, duplicate_stream(target, number, out))
-            return UntilUnread(stream, gone) if number == 1 else stream
+            stream = FunctionExporter(made.name, StreamLines(made, duplicate_stream(target, number, out)).export)
+            return until_unread(stream, gone) if number == 1 else stream
     made = create(wanted)
     if isinstance(made, ConsoleExporter) and not made.stderr and out.descriptor is not None:
         made.stream = open(os.dup(out.descriptor), "w", encoding="utf-8", errors="replace")  # noqa: PTH123, SIM115 - kept until the end
-        return UntilUnread(made, gone)
+        return until_unread(made, gone)
     # A file that cannot be opened is refused before anything begins; not a pipe, which waits for its reader.
     if isinstance(made, FileExporter) and (made.path.is_file() or not made.path.exists()):
         try:

@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import ImmediateExporter, Stop, exporters, monitor, tell_losses, until_stopped, warn
+from accelmetrics.cli.monitoring import FunctionExporter, Stop, exporters, monitor, tell_losses, until_stopped, warn
 from accelmetrics.cli.output import Stdout, WriteError
 from accelmetrics.cli.summaries import of_window
 from accelmetrics.exporters.console import line
@@ -50,8 +50,8 @@ def configure(parser: ArgumentParser) -> None:
     arguments.add_reading(parser)
 
 
-class ConsoleLines(ImmediateExporter):
-    """The exporter that prints: lines through the command's own output.
+class ConsoleLines:
+    """Prints a line a record, and summaries through the command's own output.
 
     Args:
         out: Where to.
@@ -61,8 +61,6 @@ class ConsoleLines(ImmediateExporter):
         unread: Whether their reader has gone.
         failure: What keeps a summary from being printed; None for nothing.
     """
-
-    name = "console"
 
     def __init__(self, out: Stdout, stopped: Stop) -> None:
         self._out = out
@@ -103,7 +101,9 @@ def run(options: Namespace, out: Stdout) -> int:
     """Watch until stopped."""
     with until_stopped() as stopped:
         lines = ConsoleLines(out, stopped)
-        watching = monitor(options, [*([] if options.no_console else [lines]), *exporters(options, out, lines.leave)])
+        watching = monitor(
+            options, [*([] if options.no_console else [FunctionExporter("console", lines.export)]), *exporters(options, out, lines.leave)]
+        )
         if options.pid is not None and not _runs(options.pid):
             warn(f"there is no process {options.pid}: nothing of it can be read")
         whole = watching.window("total").begin()  # until after the last reading: each that is printed is in it

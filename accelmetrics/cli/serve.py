@@ -8,13 +8,13 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import ImmediateExporter, announce, exporters, monitor, tell_losses, until_stopped
+from accelmetrics.cli.monitoring import FunctionExporter, announce, exporters, monitor, tell_losses, until_stopped
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout
 from accelmetrics.schemas.errors import AccelMetricsError
 
 if TYPE_CHECKING:
-    from accelmetrics.exporters.prometheus import PrometheusExporter
+    pass
 
 EXAMPLES = """\
   accelmetrics serve                                            http://127.0.0.1:22235/metrics
@@ -50,15 +50,6 @@ def configure(parser: ArgumentParser) -> None:
     arguments.add_reading(parser)
 
 
-class Opened(ImmediateExporter):
-    """The endpoint, opened before the monitor starts: what keeps it from listening ends the command, and is said once."""
-
-    name = "prometheus"
-
-    def __init__(self, endpoint: PrometheusExporter) -> None:
-        self.export = endpoint.export
-
-
 def run(options: Namespace, out: Stdout) -> int:
     """Serve until stopped."""
     if options.make_password is not None:
@@ -79,7 +70,7 @@ def run(options: Namespace, out: Stdout) -> int:
         per_link=options.per_link,
     )
     with until_stopped() as stopped, closing(endpoint):
-        watching = monitor(options, [Opened(endpoint), *exporters(options, out)])
+        watching = monitor(options, [FunctionExporter("prometheus", endpoint.export), *exporters(options, out)])
         try:
             endpoint.open()
         except OSError as error:
