@@ -48,26 +48,19 @@ class Numbering(NamedTuple):
     free: Mapping[str, int]
 
 
+NO_NUMBERS = Numbering({}, {}, {})
+
+
 class DeviceRegistry:
     """The numbering for one selection of backends.
 
     Attributes:
-        numbering: The numbers given out so far.
+        numbering: The numbers given out so far, here or in a process before.
     """
 
-    def __init__(self) -> None:
-        self.numbering = Numbering({}, {}, {})
+    def __init__(self, numbering: Numbering = NO_NUMBERS) -> None:
+        self.numbering = numbering
         self._lock = threading.Lock()
-
-    def after_fork(self) -> None:
-        """Replace the lock, which another thread may have held when the process forked."""
-        self._lock = threading.Lock()
-
-    def restore(self, given: Numbering) -> None:
-        """Take over the numbering of another process."""
-        with self._lock:
-            slots, reserved, free = self.numbering
-            self.numbering = Numbering({**slots, **given.slots}, {**reserved, **given.reserved}, {**free, **given.free})
 
     def reserve(self, backend: str, kind: str, count: int) -> None:
         """Set numbers aside for a backend, the first time it is named; call in the order of the backends."""

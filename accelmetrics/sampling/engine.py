@@ -166,7 +166,7 @@ class ThreadEngine:
                 self.readers.append(SourceReader(source, self.devices, self._options, self._selection))
                 source.join(self.readers[-1])  # after it was noted: an interrupt leaves none that is not there
         if past is not None and past.numbering is not None:
-            self.devices.restore(past.numbering)
+            self.devices.numbering = past.numbering
             for reader in self.readers:
                 reader.resume(past.keys, past.sequences.get(reader.source.backend.name, 0))
         self._first, self._unchecked = True, self._options.gpus is not None

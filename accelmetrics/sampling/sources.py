@@ -397,8 +397,7 @@ class SourceRegistry:
         self.epoch += 1
         self.lock = threading.Lock()
         self._sources, self._settling = {}, {}
-        for devices in self._devices.values():
-            devices.after_fork()
+        self._devices = {keys: DeviceRegistry(devices.numbering) for keys, devices in self._devices.items()}
 
     def settle(self) -> None:
         """Wait until no driver is being opened and no other thread takes a sampler's first reading, though not for what hangs."""

@@ -71,8 +71,7 @@ def test_the_devices_of_one_chip_keep_their_keys_when_a_runtime_numbers_them() -
     idle = keys(registry, *map(tpu, range(4), each))
     assert idle == ["tpu.0", "tpu.1", "tpu.2", "tpu.3"]
     assert keys(registry, *map(tpu, range(8, 12), each)) == idle
-    other = DeviceRegistry()
-    other.restore(registry.numbering)
+    other = DeviceRegistry(registry.numbering)
     assert keys(other, *map(tpu, range(4), each)) == idle
     assert len(other.known("tpu")) == 4
 
