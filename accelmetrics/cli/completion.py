@@ -24,14 +24,10 @@ def configure(parser: ArgumentParser) -> None:
 def run(options: Namespace, out: Stdout) -> int:
     """Print the script."""
     from accelmetrics.cli.main import root_parser
-    from accelmetrics.schemas.errors import MissingDependencyError
+    from accelmetrics.schemas.errors import require
 
     if options.shell is None:
         raise UsageError(f"for which shell? One of {', '.join(SHELLS)}")
-    try:
-        import shtab
-    except ImportError as error:
-        raise MissingDependencyError("shtab", "completion") from error
-    script: str = shtab.complete(root_parser(whole=True), options.shell)
+    script: str = require("shtab", "completion").complete(root_parser(whole=True), options.shell)
     out.write(script.rstrip("\n") + "\n")
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import time
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
@@ -99,12 +98,13 @@ class ConsoleLines:
 
 def run(options: Namespace, out: Stdout) -> int:
     """Watch until stopped."""
+    from accelmetrics.backends.kit.processes import is_visible
+
     with until_stopped() as stopped:
         lines = ConsoleLines(out, stopped)
-        watching = monitor(
-            options, [*([] if options.no_console else [FunctionExporter("console", lines.export)]), *exporters(options, out, lines.leave)]
-        )
-        if options.pid is not None and not _runs(options.pid):
+        console = [] if options.no_console else [FunctionExporter("console", lines.export)]
+        watching = monitor(options, [*console, *exporters(options, out, lines.leave)])
+        if options.pid is not None and not is_visible(options.pid):
             warn(f"there is no process {options.pid}: nothing of it can be read")
         whole = watching.window("total").begin()  # until after the last reading: each that is printed is in it
         with watching:
@@ -119,16 +119,6 @@ def run(options: Namespace, out: Stdout) -> int:
         if lines.failure is not None:
             raise lines.failure
     return int(lost)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it is another user's
-        return True
-    return True
 
 
 def _watch(watching: Monitor, options: Namespace, lines: ConsoleLines, stopped: Stop) -> None:

@@ -70,6 +70,7 @@ def run(options: Namespace, out: Stdout) -> int:
         per_link=options.per_link,
     )
     with until_stopped() as stopped, closing(endpoint):
+        # The endpoint opens before the monitor starts: what keeps it from listening ends the command, and is said once.
         watching = monitor(options, [FunctionExporter("prometheus", endpoint.export), *exporters(options, out)])
         try:
             endpoint.open()

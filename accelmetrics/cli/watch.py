@@ -24,7 +24,7 @@ from accelmetrics.cli.output import Stdout, WriteError, say, sink_of
 from accelmetrics.cli.terminal import Keyboard, capable, in_foreground, whole_screen
 from accelmetrics.exporters.console import line
 from accelmetrics.exporters.device_table import Limits, Trail, height, table
-from accelmetrics.schemas.errors import MissingDependencyError
+from accelmetrics.schemas.errors import MissingDependencyError, require
 from accelmetrics.schemas.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -91,8 +91,11 @@ def run(options: Namespace, out: Stdout) -> int:
         with as_given(out):
             descriptor = os.dup(1) if capable(1) and (os.isatty(0) or in_foreground(1)) else None  # keys are waited for, the screen is not
         with _following(options) as (watching, arrived):
-            if descriptor is not None and not _has_rich():
-                warn(f"no table: {MissingDependencyError('rich', 'rich')}")
+            try:
+                if descriptor is not None:
+                    require("rich", "rich")
+            except MissingDependencyError as error:
+                warn(f"no table: {error}")
                 descriptor = None
             if descriptor is not None:
                 View(options, out, descriptor, stopped).show(watching, arrived)
@@ -102,14 +105,6 @@ def run(options: Namespace, out: Stdout) -> int:
                     out.write(line(snapshot) + "\n")
                 stopped.wait(min(LOOK, options.interval))
     return 0
-
-
-def _has_rich() -> bool:
-    with suppress(ImportError):
-        import rich.console  # noqa: F401  whether it can be imported
-
-        return True
-    return False
 
 
 @contextmanager

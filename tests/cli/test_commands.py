@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -149,14 +148,7 @@ def test_completion(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_completion_without_its_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The command that installs it, and exit status 1."""
-    imported = builtins.__import__
-
-    def without(name: str, *rest: Any) -> Any:
-        if name == "shtab":
-            raise ModuleNotFoundError("No module named 'shtab'")
-        return imported(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 1
     line = one_line(capsys.readouterr().err)
     assert line == "accelmetrics completion: the package 'shtab' is not installed: pip install 'accelmetrics[completion]'"

@@ -254,7 +254,7 @@ def test_a_reader_that_has_gone_ends_it() -> None:
 def test_without_rich_a_terminal_has_lines_and_is_told_how_to_get_the_table(tmp_path: Path) -> None:
     """In one line; where lines are printed anyway nothing is missing."""
     (tmp_path / "rich").mkdir()
-    (tmp_path / "rich" / "__init__.py").write_text("raise ImportError('no rich here')\n")
+    (tmp_path / "rich" / "__init__.py").write_text("raise ModuleNotFoundError('no rich here')\n")
     without = {"PYTHONPATH": on_path(tmp_path)["PYTHONPATH"]}
     with on_terminal("watch", "--backends", "host", env=without) as terminal:
         terminal.until(r"accelmetrics: no table: the package 'rich' is not installed: pip install 'accelmetrics\[rich\]'")
