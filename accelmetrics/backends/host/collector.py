@@ -1,7 +1,7 @@
 """What every part of the host is collected with: one table of groups, a cache with a pace, counters, the reader and the driver.
 
 A group is what comes from one place and is read together. Its collector puts each of the group's keys into the
-:class:`ReadContext`, or raises, which gives the reason to the keys that it had not put yet. The reader runs the collectors in
+:class:`HostReader`, or raises, which gives the reason to the keys that it had not put yet. The reader runs the collectors in
 order, since later ones are measured against what earlier ones found (the CPUs that are on, the cgroup's limits).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading, ReadOptions
@@ -30,6 +31,9 @@ SLOW_PACE = 0.95
 FIRST = Unavailable(Reason.NEEDS_INTERVAL, "first reading: there is nothing yet to take a difference from")
 RESET = Unavailable(Reason.NEEDS_INTERVAL, "the counter began anew since the last reading")
 TOO_SOON = Unavailable(Reason.NEEDS_INTERVAL, "no time has passed since the last reading")
+
+
+NO_LARGEST: Mapping[str, int] = MappingProxyType({})
 
 
 class Group(NamedTuple):
@@ -121,7 +125,10 @@ class Counter:
     """Rising numbers of the system, counted from this reader's first sight of them and added up over their instances.
 
     An instance that comes later counts from when it is first seen, one that goes leaves what it gained. A number smaller than
-    the last one means a reset or a wrap: the total never falls and never jumps.
+    the last one means a reset, or a wrap where it is known how far the number goes: the total never falls and never jumps.
+
+    Args:
+        largest: By instance, the number after which it begins again; those that are left out begin again at a reset only.
 
     Attributes:
         total: What all instances gained since the first reading.
@@ -129,9 +136,10 @@ class Counter:
         seen: How many times they were read.
     """
 
-    __slots__ = ("_elapsed", "_last", "_then", "gain", "seen", "total")
+    __slots__ = ("_elapsed", "_largest", "_last", "_then", "gain", "seen", "total")
 
-    def __init__(self) -> None:
+    def __init__(self, largest: Mapping[str, int] = NO_LARGEST) -> None:
+        self._largest = largest
         self._last: Mapping[str, int] = {}
         self._then = self._elapsed = 0.0
         self.total = 0
@@ -148,10 +156,12 @@ class Counter:
         last, gain, whole = self._last, 0, self.seen > 0
         for name, value in values.items():
             before = last.get(name, value)
-            if value < before:
-                whole = False
-            else:
+            if value >= before:
                 gain += value - before
+            elif self._largest.get(name, 0) >= before:
+                gain += value + self._largest[name] - before
+            else:
+                whole = False
         self.gain = gain if whole else None
         self.total += gain
         self._elapsed, self._then = now - self._then, now
@@ -161,12 +171,61 @@ class Counter:
     def per_second(self) -> float | Unavailable:
         """The gain as a rate over the seconds since the last reading."""
         if self.gain is None:
-            return RESET
+            return FIRST if self.seen == 1 else RESET
         return self.gain / self._elapsed if self._elapsed > 0 else TOO_SOON
 
 
-class ReadContext:
-    """The reading in progress, and what this reader knows of the host: a group that is not due leaves what it found last.
+class CachedCollector:
+    """Reads one group of keys at its pace, into a block whose names and reasons stay the same objects while they are equal.
+
+    The first two readings are taken whenever they are asked for, so that rates are there as soon as there is an interval.
+
+    Args:
+        group: The group's name in :data:`GROUPS`.
+        source: What is read, in words for the reasons.
+        collect: Puts the group's keys into the reader. May raise ``OSError`` and ``ValueError``.
+    """
+
+    def __init__(self, group: str, source: str, collect: Callable[[HostReader], None]) -> None:
+        self._pace, self._owed, _ = GROUPS[group]
+        self._source = source
+        self._collect = collect
+        self._due = 0.0
+        self._readings = 0
+        self._block = Block((), ())
+        self.reasons: Mapping[str, Unavailable] = NO_REASONS
+
+    def read(self, reader: HostReader) -> Block:
+        """Read the group if it is due. Its missing keys are in ``reasons`` afterwards."""
+        if self._readings >= 2 and reader.now < self._due:
+            return self._block
+        self._readings += 1
+        self._due = reader.now + self._pace
+        reader.owed, reader.values, reader.reasons = self._owed, {}, {}
+        try:
+            self._collect(reader)
+        except (OSError, ValueError) as error:
+            reader.fail(reason_of(error, self._source))
+            if not self._owed:
+                self._due = reader.now  # no key carries the reason: the next reading tries again
+        names = tuple(reader.values)
+        known = self._block.names
+        self._block = Block(known if names == known else names, tuple(reader.values.values()))
+        if reader.reasons != self.reasons:
+            self.reasons = reader.reasons
+        return self._block
+
+
+class HostReader:
+    """One consumer's view. Differences are taken here, so that no other consumer shortens this one's intervals.
+
+    The collectors are given the reader: what it knows of the host and the reading in progress. A group that is not due leaves what
+    it found last.
+
+    Args:
+        collectors: The collectors, in the order in which they are read.
+        pid: The watched process.
+        clock: The clock.
 
     Attributes:
         clock: The clock, for collectors that take differences: they stamp them where they read, as reads may wait.
@@ -184,7 +243,7 @@ class ReadContext:
         reasons: Its missing keys.
     """
 
-    def __init__(self, pid: int, clock: Clock) -> None:
+    def __init__(self, collectors: Sequence[CachedCollector], pid: int, clock: Clock) -> None:
         self.clock = clock
         self.now = 0.0
         self.progress: list[Any] = []
@@ -198,6 +257,24 @@ class ReadContext:
         self.owed: Iterable[str] = ()
         self.values: dict[str, Number] = {}
         self.reasons: dict[str, Unavailable] = {}
+        self._collectors = collectors
+        self._kept: list[Mapping[str, Unavailable]] = [NO_REASONS] * len(collectors)
+        self._unavailable: Mapping[str, Unavailable] = NO_REASONS
+
+    def read(self, unit: int, progress: list[Any]) -> Reading:
+        self.now = self.clock()
+        self.progress = progress
+        blocks = []
+        for collector in self._collectors:
+            blocks.append(collector.read(self))
+            progress.append(None)
+        reasons = [collector.reasons for collector in self._collectors]
+        if any(new is not old for new, old in zip(reasons, self._kept, strict=True)):
+            self._kept = reasons
+            self._unavailable = {key: why for one in reasons for key, why in one.items()}
+        return Reading(blocks, self._unavailable)
+
+    # For collectors:
 
     def put(self, key: str, value: Number | Unavailable) -> None:
         """Note a key's value, or why it has none."""
@@ -208,10 +285,9 @@ class ReadContext:
 
     def put_counter(self, counter: Counter, total: str, rate: str = "", unit: int = 1) -> None:
         """Note what a counter gained since the first reading in ``unit``, and per second since the last under ``rate``."""
-        first = counter.seen == 1
-        self.put(total, FIRST if first else counter.total if unit == 1 else counter.total / unit)
+        self.put(total, FIRST if counter.seen == 1 else counter.total if unit == 1 else counter.total / unit)
         if rate:
-            self.put(rate, FIRST if first else counter.per_second())
+            self.put(rate, counter.per_second())
 
     def fail(self, why: Unavailable) -> None:
         """Give a reason to the owed keys of the group that have neither value nor reason yet."""
@@ -219,80 +295,10 @@ class ReadContext:
             if key not in self.values:
                 self.reasons.setdefault(key, why)
 
-    def gone(self) -> Unavailable:
-        """Why keys of the watched process are missing when it does not exist."""
+    def fail_gone(self) -> None:
+        """Give the group's keys the reason of a watched process that does not exist."""
         words = f"process {self.pid} has ended" if self.process_seen else f"there is no process {self.pid}"
-        return Unavailable(Reason.NOT_IN_USE, words)
-
-
-class CachedCollector:
-    """Reads one group of keys at its pace, into a block whose names and reasons stay the same objects while they are equal.
-
-    The first two readings are taken whenever they are asked for, so that rates are there as soon as there is an interval.
-
-    Args:
-        group: The group's name in :data:`GROUPS`.
-        source: What is read, in words for the reasons.
-        collect: Puts the group's keys into the context. May raise ``OSError`` and ``ValueError``.
-    """
-
-    def __init__(self, group: str, source: str, collect: Callable[[ReadContext], None]) -> None:
-        self._pace, self._owed, _ = GROUPS[group]
-        self._source = source
-        self._collect = collect
-        self._due = 0.0
-        self._readings = 0
-        self._block = Block((), ())
-        self.reasons: Mapping[str, Unavailable] = NO_REASONS
-
-    def read(self, context: ReadContext) -> Block:
-        """Read the group if it is due. Its missing keys are in ``reasons`` afterwards."""
-        if self._readings >= 2 and context.now < self._due:
-            return self._block
-        self._readings += 1
-        self._due = context.now + self._pace
-        context.owed, context.values, context.reasons = self._owed, {}, {}
-        try:
-            self._collect(context)
-        except (OSError, ValueError) as error:
-            context.fail(reason_of(error, self._source))
-            if not self._owed:
-                self._due = context.now  # no key carries the reason: the next reading tries again
-        names = tuple(context.values)
-        known = self._block.names
-        self._block = Block(known if names == known else names, tuple(context.values.values()))
-        if context.reasons != self.reasons:
-            self.reasons = context.reasons
-        return self._block
-
-
-class HostReader:
-    """One consumer's view. Differences are taken here, so that no other consumer shortens this one's intervals.
-
-    Args:
-        collectors: The collectors, in the order in which they are read.
-        context: What they share.
-    """
-
-    def __init__(self, collectors: Sequence[CachedCollector], context: ReadContext) -> None:
-        self._collectors = collectors
-        self._context = context
-        self._kept: list[Mapping[str, Unavailable]] = [NO_REASONS] * len(collectors)
-        self._unavailable: Mapping[str, Unavailable] = NO_REASONS
-
-    def read(self, unit: int, progress: list[Any]) -> Reading:
-        context = self._context
-        context.now = context.clock()
-        context.progress = progress
-        blocks = []
-        for collector in self._collectors:
-            blocks.append(collector.read(context))
-            progress.append(None)
-        reasons = [collector.reasons for collector in self._collectors]
-        if any(new is not old for new, old in zip(reasons, self._kept, strict=True)):
-            self._kept = reasons
-            self._unavailable = {key: why for one in reasons for key, why in one.items()}
-        return Reading(blocks, self._unavailable)
+        self.fail(Unavailable(Reason.NOT_IN_USE, words))
 
 
 class HostDriver:
@@ -321,4 +327,4 @@ class HostDriver:
         self._clock = clock
 
     def reader(self, options: ReadOptions) -> HostReader:
-        return HostReader(self._collectors(options), ReadContext(options.pid, self._clock))
+        return HostReader(self._collectors(options), options.pid, self._clock)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from accelmetrics.backends.host.collector import GIB, MIB, Counter, ReadContext, count
+from accelmetrics.backends.host.collector import GIB, MIB, Counter, HostReader, count
 from accelmetrics.backends.kit.system import list_directory, read_text, reason_of, sysroot
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
@@ -39,13 +39,13 @@ def file_system_usage(path: str) -> tuple[int, int]:
     return (stat.f_blocks - stat.f_bfree) * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
 
-def collect_filesystems(usage: Callable[[str], tuple[int, int]], paths: Iterable[str], context: ReadContext) -> None:
+def collect_filesystems(usage: Callable[[str], tuple[int, int]], paths: Iterable[str], reader: HostReader) -> None:
     """Put how full the file system below each path is, as ``df`` counts: the administrators' reserve is not free space.
 
     A path names the user's own view, so no other root is put in front of it.
     """
     for path in dict.fromkeys(paths):
-        context.progress.append(None)
+        reader.progress.append(None)
         percent: float | Unavailable = Unavailable(Reason.NOT_SUPPORTED, f"{path} lies on a file system without a size")
         gib = percent
         try:
@@ -54,8 +54,8 @@ def collect_filesystems(usage: Callable[[str], tuple[int, int]], paths: Iterable
                 percent, gib = 100.0 * used / (used + left), used / GIB
         except (OSError, ValueError) as error:
             percent = gib = reason_of(error, path)
-        context.put(f"disk.{path}.usagePercent", percent)
-        context.put(f"disk.{path}.usageGB", gib)
+        reader.put(f"disk.{path}.usagePercent", percent)
+        reader.put(f"disk.{path}.usageGB", gib)
 
 
 class DiskIo(NamedTuple):
@@ -149,9 +149,9 @@ class DiskCollector:
         self._totals = (Counter(), Counter())
         self._devices: dict[str, tuple[_Disk, _Disk]] = {}
 
-    def __call__(self, context: ReadContext) -> None:
+    def __call__(self, reader: HostReader) -> None:
         stats = self._read()
-        now = context.clock()
+        now = reader.clock()
         if tuple(stats) != self._names:
             self._names = tuple(stats)
             reported, self._summed = self._choose(stats)
@@ -161,12 +161,12 @@ class DiskCollector:
             summed = {name: stats[name].moved[side] for name in self._summed}
             if summed:
                 self._totals[side].feed(summed)
-                context.put_counter(self._totals[side], total, unit=MIB)
+                reader.put_counter(self._totals[side], total, unit=MIB)
             for name, counters in self._devices.items():
                 counter, key, rate = counters[side]
                 counter.feed({name: stats[name].moved[side]}, now)
-                context.put_counter(counter, key, rate, MIB)
-        context.fail(_NO_DEVICE)
+                reader.put_counter(counter, key, rate, MIB)
+        reader.fail(_NO_DEVICE)
 
 
 def _counters(disk: str) -> tuple[_Disk, _Disk]:
@@ -202,27 +202,25 @@ def counts_elsewhere(name: str) -> bool:
         return False
 
 
-class NetworkCollector:
-    """Bytes over the network.
+def collect_network(
+    read: Callable[[], dict[str, tuple[int, int]]], left_out: Callable[[str], bool], received: Counter, sent: Counter, reader: HostReader
+) -> None:
+    """Put the bytes that went over the network.
 
     Args:
         read: Bytes received and sent by interface.
         left_out: Whether an interface of that name does not count.
+        received: Counts those received.
+        sent: Counts those sent.
+        reader: The reader.
     """
-
-    def __init__(self, read: Callable[[], dict[str, tuple[int, int]]], left_out: Callable[[str], bool]) -> None:
-        self._read = read
-        self._left_out = left_out
-        self._received, self._sent = Counter(), Counter()
-
-    def __call__(self, context: ReadContext) -> None:
-        traffic = self._read()
-        now = context.clock()
-        counted = [name for name in traffic if not self._left_out(name)]
-        self._received.feed({name: traffic[name][0] for name in counted}, now)
-        self._sent.feed({name: traffic[name][1] for name in counted}, now)
-        context.put_counter(self._received, "network.recv", "network.recvBps")
-        context.put_counter(self._sent, "network.sent", "network.sentBps")
+    traffic = read()
+    now = reader.clock()
+    counted = [name for name in traffic if not left_out(name)]
+    received.feed({name: traffic[name][0] for name in counted}, now)
+    sent.feed({name: traffic[name][1] for name in counted}, now)
+    reader.put_counter(received, "network.recv", "network.recvBps")
+    reader.put_counter(sent, "network.sent", "network.sentBps")
 
 
 def parse_retransmits(data: bytes) -> int:
@@ -240,7 +238,7 @@ def parse_retransmits(data: bytes) -> int:
     return count(lines[1][column])
 
 
-def collect_retransmits(read: Callable[[], int], counter: Counter, context: ReadContext) -> None:
+def collect_retransmits(read: Callable[[], int], counter: Counter, reader: HostReader) -> None:
     """Put the TCP segments that were sent again."""
     counter.feed({"": read()})
-    context.put_counter(counter, "network.tcpRetransmits")
+    reader.put_counter(counter, "network.tcpRetransmits")

@@ -11,12 +11,12 @@ from functools import partial
 from typing import TypeVar
 
 from accelmetrics.backends.contract import ReadOptions
-from accelmetrics.backends.host.collector import CachedCollector, Clock, Counter, HostDriver
+from accelmetrics.backends.host.collector import CachedCollector, Clock, Counter, HostDriver, HostReader
 from accelmetrics.backends.host.disks_network import (
     DiskCollector,
-    NetworkCollector,
     choose_disks,
     collect_filesystems,
+    collect_network,
     collect_retransmits,
     counts_elsewhere,
     file_system_usage,
@@ -27,8 +27,9 @@ from accelmetrics.backends.host.disks_network import (
 from accelmetrics.backends.host.memory import CgroupCollector, collect_memory, parse_meminfo
 from accelmetrics.backends.host.process import LinuxProcesses, ProcessCollector, numbers_are_ours
 from accelmetrics.backends.host.processor import (
+    NO_RAPL,
     CpuCollector,
-    PowerCollector,
+    collect_power,
     collect_temperature,
     find_rapl_zones,
     find_temperatures,
@@ -51,7 +52,8 @@ def linux_driver(clock: Clock = time.monotonic) -> HostDriver:
     def collectors(options: ReadOptions) -> list[CachedCollector]:
         processes = LinuxProcesses(files, options.pid, own_numbers)
         sensors = [files.keep(path) for path in temperatures]
-        packages = [(files.keep(path), largest) for path, largest in zones]
+        packages = [files.keep(path) for path in zones]
+        power = partial(collect_power, packages, Counter(zones)) if packages else partial(HostReader.fail, why=NO_RAPL)
         disks = parsed("/proc/diskstats", parse_diskstats, pieces=True)
         interfaces = parsed("/proc/net/dev", parse_net_dev, pieces=True)
         segments = parsed("/proc/net/snmp", parse_retransmits)
@@ -63,10 +65,10 @@ def linux_driver(clock: Clock = time.monotonic) -> HostDriver:
             CachedCollector("process", f"process {options.pid}", ProcessCollector(processes, options.children)),
             CachedCollector("filesystems", "the file systems", partial(collect_filesystems, file_system_usage, options.disk_paths)),
             CachedCollector("disks", "/proc/diskstats", DiskCollector(disks, partial(choose_disks, options.disk_paths))),
-            CachedCollector("network", "/proc/net/dev", NetworkCollector(interfaces, counts_elsewhere)),
+            CachedCollector("network", "/proc/net/dev", partial(collect_network, interfaces, counts_elsewhere, Counter(), Counter())),
             CachedCollector("tcp", "/proc/net/snmp", partial(collect_retransmits, segments, Counter())),
             CachedCollector("temperature", "the sensors", partial(collect_temperature, sensors)),
-            CachedCollector("power", "/sys/class/powercap/intel-rapl:*/energy_uj", PowerCollector(packages)),
+            CachedCollector("power", "/sys/class/powercap/intel-rapl:*/energy_uj", power),
         ]
 
     return HostDriver("proc", collectors, files.close, clock)

@@ -22,7 +22,7 @@ from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 from accelmetrics.backends.contract import Number
-from accelmetrics.backends.host.collector import FIRST, GIB, MIB, RESET, Counter, ReadContext, count
+from accelmetrics.backends.host.collector import FIRST, GIB, MIB, RESET, Counter, HostReader, count
 from accelmetrics.backends.kit.system import Files, KeptFile, read_once, reason_of, sysroot, system_path
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
@@ -64,44 +64,44 @@ def parse_meminfo(data: bytes) -> Memory:
     return Memory(total, min(available, total), fields.get(b"SwapTotal"), fields.get(b"SwapFree"))
 
 
-def collect_memory(read: Callable[[], Memory], context: ReadContext) -> None:
+def collect_memory(read: Callable[[], Memory], reader: HostReader) -> None:
     """Put memory in use and memory left, of the host or within the cgroup's limit, and swap."""
-    context.memory_limit = context.memory_total = None
+    reader.memory_limit = reader.memory_total = None
     try:
         memory = read()
     except (OSError, ValueError):
-        _put_limited(context, context.memory_levels, math.inf)  # enough where the host's memory is unknown
+        _put_limited(reader, reader.memory_levels, math.inf)  # enough where the host's memory is unknown
         raise
-    context.memory_total = memory.total
+    reader.memory_total = memory.total
     if memory.swap_total and memory.swap_free is not None:
-        context.put("swap.used_percent", 100.0 * max(memory.swap_total - memory.swap_free, 0) / memory.swap_total)
+        reader.put("swap.used_percent", 100.0 * max(memory.swap_total - memory.swap_free, 0) / memory.swap_total)
     else:
-        context.put("swap.used_percent", _NO_SWAP)
+        reader.put("swap.used_percent", _NO_SWAP)
     # A limit above what the host has limits nothing.
-    levels = [level for level in context.memory_levels if level[0] < memory.total]
+    levels = [level for level in reader.memory_levels if level[0] < memory.total]
     if levels:
-        _put_limited(context, levels, memory.available)
+        _put_limited(reader, levels, memory.available)
     else:
-        context.put("memory_percent", 100.0 * (memory.total - memory.available) / memory.total)
-        context.put("proc.memory.availableMB", memory.available / MIB)
+        reader.put("memory_percent", 100.0 * (memory.total - memory.available) / memory.total)
+        reader.put("proc.memory.availableMB", memory.available / MIB)
 
 
-def _put_limited(context: ReadContext, levels: Sequence[tuple[int, KeptFile]], available: float) -> None:
+def _put_limited(reader: HostReader, levels: Sequence[tuple[int, KeptFile]], available: float) -> None:
     """Put memory as the cgroup's levels limit it, if any does; ``available`` is what the host has left, in bytes."""
     if not levels:
         return
-    context.memory_limit = min(limit for limit, _ in levels)
+    reader.memory_limit = min(limit for limit, _ in levels)
     uses = []
     for limit, file in levels:
         try:
             uses.append((limit, count(file.read().strip())))
         except (OSError, ValueError) as error:
             for key in ("memory_percent", "proc.memory.availableMB"):
-                context.put(key, reason_of(error, file.path))
+                reader.put(key, reason_of(error, file.path))
             return
     limit, current = min(uses, key=itemgetter(0))
-    context.put("memory_percent", 100.0 * current / limit)
-    context.put("proc.memory.availableMB", min(available, *(max(limit - current, 0) for limit, current in uses)) / MIB)
+    reader.put("memory_percent", 100.0 * current / limit)
+    reader.put("proc.memory.availableMB", min(available, *(max(limit - current, 0) for limit, current in uses)) / MIB)
 
 
 class Mount(NamedTuple):
@@ -259,28 +259,28 @@ class CgroupCollector:
         self._files = files
         self._begin(Limits("", (), None, ""))
 
-    def __call__(self, context: ReadContext) -> None:
-        context.cpu_quota, context.memory_levels = None, ()
+    def __call__(self, reader: HostReader) -> None:
+        reader.cpu_quota, reader.memory_levels = None, ()
         try:
-            limits = find_limits(context.pid)
+            limits = find_limits(reader.pid)
         except (FileNotFoundError, ProcessLookupError):
-            if system_path(f"/proc/{context.pid}").exists():
+            if system_path(f"/proc/{reader.pid}").exists():
                 raise
-            context.fail(context.gone())
+            reader.fail_gone()
             return
-        context.process_seen = True
+        reader.process_seen = True
         if limits is None:
-            context.fail(_NO_CGROUP)
+            reader.fail(_NO_CGROUP)
             return
         if (limits.leaf, limits.quota_directory) != self._counted:
             self._begin(limits)
-        context.cpu_quota = limits.quota
-        context.memory_levels = [(limit, self._files.keep(f"{level}/memory.current")) for limit, level in limits.memory]
+        reader.cpu_quota = limits.quota
+        reader.memory_levels = [(limit, self._files.keep(f"{level}/memory.current")) for limit, level in limits.memory]
         if limits.quota is None:
-            context.put("proc.cpu.throttledPercent", _NO_QUOTA)
+            reader.put("proc.cpu.throttledPercent", _NO_QUOTA)
         else:
-            self._put(context, "proc.cpu.throttledPercent", self._stat, self._throttled_percent)
-        self._put(context, "proc.memory.oomKills", self._events, self._oom_kills)
+            self._put(reader, "proc.cpu.throttledPercent", self._stat, self._throttled_percent)
+        self._put(reader, "proc.memory.oomKills", self._events, self._oom_kills)
 
     def _begin(self, limits: Limits) -> None:
         """Count anew: at first, and when the process or its tightest quota has moved to another cgroup."""
@@ -290,11 +290,11 @@ class CgroupCollector:
         self._periods, self._throttled, self._kills = Counter(), Counter(), Counter()
 
     @staticmethod
-    def _put(context: ReadContext, key: str, file: KeptFile, value: Callable[[dict[bytes, int]], Number | Unavailable]) -> None:
+    def _put(reader: HostReader, key: str, file: KeptFile, value: Callable[[dict[bytes, int]], Number | Unavailable]) -> None:
         try:
-            context.put(key, value(parse_flat(file.read())))
+            reader.put(key, value(parse_flat(file.read())))
         except (OSError, ValueError) as error:
-            context.put(key, reason_of(error, file.path))
+            reader.put(key, reason_of(error, file.path))
 
     def _throttled_percent(self, stat: dict[bytes, int]) -> float | Unavailable:
         if not stat.keys() >= {b"nr_periods", b"nr_throttled"}:

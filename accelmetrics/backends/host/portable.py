@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from accelmetrics.backends.contract import ReadOptions
-from accelmetrics.backends.host.collector import CachedCollector, Clock, HostDriver, ReadContext
-from accelmetrics.backends.host.disks_network import DiskCollector, DiskIo, NetworkCollector, collect_filesystems
+from accelmetrics.backends.host.collector import CachedCollector, Clock, Counter, HostDriver, HostReader
+from accelmetrics.backends.host.disks_network import DiskCollector, DiskIo, collect_filesystems, collect_network
 from accelmetrics.backends.host.memory import Memory, collect_memory
 from accelmetrics.backends.host.process import Process, ProcessCollector
 from accelmetrics.backends.host.processor import CpuCollector, CpuTime
@@ -38,7 +38,7 @@ def portable_driver(clock: Clock = time.monotonic, psutil: Any = None) -> HostDr
     def collectors(options: ReadOptions) -> list[CachedCollector]:
         processes = PsutilProcesses(psutil, options.pid)
         disks = DiskCollector(_reading(disk_io, psutil), lambda stats: (tuple(stats), tuple(stats)))
-        network = NetworkCollector(_reading(traffic, psutil), is_loopback)
+        network = partial(collect_network, _reading(traffic, psutil), is_loopback, Counter(), Counter())
         usage = partial(file_system_usage, psutil)
         linux_only = ("cgroup", "tcp", "temperature", "power")
         return [
@@ -48,7 +48,7 @@ def portable_driver(clock: Clock = time.monotonic, psutil: Any = None) -> HostDr
             CachedCollector("filesystems", "the file systems", partial(collect_filesystems, usage, options.disk_paths)),
             CachedCollector("disks", "psutil.disk_io_counters", disks),
             CachedCollector("network", "psutil.net_io_counters", network),
-            *(CachedCollector(group, group, partial(ReadContext.fail, why=_LINUX_ONLY)) for group in linux_only),
+            *(CachedCollector(group, group, partial(HostReader.fail, why=_LINUX_ONLY)) for group in linux_only),
         ]
 
     return HostDriver("psutil", collectors, lambda: None, clock)

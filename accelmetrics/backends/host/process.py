@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from accelmetrics.backends.host.collector import FIRST, MIB, SLOW_PACE, TOO_SOON, ReadContext, count
+from accelmetrics.backends.host.collector import FIRST, MIB, SLOW_PACE, TOO_SOON, HostReader, count
 from accelmetrics.backends.kit.processes import descendants
 from accelmetrics.backends.kit.system import Files, read_once, system_path
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -242,32 +242,32 @@ class ProcessCollector:
         self._cpus = 1.0
         self._time = TreeCpuTime(processes.look, children)
 
-    def __call__(self, context: ReadContext) -> None:
+    def __call__(self, reader: HostReader) -> None:
         try:
             root = self._processes.root()
         except (FileNotFoundError, ProcessLookupError):
-            context.fail(context.gone())
+            reader.fail_gone()
             return
-        context.process_seen = True
+        reader.process_seen = True
         if root.ended or self._start not in (None, root.start):
-            context.fail(context.gone())
+            reader.fail_gone()
             return
-        now = context.clock()
+        now = reader.clock()
         elapsed = now - self._then if self._start is not None else 0.0
-        members = [root, *self._processes.descendants(context.progress)] if self._children else [root]
-        possible = elapsed * 1e9 * (len(context.online) or os.cpu_count() or 1) + _NOISE * len(members)
+        members = [root, *self._processes.descendants(reader.progress)] if self._children else [root]
+        possible = elapsed * 1e9 * (len(reader.online) or os.cpu_count() or 1) + _NOISE * len(members)
         used, members = self._time.advance(members, possible)
-        context.put("cpu", FIRST if self._start is None else self._share(context, used, elapsed, possible))
-        context.put("proc.cpu.threads", sum(member.threads for member in members if not member.ended))
+        reader.put("cpu", FIRST if self._start is None else self._share(reader, used, elapsed, possible))
+        reader.put("proc.cpu.threads", sum(member.threads for member in members if not member.ended))
         rss = sum(member.rss for member in members)
-        total = context.memory_limit or context.memory_total
-        context.put("proc.memory.rssMB", rss / MIB)
-        context.put("proc.memory.percent", 100.0 * rss / total if total else _NO_TOTAL)
+        total = reader.memory_limit or reader.memory_total
+        reader.put("proc.memory.rssMB", rss / MIB)
+        reader.put("proc.memory.percent", 100.0 * rss / total if total else _NO_TOTAL)
         self._start, self._then = root.start, now
 
-    def _share(self, context: ReadContext, used: int, elapsed: float, possible: float) -> float | Unavailable:
+    def _share(self, reader: HostReader, used: int, elapsed: float, possible: float) -> float | Unavailable:
         """CPU time in percent of what the process could have used."""
-        capacity = self._capacity(context)
+        capacity = self._capacity(reader)
         if elapsed <= 0:
             return TOO_SOON
         if used > possible:
@@ -275,11 +275,11 @@ class ProcessCollector:
         # The two clocks are read one after the other, and a quota may be used twice at the border of two periods.
         return min(100.0 * used / 1e9 / elapsed / capacity, 100.0)
 
-    def _capacity(self, context: ReadContext) -> float:
+    def _capacity(self, reader: HostReader) -> float:
         """The CPUs that the process may use; its affinity is read again at a slow pace, and when CPUs are switched on or off."""
-        if context.now >= self._affinity_due or context.online is not self._online:
-            self._affinity_due, self._online = context.now + SLOW_PACE, context.online
-            online: Sequence[int] = context.online or range(os.cpu_count() or 1)
+        if reader.now >= self._affinity_due or reader.online is not self._online:
+            self._affinity_due, self._online = reader.now + SLOW_PACE, reader.online
+            online: Sequence[int] = reader.online or range(os.cpu_count() or 1)
             try:
                 ranges = self._processes.allowed()
             except (OSError, ValueError):
@@ -287,4 +287,4 @@ class ProcessCollector:
                 ranges = []
             allowed = sum(any(first <= cpu <= last for first, last in ranges) for cpu in online)
             self._cpus = float(allowed or len(online))
-        return min(self._cpus, context.cpu_quota) if context.cpu_quota else self._cpus
+        return min(self._cpus, reader.cpu_quota) if reader.cpu_quota else self._cpus

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from accelmetrics.backends.host.collector import FIRST, RESET, TOO_SOON, ReadContext, count
+from accelmetrics.backends.host.collector import FIRST, RESET, TOO_SOON, Counter, HostReader, count
 from accelmetrics.backends.kit.system import KeptFile, list_directory, read_text, reason_of
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
@@ -20,11 +20,13 @@ _COLUMNS = 8
 _CPU_LINE = re.compile(rb"^cpu(\d{1,6}) +(\d[\d ]*)$", re.MULTILINE)
 
 _CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "scpi_sensors")
+_LABELS = (("Core ",), ("Tdie",), ("Tctl",), ("Package id", "Tccd"))
+"""Of a chip's sensors, those to prefer, by the beginning of their labels."""
 _CPU_ZONES = ("x86_pkg_temp", "cpu-thermal", "cpu_thermal", "soc-thermal", "soc_thermal")
 # What silicon can have while it runs; drivers answer -128 or 255 for a sensor that does not.
 _COLDEST, _HOTTEST = -60.0, 200.0
 _NO_SENSOR = Unavailable(Reason.NOT_SUPPORTED, "no CPU temperature sensor in /sys/class/hwmon or /sys/class/thermal")
-_NO_RAPL = Unavailable(Reason.NOT_SUPPORTED, "no RAPL energy counter in /sys/class/powercap")
+NO_RAPL = Unavailable(Reason.NOT_SUPPORTED, "no RAPL energy counter in /sys/class/powercap")
 
 
 class CpuTime(NamedTuple):
@@ -69,38 +71,34 @@ class CpuCollector:
         self._online: tuple[int, ...] = ()
         self._keys: dict[int, str] = {}
 
-    def __call__(self, context: ReadContext) -> None:
-        context.online = ()
+    def __call__(self, reader: HostReader) -> None:
+        reader.online = ()
         times = self._read()
         if times.keys() != self._keys.keys():
             self._online = tuple(times)
             self._keys = {number: f"cpu.{number}.cpu_percent" for number in times}
-        context.online = self._online
+        reader.online = self._online
         for number, time in times.items():
             before = self._last.get(number)
-            context.put(self._keys[number], FIRST if before is None else busy_percent(before, time))
+            reader.put(self._keys[number], FIRST if before is None else busy_percent(before, time))
         self._last = times
 
 
 def find_temperatures() -> list[str]:
-    """Paths of the sensors that say how warm the CPU is. Cheap: listings and names, no sensor is read."""
+    """Paths of the sensors that say how warm the CPU is: of each chip its cores, else the die, else all.
+
+    Cheap: listings and names, no sensor is read.
+    """
     found = []
     for entry in list_directory("/sys/class/hwmon"):
         base = f"/sys/class/hwmon/{entry}"
         if read_text(f"{base}/name") in _CPU_CHIPS:
             inputs = [name for name in list_directory(base) if name.startswith("temp") and name.endswith("_input")]
-            found += _cores_or_die({f"{base}/{name}": read_text(f"{base}/{name[:-6]}_label") or "" for name in inputs})
+            labels = {f"{base}/{name}": read_text(f"{base}/{name[:-6]}_label") or "" for name in inputs}
+            labelled = ([path for path, label in labels.items() if label.startswith(wanted)] for wanted in _LABELS)
+            found += next(filter(None, labelled), list(labels))
     zones = [f"/sys/class/thermal/{entry}" for entry in list_directory("/sys/class/thermal") if entry.startswith("thermal_zone")]
     return found or [f"{zone}/temp" for zone in zones if (read_text(f"{zone}/type") or "").startswith(_CPU_ZONES)]
-
-
-def _cores_or_die(labels: dict[str, str]) -> list[str]:
-    """Of one chip's sensors, by label: its cores, else the die, else all."""
-    for prefixes in (("Core ",), ("Tdie",), ("Tctl",), ("Package id", "Tccd")):
-        chosen = [path for path, label in labels.items() if label.startswith(prefixes)]
-        if chosen:
-            return chosen
-    return list(labels)
 
 
 def parse_millidegrees(data: bytes) -> float:
@@ -113,7 +111,7 @@ def parse_millidegrees(data: bytes) -> float:
     return (-count(word[1:]) if word.startswith(b"-") else count(word)) / 1000
 
 
-def collect_temperature(sensors: Sequence[KeptFile], context: ReadContext) -> None:
+def collect_temperature(sensors: Sequence[KeptFile], reader: HostReader) -> None:
     """Put the mean of the sensors that can be read."""
     readings = []
     why = _NO_SENSOR
@@ -127,48 +125,23 @@ def collect_temperature(sensors: Sequence[KeptFile], context: ReadContext) -> No
             readings.append(degrees)
         else:
             why = Unavailable(Reason.INVALID_VALUE, f"{file.path}: {degrees} °C")
-    context.put("cpu.avg_temp", sum(readings) / len(readings) if readings else why)
+    reader.put("cpu.avg_temp", sum(readings) / len(readings) if readings else why)
 
 
-def find_rapl_zones() -> list[tuple[str, int]]:
-    """Energy counter of each processor package, and its largest value in µJ before it begins again (0 when unknown)."""
-    found = []
+def find_rapl_zones() -> dict[str, int]:
+    """Energy counter of each processor package, by path, and its largest value in µJ before it begins again (0 when unknown)."""
+    found = {}
     for entry in list_directory("/sys/class/powercap"):
         base = f"/sys/class/powercap/{entry}"
         # Beside packages there are zones within them (core, dram), the board (psys), and packages again by another way (mmio).
         if entry.startswith("intel-rapl:") and (read_text(f"{base}/name") or "").startswith("package"):
             largest = read_text(f"{base}/max_energy_range_uj") or ""
-            found.append((f"{base}/energy_uj", int(largest) if largest.isascii() and largest.isdigit() and len(largest) <= 20 else 0))
+            found[f"{base}/energy_uj"] = int(largest) if largest.isascii() and largest.isdigit() and len(largest) <= 20 else 0
     return found
 
 
-def energy_used(before: int, after: int, largest: int) -> int | None:
-    """µJ between two readings of a counter that begins again at its largest value; None when that is not known."""
-    if after >= before:
-        return after - before
-    return after + largest - before if largest >= before else None
-
-
-class PowerCollector:
-    """What the processor packages draw, all or none: a part of the sum would pass for the whole."""
-
-    def __init__(self, zones: Sequence[tuple[KeptFile, int]]) -> None:
-        self._zones = zones
-        self._last: list[int] = []
-        self._then = 0.0
-
-    def __call__(self, context: ReadContext) -> None:
-        energies = [count(file.read().strip()) for file, _ in self._zones]
-        now = context.clock()
-        last, elapsed = self._last, now - self._then
-        self._last, self._then = energies, now
-        used = [energy_used(before, after, zone[1]) for before, after, zone in zip(last, energies, self._zones, strict=False)]
-        known = [value for value in used if value is not None]
-        if not energies:
-            context.fail(_NO_RAPL)
-        elif not last:
-            context.fail(FIRST)
-        elif len(known) < len(used):
-            context.fail(RESET)
-        else:
-            context.put("cpu.powerWatts", sum(known) / 1e6 / elapsed if elapsed > 0 else TOO_SOON)
+def collect_power(packages: Sequence[KeptFile], counter: Counter, reader: HostReader) -> None:
+    """Put what the processor packages draw, all or none: a part of the sum would pass for the whole."""
+    counter.feed({file.path: count(file.read().strip()) for file in packages}, reader.clock())
+    micro = counter.per_second()
+    reader.put("cpu.powerWatts", micro if isinstance(micro, Unavailable) else micro / 1e6)

@@ -21,7 +21,7 @@ from accelmetrics.backends.host.memory import (
     parse_quota,
 )
 from accelmetrics.backends.host.process import Process, TreeCpuTime, parse_allowed, parse_process
-from accelmetrics.backends.host.processor import CpuTime, busy_percent, energy_used, parse_millidegrees, parse_stat
+from accelmetrics.backends.host.processor import CpuTime, busy_percent, parse_millidegrees, parse_stat
 from accelmetrics.backends.kit.system import VARIABLE
 from accelmetrics.schemas.reasons import Reason
 from tests.backends.host.test_contract import FIXED, assert_sound
@@ -127,9 +127,11 @@ def test_a_busy_share_is_a_share(before: tuple[int, int], after: tuple[int, int]
 
 
 @given(before=NUMBERS, after=NUMBERS, largest=NUMBERS)
-def test_energy_is_never_negative_nor_above_the_range(before: int, after: int, largest: int) -> None:
-    used = energy_used(before, after, largest)
-    assert used is None or 0 <= used <= max(largest, after)
+def test_a_counter_that_wraps_gains_nothing_negative_nor_above_its_range(before: int, after: int, largest: int) -> None:
+    counter = Counter({"zone": largest})
+    counter.feed({"zone": before})
+    counter.feed({"zone": after})
+    assert counter.gain is None or 0 <= counter.gain <= max(largest, after)
 
 
 PROCESSES = st.builds(
