@@ -93,26 +93,22 @@ def choose_disks(paths: Iterable[str], stats: dict[str, DiskIo]) -> tuple[list[s
     """
     below = _numbers_below(paths)
     listed = frozenset(list_directory("/sys/block"))
-    disks = [name for name in stats if not _NO_DISK.match(name)]
-    whole = [name for name in disks if _is_whole(name, listed)]
-    reported = [name for name in disks if name in whole or stats[name].number in below]
-    return reported, [name for name in whole if not _is_stacked(name, listed)]
-
-
-def _is_whole(name: str, listed: frozenset[str]) -> bool:
-    if not listed:
-        return not _PARTITION.match(name)
-    # A path of an NVMe device with several is hidden behind the device itself.
-    return (entry := _entry(name)) in listed and read_text(f"/sys/block/{entry}/hidden") != "1"
-
-
-def _is_stacked(name: str, listed: frozenset[str]) -> bool:
-    return bool(list_directory(f"/sys/block/{_entry(name)}/slaves") if listed else _STACKED.match(name))
-
-
-def _entry(name: str) -> str:
-    """A device's name in sysfs, where a slash cannot stand: ``cciss!c0d0``."""
-    return name.replace("/", "!")
+    reported, summed = [], []
+    for name, disk in stats.items():
+        if _NO_DISK.match(name):
+            continue
+        entry = name.replace("/", "!")  # in sysfs no slash can stand in a name: cciss!c0d0
+        if listed:
+            # A path of an NVMe device with several is hidden behind the device itself.
+            is_whole = entry in listed and read_text(f"/sys/block/{entry}/hidden") != "1"
+            is_stacked = bool(list_directory(f"/sys/block/{entry}/slaves"))
+        else:
+            is_whole, is_stacked = not _PARTITION.match(name), bool(_STACKED.match(name))
+        if is_whole or disk.number in below:
+            reported.append(name)
+        if is_whole and not is_stacked:
+            summed.append(name)
+    return reported, summed
 
 
 def _numbers_below(paths: Iterable[str]) -> frozenset[tuple[int, int]]:
@@ -125,10 +121,6 @@ def _numbers_below(paths: Iterable[str]) -> frozenset[tuple[int, int]]:
             continue
         found.add((os.major(device), os.minor(device)))
     return frozenset(found)
-
-
-_Disk = tuple[Counter, str, str]
-"""What one device moved in one direction: the counter, the key of its total and that of its rate."""
 
 
 class DiskCollector:
@@ -147,7 +139,7 @@ class DiskCollector:
         self._names: tuple[str, ...] = ()
         self._summed: Iterable[str] = ()
         self._totals = (Counter(), Counter())
-        self._devices: dict[str, tuple[_Disk, _Disk]] = {}
+        self._devices: dict[str, tuple[tuple[Counter, str, str], ...]] = {}
 
     def __call__(self, reader: HostReader) -> None:
         stats = self._read()
@@ -156,7 +148,12 @@ class DiskCollector:
             self._names = tuple(stats)
             reported, self._summed = self._choose(stats)
             # A device that was away is counted anew when it is back.
-            self._devices = {name: self._devices.get(name) or _counters(name) for name in reported}
+            directions = (("in", "readBps"), ("out", "writeBps"))
+            self._devices = {
+                name: self._devices.get(name)
+                or tuple((Counter(), f"disk.{name}.{moved}", f"disk.{name}.{rate}") for moved, rate in directions)
+                for name in reported
+            }
         for side, total in enumerate(("disk.in", "disk.out")):
             summed = {name: stats[name].moved[side] for name in self._summed}
             if summed:
@@ -167,10 +164,6 @@ class DiskCollector:
                 counter.feed({name: stats[name].moved[side]}, now)
                 reader.put_counter(counter, key, rate, MIB)
         reader.fail(_NO_DEVICE)
-
-
-def _counters(disk: str) -> tuple[_Disk, _Disk]:
-    return (Counter(), f"disk.{disk}.in", f"disk.{disk}.readBps"), (Counter(), f"disk.{disk}.out", f"disk.{disk}.writeBps")
 
 
 def parse_net_dev(data: bytes) -> dict[str, tuple[int, int]]:

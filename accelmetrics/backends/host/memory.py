@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
-from accelmetrics.backends.contract import Number
 from accelmetrics.backends.host.collector import FIRST, GIB, MIB, RESET, Counter, HostReader, count
 from accelmetrics.backends.kit.system import Files, KeptFile, read_once, reason_of, sysroot, system_path
 from accelmetrics.schemas.reasons import Reason, Unavailable
@@ -209,7 +208,10 @@ def find_limits(pid: int) -> Limits | None:
     for mount in _mounts(pid) if path is not None else ():
         directory = directory_of(mount, path or "")
         if directory is not None and system_path(directory).is_dir():
-            return _read_limits(levels_of(mount, directory))
+            levels = levels_of(mount, directory)
+            memory = [(limit, level) for level in levels if (limit := _optional(f"{level}/memory.max", parse_limit)) is not None]
+            quotas = [(quota, level) for level in levels if (quota := _optional(f"{level}/cpu.max", parse_quota)) is not None]
+            return Limits(directory, tuple(memory), *min(quotas, default=(None, "")))
     return None
 
 
@@ -221,12 +223,6 @@ def _mounts(pid: int) -> list[Mount]:
         except OSError:
             continue
     return [Mount("/", _USUAL_MOUNT)]
-
-
-def _read_limits(levels: Sequence[str]) -> Limits:
-    memory = [(limit, level) for level in levels if (limit := _optional(f"{level}/memory.max", parse_limit)) is not None]
-    quotas = [(quota, level) for level in levels if (quota := _optional(f"{level}/cpu.max", parse_quota)) is not None]
-    return Limits(levels[0], tuple(memory), *min(quotas, default=(None, "")))
 
 
 def _optional(path: str, parse: Callable[[bytes], T]) -> T | None:
@@ -276,11 +272,19 @@ class CgroupCollector:
             self._begin(limits)
         reader.cpu_quota = limits.quota
         reader.memory_levels = [(limit, self._files.keep(f"{level}/memory.current")) for limit, level in limits.memory]
-        if limits.quota is None:
-            reader.put("proc.cpu.throttledPercent", _NO_QUOTA)
-        else:
-            self._put(reader, "proc.cpu.throttledPercent", self._stat, self._throttled_percent)
-        self._put(reader, "proc.memory.oomKills", self._events, self._oom_kills)
+        try:
+            kills = parse_flat(self._events.read()).get(b"oom_kill")
+            if kills is None:
+                reader.put("proc.memory.oomKills", _NO_OOM_KILL)
+            else:
+                self._kills.feed({"": kills})
+                reader.put_counter(self._kills, "proc.memory.oomKills")
+        except OSError as error:
+            reader.put("proc.memory.oomKills", reason_of(error, self._events.path))
+        try:
+            reader.put("proc.cpu.throttledPercent", _NO_QUOTA if limits.quota is None else self._throttled_percent())
+        except (OSError, ValueError) as error:
+            reader.put("proc.cpu.throttledPercent", reason_of(error, self._stat.path))
 
     def _begin(self, limits: Limits) -> None:
         """Count anew: at first, and when the process or its tightest quota has moved to another cgroup."""
@@ -289,14 +293,8 @@ class CgroupCollector:
         self._events = self._files.keep(f"{limits.leaf}/memory.events")
         self._periods, self._throttled, self._kills = Counter(), Counter(), Counter()
 
-    @staticmethod
-    def _put(reader: HostReader, key: str, file: KeptFile, value: Callable[[dict[bytes, int]], Number | Unavailable]) -> None:
-        try:
-            reader.put(key, value(parse_flat(file.read())))
-        except (OSError, ValueError) as error:
-            reader.put(key, reason_of(error, file.path))
-
-    def _throttled_percent(self, stat: dict[bytes, int]) -> float | Unavailable:
+    def _throttled_percent(self) -> float | Unavailable:
+        stat = parse_flat(self._stat.read())
         if not stat.keys() >= {b"nr_periods", b"nr_throttled"}:
             raise ValueError("nr_periods or nr_throttled is missing")
         self._periods.feed({"": stat[b"nr_periods"]})
@@ -306,9 +304,3 @@ class CgroupCollector:
             return FIRST if self._periods.seen == 1 else RESET
         # At ten readings a second a period of 100 ms ends in most intervals, not in all.
         return min(100.0 * throttled / periods, 100.0) if periods else _NO_PERIOD
-
-    def _oom_kills(self, events: dict[bytes, int]) -> int | Unavailable:
-        if b"oom_kill" not in events:
-            return _NO_OOM_KILL
-        self._kills.feed({"": events[b"oom_kill"]})
-        return FIRST if self._kills.seen == 1 else self._kills.total

@@ -211,22 +211,14 @@ class TreeCpuTime:
                 if any(member.pid == process.parent for member in now.values()):
                     now[key] = process
                 continue
-            heir = _heir(last[key], by_pid, now)
-            if heir is not None:
-                handed[heir] = handed.get(heir, 0) + last[key].own + last[key].waited
+            # What it had handed over goes to the nearest ancestor that is still here.
+            heir, passed = by_pid.get(last[key].parent), {key[0]}
+            while heir is not None and heir.key not in now and heir.pid not in passed:
+                passed.add(heir.pid)
+                heir = by_pid.get(heir.parent)
+            if heir is not None and heir.key in now:
+                handed[heir.key] = handed.get(heir.key, 0) + last[key].own + last[key].waited
         return handed
-
-
-def _heir(ended: Process, by_pid: dict[int, Process], now: dict[tuple[int, int], Process]) -> tuple[int, int] | None:
-    """The nearest ancestor that is still here."""
-    seen: set[int] = set()
-    while ended.pid not in seen:
-        seen.add(ended.pid)
-        parent = by_pid.get(ended.parent)
-        if parent is None or parent.key in now:
-            return parent.key if parent else None
-        ended = parent
-    return None
 
 
 class ProcessCollector:
