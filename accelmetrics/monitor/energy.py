@@ -51,149 +51,103 @@ def energy_columns(layout: Layout) -> Columns:
     return {device: (found.get(COUNTER), found.get(POWER)) for device, found in places.items()}
 
 
-class _Counter:
-    """A device's own counter of joules, over a window."""
-
-    __slots__ = ("_at", "_value", "broken", "covered", "total")
-
-    def __init__(self) -> None:
-        self._at: float | None = None
-        self._value = 0.0
-        self.total = 0.0
-        self.covered = 0.0
-        self.broken = False
-
-    def add(self, at: float, value: float, begin: float, end: float) -> None:
-        """Take a reading; only the part of the time before it that lies between ``begin`` and ``end`` counts."""
-        before, last = self._at, self._value
-        self._at, self._value = at, value
-        if before is None or at <= before:
-            return
-        low, high = max(before, begin), min(at, end)
-        if high <= low:
-            return
-        if value < last:
-            self.broken = True  # the counter began anew: what was used until then is not known
-            return
-        self.total += (value - last) * (high - low) / (at - before)
-        self.covered += high - low
-
-    def gap(self) -> None:
-        """The value was absent, or nobody looked: what was used meanwhile is not known."""
-        self._at = None
-
-
-class _Draw:
-    """A device's power, over a window: straight lines between its readings, the first and the last one held to the edges.
-
-    What is read after the end is what the device draws then, and no part of the window; unless that had no reading.
-    """
-
-    __slots__ = ("_at", "_waiting", "_watts", "held", "joined", "total")
-
-    def __init__(self) -> None:
-        self._at: float | None = None
-        self._watts = 0.0
-        self._waiting = True
-        self.total = 0.0
-        self.joined = 0.0
-        self.held = 0.0
-
-    def add(self, at: float, watts: float, begin: float, end: float) -> None:
-        """Take a reading, or that the one before was served again."""
-        if at < begin:
-            self._waiting = True  # for the first one within, which is known to stand from the beginning on
-        elif at > end:
-            self._close(watts, begin, end)
-        elif isfinite(watts):
-            if self._at is not None:
-                self.total += (at - self._at) * (self._watts + watts) / 2
-                self.joined += at - self._at
-            elif self._waiting:
-                self._hold(watts, at - begin)
-            self._at, self._watts, self._waiting = at, watts, False
-
-    def gap(self) -> None:
-        """The value was absent, or nobody looked."""
-        self._at, self._waiting = None, False
-
-    def _close(self, watts: float, begin: float, end: float) -> None:
-        if self._at is not None:
-            self._hold(self._watts, end - self._at)
-        elif self._waiting and isfinite(watts):
-            self._hold(watts, end - begin)
-        self.gap()
-
-    def _hold(self, watts: float, seconds: float) -> None:
-        self.total += watts * seconds
-        self.held += seconds
-
-
 class DeviceEnergy:
-    """A device's energy over a window.
+    """A device's energy over a window, by its own counter of joules and by its power.
+
+    Power is joined by straight lines between its readings, the first and the last one held to the window's edges. What is read
+    after the end is what the device draws then, and no part of the window; unless that had no reading.
 
     Args:
         begin: When the window began, on the monitor's clock.
     """
 
-    __slots__ = ("_begin", "_counter", "_power")
+    __slots__ = (
+        "_at",
+        "_begin",
+        "_broken",
+        "_counted",
+        "_counted_at",
+        "_covered",
+        "_drawn",
+        "_held",
+        "_joined",
+        "_total",
+        "_waiting",
+        "_watts",
+    )
 
     def __init__(self, begin: float) -> None:
         self._begin = begin
-        self._counter = _Counter()
-        self._power = _Draw()
+        self._counted_at: float | None = None  # the moment of the counter's last reading, and its value
+        self._counted = self._total = self._covered = 0.0
+        self._broken = False
+        self._at: float | None = None  # the moment of the power's last reading, and its value
+        self._watts = self._drawn = self._joined = self._held = 0.0
+        self._waiting = True
 
     def add(self, at: float, end: float, joined: bool, counter: float | None, power: float | None) -> None:
-        """Take one reading of both; None where there is none.
+        """Take one reading of both; None where there is none, infinity where the one before was served again.
 
         Those from before the beginning, and the one after the end, tell what lies between them and the window's edges.
         """
         if not joined:
             self.gap()
         if counter is None:
-            self._counter.gap()
-        elif isfinite(counter):  # else the reading before was served again
-            self._counter.add(at, counter, self._begin, end)
+            self._counted_at = None
+        elif isfinite(counter):
+            self._add_counter(at, counter, end)
         if power is None:
-            self._power.gap()
+            self._at, self._waiting = None, False
+        elif at < self._begin:
+            self._waiting = True  # for the first one within, which is known to stand from the beginning on
+        elif at <= end:
+            self._add_power(at, power)
         else:
-            self._power.add(at, power, self._begin, end)
+            if self._at is not None:
+                self._hold(self._watts, end - self._at)
+            elif self._waiting and isfinite(power):
+                self._hold(power, end - self._begin)
+            self._at, self._waiting = None, False
 
     def gap(self) -> None:
-        """The device gave nothing."""
-        self._counter.gap()
-        self._power.gap()
+        """Note that the device gave nothing, or was not read: what was used meanwhile is not known."""
+        self._counted_at = self._at = None
+        self._waiting = False
 
     def result(self) -> Energy | None:
-        """What was used, by the counter if its readings cover as much as those of the power do; None when neither tells."""
-        counter, power = self._counter, self._power
-        if counter.covered > 0 and not counter.broken and counter.covered >= 0.99 * power.joined:
-            return Energy(counter.total, "counter", counter.covered)
-        if power.joined + power.held > 0:
-            return Energy(power.total, "integrated", power.joined + power.held)
+        """Return what was used, by the counter if its readings cover as much as those of the power do; None when neither tells."""
+        if self._covered > 0 and not self._broken and self._covered >= 0.99 * self._joined:
+            return Energy(self._total, "counter", self._covered)
+        if self._joined + self._held > 0:
+            return Energy(self._drawn, "integrated", self._joined + self._held)
         return None
 
+    def _add_counter(self, at: float, value: float, end: float) -> None:
+        """Add what was used since the last reading, but only the part between the window's beginning and end."""
+        before, last = self._counted_at, self._counted
+        self._counted_at, self._counted = at, value
+        if before is None or at <= before:
+            return
+        inside = min(at, end) - max(before, self._begin)
+        if inside > 0 and value < last:
+            self._broken = True  # the counter began anew: what was used until then is not known
+        elif inside > 0:
+            self._total += (value - last) * inside / (at - before)
+            self._covered += inside
 
-def _between(start: float, first: float, end: float, last: float, at: float) -> float:
-    return first + (last - first) * (at - start) / (end - start)
+    def _add_power(self, at: float, watts: float) -> None:
+        if not isfinite(watts):
+            return
+        if self._at is not None:
+            self._drawn += (at - self._at) * (self._watts + watts) / 2
+            self._joined += at - self._at
+        elif self._waiting:
+            self._hold(watts, at - self._begin)
+        self._at, self._watts, self._waiting = at, watts, False
 
-
-class _Level(NamedTuple):
-    quantity: str
-    at: float
-    value: float
-
-
-class Reckoning(NamedTuple):
-    """All devices' energy up to a moment.
-
-    Attributes:
-        since: When the reckoning began; it begins anew where a device said nothing.
-        joules: The energy since then.
-    """
-
-    since: float
-    joules: float
+    def _hold(self, watts: float, seconds: float) -> None:
+        self._drawn += watts * seconds
+        self._held += seconds
 
 
 class Meter:
@@ -205,7 +159,8 @@ class Meter:
         self._since = 0.0
         self._moments = array("d")
         self._totals = array("d")
-        self._last: dict[str, _Level | None] = {}
+        # By device, the quantity, moment and value of its last reading; None where that is not known.
+        self._last: dict[str, tuple[str, float, float] | None] = {}
         self._layout: Layout = ()
         self._columns: Columns = {}
 
@@ -223,11 +178,14 @@ class Meter:
         """Take one reading."""
         if row.layout is not self._layout:
             self._layout, self._columns = row.layout, energy_columns(row.layout)
-        values = {device: _level(row, *positions) for device, positions in self._columns.items()}
-        fresh = any(isfinite(level.value) for level in values.values())
+        values = {
+            device: (COUNTER, row.values[counter]) if counter is not None else (POWER, row.values[power or 0])
+            for device, (counter, power) in self._columns.items()
+        }
+        fresh = any(isfinite(value) for _, value in values.values())
         if values and not fresh and row.joined and values.keys() >= self._last.keys():
             return  # all were served again: what was used since comes with the next reading
-        gains = [self._gain(device, level, row.joined) for device, level in values.items()]
+        gains = [self._gain(device, quantity, value, row) for device, (quantity, value) in values.items()]
         lost = self._last.keys() - values.keys()
         self._last.update(dict.fromkeys(lost))
         if lost or not gains or None in gains:
@@ -238,37 +196,36 @@ class Meter:
         self._totals.append((self._totals[-1] if self._totals else 0.0) + sum(gain or 0.0 for gain in gains))
         del self._moments[: -self.KEPT], self._totals[: -self.KEPT]
 
-    def at(self, moment: float) -> Reckoning | None:
-        """The reckoning at a moment between the readings that are kept; None outside, and where no device tells."""
+    def at(self, moment: float) -> tuple[float, float] | None:
+        """Return the energy at a moment between the readings that are kept; None outside, and where no device tells.
+
+        Returns:
+            Since when it is counted, which begins anew where a device said nothing, and the joules since then.
+        """
         moments, totals = self._moments, self._totals
         if not self._last or not moments or not moments[0] <= moment <= moments[-1]:
             return None
         after = bisect_right(moments, moment)
         if after == len(moments):
-            return Reckoning(self._since, totals[-1])
-        joules = _between(moments[after - 1], totals[after - 1], moments[after], totals[after], moment)
-        return Reckoning(self._since, joules)
+            return self._since, totals[-1]
+        start, first = moments[after - 1], totals[after - 1]
+        return self._since, first + (totals[after] - first) * (moment - start) / (moments[after] - start)
 
-    def _gain(self, device: str, level: _Level, joined: bool) -> float | None:
-        """What a device used since its last reading, None where nobody can say."""
+    def _gain(self, device: str, quantity: str, value: float, row: Row) -> float | None:
+        """Return what a device used since its last reading, None where that is not known."""
         before = self._last.get(device)
-        if not isfinite(level.value) and joined:  # served again, beside others that were read
+        if not isfinite(value) and row.joined:  # served again, beside others that were read
             return 0.0 if before is not None else None
-        if not isfinite(level.value):
+        if not isfinite(value):
             self._last[device] = None  # nor is it known what was used since it was read
             return None
-        self._last[device] = level
-        if before is None or not joined or before.quantity != level.quantity:
+        self._last[device] = (quantity, row.at, value)
+        if before is None or not row.joined or before[0] != quantity:
             return None
-        if level.quantity == COUNTER:
-            return level.value - before.value if level.value >= before.value else None
-        return (level.value + before.value) / 2 * (level.at - before.at)
-
-
-def _level(row: Row, counter: int | None, power: int | None) -> _Level:
-    quantity, position = (COUNTER, counter) if counter is not None else (POWER, power)
-    assert position is not None, "a device without both is not among the columns"
-    return _Level(quantity, row.at, row.values[position])
+        _, at, last = before
+        if quantity == COUNTER:
+            return value - last if value >= last else None
+        return (value + last) / 2 * (row.at - at)
 
 
 class _Logged(NamedTuple):
@@ -286,7 +243,7 @@ class StepLog:
         self._given: deque[Step] = deque(maxlen=KEPT)
         self._taking = threading.Lock()
         self._last: _Logged | None = None
-        self._reckoned: Reckoning | None = None
+        self._reckoned: tuple[float, float] | None = None
         self._told: set[str] = set()
 
     @property
@@ -315,35 +272,17 @@ class StepLog:
         try:
             while self._pending and (everything or self._pending[0].at <= meter.latest):
                 logged = self._pending.popleft()
-                reckoned = meter.at(logged.at)
-                derived = self._derived(logged, self._joules_until(reckoned), meter.devices)
-                found.append(Step(logged.time_ns, logged.step, {**logged.values, **derived, **logged.values}))
+                reckoned, before, last = meter.at(logged.at), self._reckoned, self._last
                 self._last, self._reckoned = logged, reckoned
+                derived: dict[str, float] = {}
+                if last is not None and logged.at > last.at:
+                    joules = reckoned[1] - before[1] if reckoned and before and reckoned[0] == before[0] else 0.0
+                    derived = _derived(logged, last, joules, meter.devices)
+                found.append(Step(logged.time_ns, logged.step, {**logged.values, **derived, **logged.values}))
             self._given.extend(found)
         finally:
             self._taking.release()
         return tuple(found)
-
-    def _joules_until(self, reckoned: Reckoning | None) -> float | None:
-        """What was used since the last step; None where that is not known."""
-        last = self._reckoned
-        if last is None or reckoned is None or last.since != reckoned.since:
-            return None
-        return reckoned.joules - last.joules
-
-    def _derived(self, logged: _Logged, joules: float | None, devices: int) -> dict[str, float]:
-        last = self._last
-        seconds = logged.at - last.at if last is not None else 0.0
-        if last is None or seconds <= 0:
-            return {}
-        found = {}
-        advanced = logged.step - last.step if logged.step is not None and last.step is not None else 1
-        if advanced > 0:
-            found["step_seconds"] = seconds / advanced
-        for name in WORK:
-            if name in logged.values:
-                found.update(_rates(name, logged.values[name], seconds, joules, devices))
-        return found
 
     def _number(self, name: str, value: SupportsFloat | None) -> int | float | None:
         if value is None or (type(value) is int and abs(value) <= LARGEST):
@@ -372,9 +311,18 @@ class StepLog:
             log.warning(words, *details)
 
 
-def _rates(name: str, amount: float, seconds: float, joules: float | None, devices: int) -> dict[str, float]:
-    found = {f"{name}_per_second": amount / seconds}
-    if joules is not None and joules > 0:
-        found[f"{name}_per_joule"] = amount / joules
-        found[f"{name}_per_joule_of_mean_device"] = amount / (joules / devices)
+def _derived(logged: _Logged, last: _Logged, joules: float, devices: int) -> dict[str, float]:
+    """Return a step's duration, its rates, and its work per joule where the joules since the last step are above 0."""
+    found = {}
+    seconds = logged.at - last.at
+    advanced = logged.step - last.step if logged.step is not None and last.step is not None else 1
+    if advanced > 0:
+        found["step_seconds"] = seconds / advanced
+    for name in WORK:
+        if name in logged.values:
+            amount = logged.values[name]
+            found[f"{name}_per_second"] = amount / seconds
+            if joules > 0:
+                found[f"{name}_per_joule"] = amount / joules
+                found[f"{name}_per_joule_of_mean_device"] = amount / (joules / devices)
     return {name: rate for name, rate in found.items() if isfinite(rate)}

@@ -123,7 +123,7 @@ def test_the_columns_are_those_of_whole_devices() -> None:
 
 def between(meter: Meter, start: float, end: float) -> float | None:
     first, last = meter.at(start), meter.at(end)
-    return last.joules - first.joules if first is not None and last is not None and first.since == last.since else None
+    return last[1] - first[1] if first is not None and last is not None and first[0] == last[0] else None
 
 
 def test_the_meter_adds_the_devices_up_and_tells_any_moment_between_two_readings() -> None:
