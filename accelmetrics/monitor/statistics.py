@@ -25,7 +25,7 @@ from math import isfinite
 from typing import NamedTuple
 
 from accelmetrics.monitor.energy import DeviceEnergy, energy_columns
-from accelmetrics.monitor.history import Block, Layout, Row, split
+from accelmetrics.monitor.history import REPEATED, Block, Layout, Row, split
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.errors import UnknownNameError
 from accelmetrics.schemas.summary import CrossDeviceStatistics, Energy, Summary
@@ -33,6 +33,7 @@ from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, UTIL
 
 AGGREGATED = frozenset((*UTILIZATION, "memory", *MEMORY_PERCENT, *MEMORY_USED, *POWER))
 """Names whose values are also taken over all devices of a reading."""
+ACROSS = ("mean", "max", "total")
 DISTINCT = 512
 """Different values up to which percentiles are exact."""
 ACCURACY = 0.005
@@ -176,6 +177,97 @@ class _Stretch(NamedTuple):
         return 0.0 if self.inside else self.lead
 
 
+class _KeyStatistics:
+    """Statistics by key, and the state of each key after the last row.
+
+    Args:
+        keys: Of the row before the first one; they wait for a reading.
+
+    Attributes:
+        metrics: By key.
+    """
+
+    def __init__(self, keys: Layout) -> None:
+        self.metrics: dict[str, Accumulator] = {}
+        self._keys = keys
+        # Of the last row's keys, those of which no reading stands: whether they wait for one since the beginning.
+        self._unread = dict.fromkeys(keys, True)
+
+    def fold(self, keys: Layout, columns: Sequence[array[float]], stretch: _Stretch, changed: AbstractSet[str] = frozenset()) -> None:
+        """Take a block of rows: a column for each key, in which NaN stands for an absent value.
+
+        Args:
+            keys: In the order of the columns.
+            columns: The values of all rows.
+            stretch: When the rows were read.
+            changed: Keys that mean something else since the block before.
+        """
+        if keys != self._keys or changed:
+            self._arrive(set(keys), changed, stretch)
+            self._keys = keys
+        if not stretch.joined[0]:
+            self._unread = dict.fromkeys(keys, False)
+        rest = sum(stretch.after)
+        for key, column in zip(keys, columns, strict=True) if stretch.inside else ():
+            rows = column[: stretch.inside] if stretch.closed else column
+            first, seconds = rows[0], rest
+            if rows.count(first) < stretch.inside or not isfinite(first):
+                self._fold_column(key, rows, stretch)
+                continue
+            waiting, held = self._unread.pop(key, None), self._held(key)  # most metrics do not change for a while
+            if waiting:
+                seconds += stretch.ages[0]
+            elif waiting is None and held.last == first:
+                seconds += stretch.lead
+            elif waiting is None:
+                held.hold(stretch.lead)
+            held.add(first, seconds, stretch.inside)
+        if stretch.closed:
+            self._close(keys, columns, stretch)
+        self._unread = self._unread or {}  # one that has been emptied keeps its room
+
+    def _arrive(self, here: set[str], changed: AbstractSet[str], stretch: _Stretch) -> None:
+        """From the row before the block to its first one: what went no longer stands, and of what came nothing is known."""
+        before = set(self._keys)
+        for key in (before - here) | (changed & before):
+            if self._unread.pop(key, None) is None and stretch.inside:
+                self.metrics[key].hold(stretch.lead)
+        self._unread.update(dict.fromkeys((here - before) | changed, False))
+
+    def _fold_column(self, key: str, column: array[float], stretch: _Stretch) -> None:
+        held, waiting = self.metrics.get(key), self._unread.pop(key, None)
+        stands = held is not None and waiting is None
+        if stands and held is not None:
+            held.hold(stretch.lead)
+        for value, after, age, joined in zip(column, stretch.after, stretch.ages, stretch.joined, strict=False):
+            if not joined or math.isnan(value):
+                stands = waiting = False
+            if isfinite(value):
+                held = held or self._held(key)
+                held.add(value, after + age if waiting else after)
+                stands, waiting = True, False
+            elif stands and held is not None:
+                held.hold(after)
+        if not stands:
+            self._unread[key] = bool(waiting)
+
+    def _close(self, keys: Layout, columns: Sequence[array[float]], stretch: _Stretch) -> None:
+        """Take the row after the end: until then stood what did before, and what was not read in the window has this reading."""
+        known = stretch.joined[stretch.inside]
+        for key, column in zip(keys, columns, strict=True):
+            held, value = self.metrics.get(key), column[stretch.inside]
+            if held is None and isfinite(value):
+                self._held(key).add(value, stretch.duration if known and self._unread[key] else 0.0)
+            elif held is not None and key not in self._unread:
+                held.hold(stretch.tail)
+
+    def _held(self, key: str) -> Accumulator:
+        held = self.metrics.get(key)
+        if held is None:
+            held = self.metrics[key] = Accumulator()
+        return held
+
+
 class WindowAggregator:
     """The statistics and the energy of a window so far, or of a recording.
 
@@ -184,21 +276,25 @@ class WindowAggregator:
         before: The last reading before that: what lies between it and the next one is known by both.
 
     Attributes:
-        metrics: By key.
         energy: By device key.
     """
 
     def __init__(self, begin: float, before: Row | None = None) -> None:
-        self.metrics: dict[str, Accumulator] = {}
         self.energy: dict[str, DeviceEnergy] = {}
         self._begin = begin
-        self._across: dict[str, _CrossDevice] = {}
-        self._at = begin
+        self._at = begin  # the last row's moment
         self._layout: Layout | None = None
-        # Of the last row's keys, those of which no reading stands: whether they wait for one since the beginning.
-        self._unread: dict[str, bool] = {}
+        self._keys = _KeyStatistics(())
+        self._across = _KeyStatistics(())
+        self._known: dict[str, set[str]] = {}  # by name, the devices that ever had it
+        self._last: dict[str, dict[str, float]] = {}  # by name, each device's last reading
         if before is not None:
             self._start_from(before)
+
+    @property
+    def metrics(self) -> Mapping[str, Accumulator]:
+        """By key, the statistics of the readings."""
+        return self._keys.metrics
 
     def fold(self, rows: Iterable[Row], end: float = math.inf) -> None:
         """Take readings, of which the last may be the one that closes the window; many at a time cost less."""
@@ -225,7 +321,12 @@ class WindowAggregator:
 
     def devices(self) -> dict[str, CrossDeviceStatistics]:
         """Return, by name, the metric over all devices."""
-        return {name: found for name, held in self._across.items() if (found := held.result()) is not None}
+        found = {}
+        for name in self._known:
+            mean, largest, total = (self._across.metrics.get(f"{kind}.{name}") for kind in ACROSS)
+            if mean is not None and largest is not None:
+                found[name] = CrossDeviceStatistics(mean.summary(), largest.summary(), total.summary() if total is not None else None)
+        return found
 
     def seconds_above(self, key: str, threshold: float) -> float | None:
         """Return for how long a metric was above a threshold; None where it was not read.
@@ -245,100 +346,53 @@ class WindowAggregator:
         self._fold_energy(one, self._begin)
         self._begin_with(row.layout, at)
 
+    def _begin_with(self, layout: Layout, at: float) -> None:
+        members = _members(layout)
+        self._at, self._layout = at, layout
+        self._keys = _KeyStatistics(layout)
+        self._across = _KeyStatistics(tuple(f"{kind}.{name}" for name in members for kind in ACROSS))
+        self._known = {name: set(positions) for name, positions in members.items()}
+
     def _fold(self, block: Block, end: float) -> None:
         self._fold_energy(block, end)
         if self._layout is None:  # nothing was read before: as if that had been, and had had the same keys
             self._begin_with(block.layout, self._begin)
-        stretch = self._stretch(block, end)
-        self._arrive(block.layout, stretch)
-        if stretch.inside:
-            self._fold_metrics(block, stretch)
-        if stretch.closed:
-            self._close(block, stretch)
-        self._fold_across(block, stretch)
-        self._at, self._layout = block.ats[-1], block.layout
-        self._unread = self._unread or {}  # one that has been emptied keeps its room
-
-    def _begin_with(self, layout: Layout, at: float) -> None:
-        self._at, self._layout = at, layout
-        self._unread = dict.fromkeys(layout, True)
-        self._across = {name: _CrossDevice(members, True) for name, members in _members(layout).items()}
-
-    def _stretch(self, block: Block, end: float) -> _Stretch:
         joined, inside = block.joined, bisect_right(block.ats, end)
         moments = [max(self._at, self._begin), *(min(at, end) for at in block.ats[: inside + 1])]
         gaps = [(at - before) * known for before, at, known in zip(moments, moments[1:], joined, strict=False)]
         ages = [at - self._begin for at in block.ats[:inside]]
-        return _Stretch(inside, max(0.0, gaps[0]), [*gaps[1:], 0.0][:inside], ages, joined, end - self._begin)
-
-    def _arrive(self, layout: Layout, stretch: _Stretch) -> None:
-        """From the row before the block to its first one: what went, what came, and whether the time between is known."""
-        if layout is not self._layout and self._layout is not None:
-            here, before = set(layout), set(self._layout)
-            for key in before - here:
-                if self._unread.pop(key, None) is None and stretch.inside:
-                    self.metrics[key].hold(stretch.lead)
-            self._unread.update(dict.fromkeys(here - before, False))
-        if not stretch.joined[0]:
-            self._unread = dict.fromkeys(layout, False)
-
-    def _fold_metrics(self, block: Block, stretch: _Stretch) -> None:
-        rows, count, rest = range(stretch.inside), stretch.inside, sum(stretch.after)
-        for position, key in enumerate(block.layout):
-            column = block.column(position, rows)
-            first, seconds = column[0], rest
-            if column.count(first) < count or not isfinite(first):
-                self._fold_column(key, column, stretch)
-                continue
-            waiting, held = self._unread.pop(key, None), self._held(key)  # most metrics do not change for a while
-            if waiting:
-                seconds += stretch.ages[0]
-            elif waiting is None and held.last == first:
-                seconds += stretch.lead
-            elif waiting is None:
-                held.hold(stretch.lead)
-            held.add(first, seconds, count)
-
-    def _fold_column(self, key: str, column: array[float], stretch: _Stretch) -> None:
-        held, waiting = self.metrics.get(key), self._unread.pop(key, None)
-        stands = held is not None and waiting is None
-        if stands and held is not None:
-            held.hold(stretch.lead)
-        for value, after, age, joined in zip(column, stretch.after, stretch.ages, stretch.joined, strict=False):
-            if not joined:
-                stands = waiting = False
-            if isfinite(value):
-                held = held or self._held(key)
-                held.add(value, after + age if waiting else after)
-                stands, waiting = True, False
-            elif stands and held is not None:
-                held.hold(after)
-        if not stands:
-            self._unread[key] = bool(waiting)
-
-    def _close(self, block: Block, stretch: _Stretch) -> None:
-        """The row after the end: until then stood what did before, and what was not read in the window has this reading."""
-        values = block.data[stretch.inside * len(block.layout) :]
-        known = stretch.joined[stretch.inside]
-        for key, value in zip(block.layout, values, strict=False):
-            held = self.metrics.get(key)
-            if held is None and isfinite(value):
-                self._held(key).add(value, stretch.duration if known and self._unread[key] else 0.0)
-            elif held is not None and key not in self._unread:
-                held.hold(stretch.tail)
-
-    def _held(self, key: str) -> Accumulator:
-        held = self.metrics.get(key)
-        if held is None:
-            held = self.metrics[key] = Accumulator()
-        return held
+        stretch = _Stretch(inside, max(0.0, gaps[0]), [*gaps[1:], 0.0][:inside], ages, joined, end - self._begin)
+        self._keys.fold(block.layout, [block.column(position, block.rows) for position in range(len(block.layout))], stretch)
+        self._fold_across(block, stretch)
+        self._at, self._layout = block.ats[-1], block.layout
 
     def _fold_across(self, block: Block, stretch: _Stretch) -> None:
-        found = _members(block.layout)
-        for name in found.keys() - self._across.keys():
-            self._across[name] = _CrossDevice((), False)
-        for name, held in self._across.items():
-            held.fold({device: block.column(position, block.rows) for device, position in found.get(name, {}).items()}, stretch)
+        """Take one metric over all devices as further keys: each reading's mean, largest value and sum.
+
+        A device that was served again stands with its last value beside one that was read; a row in which none was read is no
+        reading. Where a device goes or comes, what stood before stands no longer.
+        """
+        members, before = _members(block.layout), _members(self._layout or ())
+        derived: dict[str, array[float]] = {}
+        last_of_all: dict[str, dict[str, float]] = {}
+        for name, positions in members.items():
+            known = self._known.setdefault(name, set())
+            known.update(positions)
+            last = last_of_all[name] = {device: value for device, value in self._last.get(name, {}).items() if device in positions}
+            columns = {device: block.column(position, block.rows) for device, position in positions.items()}
+            mean, largest, total = (derived.setdefault(f"{kind}.{name}", array("d")) for kind in ACROSS)
+            for index, joined in enumerate(block.joined):
+                if not joined:
+                    last.clear()
+                fresh = {device: value for device, column in columns.items() if isfinite(value := column[index])}
+                last.update(fresh)
+                added = sum(last.values())
+                mean.append(added / len(last) if fresh else REPEATED)
+                largest.append(max(last.values()) if fresh else REPEATED)
+                total.append(REPEATED if not fresh else added if len(last) == len(known) else math.nan)
+        self._last = last_of_all
+        changed = {f"{kind}.{name}" for name in members if members[name].keys() != before.get(name, {}).keys() for kind in ACROSS}
+        self._across.fold(tuple(derived), list(derived.values()), stretch, changed)
 
     def _fold_energy(self, block: Block, end: float) -> None:
         found = energy_columns(block.layout)
@@ -354,79 +408,6 @@ class WindowAggregator:
             for index, at in enumerate(block.ats):
                 counter, power = (column[index] if column is not None else None for column in columns)
                 held.add(at, end, block.joined[index], counter, power)
-
-
-class _CrossDevice:
-    """One metric over all devices, in the same states as a key.
-
-    A device that was served again stands with its last value beside one that was read; a row in which none was read is no
-    reading. Where a device goes or comes, what stood before stands no longer.
-
-    Args:
-        devices: Those of the row before.
-        waiting: Whether the first reading is to stand from the window's beginning on.
-    """
-
-    def __init__(self, devices: Iterable[str], waiting: bool) -> None:
-        self._mean, self._most, self._total = Accumulator(), Accumulator(), Accumulator()
-        self._devices = frozenset(devices)
-        self._known = set(self._devices)
-        self._last: dict[str, float] = {}
-        self._waiting = waiting
-        self._standing: tuple[Accumulator, ...] = ()
-
-    def fold(self, columns: Mapping[str, array[float]], stretch: _Stretch) -> None:
-        """Take a block of rows: each device's column. None where the metric has gone."""
-        self._arrive(columns.keys(), stretch)
-        if columns:
-            for index, after in enumerate(stretch.after):
-                self._take(_fresh(columns, index), after, stretch.ages[index], stretch.joined[index])
-            if stretch.closed and not self._mean.count:
-                self._take(_fresh(columns, stretch.inside), 0.0, stretch.duration, stretch.joined[stretch.inside])
-
-    def result(self) -> CrossDeviceStatistics | None:
-        """What was over all devices; None without a reading."""
-        if not self._mean.count:
-            return None
-        return CrossDeviceStatistics(self._mean.summary(), self._most.summary(), self._total.summary() if self._total.count else None)
-
-    def _arrive(self, devices: AbstractSet[str], stretch: _Stretch) -> None:
-        changed = devices != self._devices
-        if stretch.inside or not changed:
-            self._hold(stretch.lead)
-        if changed:
-            self._devices = frozenset(devices)
-            self._known |= devices
-            self._last = {device: value for device, value in self._last.items() if device in devices}
-            self._standing, self._waiting = (), False
-
-    def _take(self, fresh: dict[str, float], after: float, age: float, joined: bool) -> None:
-        if not joined:
-            self._last, self._standing, self._waiting = {}, (), False
-        if fresh:
-            self._last.update(fresh)
-            self._add(after + age if self._waiting else after)
-        else:
-            self._hold(after)
-
-    def _add(self, seconds: float) -> None:
-        values = self._last.values()
-        total = sum(values)
-        self._mean.add(total / len(values), seconds)
-        self._most.add(max(values), seconds)
-        self._standing, self._waiting = (self._mean, self._most), False
-        if len(values) == len(self._known):
-            self._total.add(total, seconds)
-            self._standing = (*self._standing, self._total)
-
-    def _hold(self, seconds: float) -> None:
-        for held in self._standing:
-            held.hold(seconds)
-
-
-def _fresh(columns: Mapping[str, array[float]], index: int) -> dict[str, float]:
-    """What was read of each device in one row, and not served again."""
-    return {device: value for device, column in columns.items() if isfinite(value := column[index])}
 
 
 @functools.lru_cache(maxsize=64)

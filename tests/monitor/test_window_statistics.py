@@ -299,7 +299,7 @@ def test_after_a_pause_a_device_that_is_served_again_is_not_among_all() -> None:
 def test_a_window_keeps_nothing_of_keys_that_have_been_read() -> None:
     """The last windows of a program stay: the room in which they waited for their first readings does not."""
     many = {f"gpu.0.nvlink.{number}.rxBytes": 1.0 for number in range(1000)}
-    assert sys.getsizeof(fold([row(many, 1.0)], before=row(many, 0.0))._unread) < 100
+    assert sys.getsizeof(fold([row(many, 1.0)], before=row(many, 0.0))._keys._unread) < 100
 
 
 def test_what_no_device_gives_is_not_there() -> None:
