@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
-from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError
-from accelmetrics.schemas.vitals import Vitals, processors, vitals
+from accelmetrics.schemas.errors import InvalidOptionError, require
+from accelmetrics.schemas.vitals import processors, vitals
 
 if TYPE_CHECKING:
     from accelmetrics.schemas.record import Record
@@ -46,7 +46,7 @@ class ConsoleExporter:
         if style not in STYLES:
             raise InvalidOptionError(f"style is {style!r}: it must be one of {', '.join(STYLES)}")
         if style == "table":
-            _rich()
+            require("rich", "rich")
 
     def open(self) -> None:
         """Begin to draw, where there is something to draw on."""
@@ -90,23 +90,11 @@ def line(snapshot: Snapshot) -> str:
     devices = [one for one in vitals(snapshot) if one.whole]
     if devices:
         kinds = "/".join(dict.fromkeys(one.key.partition(".")[0].upper() for one in devices))
-        return f"{kinds} Monitor - " + " | ".join(map(_device, devices))
+        told = (one.why or f"{_percent(one.utilization)}/{_percent(one.memory_percent)}" for one in devices)
+        return f"{kinds} Monitor - " + " | ".join(f"{one.label}: {words}" for one, words in zip(devices, told, strict=True))
     metrics = snapshot.metrics
     return f"Host Monitor - CPU {_percent(processors(metrics))} | memory {_percent(metrics.get('memory_percent'))}"
 
 
-def _device(one: Vitals) -> str:
-    if one.why:
-        return f"{one.label}: {one.why}"
-    return f"{one.label}: {_percent(one.utilization)}/{_percent(one.memory_percent)}"
-
-
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}%"
-
-
-def _rich() -> None:
-    try:
-        import rich  # noqa: F401  whether it is there
-    except ImportError:
-        raise MissingDependencyError("rich", "rich") from None

@@ -28,7 +28,14 @@ def by_device(snapshot: Snapshot) -> list[tuple[DeviceSlot | None, dict[str, str
         without keys are left out.
     """
     found: dict[str, dict[str, str]] = {slot.key: {} for slot in snapshot.identities}
-    prefixes = {prefix: target for slot in snapshot.identities for prefix, target in _prefixes(slot)}
+    # What keys of a device begin with, each with the device's key and what goes before the name.
+    prefixes: dict[str, tuple[str, str]] = {}
+    for slot in snapshot.identities:
+        prefixes[slot.key] = (slot.key, "")
+        if not slot.identity.parent:
+            prefixes[f"{slot.identity.kind}.process.{slot.index}"] = (slot.key, "process.")
+        if slot.key == f"gpu.{slot.index}":
+            prefixes[f"torch.{slot.index}"] = (slot.key, "torch.")
     host: dict[str, str] = {}
     for key in snapshot.metrics:
         words = key.split(".", MOST_WORDS)
@@ -42,16 +49,6 @@ def by_device(snapshot: Snapshot) -> list[tuple[DeviceSlot | None, dict[str, str
             host[key] = key
     parts: list[tuple[DeviceSlot | None, dict[str, str]]] = [(slot, found[slot.key]) for slot in snapshot.identities]
     return [(slot, keys) for slot, keys in (*parts, (None, host)) if keys]
-
-
-def _prefixes(slot: DeviceSlot) -> list[tuple[str, tuple[str, str]]]:
-    """What keys of a device begin with, each with the device's key and what goes before the name."""
-    prefixes = [(slot.key, (slot.key, ""))]
-    if not slot.identity.parent:
-        prefixes.append((f"{slot.identity.kind}.process.{slot.index}", (slot.key, "process.")))
-    if slot.key == f"gpu.{slot.index}":
-        prefixes.append((f"torch.{slot.index}", (slot.key, "torch.")))
-    return prefixes
 
 
 def identity_tags(slot: DeviceSlot) -> dict[str, str]:

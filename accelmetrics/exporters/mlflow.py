@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from accelmetrics.exporters.fields import measured, utf8
 from accelmetrics.exporters.network import RejectedError
 from accelmetrics.schemas.errors import require
-from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.record import Record
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
@@ -132,18 +132,14 @@ class MlflowExporter:
         from mlflow.entities import Metric
 
         for step in record.steps:
-            at_ms, number = step.time_ns // 1_000_000, self._number(step)
+            at_ms = step.time_ns // 1_000_000
+            # MLflow has 64 bits for a step: one beyond them is none.
+            number = self._second(at_ms) if step.step is None or not -(2**63) <= step.step < 2**63 else step.step
             for name, value in step.values.items():
                 yield Metric(clean(name), value, at_ms, number)
         at_ms = record.snapshot.time_ns // 1_000_000
         for key, value in measured(record).items():
             yield Metric(clean(f"{self._prefix}{key}"), value, at_ms, self._second(at_ms))
-
-    def _number(self, step: Step) -> int:
-        """Return the program's step; the second where there is none, or one beyond MLflow's 64 bits."""
-        if step.step is None or not -(2**63) <= step.step < 2**63:
-            return self._second(step.time_ns // 1_000_000)
-        return step.step
 
     def _second(self, time_ms: int) -> int:
         return max(0, time_ms - self._began_ms) // 1000

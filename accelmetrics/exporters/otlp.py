@@ -177,22 +177,17 @@ class _Grpc:
             export = self._service.MetricsServiceStub(self._channel).Export
             answer: ExportMetricsServiceResponse = export(request, timeout=self._timeout, metadata=tuple(headers.items()))
         except self._grpc.RpcError as error:
-            told = self._told(error)
-            if isinstance(told, OSError):
-                self.close()  # the next request connects anew, at once, instead of after the channel's own pause
-            raise told from None
+            code = error.code().name
+            message = f"{self._target}: {code}: {words(error.details() or '')}"
+            details = [value for name, value in error.trailing_metadata() or () if name == "grpc-status-details-bin"]
+            says_when = any(RETRY_INFO in value for value in details)
+            if not (code == LATE or code in PASSING_CODES or (code == FULL and says_when)):
+                raise RejectedError(message) from None
+            self.close()  # the next request connects anew, at once, instead of after the channel's own pause
+            if code == LATE:
+                raise TimeoutError(f"{self._target}: no answer within {self._timeout:g} s") from None
+            raise ConnectionError(message) from None
         return answer
-
-    def _told(self, error: Any) -> Exception:
-        code = error.code().name
-        message = f"{self._target}: {code}: {words(error.details() or '')}"
-        if code == LATE:
-            return TimeoutError(f"{self._target}: no answer within {self._timeout:g} s")
-        details = [value for name, value in error.trailing_metadata() or () if name == "grpc-status-details-bin"]
-        says_when = any(RETRY_INFO in value for value in details)
-        if code in PASSING_CODES or (code == FULL and says_when):
-            return ConnectionError(message)
-        return RejectedError(message)
 
     def close(self) -> None:
         if self._channel is not None:

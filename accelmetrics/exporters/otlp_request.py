@@ -66,7 +66,13 @@ class RequestBuilder:
                 metric = metrics[point.name] = scope.metrics.add(name=point.name, unit=point.unit, description=point.meaning)
             labels = tuple(point.labels.items())
             if point.kind == "counter" or point.name in UPDOWNCOUNTERS:
-                added = self._sum(metric, point).data_points.add(start_time_unix_nano=self._start(point, labels, time_ns))
+                metric.sum.aggregation_temporality = self._metrics.AGGREGATION_TEMPORALITY_CUMULATIVE
+                metric.sum.is_monotonic = point.kind == "counter"
+                start, last = self._counters.get((point.name, labels), (time_ns, point.value))
+                if point.kind == "counter" and point.value < last:
+                    start = time_ns
+                self._counters[point.name, labels] = (start, point.value)
+                added = metric.sum.data_points.add(start_time_unix_nano=start)
             else:
                 added = metric.gauge.data_points.add()
             added.time_unix_nano = time_ns
@@ -76,26 +82,13 @@ class RequestBuilder:
             else:
                 added.as_double = point.value
 
-    def _sum(self, metric: Any, point: Point) -> Any:
-        metric.sum.aggregation_temporality = self._metrics.AGGREGATION_TEMPORALITY_CUMULATIVE
-        metric.sum.is_monotonic = point.kind == "counter"
-        return metric.sum
-
-    def _start(self, point: Point, labels: Labels, time_ns: int) -> int:
-        series = (point.name, labels)
-        start, last = self._counters.get(series, (time_ns, point.value))
-        if point.kind == "counter" and point.value < last:
-            start = time_ns
-        self._counters[series] = (start, point.value)
-        return start
-
     def _encode(self, labels: Labels) -> list[Any]:
-        return [self._common.KeyValue(key=utf8(name), value=self._value(name, value)) for name, value in labels]
-
-    def _value(self, name: str, value: str) -> Any:
-        if name in WHOLE and value.isdecimal():
-            return self._common.AnyValue(int_value=int(value))
-        return self._common.AnyValue(string_value=utf8(value))
+        found = []
+        for name, value in labels:
+            whole = name in WHOLE and value.isdecimal()
+            word = self._common.AnyValue(int_value=int(value)) if whole else self._common.AnyValue(string_value=utf8(value))
+            found.append(self._common.KeyValue(key=utf8(name), value=word))
+        return found
 
 
 def _resource(record: Record) -> dict[str, str]:

@@ -109,7 +109,10 @@ class ScrapeCache:
         """Serve this record from now on. What the program logged last is kept until it logs anew."""
         # Each record is counted once and in order, whether a scrape sees it or not: here, never on the thread of a scrape.
         counted = tuple(self._dialect.points(record)) if self._dialect.counting else None
-        self._steps = _merged(self._steps, record.steps)
+        if record.steps:  # one step that holds the last value of each name
+            steps = (*self._steps, *record.steps)
+            number = next((step.step for step in reversed(steps) if step.step is not None), None)
+            self._steps = (Step(steps[-1].time_ns, number, {name: value for step in steps for name, value in step.values.items()}),)
         record = record._replace(steps=self._steps)
         self._latest = _Latest(record, self._latest.history.after(record), self._clock.monotonic(), {}, counted)
 
@@ -123,7 +126,16 @@ class ScrapeCache:
         latest = self._latest
         fresh = self._is_fresh(latest)
         form = ("openmetrics" if openmetrics else "text", "fresh" if fresh else "stale")
-        return _once(latest, form, packed, lambda: self._write(latest, fresh, openmetrics))
+
+        def write() -> bytes:
+            exposition = Exposition(self._points(latest, fresh), self._max_series)
+            if latest is not self._counted:
+                self._dropped += exposition.dropped
+                self._counted = latest
+            exposition.add(DROPPED._replace(value=self._dropped))
+            return exposition.text(openmetrics)
+
+        return _once(latest, form, packed, write)
 
     def snapshot(self, packed: bool = False) -> bytes | None:
         """Return the snapshot's document, None while there is none that is recent."""
@@ -131,14 +143,6 @@ class ScrapeCache:
         if latest.record is None or not self._is_fresh(latest):
             return None
         return _once(latest, ("snapshot",), packed, latest.record.snapshot.to_json().encode)
-
-    def _write(self, latest: _Latest, fresh: bool, openmetrics: bool) -> bytes:
-        exposition = Exposition(self._points(latest, fresh), self._max_series)
-        if latest is not self._counted:
-            self._dropped += exposition.dropped
-            self._counted = latest
-        exposition.add(DROPPED._replace(value=self._dropped))
-        return exposition.text(openmetrics)
 
     def _points(self, latest: _Latest, fresh: bool) -> Iterator[Point]:
         """Health comes first, so that no limit cuts it off; the dialect's own copy of it is left out."""
@@ -158,16 +162,6 @@ class ScrapeCache:
         # By both clocks: the wall clock counts the time that a suspended machine slept through.
         age = max(self._clock.monotonic() - latest.taken, (self._clock.time_ns() - record.snapshot.time_ns) / 1e9)
         return bool(age <= (self._max_age or max(LEAST_AGE, 2 * interval + PATIENCE)))
-
-
-def _merged(old: tuple[Step, ...], new: tuple[Step, ...]) -> tuple[Step, ...]:
-    """One step that holds the last value of each name."""
-    if not new:
-        return old
-    latest = new[-1]
-    number = next((step.step for step in reversed((*old, *new)) if step.step is not None), None)
-    values = {name: value for step in (*old, *new) for name, value in step.values.items()}
-    return (Step(latest.time_ns, number, values),)
 
 
 def _once(latest: _Latest, form: tuple[str, ...], packed: bool, write: Callable[[], bytes]) -> bytes:

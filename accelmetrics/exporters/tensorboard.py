@@ -7,17 +7,16 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from io import BytesIO
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from accelmetrics.exporters.fields import measured, utf8
 from accelmetrics.exporters.whole_files import absolute, same_file
 from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.metric import PARTITION
-from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.record import Record
 
 LABELS = "accelmetrics/labels"
 """The tag of the text that lists the labels."""
@@ -71,7 +70,8 @@ class TensorboardExporter:
         self._path = self._directory / name
         self._file = self._path.open("xb", buffering=0)
         self._size = 0
-        self._began = min(_times(self._directory), default=now)
+        begun = filter(None, (_EVENTS.match(file.name) for file in self._directory.iterdir()))
+        self._began = min((int(found[1]) for found in begun), default=now)
         self._labels = {}
         try:
             self._write(self._file, [Event(wall_time=now, file_version="brain.Event:2")])
@@ -86,32 +86,24 @@ class TensorboardExporter:
         Raises:
             OSError: The disk is full, or gone.
         """
-        file = self._present()
-        labels = dict(record.labels)
-        events = [self._training(step) for step in record.steps]
-        if labels != self._labels:
-            events.append(self._text(record.snapshot.time_ns, labels))
-        events.append(self._measured(record))
-        self._write(file, events)
-        self._labels = labels
-
-    def _present(self) -> BinaryIO:
-        """The file that bears the name: what is written to one that was moved or removed, TensorBoard never finds."""
+        # What is written to a file that was moved or removed, TensorBoard never finds.
         if self._file is not None and not same_file(self._file.fileno(), self._path):
             self.close()
         if self._file is None:
             self.open()
         assert self._file is not None
-        return self._file
-
-    def _measured(self, record: Record) -> Any:
+        labels = dict(record.labels)
+        events = []
+        for step in record.steps:
+            # TensorBoard has 64 bits for a step: one beyond them is none.
+            number = self._second(step.time_ns) if step.step is None or not -(2**63) <= step.step < 2**63 else step.step
+            events.append(self._event(step.time_ns, number, {utf8(name): value for name, value in step.values.items()}))
         time_ns = record.snapshot.time_ns
-        return self._event(time_ns, self._second(time_ns), {tag(key): value for key, value in measured(record).items()})
-
-    def _training(self, step: Step) -> Any:
-        # TensorBoard has 64 bits for a step: one beyond them is none.
-        number = self._second(step.time_ns) if step.step is None or not -(2**63) <= step.step < 2**63 else step.step
-        return self._event(step.time_ns, number, {utf8(name): value for name, value in step.values.items()})
+        if labels != self._labels:
+            events.append(self._text(time_ns, labels))
+        events.append(self._event(time_ns, self._second(time_ns), {tag(key): value for key, value in measured(record).items()}))
+        self._write(self._file, events)
+        self._labels = labels
 
     def _event(self, time_ns: int, step: int, values: Mapping[str, int | float]) -> Any:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -140,7 +132,9 @@ class TensorboardExporter:
         for event in events:
             writer.write(event.SerializeToString())
         try:
-            _write_all(file, room.getvalue())
+            rest = room.getbuffer()
+            while rest:
+                rest = rest[file.write(rest) :]
         except OSError:
             os.ftruncate(file.fileno(), self._size)
             file.seek(self._size)
@@ -155,19 +149,6 @@ class TensorboardExporter:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def _write_all(file: BinaryIO, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[file.write(rest) :]
-
-
-def _times(directory: Path) -> Iterator[int]:
-    """When each event file was begun, in seconds since 1970."""
-    for file in directory.iterdir():
-        if found := _EVENTS.match(file.name):
-            yield int(found[1])
 
 
 def _cell(text: str) -> str:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
-from accelmetrics.dialects.training import Line, gpu_lines, training_lines
+from accelmetrics.dialects.training import gpu_lines, training_lines
 from accelmetrics.exporters.files import is_json
 from accelmetrics.exporters.whole_files import LineFile, absolute
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
@@ -82,7 +82,10 @@ class TrainingFilesExporter:
         """
         for file, lines in zip(self._files, (gpu_lines(record), training_lines(record)), strict=False):
             if self._written.get(file) is not record.snapshot:
-                text = b"".join(map(_encoded, lines))
+                try:
+                    text = b"".join(json.dumps(line, allow_nan=False).encode("ascii") + b"\n" for line in lines)
+                except ValueError as error:
+                    raise DocumentError(f"the record cannot be written as JSON: {error}") from error
                 if text:
                     file.write(lambda _, text=text: text, record.snapshot.time_ns)  # type: ignore[misc]
                 self._written[file] = record.snapshot
@@ -106,10 +109,3 @@ class TrainingFilesExporter:
         with ExitStack() as closing:
             for file in files:
                 closing.callback(file.close)
-
-
-def _encoded(line: Line) -> bytes:
-    try:
-        return json.dumps(line, allow_nan=False).encode("ascii") + b"\n"
-    except ValueError as error:
-        raise DocumentError(f"the record cannot be written as JSON: {error}") from error

@@ -16,7 +16,7 @@ from accelmetrics.exporters.fields import measured, utf8
 from accelmetrics.exporters.network import RejectedError
 from accelmetrics.exporters.whole_files import absolute
 from accelmetrics.schemas.errors import InvalidOptionError, require
-from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.record import Record
 
 if TYPE_CHECKING:
     import wandb
@@ -193,29 +193,24 @@ class WandbExporter:
     def _rows(self, record: Record) -> Iterator[tuple[int, Row]]:
         """When, in nanoseconds since 1970, and what: a row for each step of the program, and one for the snapshot."""
         for step in record.steps:
-            yield step.time_ns, _training(step)
+            row: Row = {f"{TRAINING}{name}": value for name, value in step.values.items()}
+            yield step.time_ns, row if step.step is None else row | {TRAINING_STEP: step.step}
         yield record.snapshot.time_ns, {f"{self._prefix}{key}": value for key, value in measured(record).items()}
 
     def _log(self, time_ns: int, row: Row, commit: bool) -> None:
         """Add a row; without ``commit``, to the row that the program finishes itself."""
         placed = {**row, SECONDS: round(time_ns / 1e9 - self._run.start_time, 3)}
+        # One definition a name: W&B takes the names that a pattern matches for nested values. So would it a name with dots, in
+        # a definition though not in a row, unless they are escaped. What is measured leaves the run's summary alone.
         for name in placed.keys() - self._defined:
-            self._define(name, stepped=TRAINING_STEP in row)
+            self._defined.add(name)
+            training = name.startswith(TRAINING)
+            if name in (SECONDS, TRAINING_STEP):
+                self._run.define_metric(name, hidden=True, summary="none")
+            else:
+                axis = TRAINING_STEP if training and TRAINING_STEP in row else SECONDS
+                self._run.define_metric(name.replace(".", "\\."), axis, summary=None if training else "none")
         self._run.log(placed, commit=commit)
-
-    def _define(self, name: str, stepped: bool) -> None:
-        """Define how a metric is drawn. What is measured leaves the run's summary alone.
-
-        One definition a name: W&B takes the names that a pattern matches for nested values. So would it a name with dots, in
-        a definition though not in a row, unless they are escaped.
-        """
-        self._defined.add(name)
-        if name in (SECONDS, TRAINING_STEP):
-            self._run.define_metric(name, hidden=True, summary="none")
-            return
-        training = name.startswith(TRAINING)
-        axis = TRAINING_STEP if training and stepped else SECONDS
-        self._run.define_metric(name.replace(".", "\\."), axis, summary=None if training else "none")
 
     def flush(self) -> None:
         """Nothing waits here: W&B's service process has what was logged."""
@@ -233,10 +228,3 @@ class WandbExporter:
                 run.finish()
             except ConnectionError as error:
                 raise self._told(error) from None
-
-
-def _training(step: Step) -> Row:
-    row: Row = {f"{TRAINING}{name}": value for name, value in step.values.items()}
-    if step.step is not None:
-        row[TRAINING_STEP] = step.step
-    return row
