@@ -70,7 +70,8 @@ class SourceReader:
         self.given_up: set[int] = set()
         self.slots: tuple[DeviceSlot, ...] = ()
         self.candidates: tuple[DeviceSlot, ...] = ()
-        self.mappers: dict[str, KeyMapper] = {}
+        machine = source.coverage.machine
+        self.mappers: dict[str, KeyMapper] = {"": KeyMapper("", machine)} if machine else {}
         self.failures: dict[str, Failure] = {}
         self.asked_at = 0.0
         self.served_at = 0.0
@@ -323,8 +324,6 @@ class SourceReader:
         if source.state == "absent":
             return BackendStatus(name, "absent", source.detection.evidence)
         failure = source.failure if source.failure is not None and source.state != "opening" else Failure(STILL_OPENING)
-        if source.coverage.machine:
-            self._machine_mapper()
         self.failures = dict.fromkeys(self.mappers, failure)
         entries.extend((mapper, failure.why) for mapper in self.mappers.values())
         status: Status = "timed_out" if failure.why.reason == Reason.TIMED_OUT else "failed"
@@ -359,11 +358,8 @@ class SourceReader:
         keys = [shown[slot.key].key if slot.key in shown else "unseen" for slot in listed]
         units = [(unit, self.mappers[key]) for unit, key in enumerate(keys) if key in self.mappers]
         self._lost = [mapper for key, mapper in self.mappers.items() if key and key not in keys]
-        self._units = [*units, (len(keys), self._machine_mapper())] if machine_wide else units
+        self._units = [*units, (len(keys), self.mappers.setdefault("", KeyMapper("", ())))] if machine_wide else units
         self._listing = devices
-
-    def _machine_mapper(self) -> KeyMapper:
-        return self.mappers.setdefault("", KeyMapper("", self.source.coverage.machine))
 
 
 def _dropped(source: ManagedSource) -> None:

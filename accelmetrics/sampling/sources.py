@@ -135,7 +135,7 @@ class ManagedSource:
         self.readers: WeakSet[SourceReader] = WeakSet()
         self.state: Literal["new", "absent", "opening", "open", "failed"] = "new"
         self.detection = Detection(False, "not looked for yet")
-        self._learn_coverage()
+        self.coverage = guarded(checked_coverage, backend).value or Coverage()
         self.opened: OpenDriver | None = None
         self.source = ""
         self.devices: tuple[DeviceIdentity, ...] = ()
@@ -202,10 +202,7 @@ class ManagedSource:
             self.state = "opening"
             looked = guarded(_detect, self.backend)
             self.detection = looked.value or Detection(True, looked.failure.detail if looked.failure else "detection gave nothing")
-            outcome = None
-            if self.detection.present or forced:
-                self._learn_coverage()
-                outcome = guarded(OpenDriver, self.backend)
+            outcome = guarded(OpenDriver, self.backend) if self.detection.present or forced else None
             with self._lock:
                 self._settle(outcome)
         del calls[OPENING]
@@ -214,9 +211,6 @@ class ManagedSource:
             attempt, self._attempt = self._attempt, None
         if attempt is not None:
             attempt.count_down(self.backend.name)
-
-    def _learn_coverage(self) -> None:
-        self.coverage = guarded(checked_coverage, self.backend).value or Coverage()
 
     def _settle(self, outcome: Outcome[OpenDriver] | None) -> None:
         """Note what came of an attempt to open; None means that detection found nothing."""
