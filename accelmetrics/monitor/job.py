@@ -36,7 +36,7 @@ POD_VARIABLES = {
     "POD_UID": "k8s.pod.uid",
     "NODE_NAME": "k8s.node.name",
 }
-"""What a pod is told about itself under the names that everybody's manifests use (the downward API); only read inside one."""
+"""What a pod is told about itself under the usual names of the downward API; only read inside one."""
 
 WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 """How many processes the job has: torchrun and most others, Open MPI, MPICH and Intel MPI, Slurm: the nearest first."""

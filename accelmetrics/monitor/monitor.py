@@ -135,26 +135,29 @@ class Monitor:
             if not any(exporter is known.exporter for known in self._workers.values()):
                 self._employ(exporter)
         self._stayed: tuple[ExportWorker, ...] = ()
+        self._told = False
         extra = TorchMemory() if pid in {None, os.getpid()} else None
         windows = Windows(self._clock.monotonic, self._request)
         self._state = MonitorState(self.interval, timeout, self.labels, extra, History(history), windows, StepLog())
+        self._renew()
+
+    def _renew(self) -> None:
+        """Begin as a monitor that has not run in this process."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._run: Run | None = None
+        self._run = Run(self._state, self._ticker())
 
     def start(self) -> Monitor:
         """Begin; the first reading is taken at once, in the background. Starting twice changes nothing."""
         self._check_process()
         with self._lock:
             last = self._run
-            if last is None or last.over or not last.begun:
-                if last is not None:
-                    last.abandon()  # its stop may still be waiting for exporters, or Ctrl-C have come between
-                ticker = shared_ticker(self._key, lambda: Ticker(self._make, self.interval, self._clock))
-                run = Run(self._state, ticker, self._workers.values())
-                self._run = run
-                run.begin()
-                if last is None and self._stayed:
+            if last.over or not last.begun:
+                last.abandon()  # its stop may still be waiting for exporters, or Ctrl-C have come between
+                self._run = Run(self._state, self._ticker(), self._workers.values())
+                self._run.begin()
+                if self._stayed and not self._told:
+                    self._told = True
                     log.warning(
                         "monitor: %s stay with the process that started them and get no records of its child %d: make a Monitor of its own "
                         "there, with a path or a port for each process",
@@ -173,19 +176,15 @@ class Monitor:
             InvalidOptionError: The timeout is no number.
         """
         by = time.monotonic() + _span(timeout)
-        run = self._current()
-        if run is not None:
-            end_all([run], by)
+        end_all([self._current()], by)
 
     def pause(self) -> None:
         """Take no readings until ``resume``, or until it is stopped: nothing is remembered, exported or counted as missed."""
-        if run := self._current():
-            run.pause()
+        self._current().pause()
 
     def resume(self) -> None:
         """Go on. The time between is part of no window's statistics."""
-        if run := self._current():
-            run.resume()
+        self._current().resume()
 
     def flush(self, timeout: float = CLOSE_TIMEOUT) -> bool:
         """Wait until exporters have delivered what was read, at most so many seconds; whether they have.
@@ -193,10 +192,8 @@ class Monitor:
         Raises:
             InvalidOptionError: The timeout is no number.
         """
-        run = self._current()
         by = time.monotonic() + _span(timeout)
-        workers = run.workers if run is not None else ()
-        return all([worker.flush(max(0.0, by - time.monotonic())) for worker in workers])  # noqa: C419  each has its turn
+        return all([worker.flush(max(0.0, by - time.monotonic())) for worker in self._current().workers])  # noqa: C419  each has its turn
 
     def __enter__(self) -> Monitor:
         return self.start()
@@ -207,14 +204,12 @@ class Monitor:
     @property
     def running(self) -> bool:
         """Whether it is started, in this process."""
-        run = self._current()
-        return run is not None and not run.over
+        return not self._current().over
 
     @property
     def latest(self) -> Snapshot | None:
         """The last reading since it was started, None before the first."""
-        run = self._current()
-        return run.latest if run is not None else None
+        return self._current().latest
 
     @property
     def history(self) -> History:
@@ -225,14 +220,12 @@ class Monitor:
     @property
     def status(self) -> MonitorStatus:
         """How the monitor and its exporters fare, or fared until it was stopped."""
-        run = self._current()
-        return run.status if run is not None else MonitorStatus(self.interval)
+        return self._current().status
 
     @property
     def error(self) -> str:
         """Why no reading could be taken, in words; empty while they are taken."""
-        run = self._current()
-        return run.error if run is not None else ""
+        return self._current().error
 
     @property
     def windows(self) -> tuple[Window, ...]:
@@ -282,28 +275,21 @@ class Monitor:
         self._check_process()
         with self._lock:
             worker = self._employ(_Callback(callback))
-            run = self._run
-            if run is not None and not run.over:
-                run.add(worker)
+            if not self._run.over:
+                self._run.add(worker)
 
         def unsubscribe() -> None:
             self._check_process()
             with self._lock:
                 self._workers = {name: known for name, known in self._workers.items() if known is not worker}
-                run = self._run
-            if run is not None:
-                run.remove(worker)
+                self._run.remove(worker)
 
         return unsubscribe
 
     def __aiter__(self) -> Stream:
         """``async for snapshot in monitor``: every snapshot from now on, until the monitor stops."""
         stream = Stream()
-        run = self._current()
-        if run is None:
-            stream.put(None)
-        else:
-            run.follow(stream)
+        self._current().follow(stream)
         return stream
 
     def _employ(self, exporter: Exporter) -> ExportWorker:
@@ -315,10 +301,12 @@ class Monitor:
 
     def _request(self) -> bool:
         """Have a reading taken soon; whether one will come."""
-        run = self._current()
-        return run is not None and run.request()
+        return self._current().request()
 
-    def _current(self) -> Run | None:
+    def _ticker(self) -> Ticker:
+        return shared_ticker(self._key, lambda: Ticker(self._make, self.interval, self._clock))
+
+    def _current(self) -> Run:
         """Return the run that goes on, or the last one."""
         self._check_process()
         return self._run
@@ -326,13 +314,11 @@ class Monitor:
     def _check_process(self) -> None:
         """In the child of the process that it ran in, forget all that: threads and locks stayed behind."""
         if os.getpid() != self._pid:
-            self._pid = os.getpid()
-            self._lock = threading.RLock()
-            if self._run is not None:  # their files and sockets are those of the parent; kept, lest they be closed by being forgotten
-                self._stayed, self._workers = (*self._stayed, *self._workers.values()), {}
-            self._run = None
+            if self._run.begun:  # their files and sockets are those of the parent; kept, lest they be closed by being forgotten
+                self._stayed, self._workers, self._told = (*self._stayed, *self._workers.values()), {}, False
             self._state.windows.forget()
             self._state = self._state._replace(history=History(self._state.history.bound), steps=StepLog())
+            self._renew()
 
 
 def _interval(interval: object) -> float:
@@ -364,7 +350,7 @@ def _span(seconds: object) -> float:
 
 
 def _key(options: Mapping[str, Any], interval: float) -> Hashable:
-    """What monitors must have in common to share their readings; options that cannot be compared share with nobody."""
+    """What monitors must have in common to share their readings; monitors whose options cannot be compared share none."""
     items = tuple(sorted((name, tuple(value) if isinstance(value, list) else value) for name, value in options.items()))
     outcome = guarded(hash, items)
     return (interval, items) if outcome.failure is None else object()

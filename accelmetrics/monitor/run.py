@@ -127,12 +127,13 @@ class Run:
         pid: The process in which its threads are.
     """
 
-    def __init__(self, state: MonitorState, ticker: Ticker, workers: Iterable[ExportWorker]) -> None:
+    def __init__(self, state: MonitorState, ticker: Ticker, workers: Iterable[ExportWorker] = ()) -> None:
         self.latest: Snapshot | None = None
         self.error = ""
         self.paused = False
         self.workers = tuple(workers)
-        self.begun = self.over = self.left = False
+        self.begun = False
+        self.over = self.left = self._settled = True  # until it is begun
         self.pid = os.getpid()
         self._state = state
         self._ticker = ticker
@@ -140,7 +141,6 @@ class Run:
         self._rows = RowMaker()
         self._meter = Meter()
         self._joined = False
-        self._settled = False
         self._ticks = self._missed = self._timed_out = 0
 
     def take(self, snapshot: Snapshot, at: float, tick: bool) -> None:
@@ -179,6 +179,7 @@ class Run:
 
     def begin(self) -> None:
         """Open the exporters and take the first reading, in the background."""
+        self.over = self.left = self._settled = False
         _running.add(self)
         stop_all_at_exit()
         for worker in self.workers:
@@ -196,7 +197,8 @@ class Run:
 
     def request(self) -> bool:
         """Have a reading taken soon; whether one will come."""
-        self._ticker.request()
+        if not self.over:
+            self._ticker.request()
         return not (self.over or self.paused or self.error)
 
     def pause(self) -> None:

@@ -50,12 +50,12 @@ class Flag:
         return self._set
 
     def set(self) -> None:
-        """Let those go who wait, and who will."""
+        """End all waits, until it is cleared."""
         self._set = True
         self._open()
 
     def clear(self) -> None:
-        """Have those wait who come from now on."""
+        """Have later calls of `wait` wait."""
         self._set = False
         self._closed.acquire(blocking=False)
 
@@ -67,7 +67,7 @@ class Flag:
                 self._closed.acquire(timeout=limit)
         finally:
             if self._set:
-                self._open()  # for the next one who waits
+                self._open()  # for the next wait
         return self._set
 
     def _open(self) -> None:

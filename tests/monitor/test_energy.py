@@ -63,7 +63,7 @@ def test_a_counter_that_begins_anew_is_not_used() -> None:
 
 
 def test_a_device_that_is_lost_and_comes_back_has_the_time_that_is_known() -> None:
-    """Neither source invents what was used while nobody could read it, and `seconds` says how much is known."""
+    """Neither source invents what was used while it could not be read, and `seconds` says how much is known."""
     held = DeviceEnergy(0.0)
     for at, counter, power in ((0.0, 0.0, 100.0), (1.0, 100.0, 100.0)):
         held.add(at, FOREVER, True, counter, power)

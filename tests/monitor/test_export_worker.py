@@ -1,4 +1,4 @@
-"""An exporter behind its queue: whatever it does costs nobody else anything, and what it did is counted."""
+"""An exporter behind its queue: whatever it does costs nothing else anything, and what it did is counted."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_any_other_error_gives_the_record_up(error: BaseException, caplog: pytes
 
 
 def test_the_packages_own_errors_are_told_in_their_words_alone(caplog: pytest.LogCaptureFixture) -> None:
-    """They are made for users, who have no use for the name of a class."""
+    """They are made for users, and users have no use for the name of a class."""
     exporter = Recorder()
     exporter.on_export = lambda _: (_ for _ in ()).throw(RejectedError("Weights & Biases: not logged in"))
     worker = ExportWorker(exporter, "wandb")
@@ -388,7 +388,7 @@ def test_a_restart_while_the_exporter_closes_opens_it_again() -> None:
 
 
 def test_a_record_that_comes_after_the_end_is_counted() -> None:
-    """It waits for nobody."""
+    """It waits for nothing."""
     worker = ExportWorker(Recorder(), "late")
     worker.start()
     put(worker, 0)
@@ -398,7 +398,7 @@ def test_a_record_that_comes_after_the_end_is_counted() -> None:
 
 
 def test_a_start_that_ctrl_c_cut_short_is_made_good_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first waits for nobody when it is stopped, and the exporter is opened for the second."""
+    """The first waits for nothing when it is stopped, and the exporter is opened for the second."""
 
     def interrupt(_: threading.Thread) -> None:
         raise KeyboardInterrupt
@@ -433,7 +433,7 @@ def test_one_that_is_not_wanted_any_more_ends_without_delivering(caplog: pytest.
 
 
 def test_a_machine_without_threads_counts_the_records_as_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program goes on; nothing is raised and nobody waits."""
+    """The program goes on; nothing is raised and nothing waits."""
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -1,4 +1,4 @@
-"""Signal handlers that use the monitor, and what makes that possible: flags and inboxes that nobody waits for."""
+"""Signal handlers that use the monitor, and the flag that makes that possible."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.monitor.test_monitor_exit import PREFACE
 from tests.monitor.watching import program
 
 
-def test_a_flag_lets_everybody_go_who_waits() -> None:
-    """And who comes later, until it is cleared."""
+def test_a_flag_ends_all_waits() -> None:
+    """Later ones too, until it is cleared."""
     flag, gone = Flag(), list[bool]()
     waiting = [threading.Thread(target=lambda: gone.append(flag.wait(30))) for _ in range(5)]
     for thread in waiting:

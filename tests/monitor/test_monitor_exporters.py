@@ -277,7 +277,7 @@ def test_a_loop_that_was_left_or_closed_is_forgotten() -> None:
         for _ in range(5):
             assert asyncio.run(one()) is not None
         assert monitor._run is not None
-        until(lambda: not monitor._run._streams)  # type: ignore[union-attr]
+        until(lambda: not monitor._run._streams)
         stream = asyncio.run(kept())
         before = monitor.status.ticks
         ticks(monitor, before + 5)

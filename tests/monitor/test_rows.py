@@ -104,7 +104,7 @@ def test_a_source_without_a_sequence_is_never_taken_for_served_again() -> None:
 
 
 def test_a_reading_between_two_ticks_is_new_at_the_next_tick() -> None:
-    """Whoever takes only ticks sees each reading of a slow source once, whichever window had it first."""
+    """A reader of ticks alone sees each reading of a slow source once, whichever window had it first."""
     maker = RowMaker()
 
     def tick(sequence: int, at: float) -> Row:

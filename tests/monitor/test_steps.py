@@ -192,7 +192,7 @@ def test_steps_that_no_reading_takes_are_bounded(caplog: pytest.LogCaptureFixtur
     assert steps.given == found[-KEPT:]
 
 
-def test_every_step_is_given_out_once_whoever_asks() -> None:
+def test_every_step_is_given_out_once_however_many_ask() -> None:
     """The last reading and the stop may come at the same time."""
     steps, known = StepLog(), meter(2.0)
     for number in range(2000):

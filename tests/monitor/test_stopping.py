@@ -1,4 +1,4 @@
-"""Stopping shares its time fairly, waits for nobody in a circle, piles up no threads, and may be done by a signal handler."""
+"""Stopping shares its time fairly, waits for nothing in a circle, piles up no threads, and may be done by a signal handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pace of readings: an absolute schedule, readings on request between the ticks, and one thread for all who want the same."""
+"""The pace of readings: an absolute schedule, readings on request between the ticks, and one thread for all monitors that want the same."""
 
 from __future__ import annotations
 
@@ -213,8 +213,8 @@ def test_two_who_wait_for_the_same_leaving_are_both_told() -> None:
     made.drop(ear)
 
 
-def test_nobody_waits_on_the_tickers_own_thread() -> None:
-    """Who leaves there has no last reading: it would have to wait for itself."""
+def test_nothing_waits_on_the_tickers_own_thread() -> None:
+    """An observer that leaves there has no last reading: it would have to wait for itself."""
     clock, ear = FakeClock(), Ear()
     made = ticker(gpus(1), 1.0, clock)
     waited: list[bool] = []
@@ -230,7 +230,7 @@ def test_nobody_waits_on_the_tickers_own_thread() -> None:
 
 
 def test_dropping_without_waiting_ends_it() -> None:
-    """Who has waited long enough for a driver that hangs goes; the thread ends when the call does, with no reading more."""
+    """An observer that has waited long enough for a driver that hangs goes; the thread ends when the call does, with no reading more."""
     clock, backend, ear = HeldClock(), gpus(1), Ear()
     made = ticker(backend, 1.0, clock)
     backend.hang_open()
@@ -243,7 +243,7 @@ def test_dropping_without_waiting_ends_it() -> None:
     assert backend.device(0).reads <= 1
 
 
-def test_while_everyone_pauses_nothing_is_read() -> None:
+def test_while_all_pause_nothing_is_read() -> None:
     """A paused monitor leaves the driver alone; the schedule goes on."""
     clock, backend, ear = HeldClock(), gpus(1), Ear()
     made = ticker(backend, 1.0, clock)
@@ -291,7 +291,7 @@ def test_a_reading_that_fails_is_told_and_the_next_one_taken() -> None:
 
 
 def test_a_sampler_that_cannot_be_made_is_told_and_the_ticker_can_begin_again() -> None:
-    """Nobody waits for a last reading that will not come."""
+    """Nothing waits for a last reading that will not come."""
     clock, backend, ear = FakeClock(), gpus(1), Ear()
     failures = iter([MemoryError("no room")])
 
@@ -326,8 +326,8 @@ def test_a_machine_without_threads_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     made.drop(ear)
 
 
-def test_equal_wishes_share_a_ticker_as_long_as_somebody_has_it() -> None:
-    """And it is gone when nobody does: monitors made by the thousand leave nothing behind."""
+def test_equal_wishes_share_a_ticker_as_long_as_it_is_used() -> None:
+    """And it is gone after that: monitors made by the thousand leave nothing behind."""
 
     def make() -> Ticker:
         return ticker(gpus(1), 1.0, FakeClock())

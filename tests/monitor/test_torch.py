@@ -115,7 +115,7 @@ def test_amds_devices_are_matched_by_the_digits_of_their_unique_id() -> None:
 
 
 def test_without_uuids_devices_are_matched_by_what_is_visible_or_not_at_all() -> None:
-    """PyTorch counts what `CUDA_VISIBLE_DEVICES` leaves, in its order; on a machine of two vendors nobody can tell."""
+    """PyTorch counts what `CUDA_VISIBLE_DEVICES` leaves, in its order; on a machine of two vendors it cannot be told."""
     body = "import torch; torch.cuda.init(); print(json.dumps(memory(snapshot)))"
     cards = [Card("", 10, 20), Card("", 30, 40)]
     found = run(body, listed(*GPUS, visible=[1, None, 0]), cards)

@@ -141,7 +141,7 @@ def test_short_windows_have_readings_of_their_own() -> None:
 
 
 def test_results_are_there_when_the_closing_reading_is() -> None:
-    """Whoever asks waits for it; while the window is open, results tell what has been so far."""
+    """Asking waits for it; while the window is open, results tell what has been so far."""
     backend = gpus(1)
     with Monitor(3600, backends=[backend]) as monitor:
         ticks(monitor, 1)
@@ -163,14 +163,14 @@ def test_a_hung_driver_does_not_keep_results_back_for_long(monkeypatch: pytest.M
         ticks(monitor, 1)
         window = monitor.window("w").begin()
         go(monitor, clock, 3)
-        monitor._run.request = lambda: True  # type: ignore[union-attr,method-assign]
+        monitor._run.request = lambda: True  # type: ignore[method-assign]
         window.end()
         assert not window.closed.is_set()
         assert returned(lambda: window.summary)["gpu.0.powerWatts"].count >= 3
 
 
 def test_a_window_that_ended_before_any_reading_is_closed_by_the_first() -> None:
-    """A driver that opens slowly; its one reading stands for no time that anybody knows."""
+    """A driver that opens slowly; its one reading stands for no time that is known."""
     backend = gpus(1)
     backend.slow_open(0.2)
     with Monitor(3600, backends=[backend]) as monitor:
@@ -208,13 +208,13 @@ def test_pausing_settles_windows_that_have_just_ended(monkeypatch: pytest.Monkey
     clock = HeldClock()
     with Monitor(1.0, backends=[gpus(1)], clock=clock) as monitor:
         ticks(monitor, 1)
-        request, monitor._run.request = monitor._run.request, lambda: True  # type: ignore[union-attr,method-assign]
+        request, monitor._run.request = monitor._run.request, lambda: True  # type: ignore[method-assign]
         with monitor.window("w") as window:
             go(monitor, clock, 2)
         assert not window.closed.is_set()
         monitor.pause()
         assert returned(lambda: window.summary)["gpu.0.powerWatts"].count == 2
-        monitor._run.request = request  # type: ignore[union-attr,method-assign]
+        monitor._run.request = request  # type: ignore[method-assign]
 
 
 def test_a_window_that_outlives_the_stop_has_what_was_read_and_goes_on_after_a_start() -> None:

@@ -1,4 +1,4 @@
-"""The forms in which windows are written, what is refused, and who waits for what."""
+"""The forms in which windows are written, what is refused, and what waits for what."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def test_a_metric_that_was_absent_has_no_time_above_anything() -> None:
         assert window.seconds_above("gpu.0.powerWatts", 1e9) == 0.0
 
 
-def test_a_window_that_nobody_knows_any_more_is_measured_no_further() -> None:
-    """Ctrl-C may come in the middle of its beginning: whoever cannot end it shall not pay for it for ever."""
+def test_a_window_that_was_dropped_is_measured_no_further() -> None:
+    """Ctrl-C may come in the middle of its beginning: what cannot be ended is not paid for for ever."""
     with Monitor(3600, backends=[gpus(1)]) as monitor:
         for _ in range(100):
             monitor.window("lost").begin()
@@ -199,7 +199,7 @@ def test_thousands_of_windows_that_wait_for_a_reading_cost_what_a_few_do() -> No
 
 
 def test_nothing_is_known_of_the_time_in_which_a_driver_opened() -> None:
-    """The first reading counts from when the device was read, not from when somebody began to ask."""
+    """The first reading counts from when the device was read, not from when it was asked for."""
     backend = gpus(2, powerWatts=100.0)
     backend.device(0).set(energyJoules=lambda: 100.0 * time.monotonic())
     backend.slow_open(0.5)

@@ -82,7 +82,7 @@ def test_a_window_shorter_than_a_reading_has_the_one_that_closes_it() -> None:
 
 
 def test_the_first_reading_of_all_stands_from_its_own_moment_on() -> None:
-    """Nobody knows what was before it."""
+    """It is not known what was before it."""
     first, second = row({"cpu": 10.0}, 5.0, joined=False), row({"cpu": 30.0}, 6.0)
     found = fold([first, second]).metrics["cpu"].summary()
     assert (found.count, found.seconds, found.mean, found.max) == (2, 1.0, 10.0, 30.0)
@@ -286,7 +286,7 @@ def test_a_device_served_again_stands_with_its_last_value_beside_one_that_was_re
 
 
 def test_after_a_pause_a_device_that_is_served_again_is_not_among_all() -> None:
-    """Nobody knows how long its value has stood; the sum is there again when it has been read."""
+    """It is not known how long its value has stood; the sum is there again when it has been read."""
     both = ("gpu.0.powerWatts", "gpu.1.powerWatts")
     values = ((100.0, 10.0), (200.0, REPEATED), (300.0, REPEATED), (300.0, 30.0), (300.0, 30.0))
     rows = [row(dict(zip(both, pair, strict=True)), float(at), joined=at != 1) for at, pair in enumerate(values)]
