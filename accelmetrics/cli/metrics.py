@@ -34,7 +34,8 @@ def configure(parser: ArgumentParser) -> None:
 
 def run(options: Namespace, out: Stdout) -> int:
     """Print the catalogue, or the part that was asked for."""
-    plug_ins = _plug_ins(options.backend)
+    names = [options.backend] if options.backend else registry.names()
+    plug_ins = {name: registry.load(name) for name in names if name not in registry.BUILT_IN}
     given = _given(plug_ins)
     sections = chosen(options.key, options.backend, plug_ins, given)
     if options.json:
@@ -45,16 +46,6 @@ def run(options: Namespace, out: Stdout) -> int:
     else:
         out.write("\n".join(overview(section, out.width) for section in sections))
     return 0
-
-
-def _plug_ins(backend: str | None) -> dict[str, Backend]:
-    """Load the installed plug-ins, or the named one.
-
-    Raises:
-        UnknownNameError: There is no such source.
-    """
-    names = [backend] if backend else registry.names()
-    return {name: registry.load(name) for name in names if name not in registry.BUILT_IN}
 
 
 def _given(plug_ins: Mapping[str, Backend]) -> dict[str, dict[str, str]]:
@@ -75,19 +66,15 @@ def chosen(key: str | None, backend: str | None, plug_ins: Mapping[str, Backend]
         UsageError: There is no such metric.
     """
     own = [Section("Plug-in", name, registry.describe(plug_in)) for name, plug_in in plug_ins.items()]
-    template = _template(key) if key else ""
+    try:
+        template = find(key).key if key else ""
+    except UnknownNameError as error:
+        raise UsageError(f"{str(error).partition(' Known:')[0]} `accelmetrics metrics` lists them all") from error
     sections = []
     for section in (*SECTIONS, *own):
         rows = (row for row in section.rows if backend is None or section.title == backend or backend in given.get(row.key, ()))
         sections.append(section._replace(rows=tuple(row for row in rows if not template or row.key == template)))
     return [section for section in sections if section.rows]
-
-
-def _template(key: str) -> str:
-    try:
-        return find(key).key
-    except UnknownNameError as error:
-        raise UsageError(f"{str(error).partition(' Known:')[0]} `accelmetrics metrics` lists them all") from error
 
 
 def entry(row: Metric, sources: Mapping[str, str]) -> dict[str, Any]:

@@ -90,7 +90,10 @@ def run(options: Namespace, out: Stdout) -> int:
     with until_stopped() as stopped:
         with as_given(out):
             descriptor = os.dup(1) if capable(1) and (os.isatty(0) or in_foreground(1)) else None  # keys are waited for, the screen is not
-        with _following(options) as (watching, arrived):
+        arrived: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
+        watching = monitor(options, [])
+        watching.subscribe(arrived.put)
+        with watching:
             try:
                 if descriptor is not None:
                     require("rich", "rich")
@@ -105,16 +108,6 @@ def run(options: Namespace, out: Stdout) -> int:
                     out.write(line(snapshot) + "\n")
                 stopped.wait(min(LOOK, options.interval))
     return 0
-
-
-@contextmanager
-def _following(options: Namespace) -> Iterator[tuple[Monitor, queue.SimpleQueue[Snapshot]]]:
-    """Yield a running monitor, and the queue of its snapshots."""
-    arrived: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
-    watching = monitor(options, [])
-    watching.subscribe(arrived.put)
-    with watching:
-        yield watching, arrived
 
 
 def _news(arrived: queue.SimpleQueue[Snapshot]) -> Iterator[Snapshot]:
