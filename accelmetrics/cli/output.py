@@ -10,8 +10,8 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +30,30 @@ class WriteError(AccelMetricsError):
 
     def __init__(self, what: str, error: OSError | str) -> None:
         super().__init__(f"cannot write {what}: {error if isinstance(error, str) else error.strerror or error}")
+
+
+@contextmanager
+def telling(what: str) -> Iterator[None]:
+    """Raise what goes wrong in the block as an error that names what could not be written.
+
+    Raises:
+        BrokenPipeError: The reader of the pipe has gone.
+        WriteError: It cannot be written.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise WriteError(what, error) from error
+
+
+def descriptor_of(stream: TextIO | None) -> int | None:
+    """Return a stream's file descriptor; None where it is closed, or was replaced by something that is no file."""
+    try:
+        return None if stream is None else stream.fileno()
+    except (OSError, AttributeError, ValueError):
+        return None
 
 
 def say(text: str) -> None:
@@ -55,7 +79,7 @@ class Stdout:
         self._descriptor: int | None = None
 
     def __enter__(self) -> Stdout:
-        if self._stream is not None and _number(self._stream) == 1:
+        if self._stream is not None and descriptor_of(self._stream) == 1:
             with suppress(OSError):  # standard error may be closed: then prints have nowhere else to go
                 self._stream.flush()
                 self._descriptor = os.dup(1)
@@ -73,9 +97,7 @@ class Stdout:
     @property
     def descriptor(self) -> int | None:
         """The file descriptor; None where it is closed, or is no file."""
-        if self._descriptor is not None:
-            return self._descriptor
-        return None if self._stream is None else _number(self._stream)
+        return descriptor_of(self._stream) if self._descriptor is None else self._descriptor
 
     @property
     def terminal(self) -> bool:
@@ -102,23 +124,12 @@ class Stdout:
         """
         if self._stream is None:
             raise WriteError("to standard output", "it is closed")
-        try:
+        with telling("to standard output"):
             if self._descriptor is None:
                 self._stream.write(text)
                 self._stream.flush()
             else:
                 write_all(self._descriptor, text.encode(self._stream.encoding if self.terminal else "utf-8", "replace"))
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise WriteError("to standard output", error) from error
-
-
-def _number(stream: TextIO) -> int | None:
-    try:
-        return stream.fileno()
-    except (OSError, AttributeError, ValueError):  # replaced by something that is no file, or closed
-        return None
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -149,12 +160,8 @@ class Sink:
             BrokenPipeError: It is a pipe, and its reader has gone.
             WriteError: It cannot be written. A file is as it was.
         """
-        try:
+        with telling(self._path):
             self._write(text.encode("utf-8", "replace"))
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise WriteError(self._path, error) from error
 
     def close(self) -> None:
         """Have it reach the disk.
@@ -162,10 +169,8 @@ class Sink:
         Raises:
             WriteError: It does not.
         """
-        try:
+        with telling(self._path):
             self._close()
-        except OSError as error:
-            raise WriteError(self._path, error) from error
 
 
 def sink_of(path: str, out: Stdout, grows: bool = False) -> Sink:
@@ -187,10 +192,8 @@ def sink_of(path: str, out: Stdout, grows: bool = False) -> Sink:
     from accelmetrics.exporters.whole_files import LineFile
 
     file = LineFile(Path(path))
-    try:
+    with telling(path):
         file.open()
-    except OSError as error:
-        raise WriteError(path, error) from error
     return Sink(path, lambda data: file.write(lambda head: data, 0), file.close)
 
 
@@ -256,9 +259,7 @@ def duplicate_stream(path: str, number: int, out: Stdout) -> int:
     """
     # What Python has opened is not inheritable: only a descriptor that came from outside is.
     closed = {1: out.descriptor is None, 2: sys.stderr is None}.get(number)
-    try:
+    with telling(path):
         if closed if closed is not None else not os.get_inheritable(number):
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         return os.dup(out.descriptor if number == 1 and out.descriptor is not None else number)
-    except OSError as error:
-        raise WriteError(path, error) from error

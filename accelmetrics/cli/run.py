@@ -14,7 +14,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from accelmetrics.cli import options as arguments
 from accelmetrics.cli.child_process import KILLED, ChildProcess, CommandError, Ended, Signals
 from accelmetrics.cli.monitoring import as_given, exporters, fail, monitor, tell, tell_losses
 from accelmetrics.cli.options import UsageError
-from accelmetrics.cli.output import Stdout, WriteError, say, sink_of
+from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, say, sink_of
 from accelmetrics.cli.summaries import MIB, of_devices, of_process, of_window, readings
 from accelmetrics.cli.terminal import MARK, LastRow, begin_line, terminal_number
 from accelmetrics.cli.text import cells, clipped
@@ -98,9 +98,7 @@ def run(options: Namespace, out: Stdout) -> int:
 
 def _run(options: Namespace, command: list[str], signals: Signals, chosen: list[Exporter], out: Stdout) -> int:
     """Watch the command from its start to its summary; return its exit status."""
-    descriptor = None
-    with suppress(AttributeError, OSError, ValueError):  # standard error is closed, or is no file
-        descriptor = sys.stderr.fileno()
+    descriptor = descriptor_of(sys.stderr)
     row = None if options.quiet or options.no_line or descriptor is None else LastRow(descriptor)
     drawn: Snapshot | None = None
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from accelmetrics.cli.output import WriteError, write_all
+from accelmetrics.cli.output import WriteError, descriptor_of, write_all
 
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 """The other screen, without a cursor; and back."""
@@ -81,10 +81,8 @@ class Keyboard:
     """
 
     def __init__(self) -> None:
-        self._descriptor: int | None = None
-        with suppress(AttributeError, OSError, ValueError):  # it is closed, or replaced by something that is no file
-            descriptor = sys.stdin.fileno()
-            self._descriptor = descriptor if os.isatty(descriptor) else None
+        descriptor = descriptor_of(sys.stdin)
+        self._descriptor = descriptor if descriptor is not None and os.isatty(descriptor) else None
         self._before: list[Any] | None = None
         self._ended = False
 
