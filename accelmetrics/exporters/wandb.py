@@ -86,6 +86,8 @@ class WandbExporter:
         if mode is not None and mode not in MODES:
             raise InvalidOptionError(f"wandb: mode is {mode!r}: it must be one of {', '.join(MODES)}")
         self._wandb = require("wandb", "wandb")
+        mailbox = self._wandb.sdk.mailbox
+        self._gone = (ConnectionError, mailbox.HandleAbandonedError, mailbox.MailboxClosedError)
         self._wanted = run
         entity, _, project = (project or "").rpartition("/")
         self._apart = bool(project or name or group)
@@ -157,8 +159,8 @@ class WandbExporter:
     def _told(self, error: Exception) -> Exception:
         """A failure of W&B: passing for a network or a server that is away, not for a wrong login or a finished run."""
         errors, said = self._wandb.errors, str(error)
-        if isinstance(error, ConnectionError):
-            return ConnectionError(f"Weights & Biases: {GONE} ({said})")
+        if isinstance(error, self._gone):
+            return ConnectionError(f"Weights & Biases: {GONE} ({said or type(error).__name__})")
         if isinstance(error, errors.CommError) and not isinstance(error, errors.AuthenticationError):
             return ConnectionError(f"Weights & Biases: {said}")
         if isinstance(error, errors.UsageError) and "api key" in said.lower().replace("_", " "):
@@ -187,7 +189,7 @@ class WandbExporter:
                 for _, row in self._rows(record):
                     together |= row
                 self._log(record.snapshot.time_ns, together, commit=False)
-        except (self._wandb.errors.Error, ConnectionError) as error:
+        except (self._wandb.errors.Error, *self._gone) as error:
             raise self._told(error) from None
 
     def _rows(self, record: Record) -> Iterator[tuple[int, Row]]:
@@ -226,5 +228,5 @@ class WandbExporter:
             self._ours = False
             try:
                 run.finish()
-            except ConnectionError as error:
+            except self._gone as error:
                 raise self._told(error) from None
