@@ -75,20 +75,18 @@ class Recording:
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:
-        """Read a recorder's file; a last line that was cut off is left out.
+        """Read a recorder's file, or one that the exporter ``jsonl`` wrote; a last line that was cut off is left out.
 
         Raises:
             DocumentError: Some line is no document; the message names it.
         """
-        lines = Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
-        snapshots = []
-        for number, line in enumerate(lines, 1):
-            if number == len(lines) and not line.endswith("\n"):
-                break
-            try:
-                snapshots.append(Snapshot.from_json(line))
-            except DocumentError as error:
-                raise DocumentError(f"{path}, line {number}: {error}") from error
+        from accelmetrics.schemas import recording  # loads pydantic
+
+        found = recording.Recording(path)
+        snapshots = [record.snapshot for record in found]
+        is_cut = not Path(path).read_bytes().endswith(b"\n")
+        if found.skipped > is_cut:
+            raise DocumentError(found.complaint)
         return cls(snapshots)
 
     def backends(self, loop: bool = False) -> list[ReplayBackend]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,11 @@ def test_this_machine_can_be_recorded(tmp_path: Path) -> None:
         taken = recorder.take(samples=2, interval=0.05)
     assert Recording.load(path).snapshots == tuple(taken)
     assert "memory_percent" in taken[1].metrics
+
+
+def test_what_an_exporter_recorded_can_be_replayed_too(recorded: Path, tmp_path: Path) -> None:
+    """With labels beside the snapshots, and compressed."""
+    lines = [json.dumps({**json.loads(line), "labels": {"run": "7"}}) for line in recorded.read_text().splitlines()]
+    packed = tmp_path / "run.jsonl.gz"
+    packed.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+    assert Recording.load(packed).snapshots == Recording.load(recorded).snapshots
