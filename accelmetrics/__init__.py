@@ -1,4 +1,4 @@
-"""Reads every accelerator on a machine, whoever made it, and gives the numbers out in one shape.
+"""Reads every accelerator on a machine, of any vendor, and gives the numbers out in one shape.
 
 >>> import accelmetrics
 >>> snapshot = accelmetrics.sample()

@@ -1,6 +1,6 @@
 """Apple silicon: the GPU of the chip, and what else of the chip the host backend does not give.
 
-macOS gives power to nobody without help, so there are several sources, merged metric by metric, the best first:
+macOS gives no program power by itself, so there are several sources, merged metric by metric, the best first:
 :mod:`~accelmetrics.backends.apple.macmon` (a program that users install; everything but the GPU's memory), ``ioreg`` (always there,
 needs no rights; utilisation and memory) and, where there is no macmon, ``powermetrics`` (for root alone; power and clocks). The last
 two, and what is asked once, are in :mod:`~accelmetrics.backends.apple.sources`.

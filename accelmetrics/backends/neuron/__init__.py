@@ -27,7 +27,7 @@ from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason
 
 DIRECTORIES = ("/opt/aws/neuron/bin",)
-"""Where the vendor's packages put the tool, which is on nobody's ``PATH`` by itself."""
+"""Where the vendor's packages put the tool, which is on no ``PATH`` by itself."""
 PERIOD = 1.0
 """Seconds between two reports."""
 VENDOR = "0x1d0f"

@@ -1,6 +1,6 @@
 """The source ``neuron-monitor``: one child that prints a report per period, shared by all consumers.
 
-Its configuration is a file in its own working directory, which nobody else may enter and which goes with it. A report
+Its configuration is a file in its own working directory, which no other user may enter and which goes with it. A report
 older than two periods and a second is not served: the reason then is what became of the tool. A line that is not
 understood is passed over as long as the one before it is fresh.
 """

@@ -1,6 +1,6 @@
 """The driver's own counters, below ``/sys/devices/virtual/neuron_device``: read, and never written.
 
-Writing a counter clears it for everybody, and the file ``reset`` resets the chip: nothing here opens a file for writing.
+Writing a counter clears it for all programs, and the file ``reset`` resets the chip: nothing here opens a file for writing.
 Each counter is a directory with ``total`` and ``present``. Of memory, ``total`` is what is in use now and ``present`` the
 last change (AWS's sysfs guide); of time (µs) and operations, ``total`` accumulates since the driver was loaded.
 

@@ -6,7 +6,7 @@ do not add up.
 
 W&B reads the first program of the list, and with ``LOCAL_RANK`` the core of that number, at 0 where it finds none. Here a
 watched process (``pid=…``, with ``children=True`` its descendants too) selects programs; ``LOCAL_RANK`` selects the core
-of that number, if there is one, and the programs on it. What nobody uses then is missing, not 0.
+of that number, if there is one, and the programs on it. What no program uses then is missing, not 0.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Totals:
     Args:
         report: The report.
         runtimes: Those of its programs that the consumer asked for.
-        nobody: What to say where none of them is.
+        idle: What to say where none of them is.
         who: Whom they were chosen for, where others may be using what these do not: ``process 12``.
     """
 
-    def __init__(self, report: Report, runtimes: Sequence[Runtime], nobody: str, who: str = "") -> None:
+    def __init__(self, report: Report, runtimes: Sequence[Runtime], idle: str, who: str = "") -> None:
         self._report = report
         self._runtimes = runtimes
-        self._nobody = Unavailable(Reason.NOT_IN_USE, nobody)
+        self._idle = Unavailable(Reason.NOT_IN_USE, idle)
         self._who = who
 
     def core(self, core: int) -> Values:
@@ -75,7 +75,7 @@ class Totals:
         if self._runtimes and not any(section in runtime.cores for runtime in self._runtimes):
             return Unavailable(Reason.NOT_SUPPORTED, f"neuron-monitor does not print {section} by core")
         words = f"{self._who} does not use core {core}" if self._who else f"no program uses core {core}"
-        return Unavailable(Reason.NOT_IN_USE, words) if self._runtimes else self._nobody
+        return Unavailable(Reason.NOT_IN_USE, words) if self._runtimes else self._idle
 
     def machine(self) -> Values:
         """What belongs to no core."""
@@ -96,7 +96,7 @@ class Totals:
 
     def _whole(self, section: str, key: str) -> Value:
         if not self._runtimes:
-            return self._nobody
+            return self._idle
         parts: list[Value] = []
         for runtime in self._runtimes:
             value = runtime.errors.get(section) or runtime.machine.get(key)
@@ -136,14 +136,14 @@ def users(report: Report, core: int) -> tuple[DeviceProcess, ...] | None:
 
 # Whose cores: all programs' on the machine, unless a process is watched or LOCAL_RANK picks a core
 
-NOBODY = "no program uses the Neuron devices"
+UNUSED = "no program uses the Neuron devices"
 
 
 class Chosen(NamedTuple):
-    """Some programs, what to say when there are none, and whose they are; empty where that is everybody's."""
+    """Some programs, what to say when there are none, and whose they are; empty where that is all programs'."""
 
     runtimes: tuple[Runtime, ...]
-    nobody: str
+    idle: str
     who: str = ""
 
 
@@ -161,7 +161,7 @@ def choose(runtimes: Sequence[Runtime], options: ReadOptions, core: int | None) 
         options: What the consumer asked for.
         core: The core that was picked, if one was.
     """
-    chosen, nobody, who = tuple(runtimes), NOBODY, ""
+    chosen, idle, who = tuple(runtimes), UNUSED, ""
     if options.watched:
         watched = {options.pid}
         if chosen and options.children:
@@ -171,14 +171,14 @@ def choose(runtimes: Sequence[Runtime], options: ReadOptions, core: int | None) 
                 watched |= {child.pid for child in psutil.Process(options.pid).children(recursive=True)}
         chosen = tuple(runtime for runtime in chosen if runtime.pid in watched)
         who = f"process {options.pid}"
-        nobody = f"{who} uses no NeuronCore"
+        idle = f"{who} uses no NeuronCore"
     if core is not None:
         # One that failed may be the one on the core: better its error than nothing.
         on_core = tuple(runtime for runtime in chosen if runtime.uses(core))
         chosen = on_core or tuple(runtime for runtime in chosen if runtime.errors)
-        nobody = f"{who} does not use core {core}" if who else f"no program uses core {core}"
-        nobody += ", which LOCAL_RANK picks"
-    return Chosen(chosen, nobody, who)
+        idle = f"{who} does not use core {core}" if who else f"no program uses core {core}"
+        idle += ", which LOCAL_RANK picks"
+    return Chosen(chosen, idle, who)
 
 
 # Where each metric is read

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
@@ -11,6 +10,7 @@ import psutil
 from accelmetrics import Sampler
 from accelmetrics.backends.neuron import NeuronBackend
 from accelmetrics.schemas.snapshot import Snapshot
+from tests.support.waiting import wait_for
 
 PERIOD = 0.1
 
@@ -28,27 +28,20 @@ def once(**options: object) -> Snapshot:
         return made.sample()
 
 
-def until(made: Sampler, condition: Callable[[Snapshot], bool], seconds: float = 10.0) -> Snapshot:
+def until(made: Sampler, condition: Callable[[Snapshot], bool]) -> Snapshot:
     """Sample until something holds that must come to hold."""
-    end = time.monotonic() + seconds
-    while True:
-        snapshot = made.sample()
-        if condition(snapshot):
-            return snapshot
-        assert time.monotonic() < end, (snapshot.backends, dict(list(snapshot.unavailable.items())[:3]))
-        time.sleep(PERIOD / 4)
+    latest: list[Snapshot] = []
 
+    def found() -> bool:
+        latest[:] = [made.sample()]
+        return condition(latest[0])
 
-def come_true(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait for something that must come true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come true in time"
-        time.sleep(0.01)
+    wait_for(found, what=lambda: (latest[0].backends, dict(list(latest[0].unavailable.items())[:3])))
+    return latest[0]
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, reaped or not: who reaps an orphan is not ours to say."""
+    """Whether a process has ended, reaped or not: what reaps an orphan is not ours to say."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import stat
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +14,9 @@ from accelmetrics.backends import neuron
 from accelmetrics.backends.neuron import NeuronBackend, monitor
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason
-from tests.backends.neuron.machine import PERIOD, come_true, gone, once, sampler, until
+from tests.backends.neuron.machine import PERIOD, gone, once, sampler, until
 from tests.simulators.neuron import NeuronMonitorStandIn, SysfsTree, hardware, report, runtime
+from tests.support.waiting import HANG, wait_for
 
 CORE = "trn.0.neuroncore_utilization"
 HOST = "trn.host_total_memory_usage"
@@ -136,20 +136,21 @@ def test_an_error_of_the_memory_error_counters(tool: NeuronMonitorStandIn) -> No
 
 def test_a_tool_that_prints_nothing(tool: NeuronMonitorStandIn) -> None:
     tool.tell(mode="hang")
-    started = time.monotonic()
     failure = opening_failure()
     assert failure.reason == Reason.TIMED_OUT
-    assert time.monotonic() - started < 5.0
-    come_true(lambda: gone(tool.starts[0]["pid"]))
+    wait_for(lambda: gone(tool.starts[0]["pid"]))
 
 
-def test_a_hanging_tool_holds_nobody_up(tool: NeuronMonitorStandIn) -> None:
+def test_a_hanging_tool_holds_no_reading_up(tool: NeuronMonitorStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reading is over while the tool is waited for still."""
+    monkeypatch.setattr(monitor, "FIRST_REPORT", HANG)
     tool.tell(mode="hang")
     with sampler(timeout=0.2, open_timeout=0.3) as made:
-        started = time.monotonic()
         snapshot = made.sample()
-        assert time.monotonic() - started < 1.5
-    assert snapshot.backends[0].status == "timed_out"
+        assert snapshot.backends[0].status == "timed_out"
+        (start,) = wait_for(lambda: tool.starts)
+        assert not gone(start["pid"])
+        tool.tell(mode="die")
 
 
 def test_a_slow_start_is_waited_for(busy: NeuronMonitorStandIn) -> None:
@@ -164,7 +165,7 @@ def test_silence_makes_readings_stale_and_then_a_new_child(busy: NeuronMonitorSt
         snapshot = until(made, lambda seen: CORE not in seen.metrics)
         assert snapshot.unavailable[CORE].reason == Reason.STALE
         assert HOST not in snapshot.metrics
-        come_true(lambda: len(busy.starts) > 1)
+        wait_for(lambda: len(busy.starts) > 1)
         busy.tell(mode="")
         until(made, lambda seen: seen.metrics.get(CORE) == 12.5)
 
@@ -213,12 +214,23 @@ def test_lines_that_are_no_reports_are_told(tool: NeuronMonitorStandIn) -> None:
     assert "neuron-monitor: something unexpected" in failure.message
 
 
-def test_garbage_in_between_is_passed_over_until_it_lasts(busy: NeuronMonitorStandIn) -> None:
+def test_a_line_of_garbage_leaves_the_report_before_it_in_force(busy: NeuronMonitorStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "LENIENCE", HANG)
+    driver = NeuronBackend(period=PERIOD).open()
+    assert isinstance(driver, monitor.MonitorDriver)
+    try:
+        before = driver.report()
+        busy.tell(mode="malformed")
+        wait_for(lambda: (record := driver.stream.latest()) is not None and record.line.endswith(b"["))
+        assert driver.report()[0].runtimes == before[0].runtimes
+    finally:
+        driver.close()
+
+
+def test_garbage_that_lasts_is_told(busy: NeuronMonitorStandIn) -> None:
     with sampler(timeout=0.2) as made:
         assert made.sample().metrics[CORE] == 12.5
         busy.tell(mode="malformed")
-        time.sleep(PERIOD * 2)
-        assert made.sample().metrics[CORE] == 12.5
         snapshot = until(made, lambda seen: CORE not in seen.metrics)
         assert snapshot.unavailable[CORE].reason in (Reason.PARSE_ERROR, Reason.STALE)
         until(made, lambda seen: seen.unavailable[CORE].reason == Reason.PARSE_ERROR)
@@ -252,7 +264,7 @@ def test_values_beyond_a_float_cost_themselves_and_leave_no_child(tool: NeuronMo
     snapshot = once()
     assert snapshot.metrics[CORE] == 12.5
     assert {snapshot.unavailable[key].reason for key in ("trn.1.neuroncore_utilization", HOST)} == {Reason.INVALID_VALUE}
-    come_true(lambda: all(gone(start["pid"]) for start in tool.starts))
+    wait_for(lambda: all(gone(start["pid"]) for start in tool.starts))
     assert len(tool.starts) == 1
 
 
@@ -267,8 +279,8 @@ def test_whatever_goes_wrong_at_the_start_leaves_no_child(tool: NeuronMonitorSta
         with pytest.raises(OverflowError):
             NeuronBackend(period=PERIOD).open()
         assert len(tool.starts) == attempt + 1
-    come_true(lambda: all(gone(start["pid"]) for start in tool.starts))
-    come_true(lambda: not any("neuron-monitor" in thread.name for thread in threading.enumerate()))
+    wait_for(lambda: all(gone(start["pid"]) for start in tool.starts))
+    wait_for(lambda: not any("neuron-monitor" in thread.name for thread in threading.enumerate()))
 
 
 def test_a_little_more_than_all_of_the_time_is_all_of_it(tool: NeuronMonitorStandIn) -> None:
@@ -315,7 +327,7 @@ def test_the_child_has_no_input_and_a_plain_locale(busy: NeuronMonitorStandIn) -
 
 def test_closing_ends_the_child_and_all_that_it_started(stubborn: NeuronMonitorStandIn) -> None:
     once()
-    come_true(lambda: all(gone(pid) for pid in (stubborn.starts[0]["pid"], *stubborn.children)))
+    wait_for(lambda: all(gone(pid) for pid in (stubborn.starts[0]["pid"], *stubborn.children)))
     assert len(stubborn.children) == 2
 
 
@@ -339,4 +351,4 @@ def test_in_a_reading_process(busy: NeuronMonitorStandIn) -> None:
         snapshot = until(made, lambda seen: CORE in seen.metrics)
         assert snapshot.metrics[CORE] == 12.5
         pid = busy.starts[0]["pid"]
-    come_true(lambda: gone(pid))
+    wait_for(lambda: gone(pid))

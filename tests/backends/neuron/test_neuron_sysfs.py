@@ -6,7 +6,6 @@ import builtins
 import io
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,11 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.neuron import NeuronBackend
 from accelmetrics.backends.neuron.sysfs import SysfsDriver, SysfsReader
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.reasons import Reason
+from accelmetrics.testing.fake import FakeClock
 from tests.backends.neuron.machine import once, sampler, until
 from tests.simulators.neuron import SysfsTree
 
@@ -153,9 +154,10 @@ def test_rates_come_with_whatever_reading_is_the_second(tree: SysfsTree) -> None
     """The counters are read when asked: a second reading is one, however soon it comes."""
     tree.add_chip(0)
     tree.count(0, 0, microseconds=1, flops=1)
-    with Sampler(["neuron"]) as made:
+    clock = FakeClock()
+    with Sampler([NeuronBackend(clock)]) as made:
         made.sample()
-        time.sleep(0.01)
+        clock.advance(0.01)
         assert made.sample().metrics["trn.0.neuroncore_utilization"] == 0.0
 
 
