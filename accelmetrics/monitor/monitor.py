@@ -137,7 +137,7 @@ class Monitor:
         self._stayed: tuple[ExportWorker, ...] = ()
         self._told = False
         extra = TorchMemory() if pid in {None, os.getpid()} else None
-        windows = Windows(self._clock.monotonic, self._request)
+        windows = Windows(self._clock.monotonic, lambda: self._current().request())
         self._state = MonitorState(self.interval, timeout, self.labels, extra, History(history), windows, StepLog())
         self._renew()
 
@@ -298,10 +298,6 @@ class Monitor:
         worker = ExportWorker(exporter, name, opened=stop_all_at_exit)
         self._workers = {**self._workers, name: worker}
         return worker
-
-    def _request(self) -> bool:
-        """Have a reading taken soon; whether one will come."""
-        return self._current().request()
 
     def _ticker(self) -> Ticker:
         return shared_ticker(self._key, lambda: Ticker(self._make, self.interval, self._clock))

@@ -187,6 +187,8 @@ class Run:
         self._ticker.join(self)
         if self.over:  # a signal handler has stopped it in between
             self._ticker.drop(self)
+            for worker in self.workers:
+                worker.close(time.monotonic())
         self.begun = True
 
     def abandon(self) -> None:

@@ -120,9 +120,11 @@ class OnDemandThread:
     def _run(self) -> None:
         while self._wanted() and self._claim.acquire(blocking=False):
             self._thread = threading.current_thread()
-            self._work()
-            self._thread = None
-            self._claim.release()
+            try:
+                self._work()
+            finally:
+                self._thread = None
+                self._claim.release()
 
 
 class MonitorClock(Clock, Protocol):

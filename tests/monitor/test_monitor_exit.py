@@ -139,14 +139,15 @@ def interrupt(body: str, *marks: str) -> tuple[int, str, str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout is not None
+            assert child.stderr is not None
             lines = []
             for mark in marks:
                 while (line := child.stdout.readline()) != f"{mark}\n":
                     assert line, child.communicate()
                     lines.append(line)
                 child.send_signal(signal.SIGINT)
-            output, errors = child.communicate(timeout=HANG)
-            return child.returncode, "".join(lines) + output, errors
+            output, errors = child.stdout.read(), child.stderr.read()  # communicate() would miss what readline() has buffered
+            return child.wait(HANG), "".join(lines) + output, errors
         finally:
             child.kill()
 
