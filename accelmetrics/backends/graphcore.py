@@ -46,16 +46,16 @@ IDENTITY = {
 
 
 def connect() -> PollOnce:
-    """Import the module and make its inventory."""
+    """Import the module and open its list of devices."""
     try:
         module = importlib.import_module("gcipuinfo")
     except ImportError as error:
         raise SourceError(Reason.DRIVER_UNAVAILABLE, f"import gcipuinfo: {error}", advice=INSTALL) from error
-    inventory = module.gcipuinfo()
-    inventory.setUpdateMode(True)  # or every later call answers what was read at first
+    library = module.gcipuinfo()
+    library.setUpdateMode(True)  # or every later call answers what was read at first
 
     def poll() -> Iterable[DeviceSample]:
-        answer = inventory.getDevices()
+        answer = library.getDevices()
         if not isinstance(answer, (list, tuple)) or not all(isinstance(device, Mapping) for device in answer):
             raise SourceError(Reason.PARSE_ERROR, f"gcipuinfo.getDevices() answered no list of devices: {quoted(answer)}")
         return [DeviceSample(dict(device), _processes(device.get(USER))) for device in answer]

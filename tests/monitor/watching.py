@@ -55,7 +55,7 @@ class HeldClock(FakeClock):
             super().wait(woken, seconds)
             return
         while self.monotonic() < end - 1e-9 and not woken.is_set():
-            time.sleep(0.0005)
+            woken.wait(0.0005)
 
 
 class Recorder:

@@ -416,7 +416,7 @@ class Child:
             if pipe is not None:
                 pipe.close()
 
-    def disown(self) -> None:
+    def abandon(self) -> None:
         """After a fork, in the new process, whose child this is not: let go of the pipes and do nothing else, now or later."""
         self._close_pipes()
         self.process.returncode = 0
@@ -439,7 +439,7 @@ class _Running:
         """Let go of the pipes, whose closing is what ends a command."""
         children, self.children, self.unreaped = self.children, set(), []
         for child in children:
-            child.disown()
+            child.abandon()
 
 
 _RUNNING = _Running()
