@@ -116,6 +116,16 @@ def test_every_help_has_examples_that_work(command: str, capsys: pytest.CaptureF
         assert isinstance(parser.parse_strictly(arguments), argparse.Namespace)
 
 
+@pytest.mark.parametrize("command", ["dump", "list", "watch", "record", "serve", "run", "allocation", "doctor"])
+def test_help_groups_the_options_that_commands_share(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is worded alike wherever it is; a command that knows its process does not ask for one."""
+    assert main([command, "--help"]) == 0
+    groups = capsys.readouterr().out.partition("examples:")[0].partition("what is read, and how:")[2]
+    assert "--backends LIST" in groups
+    assert "--timeout S" in groups
+    assert ("--pid PID" in groups) == (command in {"dump", "watch", "record", "serve"})
+
+
 def test_root_help(capsys: pytest.CaptureFixture[str]) -> None:
     """The root's help names every command."""
     assert main(["--help"]) == 0

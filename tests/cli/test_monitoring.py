@@ -1,16 +1,20 @@
-"""The messages of commands that run for long."""
+"""What commands share that run for long: their messages, and how they are stopped."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
 
-from accelmetrics.cli.monitoring import JsonFormatter, set_up, tell, warn
+from accelmetrics.cli.monitoring import JsonFormatter, set_up, tell, until_stopped, warn
+from tests.support.waiting import HANG
 
 LABELS = {"run_id": "abc", "team": 'a"b\\c\n'}
 
@@ -72,3 +76,25 @@ def test_nobody_to_tell_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     set_up("text", LABELS)
     monkeypatch.setattr(sys, "stderr", None)
     warn("nobody hears it")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_ends_every_wait(number: signal.Signals) -> None:
+    """The one that is under way and those that follow; afterwards the signal acts as before."""
+    before = signal.getsignal(number)
+    with until_stopped() as stopped:
+        assert (stopped.wait(0), stopped.is_set()) == (False, False)
+        threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+        assert stopped.wait(HANG)
+        assert stopped.wait() and stopped.is_set()
+    assert signal.getsignal(number) == before
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    """As under ``nohup``."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with until_stopped():
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -145,6 +145,13 @@ def test_a_gap_is_told_and_not_reckoned(tmp_path: Path) -> None:
     assert "gap: 101.0 s after 2026-01-01T00:00:09Z" in report(path)
 
 
+def test_much_energy_is_told_in_kilowatt_hours(tmp_path: Path) -> None:
+    """In the text; JSON has joules."""
+    path = write(tmp_path / "much.jsonl", [record(second, {"gpu.0.powerWatts": 36_000.0}, gpus=1) for second in (0, 2, 4, 6, 8, 10)])
+    assert "0.100 kWh" in report(path)
+    assert summary(path)["devices"]["gpu.0"]["energy"]["joules"] == pytest.approx(360_000.0)
+
+
 def test_the_counter_is_preferred(tmp_path: Path) -> None:
     """A device's own counter is the better source, and is named."""
     records = [record(second, {"gpu.0.powerWatts": 100.0, "gpu.0.energyJoules": 5000 + 120 * second}, gpus=1) for second in range(5)]
