@@ -87,6 +87,9 @@ class Signals:
 
     def __enter__(self) -> Signals:
         self.before = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON))
+        if not self._told and signal.getsignal(signal.SIGWINCH) == signal.SIG_DFL:
+            # A system that drops what is ignored by default, be it blocked, keeps what has a handler.
+            self._handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda number, frame: None)
         if signal.getsignal(signal.SIGTTOU) == signal.SIG_DFL:
             # We may write to the terminal while the command has put another job in front.
             self._handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
