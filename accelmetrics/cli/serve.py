@@ -33,7 +33,7 @@ line says how many); 2 for arguments that cannot be used."""
 
 def configure(parser: ArgumentParser) -> None:
     """Add the options."""
-    add = parser.add_argument
+    add = parser.add_argument_group("the endpoint").add_argument
     add("--listen", default="", metavar="HOST:PORT", help="where to listen (default: 127.0.0.1:22235; port 0: any)")
     add("--tls-cert", type=arguments.path, metavar="FILE", help="certificate and chain (PEM): serve by TLS alone")
     add("--tls-key", type=arguments.path, metavar="FILE", help="its private key, where that is a file of its own")
@@ -45,6 +45,13 @@ def configure(parser: ArgumentParser) -> None:
     add("--make-password", metavar="USER", help="ask for a password and print the line for the --auth file, then exit")
     add("--keys", default="prometheus", metavar="NAME", help="whose names the metrics have (default: prometheus)")
     add("--per-link", action="store_true", help="serve every link of NVLink and xGMI by itself too: more than twice the series")
+    add("--max-series", type=arguments.count, metavar="N", help="serve at most so many series (default: 20000)")
+    add(
+        "--max-age",
+        type=arguments.pause,
+        metavar="S",
+        help="serve no reading that is older (default: two intervals and 1 s, at least 5 s)",
+    )
     arguments.add_group(parser, "the readings", arguments.WATCHING)
     arguments.add_group(parser, "where else they go", arguments.EXPORTING, "--wandb-project", "--wandb-run-name")
     arguments.add_reading(parser)
@@ -68,6 +75,8 @@ def run(options: Namespace, out: Stdout) -> int:
         bearer_token_file=options.bearer_token_file,
         allowed_hosts=",".join(options.allowed_host),
         per_link=options.per_link,
+        max_age=options.max_age,
+        **({} if options.max_series is None else {"max_series": options.max_series}),
     )
     with until_stopped() as stopped, closing(endpoint):
         # The endpoint opens before the monitor starts: what keeps it from listening ends the command, and is said once.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import signal
 import socket
 import subprocess
@@ -62,6 +63,18 @@ def test_every_path_answers() -> None:
         assert snapshot.metrics["gpu.1.powerWatts"] > 0
         assert get(f"{base}/-/healthy")[0] == 200
         assert get(f"{base}/nowhere")[0] == 404
+
+
+def test_no_more_series_are_served_than_asked_for() -> None:
+    """What was left out is counted; `--max-age` is taken too."""
+    with NvmlSimulator(2) as simulator:
+        limits = ("--max-series", "5", "--max-age", "60")
+        with serving("--backends", "nvidia", *limits, **simulator.environment()) as (_, base):
+            ready(base)
+            metrics = get(f"{base}/metrics")[1]
+    left_out = re.search(r"^accelmetrics_series_dropped_total (\S+)$", metrics, re.MULTILINE)
+    assert left_out is not None and float(left_out[1]) > 0
+    assert len(re.findall(r"^accel_\w+\{", metrics, re.MULTILINE)) <= 5
 
 
 def test_other_names_are_served() -> None:
