@@ -547,5 +547,5 @@ def _combined(failures: Sequence[SourceError], backend: PolledBackend) -> Source
         return None
     gone = next((each for each in failures if isinstance(each, DriverGoneError)), None)
     why = gone.unavailable if gone is not None else reduce(weightier, (each.unavailable for each in failures))
-    advice = next((each.advice for each in failures if each.advice), "")
+    advice = next((each.advice for each in failures if each.advice), backend.advice)
     return (SourceError if gone is None else DriverGoneError)(why.reason, why.detail, backend=backend.name, advice=advice)

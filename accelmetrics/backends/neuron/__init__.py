@@ -12,85 +12,66 @@ card and disk of an EC2 instance carries it.
 from __future__ import annotations
 
 import os
-import re
-from typing import ClassVar
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Coverage, Detection, Driver
 from accelmetrics.backends.kit.commands import find
-from accelmetrics.backends.kit.system import list_directory, pci_devices, read_text
-from accelmetrics.backends.neuron import sysfs
-from accelmetrics.backends.neuron.monitor import TOOL, MonitorDriver
+from accelmetrics.backends.kit.sources import Open, SourcesBackend
+from accelmetrics.backends.kit.system import find_nodes, find_pci, list_directory, read_text, system_path
 from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.identity import DeviceKind
-from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason
 
+TOOL = "neuron-monitor"
 DIRECTORIES = ("/opt/aws/neuron/bin",)
 """Where the vendor's packages put the tool, which is on no ``PATH`` by itself."""
 PERIOD = 1.0
 """Seconds between two reports."""
-VENDOR = "0x1d0f"
-ACCELERATOR = "0x12"
-"""The PCI class of processing accelerators."""
-CHIPS = {
-    "0x7064": "Inferentia",
-    "0x7065": "Inferentia",
-    "0x7066": "Inferentia",
-    "0x7067": "Inferentia",
-    "0x7164": "Trainium",
-    "0x7264": "Inferentia2",
-    "0x7364": "Trainium2",
-}
-"""PCI device ids; older chips call themselves system peripherals, so their class does not tell."""
+ROOT = "/sys/devices/virtual/neuron_device"
+PARTS = ("stats/other_info", "stats/memory_usage/device_mem")
+"""Below a core's directory, where drivers before 2.31 keep its counters."""
+MOVED = "neuron driver 2.31 moved counters, and only neuron-monitor is read there"
+
+PCI = (*(f"1d0f:{device}" for device in ("7064", "7065", "7066", "7067", "7164", "7264", "7364")), "1d0f:*:12")
+"""Inferentia, Trainium, Inferentia2, Trainium2, and what calls itself a processing accelerator, as older chips do not."""
 NODE = "/dev/neuron0"
 """The first chip's; a container may have been given others alone."""
 LOAD_DRIVER = "load the kernel driver: sudo modprobe neuron (package aws-neuronx-dkms)"
+INSTALL_TOOL = "install neuron-monitor: package aws-neuronx-tools"
 PASS_DEVICE = "in a container, start it with --device=/dev/neuron0"
 
-_NODE = re.compile(r"neuron\d+", re.ASCII)
+
+class Chip(NamedTuple):
+    """One Neuron device: its number, its directory, and by the machine's number of each core, the core's directory."""
+
+    number: int
+    path: str
+    cores: dict[int, str]
 
 
-class NeuronBackend:
-    """NeuronCores, through the tool or the driver's counters.
+def chips() -> tuple[Chip, ...]:
+    """The chips that the driver shows, with their cores numbered as the tool does without joined cores: chip by chip."""
+    found = []
+    for index in _numbered(ROOT, "neuron"):
+        path = f"{ROOT}/neuron{index}"
+        numbers = _numbered(path, "neuron_core")
+        declared = read_text(f"{path}/core_count") or ""
+        each = int(declared) if declared.isdecimal() else len(numbers)
+        found.append(Chip(index, path, {index * each + number: f"{path}/neuron_core{number}" for number in numbers}))
+    return tuple(found)
 
-    Args:
-        clock: Where ages and rates are taken from.
-        period: Seconds between two reports of the tool. The counters are read when asked.
-    """
 
-    name = "neuron"
-    kind: ClassVar[DeviceKind | None] = "trn"
+def _numbered(directory: str, prefix: str) -> list[int]:
+    names = (name.removeprefix(prefix) for name in list_directory(directory) if name.startswith(prefix))
+    return sorted(int(number) for number in names if number.isdecimal())
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK, period: float = PERIOD) -> None:
-        self.interval = period
-        self._clock = clock
 
-    def detect(self) -> Detection:
-        return detect()
-
-    def open(self) -> Driver:
-        tool = find(TOOL, DIRECTORIES)
-        if tool is not None and os.access(tool, os.X_OK):
-            return MonitorDriver(tool, self._clock, self.interval)
-        if sysfs.chips():
-            return sysfs.SysfsDriver(self._clock)
-        if tool is not None:
-            raise SourceError(Reason.NO_PERMISSION, f"{tool} may not be executed by this user", backend=self.name)
-        raise SourceError(
-            Reason.DRIVER_UNAVAILABLE,
-            f"{TOOL} is neither on PATH nor in {DIRECTORIES[0]}, and {sysfs.ROOT} is not there",
-            backend=self.name,
-            advice=sysfs.INSTALL_TOOL if nodes() else f"{LOAD_DRIVER}; {sysfs.INSTALL_TOOL}",
-        )
-
-    def coverage(self) -> Coverage:
-        from accelmetrics.backends.neuron.totals import COVERAGE
-
-        return COVERAGE
-
-    def own_metrics(self) -> tuple[Metric, ...]:
-        return ()
+def picked_core(cores: Collection[int]) -> int | None:
+    """The core that ``LOCAL_RANK`` stands for; None where it is unset, no number, or no core has that number."""
+    rank = os.environ.get("LOCAL_RANK", "").strip()
+    return int(rank) if rank.isascii() and rank.isdecimal() and int(rank) in cores else None
 
 
 def detect() -> Detection:
@@ -99,32 +80,77 @@ def detect() -> Detection:
     The driver's tree tells how many cores there are, which is how many devices; without it each chip counts as one, since a chip
     that is there and cannot be read is to be told as that.
     """
-    chips = sysfs.chips()
-    cores = sum(len(chip.cores) for chip in chips)
-    node = next(iter(nodes()), "")
-    if chips:
-        words = f"{_count(len(chips), 'Neuron device')} with {_count(cores, 'core')} in {sysfs.ROOT}" + ("" if node else f", no {NODE}")
-        return Detection(True, "; ".join(filter(None, (words, sysfs.elsewhere(chips)))), cores, "" if node else PASS_DEVICE)
-    addresses = []
-    for address in pci_devices(VENDOR):
-        base = f"/sys/bus/pci/devices/{address}"
-        if read_text(f"{base}/device") in CHIPS or (read_text(f"{base}/class") or "").startswith(ACCELERATOR):
-            addresses.append(address)
-    if node:
-        return Detection(True, f"{node} is there; the driver shows no counters in {sysfs.ROOT}", max(len(addresses), 1))
+    found, nodes = chips(), find_nodes(["/dev/neuron*"])
+    if found:
+        paths = [path for chip in found for path in chip.cores.values()]
+        words = f"{_count(found, 'Neuron device')} with {_count(paths, 'core')} in {ROOT}" + ("" if nodes else f", no {NODE}")
+        if not any(all(system_path(f"{path}/{part}").is_dir() for part in PARTS) for path in paths):
+            words += f"; counters are not where they are looked for: {MOVED}"
+        return Detection(True, words, len(paths), "" if nodes else PASS_DEVICE)
+    addresses = find_pci(PCI)
+    if nodes:
+        return Detection(True, f"{nodes[0]} is there; the driver shows no counters in {ROOT}", max(len(addresses), 1))
     if addresses:
-        words = f"{_count(len(addresses), 'Neuron device')} on the PCI bus ({', '.join(addresses)}), but the driver is not loaded"
+        words = f"{_count(addresses, 'Neuron device')} on the PCI bus ({', '.join(addresses)}), but the driver is not loaded"
         return Detection(True, words, len(addresses), LOAD_DRIVER)
-    return Detection(False, f"no accelerator of AWS ({VENDOR}) on the PCI bus, no {NODE}")
+    return Detection(False, f"no accelerator of AWS (0x1d0f) on the PCI bus, no {NODE}")
 
 
-def nodes() -> list[str]:
-    """The device nodes: where there is one, the driver is loaded."""
-    return [f"/dev/{name}" for name in list_directory("/dev") if _NODE.fullmatch(name)]
+def _count(things: Sequence[object], what: str) -> str:
+    return f"{len(things)} {what}" + ("" if len(things) == 1 else "s")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
+def open_monitor(clock: Clock, period: float = PERIOD) -> Driver:
+    """Start the tool."""
+    from accelmetrics.backends.neuron import monitor
+
+    return monitor.polled(clock, period).open()
 
 
-backend = NeuronBackend()
+def open_sysfs(clock: Clock) -> Driver:
+    """Read the driver's counters."""
+    from accelmetrics.backends.neuron import sysfs
+
+    return sysfs.polled(clock).open()
+
+
+def open_best(clock: Clock, period: float = PERIOD) -> Driver:
+    """Start the tool where it may be run; else read the driver's counters."""
+    tool = find(TOOL, DIRECTORIES)
+    if tool is not None and os.access(tool, os.X_OK):
+        return open_monitor(clock, period)
+    if chips():
+        return open_sysfs(clock)
+    if tool is not None:
+        raise SourceError(Reason.NO_PERMISSION, f"{tool} may not be executed by this user")
+    words = f"{TOOL} is neither on PATH nor in {DIRECTORIES[0]}, and {ROOT} is not there"
+    advice = INSTALL_TOOL if detect().present else f"{LOAD_DRIVER}; {INSTALL_TOOL}"  # what detection advises comes first
+    raise SourceError(Reason.DRIVER_UNAVAILABLE, words, advice=advice)
+
+
+def coverage() -> Coverage:
+    """What the tool prints, and what of it the driver counts too."""
+    from accelmetrics.backends.kit.fields import joined_words
+    from accelmetrics.backends.neuron import monitor, sysfs
+
+    both = [made.coverage() for made in (monitor.polled(), sysfs.polled())]
+    devices, machine, optional = (
+        joined_words(pair for each in both for pair in getattr(each, part).items()) for part in ("devices", "machine", "optional")
+    )
+    return Coverage(devices, machine=machine, optional=optional)
+
+
+def neuron_backend(clock: Clock = SYSTEM_CLOCK, period: float = PERIOD) -> SourcesBackend:
+    """NeuronCores, through the tool or the driver's counters.
+
+    Args:
+        clock: Where ages and rates are taken from.
+        period: Seconds between two reports of the tool. The counters are read when asked.
+    """
+    sources: dict[str, Open] = {TOOL: partial(open_monitor, period=period), "sysfs": open_sysfs}
+    return SourcesBackend(
+        "neuron", "trn", sources, default=(partial(open_best, period=period),), detect=detect, coverage=coverage, clock=clock
+    )
+
+
+backend = neuron_backend()

@@ -1,172 +1,402 @@
 """The source ``neuron-monitor``: one child that prints a report per period, shared by all consumers.
 
-Its configuration is a file in its own working directory, which no other user may enter and which goes with it. A report
-older than two periods and a second is not served: the reason then is what became of the tool. A line that is not
-understood is passed over as long as the one before it is fresh.
+::
+
+    {"neuron_runtime_data": [{"pid": …, "error": "", "report": {
+         "neuroncore_counters": {"neuroncores_in_use": {"0": {"neuroncore_utilization": %, "flops": …}}, "error": ""},
+         "memory_used": {"neuron_runtime_used_bytes": {"host": By, "neuron_device": By, "usage_breakdown": {
+             "host": {…: By}, "neuroncore_memory_usage": {"0": {…: By}}}}, "error": ""},
+         "execution_stats": {"execution_summary": {…}, "error_summary": {…}, "latency_stats": {…: {"p50": s}}, "error": ""}}}],
+     "system_data": {"neuron_hw_counters": {"neuron_devices": [{"neuron_device_index": 0, …}], "error": ""}},
+     "neuron_hardware_info": {"neuron_device_count": …, "neuroncore_per_device_count": …, "error": ""}}
+
+Every part may be missing or ``null`` (older tools, sections that failed). A section that carries an error has no values, whatever
+else stands in it.
+
+The programs of a report are added up. Nothing is invented: a core that no program uses is ``not_in_use``, not idle at 0 %; a sum of
+which one part is missing is missing; a section with an error gives that error's words. Latencies are those of the slowest program,
+since percentiles do not add up.
+
+W&B reads the first program of the list, and with ``LOCAL_RANK`` the core of that number, at 0 where it finds none. Here a watched
+process (``pid=…``, with ``children=True`` its descendants too) selects programs; ``LOCAL_RANK`` selects the core of that number, if
+there is one, and the programs on it.
+
+The tool's configuration is a file in its own working directory, which no other user may enter and which goes with it.
 """
 
 from __future__ import annotations
 
 import json
-import threading
-import time
-from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
-from accelmetrics.backends.clock import Clock
-from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.kit.line_process import LineProcess, Record
-from accelmetrics.backends.kit.poll_cache import Form
-from accelmetrics.backends.neuron.report import COUNTERS, EXECUTION, MEMORY, Report, parse
-from accelmetrics.backends.neuron.sysfs import chips
-from accelmetrics.backends.neuron.totals import Totals, choose, picked_core, users
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.backends import neuron
+from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
+from accelmetrics.backends.contract import ReadOptions
+from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, Record, stream
+from accelmetrics.backends.kit.fields import Value
+from accelmetrics.backends.kit.line_process import LinePoll
+from accelmetrics.backends.neuron import PERIOD, TOOL
+from accelmetrics.schemas.catalogue.neuron import CORE_MEMORY, ECC, ERRORS, EXECUTIONS, HOST_MEMORY, LATENCIES, PERCENTILES
+from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
-TOOL = "neuron-monitor"
 CONFIGURATION = "neuron-monitor.json"
 FIRST_REPORT = 8.0
 """Seconds to wait for the first report: the tool asks the instance's metadata service before it prints anything."""
-LENIENCE = 1.0
-"""Seconds beyond two periods after which a report is stale."""
-SILENCE = 5
-"""Periods without a report after which the tool is replaced, but not fewer than so many seconds."""
-GLANCE = 0.02
 ADVICE = "run neuron-monitor by hand, and neuron-ls, to see what they say"
+LARGEST = 2**63
+"""What is at or above this was negative, or "none", before it became unsigned."""
+MANY = 100_000
+"""More cores or chips than this no machine has: what has a higher number is none."""
+
+COUNTERS, MEMORY, EXECUTION, HARDWARE = "neuroncore_counters", "memory_used", "execution_stats", "neuron_hardware_info"
+BY_CORE = {
+    COUNTERS: ("neuroncores_in_use",),
+    MEMORY: ("neuron_runtime_used_bytes", "usage_breakdown", "neuroncore_memory_usage"),
+}
+"""By section, where it has the cores."""
+PROGRAMS, CHIPS, LATENCY = "neuron_runtime_data", "neuron_devices", "latency_stats"
+IDLE = Unavailable(Reason.NOT_IN_USE, "nothing was executed in the tool's last period")
+NOT_PRINTED = Unavailable(Reason.NOT_SUPPORTED, "neuron-monitor does not print it")
+
+Json = Mapping[str, Any]
 
 
-def configuration(period: float) -> str:
-    """What the tool is told to print, and how often (a duration as Go writes it: ``0.5s``)."""
-    metrics = [{"type": section} for section in (COUNTERS, MEMORY, EXECUTION)]
-    runtimes = [{"tag_filter": ".*", "metrics": metrics}]
-    return json.dumps({"period": f"{period:g}s", "neuron_runtimes": runtimes, "system_metrics": [{"type": "neuron_hw_counters"}]})
+def percent(share: object) -> object:
+    """A share of time in percent; the tool's period and its clock may disagree by a little."""
+    return 100.0 if isinstance(share, float) and 100 < share <= 105 else share
 
 
-class MonitorDriver:
-    """The running tool.
+def _of_core(metric: str, section: str, *names: str) -> Field:
+    place = ".".join((section, *BY_CORE[section], "{core}", names[0]))
+    places = tuple(f"{section}.{name}" for name in names)
+    return Field(metric, places, convert=percent if metric == "neuroncore_utilization" else None, words=f"{TOOL}, summed: {place}")
 
-    Args:
-        path: Where it is.
-        clock: Where the age of a report is taken from.
-        period: Seconds between two reports.
 
-    Raises:
-        SourceError: It prints nothing that is understood, ends, or knows of no cores.
+def _of_all(key: str, place: str) -> Field:
+    how = "largest" if LATENCY in place else "summed"
+    return Field(f"trn.{key}", place, words=f"{TOOL}, {how} over programs: {place}")
+
+
+_USED = f"{MEMORY}.neuron_runtime_used_bytes"
+FIELDS = (
+    _of_core("neuroncore_utilization", COUNTERS, "neuroncore_utilization"),
+    _of_core("flops", COUNTERS, "flops", "effective_flops"),
+    *(_of_core(f"neuroncore_memory_usage.{category}", MEMORY, category) for category in CORE_MEMORY),
+)
+MACHINE = (
+    _of_all("host_total_memory_usage", f"{_USED}.host"),
+    _of_all("neuron_device_total_memory_usage", f"{_USED}.neuron_device"),
+    *(_of_all(f"host_memory_usage.{category}", f"{_USED}.usage_breakdown.host.{category}") for category in HOST_MEMORY),
+    *(_of_all(f"execution_summary.{name}", f"{EXECUTION}.execution_summary.{name}") for name in EXECUTIONS),
+    *(_of_all(f"error_summary.{kind}", f"{EXECUTION}.error_summary.{kind}") for kind in ERRORS),
+    *(_of_all(f"{clock}.{part}", f"{EXECUTION}.{LATENCY}.{clock}.{part}") for clock in LATENCIES for part in PERCENTILES),
+    *(
+        Field(f"trn.{name}", f"{HARDWARE}.{name}", words=f"{TOOL} {HARDWARE}.{name}")
+        for name in ("neuron_device_count", "neuroncore_per_device_count", "neuron_device_memory_size")
+    ),
+    Field("trn.neuron_runtime_count", PROGRAMS, words=f"{TOOL} entries of {PROGRAMS}"),
+    *(Field(f"trn.device.{{i}}.{name}", f"{CHIPS}.{{}}.{name}", words=f"{TOOL} neuron_hw_counters.{CHIPS}[].{name}") for name in ECC),
+)
+IDENTITY = {"vendor_index": "core", "name": "chip", "architecture": "version"}
+
+
+class Program(NamedTuple):
+    """One program that uses NeuronCores.
+
+    Attributes:
+        pid: Its process id, -1 where the tool does not say.
+        sections: Its sections that have no error.
+        errors: Of the other sections, why they have nothing.
+        cores: By section and core, what stands there. A section that does not tell cores has no entry.
     """
 
-    source = TOOL
-    machine_wide = True
+    pid: int
+    sections: dict[str, Json]
+    errors: dict[str, Unavailable]
+    cores: dict[str, dict[int, Json]]
 
-    def __init__(self, path: str, clock: Clock, period: float) -> None:
-        self._limit = 2 * period + LENIENCE
-        self._lock = threading.Lock()
-        self._latest: tuple[int, Report, float] | None = None
-        self._bad: tuple[int, SourceError] | None = None
-        self._clock = clock
-        self.stream = LineProcess(
-            [path, "-c", CONFIGURATION],
-            silence=max(float(SILENCE), SILENCE * period),
-            files={CONFIGURATION: configuration(period)},
-            clock=clock,
-        )
-        with ExitStack() as on_failure:
-            on_failure.callback(self.stream.close)
-            report = self._first(time.monotonic() + FIRST_REPORT + period)
-            self._devices = self._listed(report)
-            on_failure.pop_all()
+
+class Report:
+    """One line of the tool.
+
+    Attributes:
+        programs: Those that use NeuronCores; none on an idle machine.
+        hardware: What is fixed about the machine.
+        ecc: By chip, the error counters.
+        ecc_error: Why there are none.
+
+    Raises:
+        SourceError: It is no report (``parse_error``).
+    """
+
+    def __init__(self, line: str) -> None:
+        try:
+            whole = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise _unreadable(line, str(error)) from error
+        if not isinstance(whole, dict) or not isinstance(whole.get(PROGRAMS, ""), (list, type(None))):
+            raise _unreadable(line, f"it has no list {PROGRAMS}")
+        # An empty list is null: that is how the tool's language writes one that was never made.
+        self.programs = tuple(_program(entry) for entry in whole[PROGRAMS] or () if isinstance(entry, dict))
+        self.hardware = _part(whole, HARDWARE)
+        counters = _part(whole, "system_data", "neuron_hw_counters")
+        self.ecc_error = _error(counters)
+        listed = counters.get(CHIPS) if self.ecc_error is None else None
+        chips = [chip for chip in listed if isinstance(chip, dict)] if isinstance(listed, list) else []
+        numbered = ((chip.get("neuron_device_index"), chip) for chip in chips)
+        self.ecc = {index: chip for index, chip in numbered if type(index) is int and 0 <= index < MANY}
 
     @property
-    def devices(self) -> Sequence[DeviceIdentity]:
-        return self._devices
+    def cores(self) -> set[int]:
+        """Every core that the report knows of."""
+        used = {core for program in self.programs for cores in program.cores.values() for core in cores}
+        chips, each = (self.fixed(name) or 0 for name in ("neuron_device_count", "neuroncore_per_device_count"))
+        return used | set(range(min(chips * each, MANY)))
 
-    def reader(self, options: ReadOptions) -> MonitorReader:
-        return MonitorReader(self, options)
+    def fixed(self, name: str) -> int | None:
+        """A number above 0 that is fixed about the machine; None for anything else."""
+        raw, bound = self.hardware.get(name), MANY if name.endswith("_count") else LARGEST
+        return raw if type(raw) is int and 0 < raw < bound else None
 
-    def close(self) -> None:
-        self.stream.close()
+    def users(self, core: int) -> tuple[DeviceProcess, ...] | None:
+        """The processes on a core, each with its memory there and its share of the core's time.
 
-    def report(self) -> tuple[Report, float]:
-        """The newest report that is understood, and when it arrived.
-
-        Raises:
-            SourceError: There is none, or it is too old; with what became of the tool.
+        Returns:
+            None where the report does not say it of every program: one without a process id is on the core, or one has neither
+            section by core and may be.
         """
-        record = self.stream.latest()
-        with self._lock:
-            if record is not None:
-                self._parse(record)
-            latest, bad = self._latest, self._bad
-        if latest is not None and self._clock.monotonic() - latest[2] <= self._limit:
-            return latest[1], latest[2]
-        raise self._missing(record, bad)
-
-    def _parse(self, record: Record) -> None:
-        if record.number in (self._latest[0] if self._latest else 0, self._bad[0] if self._bad else 0):
-            return
-        try:
-            self._latest, self._bad = (record.number, parse(record.line), record.arrived), None
-        except SourceError as error:
-            self._bad = record.number, error
-
-    def _missing(self, record: Record | None, bad: tuple[int, SourceError] | None) -> SourceError:
-        failed = self.stream.failure
-        if record is None:
-            why = failed or Unavailable(Reason.TIMED_OUT, f"{TOOL} has printed nothing")
-        elif bad is not None and record.age <= self._limit:
-            why = bad[1].unavailable
-        else:
-            words = f"; {failed.detail}" if failed else ""
-            why = Unavailable(Reason.STALE, f"{TOOL}'s last report is {record.age:.1f} s old{words}")
-        return SourceError(why.reason, why.detail, backend="neuron", advice=ADVICE)
-
-    def _first(self, deadline: float) -> Report:
-        while True:
-            try:
-                return self.report()[0]
-            except SourceError:
-                if self.stream.ends or time.monotonic() >= deadline:
-                    raise
-            time.sleep(GLANCE)
-
-    def _listed(self, report: Report) -> tuple[DeviceIdentity, ...]:
-        self._known = frozenset(report.cores or {core for chip in chips() for core in chip.cores})
-        if not self._known:
-            words = report.hardware.error or f"{TOOL} knows of no Neuron device"
-            raise SourceError(Reason.DRIVER_UNAVAILABLE, words, backend="neuron", advice=ADVICE)
-        self.picked = picked_core(self._known)
-        cores = sorted(self._known) if self.picked is None else [self.picked]
-        chip, version = report.hardware.chip, report.hardware.core
-        return tuple(DeviceIdentity("trn", "aws", core, name=chip, architecture=version) for core in cores)
-
-    def check(self, report: Report) -> None:
-        """Raise when there are cores that were not there: the devices are to be listed again."""
-        new = report.cores - self._known
-        if new:
-            raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"core {min(new)} is new: the cores are to be listed again")
+        found = []
+        for program in self.programs:
+            if not program.cores:
+                return None
+            counters, memory = (program.cores.get(section, {}).get(core) for section in (COUNTERS, MEMORY))
+            if counters is None and not any((memory or {}).get(category) for category in CORE_MEMORY):  # a row of zeros is no use
+                continue
+            if program.pid < 1:
+                return None
+            held = _total([number(memory[category]) for category in CORE_MEMORY if category in memory]) if memory else NOT_PRINTED
+            share = number(percent((counters or {}).get("neuroncore_utilization")))
+            busy = None if isinstance(share, Unavailable) or share > 100 else float(share)
+            found.append(DeviceProcess(program.pid, "compute", None if isinstance(held, Unavailable) else int(held), busy))
+        return tuple(found)
 
 
-class MonitorReader:
-    """One consumer's view: which programs it asked for."""
+def _unreadable(line: str, why: str) -> SourceError:
+    return SourceError(Reason.PARSE_ERROR, f"{TOOL}'s line is not understood: {why}: {line[:80]}")
 
-    def __init__(self, driver: MonitorDriver, options: ReadOptions) -> None:
-        self._driver = driver
-        self._options = options
-        self._arrived = -1.0
-        self._totals: Totals | None = None
-        self._forms: defaultdict[int, Form] = defaultdict(Form)
 
-    def read(self, unit: int, progress: list[Any]) -> Reading:
-        report, arrived = self._driver.report()
-        progress.append(None)
-        if self._totals is None or arrived != self._arrived:
-            self._driver.check(report)
-            chosen = choose(report.runtimes, self._options, self._driver.picked)
-            self._totals, self._arrived = Totals(report, *chosen), arrived
-        devices = self._driver.devices
-        if unit == len(devices):
-            return self._forms[unit].reading(self._totals.machine(), read_at=arrived)
-        core = devices[unit].vendor_index
-        return self._forms[unit].reading(self._totals.core(core), users(report, core), arrived)
+def _part(whole: Any, *names: str) -> Json:
+    """What stands under some names; nothing where a part of the way is missing."""
+    for name in names:
+        whole = whole.get(name) if isinstance(whole, dict) else None
+    return whole if isinstance(whole, dict) else {}
+
+
+def _error(section: Json) -> Unavailable | None:
+    words = section.get("error")
+    if not isinstance(words, str) or not words:
+        return None
+    return Unavailable(Reason.NO_PERMISSION if "permission denied" in words.lower() else Reason.DRIVER_ERROR, words)
+
+
+def _program(entry: Json) -> Program:
+    pid = entry.get("pid")
+    program = Program(pid if isinstance(pid, int) else -1, {}, {}, {})
+    for name in (COUNTERS, MEMORY, EXECUTION):
+        section = _part(entry, "report", name)
+        error = _error(entry) or _error(section)
+        if error is not None:
+            program.errors[name] = error
+            continue
+        program.sections[name] = section
+        *way, last = BY_CORE.get(name, ("",))
+        cores = _part(section, *way).get(last)
+        if isinstance(cores, dict):
+            # Newer tools put other things beside the cores, which are under their numbers.
+            numbers = {core: part for core, part in cores.items() if core.isascii() and core.isdecimal() and isinstance(part, dict)}
+            program.cores[name] = {int(core): part for core, part in numbers.items() if len(core) < 6}
+    return program
+
+
+def number(raw: object) -> Value:
+    """A number that may be one."""
+    # Compared, never converted: an int of the report may be too large for a float. Neither infinity nor NaN is in the range.
+    if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not 0 <= raw < LARGEST:
+        return Unavailable(Reason.INVALID_VALUE, f"the source answered {raw!r}"[:200])
+    return raw
+
+
+def _total(parts: Iterable[Value]) -> Value:
+    """A sum, which is missing if one of its parts is."""
+    added: int | float = 0
+    for part in parts:
+        if isinstance(part, Unavailable):
+            return part
+        added += part
+    return added
+
+
+class Chosen(NamedTuple):
+    """The programs that a consumer wants, what to say where there are none, and whose they are; empty where that is everybody's."""
+
+    programs: tuple[Program, ...]
+    none: Unavailable
+    whose: str
+
+
+def choose(programs: Sequence[Program], options: ReadOptions, watches: Callable[[int], bool], core: int | None) -> Chosen:
+    """Choose the programs that a consumer wants.
+
+    Args:
+        programs: All there are.
+        options: What the consumer asked for.
+        watches: Whether a process is one of those that it watches.
+        core: The core that ``LOCAL_RANK`` picked, if one was.
+    """
+    chosen, none, whose = tuple(programs), "no program uses the Neuron devices", ""
+    if options.watched:
+        chosen = tuple(program for program in chosen if watches(program.pid))
+        whose = f"process {options.pid}"
+        none = f"{whose} uses no NeuronCore"
+    if core is not None:
+        # One that failed may be the one on the core: better its error than nothing.
+        on_core = tuple(program for program in chosen if any(core in cores for cores in program.cores.values()))
+        chosen = on_core or tuple(program for program in chosen if program.errors)
+        none = f"{whose} does not use core {core}" if whose else f"no program uses core {core}"
+        none += ", which LOCAL_RANK picks"
+    return Chosen(chosen, Unavailable(Reason.NOT_IN_USE, none), whose)
+
+
+class CoreTotals(Record):
+    """What a consumer's programs come to on one core."""
+
+    def __init__(self, chosen: Chosen, core: int) -> None:
+        self._chosen = chosen
+        self._core = core
+
+    def get(self, place: str) -> object:
+        """The sum of what stands at ``section.name`` of each program; None where none has it."""
+        section, name = place.split(".")
+        programs, none, whose = self._chosen
+        users = [program.cores[section][self._core] for program in programs if self._core in program.cores.get(section, ())]
+        if users:
+            parts = [number(user[name]) for user in users if user.get(name) is not None]
+            return _total(parts) if parts else None
+        error = next((program.errors[section] for program in programs if section in program.errors), None)
+        if error is not None or not programs:
+            return error or none
+        if not any(section in program.cores for program in programs):
+            return Unavailable(Reason.NOT_SUPPORTED, f"{TOOL} does not print {section} by core")
+        return Unavailable(Reason.NOT_IN_USE, f"{whose} does not use core {self._core}" if whose else f"no program uses core {self._core}")
+
+
+class MachineTotals(Record):
+    """What a consumer's programs come to on all cores, and what is fixed about the machine."""
+
+    def __init__(self, report: Report, chosen: Chosen) -> None:
+        self._report = report
+        self._chosen = chosen
+
+    def instances(self, place: str) -> Iterable[str]:
+        """The numbers of the chips."""
+        return map(str, sorted(self._report.ecc) or range(self._report.fixed("neuron_device_count") or 0))
+
+    def get(self, place: str) -> object:
+        """The sum over the programs, of latencies the largest."""
+        section, *way = place.split(".")
+        programs, none, _ = self._chosen
+        if section == PROGRAMS:
+            return len(programs)
+        if section == HARDWARE:
+            return self._report.fixed(way[0]) or _error(self._report.hardware) or NOT_PRINTED
+        if section == CHIPS:
+            counted = self._report.ecc.get(int(way[0]), {}).get(way[1])
+            return number(counted) if counted is not None else self._report.ecc_error or NOT_PRINTED
+        return self._sum(section, way) if programs else none
+
+    def _sum(self, section: str, way: Sequence[str]) -> Value:
+        parts: list[Value] = []
+        for program in self._chosen.programs:
+            raw = _part(program.sections.get(section), *way[:-1]).get(way[-1])
+            if section in program.errors:
+                parts.append(program.errors[section])
+            elif raw is not None:
+                parts.append(number(raw))
+            elif way[0] != LATENCY:
+                return Unavailable(Reason.NOT_SUPPORTED, f"{TOOL} does not say it of process {program.pid}")
+        if way[0] != LATENCY:
+            return _total(parts)
+        missing = next((part for part in parts if isinstance(part, Unavailable)), None)
+        return missing or max((part for part in parts if not isinstance(part, Unavailable)), default=IDLE)
+
+
+def parse(known: set[int], line: str) -> list[DeviceSample]:
+    """The cores and the machine of one report.
+
+    Args:
+        known: The cores that were seen before, to which new ones are added.
+        line: The report.
+
+    Raises:
+        SourceError: It is no report, or there are no cores.
+    """
+    report = Report(line)
+    known |= report.cores
+    if not known:
+        known |= {core for chip in neuron.chips() for core in chip.cores}
+    if not known:
+        words = report.hardware.get("error")
+        raise SourceError(Reason.DRIVER_UNAVAILABLE, words if words and isinstance(words, str) else f"{TOOL} knows of no Neuron device")
+    picked = neuron.picked_core(known)
+
+    def chosen(options: ReadOptions, watches: Callable[[int], bool]) -> Chosen:
+        return choose(report.programs, options, watches, picked)
+
+    def core_totals(core: int, options: ReadOptions, watches: Callable[[int], bool]) -> Record:
+        return CoreTotals(chosen(options, watches), core)
+
+    identity = {"chip": report.hardware.get("neuron_device_type"), "version": report.hardware.get("neuroncore_version")}
+    cores = [
+        DeviceSample(identity | {"core": core}, report.users(core), scoped=partial(core_totals, core))
+        for core in (sorted(known) if picked is None else [picked])
+    ]
+    machine = DeviceSample({}, machine=True, scoped=lambda options, watches: MachineTotals(report, chosen(options, watches)))
+    return [*cores, machine]
+
+
+def polled(clock: Clock = SYSTEM_CLOCK, period: float = PERIOD) -> PolledBackend:
+    """The tool as a backend.
+
+    Args:
+        clock: Where ages are taken from.
+        period: Seconds between two reports.
+    """
+    metrics = [{"type": section} for section in (COUNTERS, MEMORY, EXECUTION)]
+    configuration = {
+        "period": f"{period:g}s",  # a duration as Go writes it
+        "neuron_runtimes": [{"tag_filter": ".*", "metrics": metrics}],
+        "system_metrics": [{"type": "neuron_hw_counters"}],
+    }
+    files = {CONFIGURATION: json.dumps(configuration)}
+    command = Command(TOOL, ("-c", CONFIGURATION), directories=neuron.DIRECTORIES, install=neuron.INSTALL_TOOL)
+
+    def connect() -> LinePoll:
+        return stream(command, partial(parse, set()), interval=period, files=files, first=FIRST_REPORT)()
+
+    return PolledBackend(
+        "neuron",
+        kind="trn",
+        vendor="aws",
+        source=TOOL,
+        connect=connect,
+        fields=FIELDS,
+        machine=MACHINE,
+        identity=IDENTITY,
+        interval=period,
+        advice=ADVICE,
+        clock=clock,
+    )

@@ -5,7 +5,7 @@ Each counter is a directory with ``total`` and ``present``. Of memory, ``total``
 last change (AWS's sysfs guide); of time (µs) and operations, ``total`` accumulates since the driver was loaded.
 
 Some runtimes do not fill the counters of time and operations: one at exactly 0 has never counted, which is no 0 %. Nothing
-here says which program uses a core. Cores are numbered as the tool does without joined cores: chip by chip.
+here says which program uses a core.
 
 AWS's guide says that driver 2.31 moved several counters. What stands elsewhere there is not read: it is missing with words,
 detection says so, and ``neuron-monitor`` is needed.
@@ -13,193 +13,155 @@ detection says so, and ``neuron-monitor`` is needed.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from accelmetrics.backends.clock import Clock
-from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.kit.poll_cache import Form
-from accelmetrics.backends.kit.system import list_directory, read_text, system_path
-from accelmetrics.backends.neuron.report import LARGEST, Value, percent, total
-from accelmetrics.backends.neuron.totals import Values, documented, picked_core
-from accelmetrics.schemas.catalogue import neuron as rows
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.backends import neuron
+from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
+from accelmetrics.backends.contract import ReadOptions
+from accelmetrics.backends.kit import DeviceSample, Field, PolledBackend, Rate, Record, number
+from accelmetrics.backends.kit.fields import Row
+from accelmetrics.backends.kit.sysfs import DeviceDirectory
+from accelmetrics.backends.kit.system import Files
+from accelmetrics.backends.neuron import INSTALL_TOOL, MOVED, ROOT, Chip, monitor
+from accelmetrics.schemas.catalogue.neuron import CORE_MEMORY, ECC, HOST_MEMORY
+from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
-ROOT = "/sys/devices/virtual/neuron_device"
-CHIP, CORE = "neuron", "neuron_core"
-PARTS = ("stats/other_info", "stats/memory_usage/device_mem")
-"""Below a core's directory, where drivers before 2.31 keep its counters."""
-INSTALL_TOOL = "install neuron-monitor: package aws-neuronx-tools"
-MOVED = "neuron driver 2.31 moved counters, and only neuron-monitor is read there"
 TOOL_ONLY = Unavailable(Reason.NOT_SUPPORTED, "only neuron-monitor says this: install aws-neuronx-tools")
 NOT_BY_PROCESS = Unavailable(Reason.NOT_SUPPORTED, "the driver's counters do not tell processes apart: install aws-neuronx-tools")
 NEVER_COUNTED = Unavailable(Reason.NOT_IN_USE, "the counter has never counted: no program has used the core, or its runtime leaves it out")
-FIRST = Unavailable(Reason.NEEDS_INTERVAL, "a rate needs two readings")
-CLEARED = Unavailable(Reason.NEEDS_INTERVAL, "the counter was cleared since the last reading")
+
+_COUNTED, _HOST, _DEVICE, _CHIP = "stats/other_info", "stats/memory_usage/host_mem", "stats/memory_usage/device_mem", "neuron"
+FIELDS: tuple[Row, ...] = (
+    Rate("neuroncore_utilization", f"{_COUNTED}/nc_time_in_use/total", "us"),
+    Rate("flops", f"{_COUNTED}/flop_count/total", "1"),
+    *(Field(f"neuroncore_memory_usage.{category}", f"{_DEVICE}/{category}/total") for category in CORE_MEMORY),
+)
+_COUNTS = (
+    Field("trn.neuron_device_count", "chips", words=f"sysfs directories neuron{{n}} in {ROOT}"),
+    Field("trn.neuroncore_per_device_count", "cores", words="sysfs directories neuron_core{n} of a chip"),
+    Field("trn.host_total_memory_usage", f"{_HOST}/total"),
+    Field("trn.neuron_device_total_memory_usage", f"{_DEVICE}/total"),
+    *(Field(f"trn.host_memory_usage.{category}", f"{_HOST}/{category}/total") for category in HOST_MEMORY),
+    *(Field(f"trn.device.{{i}}.{name}", f"{_CHIP}.{{}}.stats/hardware/{name}", words=f"sysfs stats/hardware/{name}") for name in ECC),
+)
+MACHINE = (*_COUNTS, *(row for row in monitor.MACHINE if row.metric not in {each.metric for each in _COUNTS}))
+"""What the tool alone says is missing with that reason."""
+IDENTITY = {
+    "vendor_index": "@number",
+    "name": "../info/architecture/device_name",
+    "architecture": "info/architecture/arch_type",
+    "serial": "../info/serial_number",
+}
 
 
-class Chip(NamedTuple):
-    """One Neuron device: its number, and by the machine's number of each core, the core's directory."""
+class Directory(DeviceDirectory):
+    """The counters of one core, under its number on the machine, or of a chip."""
 
-    number: int
-    cores: dict[int, str]
+    def __init__(self, number_: int, path: str, files: Files) -> None:
+        super().__init__(path, files, slow=tuple(IDENTITY.values()))
+        self._number = number_
 
-    @property
-    def path(self) -> str:
-        """Its directory."""
-        return f"{ROOT}/{CHIP}{self.number}"
+    def begin(self, progress: list[Any]) -> None:
+        """Prepare for a reading, which wakes nothing: the counters are the driver's."""
+        self._progress = progress
 
-
-def chips() -> tuple[Chip, ...]:
-    """The chips that the driver shows, with their cores."""
-    found = []
-    for index in _numbered(ROOT, CHIP):
-        path = f"{ROOT}/{CHIP}{index}"
-        numbers = _numbered(path, CORE)
-        declared = read_text(f"{path}/core_count") or ""
-        each = int(declared) if declared.isdecimal() else len(numbers)
-        found.append(Chip(index, {index * each + number: f"{path}/{CORE}{number}" for number in numbers}))
-    return tuple(found)
+    def get(self, place: str) -> object:
+        """What stands at a place, or why it is missing."""
+        if place == "@number":
+            return self._number
+        said = super().get(place)
+        if said is None:
+            return Unavailable(Reason.NOT_SUPPORTED, f"this driver has no {self.path.removeprefix(ROOT)}/{place} ({MOVED})")
+        return NEVER_COUNTED if said == "0" and place.startswith(_COUNTED) else said
 
 
-def elsewhere(found: Sequence[Chip]) -> str:
-    """In words, that no core's counters stand where they are looked for; empty where they do, and where there are no chips."""
-    paths = [path for chip in found for path in chip.cores.values()]
-    if not found or any(all(system_path(f"{path}/{part}").is_dir() for part in PARTS) for path in paths):
-        return ""
-    return f"counters are not where they are looked for: {MOVED}"
+class NotByProcess(Record):
+    """A core for a consumer that watches a process."""
+
+    def get(self, place: str) -> object:
+        """The reason."""
+        return NOT_BY_PROCESS
 
 
-def _numbered(directory: str, prefix: str) -> list[int]:
-    found = (name.removeprefix(prefix) for name in list_directory(directory) if name.startswith(prefix))
-    return sorted(int(number) for number in found if number.isdecimal())
+class Machine(Record):
+    """What belongs to no core, for one consumer."""
+
+    def __init__(self, chips: Sequence[Chip], known: Mapping[str, Directory], cores: Sequence[Directory], watched: bool) -> None:
+        self._chips = {str(chip.number): known[chip.path] for chip in chips}
+        self._cores = cores
+        self._most = max(len(chip.cores) for chip in chips)
+        self._watched = watched
+
+    def instances(self, place: str) -> Iterable[str]:
+        """The numbers of the chips."""
+        return self._chips
+
+    def get(self, place: str) -> object:
+        """A sum over chips or cores, or what one chip counts."""
+        counts = {"chips": len(self._chips), "cores": self._most}
+        if place in counts:
+            return counts[place]
+        if place.startswith(f"{_CHIP}."):
+            _, chip, below = place.split(".", 2)
+            return self._chips[chip].get(below)
+        if not place.startswith((_HOST, _DEVICE)):
+            return TOOL_ONLY
+        if self._watched:
+            return NOT_BY_PROCESS
+        parts = [number(each.get(place), "B", "B") for each in (self._chips.values() if place.startswith(_HOST) else self._cores)]
+        return next(
+            (part for part in parts if isinstance(part, Unavailable)), sum(part for part in parts if not isinstance(part, Unavailable))
+        )
 
 
-class SysfsDriver:
-    """The counters of every core.
+class Counters:
+    """The cores and chips that there are now, as a poll."""
 
-    Args:
-        clock: Where rates are taken from.
+    def __init__(self) -> None:
+        self._files = Files()
+        self._known: dict[str, Directory] = {}
 
-    Raises:
-        SourceError: There are no cores.
-    """
+    def __call__(self) -> Iterable[DeviceSample]:
+        chips = neuron.chips()
+        paths = {core: path for chip in chips for core, path in chip.cores.items()}
+        if not paths:
+            raise SourceError(Reason.DRIVER_UNAVAILABLE, f"the driver shows no cores in {ROOT}: {MOVED}")
+        for number_, path in (*paths.items(), *((chip.number, chip.path) for chip in chips)):
+            if path not in self._known:
+                self._known[path] = Directory(number_, path, self._files)
+        known, picked = dict(self._known), neuron.picked_core(paths)
+        cores = [known[path] for core, path in paths.items() if picked in (None, core)]
 
-    source = "sysfs"
-    machine_wide = True
-    interval = 0.0  # read when asked, unlike the tool: its files cost little, and rates come with whatever reading is the second
+        def begin(progress: list[Any]) -> None:
+            for each in known.values():
+                each.begin(progress)
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.chips = chips()
-        every = {core: path for chip in self.chips for core, path in chip.cores.items()}
-        if not every:
-            words = f"the driver shows no cores in {ROOT}: {MOVED}"
-            raise SourceError(Reason.DRIVER_UNAVAILABLE, words, backend="neuron", advice=INSTALL_TOOL)
-        self._known = every.keys()
-        picked = picked_core(every)
-        self.paths = every if picked is None else {picked: every[picked]}
-        devices = []
-        for core, path in sorted(self.paths.items()):
-            chip = path.rpartition("/")[0]
-            places = (f"{chip}/info/architecture/device_name", f"{path}/info/architecture/arch_type", f"{chip}/info/serial_number")
-            name, version, serial = (read_text(place) or "" for place in places)
-            devices.append(DeviceIdentity("trn", "aws", core, name=name, architecture=version, serial=serial))
-        self._devices = tuple(devices)
+        def machine(options: ReadOptions, _: object) -> Record:
+            return Machine(chips, known, cores, options.watched)
 
-    @property
-    def devices(self) -> Sequence[DeviceIdentity]:
-        return self._devices
+        def by_process(core: Directory) -> DeviceSample:
+            return DeviceSample(core, begin=core.begin, scoped=lambda options, _: NotByProcess({}) if options.watched else core)
 
-    def reader(self, options: ReadOptions) -> SysfsReader:
-        return SysfsReader(self, options)
-
-    def check(self) -> None:
-        """Raise when there are cores that were not there: the devices are to be listed again."""
-        new = {core for chip in chips() for core in chip.cores} - self._known
-        if new:
-            raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"core {min(new)} is new: the cores are to be listed again")
+        return [*map(by_process, cores), DeviceSample({}, begin=begin, machine=True, scoped=machine)]
 
     def close(self) -> None:
-        """Nothing is held open between readings."""
+        """Give all descriptors back."""
+        self._files.close()
 
 
-class SysfsReader:
-    """One consumer's view: what its rates are taken from."""
-
-    def __init__(self, driver: SysfsDriver, options: ReadOptions) -> None:
-        self._driver = driver
-        self._watched = options.watched
-        self._before: dict[str, tuple[float, int]] = {}
-        self._forms: defaultdict[int, Form] = defaultdict(Form)
-
-    def read(self, unit: int, progress: list[Any]) -> Reading:
-        devices = self._driver.devices
-        found = self._machine(progress) if unit == len(devices) else self._core(devices[unit].vendor_index, progress)
-        return self._forms[unit].reading(found)
-
-    def _core(self, core: int, progress: list[Any]) -> Values:
-        path = self._driver.paths[core]
-        if not system_path(path).is_dir():
-            raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"{path} has gone")
-        if self._watched:
-            return {row.name: NOT_BY_PROCESS for row in rows.CORES}
-        busy = self._rate(f"{path}/stats/other_info/nc_time_in_use/total", progress)  # µs of time per second
-        found: Values = {
-            "neuroncore_utilization": busy if isinstance(busy, Unavailable) else percent(busy / 1e6 * 100),
-            "flops": self._rate(f"{path}/stats/other_info/flop_count/total", progress),
-        }
-        for name in rows.CORE_MEMORY:
-            found[f"neuroncore_memory_usage.{name}"] = _read(f"{path}/stats/memory_usage/device_mem/{name}/total", progress)
-        return found
-
-    def _rate(self, path: str, progress: list[Any]) -> Value:
-        now = self._driver.clock.monotonic()
-        value = _read(path, progress)
-        if isinstance(value, Unavailable):
-            return value
-        if value == 0:
-            self._before.pop(path, None)
-            return NEVER_COUNTED
-        before, self._before[path] = self._before.get(path), (now, value)
-        if before is None or now <= before[0]:
-            return FIRST
-        return (value - before[1]) / (now - before[0]) if value >= before[1] else CLEARED
-
-    def _machine(self, progress: list[Any]) -> Values:
-        driver = self._driver
-        driver.check()
-        found: Values = {row.key: TOOL_ONLY for row in (*rows.MEMORY, *rows.MACHINE, *rows.EXECUTION) if not row.templated}
-        found["trn.neuron_device_count"] = len(driver.chips)
-        found["trn.neuroncore_per_device_count"] = max((len(chip.cores) for chip in driver.chips), default=0)
-        host = [f"{chip.path}/stats/memory_usage/host_mem" for chip in driver.chips]
-        device = [f"{path}/stats/memory_usage/device_mem" for path in driver.paths.values()]
-        memory = {"trn.host_total_memory_usage": host, "trn.neuron_device_total_memory_usage": device}
-        memory |= {f"trn.host_memory_usage.{name}": [f"{path}/{name}" for path in host] for name in rows.HOST_MEMORY}
-        for key, paths in memory.items():
-            found[key] = NOT_BY_PROCESS if self._watched else total([_read(f"{path}/total", progress) for path in paths])
-        for chip in driver.chips:
-            for counter in rows.ECC:
-                found[f"trn.device.{chip.number}.{counter}"] = _read(f"{chip.path}/stats/hardware/{counter}", progress)
-        return documented(found)
-
-
-def _read(path: str, progress: list[Any]) -> int | Unavailable:
-    """A counter's value, or why there is none."""
-    try:
-        with system_path(path).open("rb") as file:
-            text = file.read(64).decode("ascii", "replace").strip()
-    except PermissionError:
-        return Unavailable(Reason.NO_PERMISSION, f"{path} may not be read by this user")
-    except FileNotFoundError:
-        return Unavailable(Reason.NOT_SUPPORTED, f"this driver has no {path.removeprefix(ROOT)} ({MOVED})")
-    except OSError as error:
-        return Unavailable(Reason.DRIVER_ERROR, f"{path}: {error.strerror}")
-    finally:
-        progress.append(None)
-    if not text.isdecimal():
-        return Unavailable(Reason.PARSE_ERROR, f"{path} holds {text!r}")
-    return int(text) if int(text) < LARGEST else Unavailable(Reason.INVALID_VALUE, f"{path} holds {text}")
+def polled(clock: Clock = SYSTEM_CLOCK) -> PolledBackend:
+    """The driver's counters as a backend, read when asked: its files cost little, and rates come with whatever reading is the second."""
+    return PolledBackend(
+        "neuron",
+        kind="trn",
+        vendor="aws",
+        source="sysfs",
+        connect=Counters,
+        fields=FIELDS,
+        machine=MACHINE,
+        identity=IDENTITY,
+        advice=INSTALL_TOOL,
+        clock=clock,
+    )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import psutil
 
 from accelmetrics import Sampler
-from accelmetrics.backends.neuron import NeuronBackend
+from accelmetrics.backends.neuron import neuron_backend
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.support.waiting import wait_for
 
@@ -18,7 +18,7 @@ PERIOD = 0.1
 @contextmanager
 def sampler(**options: object) -> Generator[Sampler, None, None]:
     """A sampler of this backend alone, ten reports a second."""
-    with Sampler([NeuronBackend(period=PERIOD)], **options) as made:  # type: ignore[arg-type]
+    with Sampler([neuron_backend(period=PERIOD)], **options) as made:  # type: ignore[arg-type]
         yield made
 
 
@@ -32,11 +32,11 @@ def until(made: Sampler, condition: Callable[[Snapshot], bool]) -> Snapshot:
     """Sample until something holds that must come to hold."""
     latest: list[Snapshot] = []
 
-    def found() -> bool:
+    def holds() -> bool:
         latest[:] = [made.sample()]
         return condition(latest[0])
 
-    wait_for(found, what=lambda: (latest[0].backends, dict(list(latest[0].unavailable.items())[:3])))
+    wait_for(holds, what=lambda: (latest[0].backends, dict(list(latest[0].unavailable.items())[:3])))
     return latest[0]
 
 

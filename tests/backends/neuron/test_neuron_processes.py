@@ -38,9 +38,9 @@ def worker(tree: SysfsTree) -> Generator[subprocess.Popen[str], None, None]:
 
 
 def look(**options: object) -> Allocation:
-    from accelmetrics.backends.neuron import NeuronBackend
+    from accelmetrics.backends.neuron import neuron_backend
 
-    return allocation(backends=[NeuronBackend(period=PERIOD)], timeout=5.0, **options)  # type: ignore[arg-type]
+    return allocation(backends=[neuron_backend(period=PERIOD)], timeout=5.0, **options)  # type: ignore[arg-type]
 
 
 def texts(found: Allocation) -> list[tuple[str, str]]:

@@ -12,14 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelmetrics.backends.contract import ReadOptions
-from accelmetrics.backends.neuron.report import Report, Value, parse
-from accelmetrics.backends.neuron.totals import Totals, choose
+from accelmetrics.backends.kit.fields import Record, Table, Value
+from accelmetrics.backends.neuron import TOOL
+from accelmetrics.backends.neuron.monitor import FIELDS, CoreTotals, MachineTotals, Report, choose, parse
+from accelmetrics.backends.neuron.monitor import MACHINE as ROWS
 from accelmetrics.schemas.catalogue import expected_keys, expected_names, match
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
 from tests.simulators.neuron import hardware, report, runtime
 
 EVERYBODY = ReadOptions(pid=1)
+CORES, MACHINE = Table(TOOL, "trn", FIELDS), Table(TOOL, "", ROWS)
 NAMES, KEYS = set(expected_names("neuron")), set(expected_keys("neuron"))
 
 junk = st.recursive(
@@ -32,20 +35,31 @@ junk = st.recursive(
 whole = report([runtime(11, {0: 30.0}), runtime(12)], machine=hardware(2, 2))
 
 
-def totals(parsed: Report) -> Totals:
-    return Totals(parsed, *choose(parsed.runtimes, EVERYBODY, None))
+def core_of(parsed: Report, core: int) -> Mapping[str, Value]:
+    return named(CORES, CoreTotals(choose(parsed.programs, EVERYBODY, lambda _: True, None), core))
 
 
-def check(parsed: Report) -> None:
+def machine_of(parsed: Report) -> Mapping[str, Value]:
+    return named(MACHINE, MachineTotals(parsed, choose(parsed.programs, EVERYBODY, lambda _: True, None)))
+
+
+def named(table: Table, record: Record) -> Mapping[str, Value]:
+    """What a table reads, by every name."""
+    return {name: value for metric, value in table.read(record, {}, 0.0).items() for name in table.names(metric)}
+
+
+def check(line: str) -> None:
     """Each owed name has a value or a reason, and each value is one that its row allows."""
-    made = totals(parsed)
+    parsed = Report(line)
     for number in (0, 1, 7):
-        core = made.core(number)
+        core = core_of(parsed, number)
         assert core.keys() == NAMES
         check_values({f"trn.{number}.{name}": value for name, value in core.items()})
-    machine = made.machine()
+    machine = machine_of(parsed)
     assert machine.keys() >= KEYS
     check_values(machine)
+    if parsed.cores:
+        assert len(parse(set(), line)) == len(parsed.cores) + 1
 
 
 def check_values(found: Mapping[str, Value]) -> None:
@@ -78,24 +92,20 @@ def test_anything_may_stand_anywhere(place: tuple[Any, ...], value: Any, remove:
     else:
         node[place[-1]] = value
     try:
-        parsed = parse(json.dumps(changed).encode())
+        check(json.dumps(changed))
     except SourceError as error:
         assert error.reason == Reason.PARSE_ERROR
         assert place == ("neuron_runtime_data",)
-        return
-    check(parsed)
 
 
 @settings(deadline=None)
 @given(junk.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=60))
 def test_any_line_is_a_report_or_an_error_in_words(line: bytes) -> None:
     try:
-        parsed = parse(line)
+        check(line.decode("utf-8", "replace"))
     except SourceError as error:
         assert error.reason == Reason.PARSE_ERROR
         assert error.message.startswith("neuron-monitor's line is not understood")
-    else:
-        check(parsed)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +115,7 @@ def test_any_line_is_a_report_or_an_error_in_words(line: bytes) -> None:
 )
 def test_what_is_no_report(line: bytes) -> None:
     with pytest.raises(SourceError) as caught:
-        parse(line)
+        Report(line.decode("utf-8", "replace"))
     assert caught.value.reason == Reason.PARSE_ERROR
 
 
@@ -113,20 +123,19 @@ def test_what_is_no_report(line: bytes) -> None:
 @given(st.lists(st.dictionaries(st.integers(0, 9), st.floats(0, 10), max_size=4), max_size=4))
 def test_sums_are_over_the_programs_that_use_a_core(programs: list[dict[int, float]]) -> None:
     line = report([runtime(100 + place, cores) for place, cores in enumerate(programs)], machine=hardware(5, 2))
-    made = totals(parse(json.dumps(line).encode()))
+    parsed = Report(json.dumps(line))
     for core in range(10):
         shares = [cores[core] for cores in programs if core in cores]
-        found = made.core(core)
+        found = core_of(parsed, core)
         if shares:
             assert found["neuroncore_utilization"] == pytest.approx(sum(shares))
             assert found["neuroncore_memory_usage.constants"] == len(shares) * 1000 * (core + 1)
         else:
             assert all(isinstance(why, Unavailable) and why.reason == Reason.NOT_IN_USE for why in found.values())
-    machine = made.machine()
-    host = machine["trn.host_total_memory_usage"]
+    host = machine_of(parsed)["trn.host_total_memory_usage"]
     assert host == 7_600_010 * len(programs) if programs else isinstance(host, Unavailable)
 
 
 def test_a_monstrous_machine_is_not_believed() -> None:
-    parsed = parse(json.dumps(report(machine=hardware(2**40, 2**40))).encode())
+    parsed = Report(json.dumps(report(machine=hardware(2**40, 2**40))))
     assert parsed.cores == set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,7 @@ def test_a_watched_process_without_cores_has_no_zeros(pair: NeuronMonitorStandIn
 
 @pytest.mark.parametrize(("children", "expected"), [(True, 44.0), (False, None)])
 def test_children_of_a_watched_process(tool: NeuronMonitorStandIn, children: bool, expected: float | None) -> None:
+    Path(os.environ["ACCELMETRICS_SYSROOT"], "proc").symlink_to("/proc")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         tool.tell(report=report([runtime(child.pid, {0: 44.0}), runtime(999_999_999, {1: 1.0})]))
         snapshot = once(pid=os.getpid(), children=children)

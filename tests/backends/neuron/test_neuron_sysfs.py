@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import builtins
-import io
 import os
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.neuron import NeuronBackend
-from accelmetrics.backends.neuron.sysfs import SysfsDriver, SysfsReader
+from accelmetrics.backends.kit.polled import PolledReader
+from accelmetrics.backends.neuron.sysfs import polled
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.reasons import Reason
-from accelmetrics.testing.fake import FakeClock
 from tests.backends.neuron.machine import once, sampler, until
 from tests.simulators.neuron import SysfsTree
 
@@ -44,18 +39,18 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def reader(tree: SysfsTree, clock: Clock) -> SysfsReader:
+def reader(tree: SysfsTree, clock: Clock) -> PolledReader:
     """One chip with two cores, of which the first has been used."""
     tree.add_chip(0)
     tree.count(0, 0, microseconds=1_000_000, flops=500)
-    return SysfsDriver(clock).reader(ReadOptions(pid=1))
+    return polled(clock).open().reader(ReadOptions(pid=1))
 
 
 def values(reading: Reading) -> dict[str, float]:
     return {name: value for block in reading.blocks for name, value in zip(block.names, block.values, strict=True)}
 
 
-def test_utilisation_is_the_share_of_time_in_use(reader: SysfsReader, tree: SysfsTree, clock: Clock) -> None:
+def test_utilisation_is_the_share_of_time_in_use(reader: PolledReader, tree: SysfsTree, clock: Clock) -> None:
     first = reader.read(0, [])
     assert first.unavailable[UTILIZATION].reason == first.unavailable["flops"].reason == Reason.NEEDS_INTERVAL
     clock.now += 2.0
@@ -70,7 +65,7 @@ def test_utilisation_is_the_share_of_time_in_use(reader: SysfsReader, tree: Sysf
 def test_each_consumer_has_intervals_of_its_own(tree: SysfsTree, clock: Clock) -> None:
     tree.add_chip(0)
     tree.count(0, 0, microseconds=1_000_000, flops=1)
-    driver = SysfsDriver(clock)
+    driver = polled(clock).open()
     one, other = driver.reader(ReadOptions(pid=1)), driver.reader(ReadOptions(pid=1))
     one.read(0, [])
     clock.now += 1.0
@@ -79,28 +74,28 @@ def test_each_consumer_has_intervals_of_its_own(tree: SysfsTree, clock: Clock) -
     assert values(one.read(0, []))[UTILIZATION] == 50.0
 
 
-def test_a_counter_that_has_never_counted_is_no_zero(reader: SysfsReader, clock: Clock) -> None:
+def test_a_counter_that_has_never_counted_is_no_zero(reader: PolledReader, clock: Clock) -> None:
     reader.read(1, [])
     clock.now += 1.0
     assert reader.read(1, []).unavailable[UTILIZATION].reason == Reason.NOT_IN_USE
 
 
-def test_a_counter_that_was_cleared_gives_no_rate_once(reader: SysfsReader, tree: SysfsTree, clock: Clock) -> None:
+def test_a_counter_that_was_cleared_gives_no_rate_once(reader: PolledReader, tree: SysfsTree, clock: Clock) -> None:
     reader.read(0, [])
     clock.now += 1.0
     tree.count(0, 0, microseconds=10, flops=10)
     assert reader.read(0, []).unavailable[UTILIZATION].reason == Reason.NEEDS_INTERVAL
     clock.now += 1.0
     tree.count(0, 0, microseconds=500_010, flops=10)
-    assert values(reader.read(0, []))[UTILIZATION] == 50.0
+    assert values(reader.read(0, []))[UTILIZATION] == pytest.approx(50.0)
 
 
-def test_two_readings_at_one_moment_give_no_rate(reader: SysfsReader) -> None:
+def test_two_readings_at_one_moment_give_no_rate(reader: PolledReader) -> None:
     reader.read(0, [])
     assert reader.read(0, []).unavailable[UTILIZATION].reason == Reason.NEEDS_INTERVAL
 
 
-def test_more_time_than_has_passed_is_refused(reader: SysfsReader, tree: SysfsTree, clock: Clock) -> None:
+def test_more_time_than_has_passed_is_refused(reader: PolledReader, tree: SysfsTree, clock: Clock) -> None:
     reader.read(0, [])
     clock.now += 1.0
     tree.count(0, 0, microseconds=5_000_000, flops=500)
@@ -154,10 +149,8 @@ def test_rates_come_with_whatever_reading_is_the_second(tree: SysfsTree) -> None
     """The counters are read when asked: a second reading is one, however soon it comes."""
     tree.add_chip(0)
     tree.count(0, 0, microseconds=1, flops=1)
-    clock = FakeClock()
-    with Sampler([NeuronBackend(clock)]) as made:
+    with Sampler(["neuron"]) as made:
         made.sample()
-        clock.advance(0.01)
         assert made.sample().metrics["trn.0.neuroncore_utilization"] == 0.0
 
 
@@ -183,9 +176,9 @@ def test_local_rank_picks_a_core(tree: SysfsTree, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("garbage", Reason.PARSE_ERROR), ("", Reason.PARSE_ERROR), ("-5", Reason.PARSE_ERROR), (2**64 - 5, Reason.INVALID_VALUE)],
+    [("garbage", Reason.PARSE_ERROR), ("", Reason.NOT_SUPPORTED), ("-5", Reason.INVALID_VALUE), (2**64 - 5, Reason.INVALID_VALUE)],
 )
-def test_a_file_that_holds_no_count(reader: SysfsReader, tree: SysfsTree, text: object, reason: Reason) -> None:
+def test_a_file_that_holds_no_count(reader: PolledReader, tree: SysfsTree, text: object, reason: Reason) -> None:
     tree.write("neuron0/neuron_core0/stats/memory_usage/device_mem/tensors/total", text)
     tree.write("neuron0/stats/memory_usage/host_mem/total", text)
     reading = reader.read(0, [])
@@ -194,7 +187,7 @@ def test_a_file_that_holds_no_count(reader: SysfsReader, tree: SysfsTree, text: 
     assert reader.read(2, []).unavailable["trn.host_total_memory_usage"].reason == reason
 
 
-def test_a_tree_of_another_release(reader: SysfsReader, tree: SysfsTree) -> None:
+def test_a_tree_of_another_release(reader: PolledReader, tree: SysfsTree) -> None:
     """A node that was moved is missing, with its path; one part of a sum makes the sum missing."""
     shutil.rmtree(tree.neuron / "neuron0/neuron_core0/stats/memory_usage")
     why = reader.read(0, []).unavailable["neuroncore_memory_usage.tensors"]
@@ -203,25 +196,43 @@ def test_a_tree_of_another_release(reader: SysfsReader, tree: SysfsTree) -> None
     assert reader.read(2, []).unavailable["trn.neuron_device_total_memory_usage"].reason == Reason.NOT_SUPPORTED
 
 
-def test_files_that_may_not_be_read(reader: SysfsReader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_may_not_be_read(reader: PolledReader, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests may run as root, whom no mode stops."""
-    opened: Callable[..., Any] = Path.open
+    opened = os.open
 
-    def refuse(path: Path, *args: Any, **kwargs: Any) -> Any:
+    def refuse(path: Any, *args: Any, **kwargs: Any) -> int:
         if "other_info" in str(path):
             raise PermissionError(13, "Permission denied")
         return opened(path, *args, **kwargs)
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     reading = reader.read(0, [])
     assert reading.unavailable[UTILIZATION].reason == Reason.NO_PERMISSION
     assert values(reading)["neuroncore_memory_usage.constants"] == 5001
 
 
-def test_a_chip_that_goes_away_has_the_source_opened_again(reader: SysfsReader, tree: SysfsTree) -> None:
+def test_chips_that_go_away_have_the_source_opened_again(reader: PolledReader, tree: SysfsTree, clock: Clock) -> None:
+    """Once three polls in a row find none."""
     shutil.rmtree(tree.neuron / "neuron0")
-    with pytest.raises(DriverGoneError):
+    for failure in (SourceError, SourceError, DriverGoneError):
+        clock.now += 1.0
+        with pytest.raises(SourceError) as caught:
+            reader.read(0, [])
+        assert type(caught.value) is failure
+        assert caught.value.reason == Reason.DRIVER_UNAVAILABLE
+
+
+def test_one_chip_that_goes_away_is_lost(tree: SysfsTree, clock: Clock) -> None:
+    """And the others are read."""
+    tree.add_chip(0)
+    tree.add_chip(1)
+    reader = polled(clock).open().reader(ReadOptions(pid=1))
+    shutil.rmtree(tree.neuron / "neuron0")
+    clock.now += 1.0
+    with pytest.raises(SourceError) as caught:
         reader.read(0, [])
+    assert caught.value.reason == Reason.DEVICE_LOST
+    assert values(reader.read(2, []))["neuroncore_memory_usage.constants"] == 15_001
 
 
 def test_a_chip_that_turns_up_has_the_cores_listed_again(tree: SysfsTree) -> None:
@@ -238,39 +249,38 @@ def test_a_chip_that_turns_up_has_the_cores_listed_again(tree: SysfsTree) -> Non
 def test_a_picked_core_is_not_opened_again_for_the_others(tree: SysfsTree, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.add_chip(0)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert values(SysfsDriver(clock).reader(ReadOptions(pid=1)).read(1, []))["trn.neuron_device_count"] == 1
+    assert values(polled(clock).open().reader(ReadOptions(pid=1)).read(1, []))["trn.neuron_device_count"] == 1
 
 
 def test_a_driver_without_cores(tree: SysfsTree, clock: Clock) -> None:
     tree.write("neuron0/core_count", 2)
     with pytest.raises(SourceError) as caught:
-        SysfsDriver(clock)
+        polled(clock).open()
     assert caught.value.reason == Reason.DRIVER_UNAVAILABLE
     assert "neuron driver 2.31 moved counters" in caught.value.message
     assert caught.value.advice == "install neuron-monitor: package aws-neuronx-tools"
 
 
-def test_progress_is_reported_for_every_file(reader: SysfsReader) -> None:
+def test_progress_is_reported_for_every_file(reader: PolledReader) -> None:
     progress: list[Any] = []
     reader.read(0, progress)
-    assert len(progress) == 7
+    assert len(progress) == 1 + 7, "the source, and each file"
 
 
 def test_nothing_is_ever_opened_for_writing(tree: SysfsTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counters are cleared by writing to them, and ``reset`` resets the chip."""
     tree.add_chip(0)
-    modes: set[str] = set()
-    opened = io.open
+    flags: set[int] = set()
+    opened = os.open
 
-    def noted(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if str(tree.neuron) in str(file):
-            modes.add(mode)
-        return opened(file, mode, *args, **kwargs)
+    def noted(path: Any, flag: int, *args: Any, **kwargs: Any) -> int:
+        if str(tree.neuron) in str(path):
+            flags.add(flag)
+        return opened(path, flag, *args, **kwargs)
 
-    monkeypatch.setattr(io, "open", noted)
-    monkeypatch.setattr(builtins, "open", noted)
+    monkeypatch.setattr(os, "open", noted)
     before = {path: path.stat().st_mtime_ns for path in tree.neuron.rglob("*") if path.is_file()}
     with Sampler(["neuron"]) as made:
         made.sample()
-    assert modes and modes <= {"r", "rb"}
+    assert flags == {os.O_RDONLY}
     assert {path: path.stat().st_mtime_ns for path in before} == before
