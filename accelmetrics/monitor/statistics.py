@@ -13,7 +13,6 @@ The row after the window's end shows that the window was watched until then. It 
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 from array import array
@@ -70,8 +69,11 @@ class Accumulator:
 
     def __deepcopy__(self, memo: object) -> Accumulator:
         """Return an independent copy; a tenth of the time of a general one."""
-        twin = copy.copy(self)
-        twin._cells, twin._times, twin._spans = self._cells[:], self._times[:], self._spans[:]
+        twin = Accumulator.__new__(Accumulator)
+        for name in self.__slots__:
+            setattr(twin, name, getattr(self, name))
+        if self._cells:
+            twin._cells, twin._times, twin._spans = self._cells[:], self._times[:], self._spans[:]
         return twin
 
     def add(self, value: float, seconds: float, times: int = 1) -> None:

@@ -34,6 +34,8 @@ PENDING = 64
 """Rows that a window keeps before they are folded; more while the program is looking at its results."""
 PATIENCE = 2.0
 """Seconds that results wait for the reading that closes the window: a driver may hang."""
+FINAL = object()
+"""Marks results that do not change any more."""
 KEPT_WINDOWS = 32
 """Windows that have ended and are still known; one of a day on eight GPUs takes up to a mebibyte or two."""
 
@@ -114,8 +116,8 @@ class Window:
     """Made by ``Monitor.window``: a context manager, a decorator, or begun and ended by hand.
 
     Results are there once it has ended: asking for them waits, for two seconds at most, for the reading that closes it; they are
-    computed once and kept. While it is open they tell what has been so far. As a decorator it is a new window at every call.
-    Keep it until it ends: one that the program has dropped is measured no further.
+    computed once and kept. While it is open they tell what has been up to the last reading. As a decorator it is a new window
+    at every call. Keep it until it ends: one that the program has dropped is measured no further.
 
     While the monitor is stopped or paused a window gets no readings; it goes on with those that come after that.
 
@@ -133,8 +135,9 @@ class Window:
         self._pid = os.getpid()
         self._before: Row | None = None
         self._aggregator: WindowAggregator | None = None
-        self._results: dict[object, Any] = {}
-        self._final: WindowAggregator | None = None
+        self._last: Row | None = None
+        # What results were made from: the last row then, or FINAL; the statistics; and the results, by what computes them.
+        self._kept: tuple[object, WindowAggregator, dict[object, Any]] = (None, WindowAggregator(0.0), {})
         self._renew()
 
     def _renew(self) -> None:
@@ -239,51 +242,50 @@ class Window:
         Raises:
             UnknownNameError: It was not read, and there is no such metric.
         """
-        return self._folded().seconds_above(key, threshold)
+        return self._folded()[0].seconds_above(key, threshold)
 
     def feed(self, row: Row) -> None:
         """Take a reading, on the monitor's thread; it may close the window."""
         self._rows.append(row)
+        self._last = row
         if self._end is not None and row.at >= self._end:
             self.closed.set()
         elif len(self._rows) >= PENDING and self._lock.acquire(blocking=False):
             try:
                 rows = self._rows.copy()
                 self._rows.clear()  # first: the child of a fork in between does not fold them again
-                if self._final is None and self._begin is not None:
+                if self._kept[0] is not FINAL and self._begin is not None:
                     self._aggregator = self._aggregator or WindowAggregator(self._begin, self._before)
                     self._aggregator.fold(rows, self._until)
             finally:
                 self._lock.release()
 
     def _result(self, compute: Callable[[WindowAggregator], T]) -> T:
-        """Return a result: the kept one of a window that has ended."""
-        found: T | None = self._results.get(compute)
-        if found is None:
-            found = compute(self._folded())
-            if self._final is not None:
-                self._results[compute] = found
-        return found
+        """Return a result, computed once until there is another reading."""
+        folded, results = self._folded()
+        if compute not in results:
+            results[compute] = compute(folded)
+        return cast("T", results[compute])
 
-    def _folded(self) -> WindowAggregator:
-        """Return everything until now, folded on this thread into a copy; of a window that has ended it is kept."""
+    def _folded(self) -> tuple[WindowAggregator, dict[object, Any]]:
+        """Return the statistics until now, folded on this thread into a copy, and the results that were computed from them."""
+        if self._kept[0] is FINAL:
+            return self._kept[1:]
         self._check_process()
-        if self._begin is None:
-            return WindowAggregator(0.0)
         if self._end is not None and not self.closed.wait(PATIENCE):
             self._owner.silent = True  # no window waits for a reading until there is one
             self._owner.settle()
             self.closed.set()
         with self._lock:
-            if self._final is not None:
-                return self._final
-            closed = self.closed.is_set()
-            folded = copy.deepcopy(self._aggregator) or WindowAggregator(self._begin, self._before)
-            folded.fold(self._rows.copy(), self._until)
-            if closed:
-                self._final, self._aggregator, self._before = folded, None, None
-                self._rows.clear()
-            return folded
+            mark = FINAL if self.closed.is_set() else self._last
+            if self._begin is not None and self._kept[0] is not mark:
+                folded = copy.deepcopy(self._aggregator) or WindowAggregator(self._begin, self._before)
+                folded.fold(self._rows.copy(), self._until)
+                self._kept = (mark, folded, {})
+                if mark is FINAL:
+                    self._aggregator = self._before = None
+                    self._rows.clear()
+            return self._kept[1:]
 
     @property
     def _until(self) -> float:

@@ -358,15 +358,16 @@ def test_a_window_can_be_used_in_the_child_of_a_fork_that_found_it_locked() -> N
         window.end()
 
 
-def test_reading_results_starts_no_thread_and_those_of_an_ended_window_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are computed on the caller's thread, once."""
+def test_reading_results_starts_no_thread_and_computes_them_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the caller's thread; those of an open window anew after the next reading."""
     with Monitor(3600, backends=[gpus(2)]) as monitor:
         ticks(monitor, 1)
         with monitor.window("w") as window:
             until(lambda: window.summary)
             monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread was started"))
             assert window.summary["gpu.0.powerWatts"].mean == 100.0
-            assert window.summary is not window.summary
+            assert window.summary is window.summary
+        assert window.summary["gpu.0.powerWatts"].seconds == pytest.approx(window.duration)
         assert window.summary is window.summary
         assert window.energy_joules is window.energy_joules
         assert window.devices is window.devices
