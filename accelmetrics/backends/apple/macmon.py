@@ -45,7 +45,7 @@ def clock(printed: object) -> object:
 
 
 GPU = (
-    Field("gpu", "gpu_active_ratio", "ratio", ratio),
+    Field("gpu", "gpu_active_ratio", "ratio", ratio, words='macmon "gpu_active_ratio", from 0.8 on'),
     Field("scaledUtilization", ("gpu_scaled_ratio", "gpu_usage.1"), "ratio", ratio),
     Field("freq", ("gpu_freq_mhz", "gpu_usage.0"), "MHz", clock),
     Field("temp", "temp.gpu_temp_avg", "C", zero_is_missing=True),
@@ -67,7 +67,7 @@ MACHINE = (
     Field("ane.power", "ane_power", "W"),  # the Neural Engine is switched off while it is not used: 0 W is what it draws
     Field("memory.used", "memory.ram_usage", "B"),
     Field("_ram", "memory.ram_total", "B"),
-    share("memory.used_percent", "memory.used", "_ram"),
+    share("memory.used_percent", "memory.used", "_ram")._replace(words="macmon memory.ram_usage / memory.ram_total"),
     Field("swap.used", "memory.swap_usage", "B"),
 )
 

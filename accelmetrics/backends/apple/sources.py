@@ -60,16 +60,16 @@ POWERMETRICS = (
     Command("powermetrics", SAMPLE, directories=SYSTEM, timeout=2.0),
 )
 GPU_POWER = (
-    Field("gpu", "active", "%"),
-    Field("freq", "freq", "MHz", macmon.clock),
-    Field("powerWatts", "gpu", "mW"),
+    Field("gpu", "active", "%", words='powermetrics "GPU HW active residency"'),
+    Field("freq", "freq", "MHz", macmon.clock, words='powermetrics "GPU HW active frequency"'),
+    Field("powerWatts", "gpu", "mW", words='powermetrics "GPU Power"'),
 )
 CHIP_POWER = (
-    Field("cpu.ecpu_freq", "E", "MHz", zero_is_missing=True),
-    Field("cpu.pcpu_freq", "P", "MHz", zero_is_missing=True),
-    Field("cpu.powerWatts", "cpu", "mW", zero_is_missing=True),
-    Field("soc.powerWatts", "combined", "mW", zero_is_missing=True),
-    Field("ane.power", "ane", "mW"),
+    Field("cpu.ecpu_freq", "E", "MHz", zero_is_missing=True, words='powermetrics "E-Cluster HW active frequency"'),
+    Field("cpu.pcpu_freq", "P", "MHz", zero_is_missing=True, words='powermetrics "P-Cluster HW active frequency"'),
+    Field("cpu.powerWatts", "cpu", "mW", zero_is_missing=True, words='powermetrics "CPU Power"'),
+    Field("soc.powerWatts", "combined", "mW", zero_is_missing=True, words='powermetrics "Combined Power"'),
+    Field("ane.power", "ane", "mW", words='powermetrics "ANE Power"'),
 )
 _POWERS = ("gpu", "cpu", "ane", "combined")
 _HERTZ = 1e5

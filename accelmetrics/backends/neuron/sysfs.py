@@ -41,9 +41,14 @@ FIELDS: tuple[Row, ...] = (
 _COUNTS = (
     Field("trn.neuron_device_count", "chips", words=f"sysfs directories neuron{{n}} in {ROOT}"),
     Field("trn.neuroncore_per_device_count", "cores", words="sysfs directories neuron_core{n} of a chip"),
-    Field("trn.host_total_memory_usage", f"{_HOST}/total"),
-    Field("trn.neuron_device_total_memory_usage", f"{_DEVICE}/total"),
-    *(Field(f"trn.host_memory_usage.{category}", f"{_HOST}/{category}/total") for category in HOST_MEMORY),
+    Field("trn.host_total_memory_usage", f"{_HOST}/total", words=f'sysfs "{_HOST}/total", summed over chips'),
+    Field("trn.neuron_device_total_memory_usage", f"{_DEVICE}/total", words=f'sysfs "{_DEVICE}/total", summed over cores'),
+    *(
+        Field(
+            f"trn.host_memory_usage.{category}", f"{_HOST}/{category}/total", words=f'sysfs "{_HOST}/{category}/total", summed over chips'
+        )
+        for category in HOST_MEMORY
+    ),
     *(Field(f"trn.device.{{i}}.{name}", f"{_CHIP}.{{}}.stats/hardware/{name}", words=f"sysfs stats/hardware/{name}") for name in ECC),
 )
 MACHINE = (*_COUNTS, *(row for row in monitor.MACHINE if row.metric not in {each.metric for each in _COUNTS}))

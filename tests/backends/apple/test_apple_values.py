@@ -72,7 +72,10 @@ def test_what_is_given_or_explained_is_what_is_promised() -> None:
     assert set(coverage.devices) == {*GPU, "powerPercent"}
     assert set(coverage.machine) == MACHINE.keys()
     assert (coverage.partitions, coverage.processes, coverage.optional) == ({}, {}, {})
-    assert coverage.devices["gpu"] == 'macmon "gpu_active_ratio"; else ioreg "Device Utilization %"; else powermetrics "active"'
+    assert (
+        coverage.devices["gpu"]
+        == 'macmon "gpu_active_ratio", from 0.8 on; else ioreg "Device Utilization %"; else powermetrics "GPU HW active residency"'
+    )
 
 
 def test_0_7_has_no_active_ratio_so_that_is_ioreg_s(mac: MacStandIn, sampler: Sampler) -> None:

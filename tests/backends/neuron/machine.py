@@ -12,12 +12,12 @@ from accelmetrics.backends.neuron import neuron_backend
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.support.waiting import wait_for
 
-PERIOD = 0.1
+PERIOD = 0.3
 
 
 @contextmanager
 def sampler(**options: object) -> Generator[Sampler, None, None]:
-    """A sampler of this backend alone, ten reports a second."""
+    """A sampler of this backend alone, three reports a second."""
     with Sampler([neuron_backend(period=PERIOD)], **options) as made:  # type: ignore[arg-type]
         yield made
 

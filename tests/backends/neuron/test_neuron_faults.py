@@ -293,7 +293,7 @@ def test_the_configuration_is_private_and_goes_with_the_child(busy: NeuronMonito
 def test_the_configuration_asks_for_what_is_read(busy: NeuronMonitorStandIn) -> None:
     once()
     told = busy.starts[0]["told"]
-    assert told["period"] == "0.1s"
+    assert told["period"] == f"{PERIOD:g}s"
     assert told["neuron_runtimes"][0]["tag_filter"] == ".*"
     metrics = {metric["type"] for metric in told["neuron_runtimes"][0]["metrics"]}
     assert metrics == {"neuroncore_counters", "memory_used", "execution_stats"}
