@@ -275,7 +275,7 @@ def test_a_process_that_is_not_there_is_told() -> None:
 def test_an_exporter_whose_package_is_missing(tmp_path: Path) -> None:
     """Status 1, and how to get it."""
     (tmp_path / "rich").mkdir()
-    (tmp_path / "rich" / "__init__.py").write_text("raise ImportError('not here')\n")
+    (tmp_path / "rich" / "__init__.py").write_text("raise ModuleNotFoundError('not here')\n")
     done = run(*HOST, "--exporter", "console:table", env=on_path(tmp_path))
     assert done.returncode == 1
     assert one_line(done.stderr) == "accelmetrics record: the package 'rich' is not installed: pip install 'accelmetrics[rich]'"
