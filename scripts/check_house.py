@@ -1,4 +1,4 @@
-"""Checks the house rules that no linter knows: ``python scripts/check_house.py [ROOT] [--all]``.
+"""Checks the house rules that no linter knows: ``python scripts/check_house.py [ROOT]``.
 
 Reads the sources and runs nothing of them. One line per finding, ``file:line: what is wrong``; exit status 1 if any.
 
@@ -12,8 +12,6 @@ Reads the sources and runs nothing of them. One line per finding, ``file:line: w
 - no comment, docstring or message of the package speaks of persons ("nobody", "whoever");
 - no ``time.sleep`` in the tests, outside ``tests/support`` and the simulators: a test waits for an event;
 - no assertion in the tests that something took less than so much time: a test compares orders, counts, or two things of the same run.
-
-Rules named in `ON_REQUEST` are checked with ``--all`` only.
 """
 
 import ast
@@ -267,8 +265,6 @@ IN_PACKAGE: tuple[Rule, ...] = (long_file, global_statements, broad_excepts, pro
 IN_TESTS: tuple[Rule, ...] = (sleeps, bounds_on_time)
 AT_MOST: dict[Rule, int] = {broad_excepts: MAX_BROAD, protocols: MAX_PROTOCOLS}
 """How many findings of a rule are none; 0 for the others."""
-ON_REQUEST: set[Rule] = {persons, sleeps, bounds_on_time}
-"""Checked with ``--all`` only: there are findings yet. An empty set has everything checked always."""
 
 
 def rules_of(path: Path) -> tuple[Rule, ...]:
@@ -280,24 +276,22 @@ def rules_of(path: Path) -> tuple[Rule, ...]:
     return EVERYWHERE
 
 
-def check(root: Path, every: bool = False) -> list[Finding]:
-    """All findings below ``root``, those of the rules `ON_REQUEST` on request."""
+def check(root: Path) -> list[Finding]:
+    """All findings below ``root``."""
     found: dict[Rule, list[Finding]] = {rule: [] for rule in (*EVERYWHERE, *IN_PACKAGE, *IN_TESTS)}
     for path in python_files(root):
         relative = path.relative_to(root)
         text = path.read_text(encoding="utf-8")
         source = Source(relative, text, ast.parse(text, filename=str(relative)))
         for rule in rules_of(relative):
-            if every or rule not in ON_REQUEST:
-                found[rule] += rule(source)
+            found[rule] += rule(source)
     return sorted(finding for rule, findings in found.items() if len(findings) > AT_MOST.get(rule, 0) for finding in findings)
 
 
 def main(arguments: list[str]) -> int:
     """Print the findings; the exit status says whether there are any."""
-    places = [argument for argument in arguments if argument != "--all"]
-    root = Path(places[0]) if places else Path(__file__).resolve().parent.parent
-    findings = check(root, "--all" in arguments)
+    root = Path(arguments[0]) if arguments else Path(__file__).resolve().parent.parent
+    findings = check(root)
     for finding in findings:
         print(f"{finding.path}:{finding.line}: {finding.message}")
     return 1 if findings else 0
