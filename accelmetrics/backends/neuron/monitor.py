@@ -241,7 +241,7 @@ def _total(parts: Iterable[Value]) -> Value:
 
 
 class Chosen(NamedTuple):
-    """The programs that a consumer wants, what to say where there are none, and whose they are; empty where that is everybody's."""
+    """The programs that a consumer wants, what to say where there are none, and whose they are; empty for those of every program."""
 
     programs: tuple[Program, ...]
     none: Unavailable
