@@ -116,7 +116,7 @@ class PolledBackend:
         exclusive: Whether a device is one program's at a time: where a process is watched, devices that it does not use are then
             ``not_in_use``. If not, what its processes use is given as ``{kind}.process.{i}``.
         processes: Where its samples' processes are read, in words; empty where nothing is given of them as metrics.
-        advice: What to do where no device is listed.
+        advice: What to do where no device is listed, unless a failure has advice of its own.
         detect: Looks for the hardware; built-in backends are found by their registration.
         own_metrics: Catalogue rows for metrics that only this vendor has.
         visible: The variable that lists the numbers of the devices that a program sees.
