@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple, cast
 
-from accelmetrics.backends.nvidia.detection import advise, kernel_module_version
+from accelmetrics.backends.nvidia import advise, kernel_module_version
 from accelmetrics.backends.nvidia.metrics import MEMORY
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable

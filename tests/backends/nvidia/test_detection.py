@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.nvidia import backend, detection
+from accelmetrics.backends import nvidia
+from accelmetrics.backends.nvidia import backend
 from tests.backends.nvidia.machine import write_tree
 from tests.simulators.nvml import NvmlSimulator
 
@@ -24,7 +25,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loader has no NVML. (Once this process has loaded the simulator, its loader always has one.)"""
-    monkeypatch.setattr(detection, "library_name", lambda: "libnvidia-ml-that-is-not-here.so.1")
+    monkeypatch.setattr(nvidia, "library_name", lambda: "libnvidia-ml-that-is-not-here.so.1")
 
 
 def add_pci(root: Path, address: str, vendor: str, kind: str) -> None:
