@@ -129,7 +129,7 @@ def _read(option: str, word: str, hint: Any) -> Any:
     try:
         return TypeAdapter(hint).validate_strings(word)
     except ValidationError as error:
-        why = error.errors()[0]["msg"].partition(",")[0]
+        why = error.errors()[0]["msg"].partition(", unable to")[0]  # a list of choices has commas too
         for theirs, ours in WORDING.items():
             why = why.replace(theirs, ours)
     except PydanticSchemaGenerationError:

@@ -129,6 +129,7 @@ def test_an_object_is_taken_as_it_is() -> None:
         ("sink:x?pause=long", InvalidOptionError, "must be a number"),
         ("sink:x?packed=perhaps", InvalidOptionError, "true or false"),
         ("sink:x?mode=c", InvalidOptionError, "must be 'a' or 'b'"),
+        ("influx:run.lp?precision=m", InvalidOptionError, "must be 'ns', 'us', 'ms' or 's'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(text: str, error: type[Exception], words: str) -> None:

@@ -542,10 +542,10 @@ _OPEN: weakref.WeakSet[Server] = weakref.WeakSet()
 @lru_cache(maxsize=1)
 def _close_in_forks() -> None:
     """Have forked children close what they inherit; asked for once."""
+
+    def leave_all() -> None:
+        for server in list(_OPEN):
+            server.leave_to_parent()
+
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_leave_all)
-
-
-def _leave_all() -> None:
-    for server in list(_OPEN):
-        server.leave_to_parent()
+        os.register_at_fork(after_in_child=leave_all)
