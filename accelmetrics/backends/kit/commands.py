@@ -273,7 +273,7 @@ class Child:
         files: Names and texts of files that are put into its working directory, which no other user may enter.
 
     Attributes:
-        directory: Its working directory; empty where no file system may be written to.
+        directory: Its working directory; empty where no file system may be written to, and the command starts in ``/``.
         ended: Whether the command itself has ended, as far as :meth:`note_end` was told.
 
     Raises:
@@ -289,7 +289,10 @@ class Child:
         self._path = argv[0]
         self._returncode: int | None = None
         self._mark = uuid4().hex
-        self.directory = _make_directory()
+        try:
+            self.directory = tempfile.mkdtemp(prefix="accelmetrics-")
+        except OSError:
+            self.directory = ""
         self._status, status = os.pipe()
         with ExitStack() as undo:
             undo.callback(_remove, self.directory)
@@ -314,6 +317,8 @@ class Child:
     def _start(self, argv: Sequence[str], environment: Mapping[str, str], status: int) -> subprocess.Popen[bytes]:
         watchdog = [sys.executable, "-I", "-S", WATCHDOG, self._mark, self.directory, str(status)] if sys.executable else []
         words = {"directory": self.directory or "/", "bin": argv[0].rpartition("/")[0]}
+        kept = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith(KEPT_PREFIXES)}
+        reduced = kept | {"PATH": ":".join(_path()) or SAFE_PATH, "LC_ALL": "C"}
         own = {name: value.format(**words) for name, value in environment.items()}
         try:
             return subprocess.Popen(
@@ -322,7 +327,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd=self.directory or "/",
-                env=_environment() | own | {MARK: self._mark},
+                env=reduced | own | {MARK: self._mark},
                 pass_fds=(status,),
                 start_new_session=True,
             )
@@ -449,19 +454,6 @@ if hasattr(os, "register_at_fork"):
 
 def _path() -> list[str]:
     return [directory for directory in os.environ.get("PATH", SAFE_PATH).split(":") if directory.startswith("/")]
-
-
-def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith(KEPT_PREFIXES)}
-    return kept | {"PATH": ":".join(_path()) or SAFE_PATH, "LC_ALL": "C"}
-
-
-def _make_directory() -> str:
-    """A working directory of its own; empty where no file system may be written to, and the command starts in ``/``."""
-    try:
-        return tempfile.mkdtemp(prefix="accelmetrics-")
-    except OSError:
-        return ""
 
 
 def _remove(directory: str) -> None:

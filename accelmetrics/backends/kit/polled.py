@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Coverage, Detection, Reading, ReadOptions
 from accelmetrics.backends.guard import Outcome, guarded
-from accelmetrics.backends.kit.fields import Counters, Printed, Record, Row, Table, Value, flat, text, weightier, whole
+from accelmetrics.backends.kit.fields import Counters, Printed, Row, Table, Value, flat, joined_words, merge, text, weightier, whole
 from accelmetrics.backends.kit.poll_cache import Form, PollCache
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
 from accelmetrics.backends.visible import declare_list
@@ -178,7 +178,9 @@ class PolledBackend:
 
     def coverage(self) -> Coverage:
         names = ("memoryAllocated", "memoryAllocatedBytes")
-        devices, machine = (_words(tables) for tables in zip(*self.tables, strict=True))
+        devices, machine = (
+            joined_words(pair for table in tables for pair in table.words.items()) for tables in zip(*self.tables, strict=True)
+        )
         return Coverage(
             {name: words for name, words in devices.items() if "{" not in name},
             machine={name: words for name, words in machine.items() if "{" not in name},
@@ -188,15 +190,6 @@ class PolledBackend:
 
     def own_metrics(self) -> Iterable[Metric]:
         return self._own
-
-
-def _words(tables: Iterable[Table]) -> dict[str, str]:
-    """By name, where each of the sources reads it, the best first."""
-    found: dict[str, str] = {}
-    for table in tables:
-        for name, words in table.words.items():
-            found[name] = f"{found[name]}; else {words}" if name in found else words
-    return found
 
 
 class PolledDriver:
@@ -359,6 +352,7 @@ class PolledReader:
     ) -> tuple[dict[str, Value], float]:
         """Every metric of a unit by all of its names, each from the first source that has it; and when they were read."""
         clock, sources = self._driver.backend.clock, self._driver.sources
+        children = self._options.children
         found: dict[str, Value] = {}
         read_at = math.inf
         tables = [source.machine if unit == MACHINE else source.table for source in sources]
@@ -373,22 +367,14 @@ class PolledReader:
                 if sample.begin is not None:
                     sample.begin(progress)
                     at = clock.monotonic()
-                values = table.read(self._record(sample), counters, at, idle=sample.processes == ())
+                record = sample.record if sample.scoped is None else sample.scoped(self._options, lambda pid: self._watches(pid, children))
+                values = table.read(flat(record), counters, at, idle=sample.processes == ())
                 read_at = read_at if source.spec.interval else min(read_at, at)
             for metric, value in values.items():
-                known = found.get(metric)
-                if known is None or (isinstance(known, Unavailable) and not isinstance(value, Unavailable)):
-                    found[metric] = value
-                elif isinstance(known, Unavailable) and isinstance(value, Unavailable):
-                    found[metric] = weightier(known, value)
+                merge(found, metric, value)
         for table in tables:
             table.derive(found)
         return {name: found[metric] for table in tables for metric in found for name in table.names(metric)}, read_at
-
-    def _record(self, sample: DeviceSample) -> Record:
-        """What is read of a device for this consumer."""
-        children = self._options.children
-        return flat(sample.record if sample.scoped is None else sample.scoped(self._options, lambda pid: self._watches(pid, children)))
 
     def _watches(self, pid: int, children: bool) -> bool:
         """Whether a process is the watched one, or with ``children`` a descendant of it."""

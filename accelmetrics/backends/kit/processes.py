@@ -67,26 +67,17 @@ class ProcessTree:
         return known[pid]
 
     def _decide(self, pid: int) -> bool:
-        root = self._find_root()
+        root = self._root = number_here(self._pid) if self._root is None else self._root
         if root is None:
             return False
         if pid == root:
             return True
         if not is_visible(pid):
-            return pid in self._inner_numbers(root)
+            if self._inner is None:
+                # Once, however many strangers are not visible: in a container that may be all of them.
+                self._inner = inner_numbers(root)
+            return pid in self._inner
         return any(ancestor == root for ancestor in ancestors(pid))
-
-    def _inner_numbers(self, root: int) -> frozenset[int]:
-        inner = self._inner
-        if inner is None:
-            # Once, however many strangers are not visible: in a container that may be all of them.
-            inner = self._inner = inner_numbers(root)
-        return inner
-
-    def _find_root(self) -> int | None:
-        if self._root is None:
-            self._root = number_here(self._pid)
-        return self._root
 
 
 def read_status(pid: int | str) -> Status | None:

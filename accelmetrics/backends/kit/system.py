@@ -110,7 +110,9 @@ class KeptFile:
             OSError: It is not there, or cannot be read. The descriptor is given back, so that the next call opens anew.
         """
         if self._fd < 0:
-            self._open()
+            self._fd = os.open(sysroot() + self.path, os.O_RDONLY)
+            # Readers have no end of life of their own: the descriptor goes when the last of them does.
+            self._close = weakref.finalize(self, os.close, self._fd)
         try:
             return self._content()
         except OSError:
@@ -123,12 +125,6 @@ class KeptFile:
         if self._close is not None:
             self._close()
             self._close = None
-
-    def _open(self) -> None:
-        fd = os.open(sysroot() + self.path, os.O_RDONLY)
-        self._fd = fd
-        # Readers have no end of life of their own: the descriptor goes when the last of them does.
-        self._close = weakref.finalize(self, os.close, fd)
 
     def _content(self) -> bytes:
         data = os.pread(self._fd, self._size, 0)
@@ -259,7 +255,8 @@ def find_hardware(
     """
     cards, there = find_pci(pci), find_nodes(nodes)
     missing = f"no {', no '.join(nodes)}" if nodes and not there else ""
-    words = [f"{_count(len(cards), kind)} on the PCI bus ({', '.join(cards)})"] if cards else []
+    count = f"{len(cards)} {kind.upper()}{'' if len(cards) == 1 else 's'}"
+    words = [f"{count} on the PCI bus ({', '.join(cards)})"] if cards else []
     words += there or ([missing] if cards and missing else [])
     advice = ""
     if cards and missing:
@@ -275,10 +272,6 @@ def find_hardware(
     if python_module:
         words = [f"Python module {python_module}", *words] if importable else [*words, f"no Python module {python_module}"]
     return Detection(bool(cards or there or importable), ", ".join(words), max(len(cards), len(there)), advice)
-
-
-def _count(number: int, kind: str) -> str:
-    return f"{number} {kind.upper()}{'' if number == 1 else 's'}"
 
 
 def _importable(module: str) -> bool:
