@@ -16,12 +16,17 @@ from collections.abc import Generator
 from itertools import islice
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import threads
 from tests.support.missing import MissingHere
 
 # Every snapshot that a test takes, here or in a process of its own, is held to the whole schema.
 os.environ["ACCELMETRICS_VALIDATE"] = "1"
+
+# How fast inputs are made says how busy the machine is.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 # A job in the background of a shell inherits these as ignored, and so would every command that a test starts.
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_DFL)):

@@ -18,6 +18,7 @@ from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.reasons import Reason
 from tests.simulators.rocm_smi import RocmSmiStandIn, cards, output
+from tests.support.waiting import wait_for
 
 OPTIONS = ReadOptions(pid=1)
 PAIR = "mi250_pair_5_4"
@@ -182,7 +183,7 @@ def test_a_command_that_hangs_is_killed_with_its_children_and_got_over(stand_in:
     assert "gave no answer in 1 s and was killed" in error.message
     assert "dmesg" in error.advice
     assert len(stand_in.children) == 2
-    assert all(gone(pid) for pid in [*stand_in.children, stand_in.calls[-1]["pid"]])
+    wait_for(lambda: all(gone(pid) for pid in [*stand_in.children, stand_in.calls[-1]["pid"]]))
     stand_in.behave(output(PAIR))
     assert values(opened.reader(OPTIONS).read(0, []))["gpu"] == 99
 
