@@ -15,8 +15,8 @@ whatever way that ends, for it may be stopped, or in a call that holds the inter
 be, but never waited for where that could take long: it may be stuck in the kernel. Children that have gone are reaped whenever one is
 started or ended.
 
-A message is a length, then a pickle, over a socket pair. Only this package's own two processes speak on it, so pickle is as safe as
-the memory they were forked from. Receiving waits in the kernel (``SO_RCVTIMEO``), one call that releases the interpreter's lock once:
+A message is a length, then a pickle, over a socket pair of which no third process has an end: unpickling adds no boundary of trust.
+Receiving waits in the kernel (``SO_RCVTIMEO``), one call that releases the interpreter's lock once:
 beside a busy thread, each release costs a whole switch interval.
 """
 
@@ -43,7 +43,7 @@ from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.registry import is_registered, select
 from accelmetrics.sampling.devices import Numbering
-from accelmetrics.sampling.engine import Past, Statistics, ThreadEngine, hostname
+from accelmetrics.sampling.engine import SHORTEST_TURN, Past, Statistics, ThreadEngine, hostname
 from accelmetrics.sampling.options import Options
 from accelmetrics.sampling.sources import SHARED, checked_coverage
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, SourceError, UnknownNameError
@@ -57,11 +57,11 @@ MARGIN, LARGEST_MARGIN = 0.2, 0.1
 """By how much the child's deadline is shorter: a share of it, and at most so many seconds."""
 FIRST_RETRY, LAST_RETRY = 0.1, 30.0
 """Seconds between attempts to start a child: doubled from the first to the last."""
-PATIENCE = 3
+MAX_UNANSWERED = 3
 """Readings in a row without an answer after which the child is replaced."""
-LAST_WORDS = 0.25
-"""Seconds that a child which has closed the line has to leave, so that it can be told how it ended."""
-FAREWELL, BURIAL = 1.0, 0.5
+EXIT_STATUS_WAIT = 0.25
+"""Seconds to wait for the exit status of a child that has closed the line."""
+CLOSE_TIMEOUT, KILL_TIMEOUT = 1.0, 0.5
 """Seconds that a child has to leave when the sampler is closed, and then to be gone when it was killed."""
 _LENGTH = struct.Struct("!I")
 _CHUNK = 1 << 20
@@ -102,11 +102,11 @@ class Answer(NamedTuple):
 
 
 class Line:
-    """One end of the line.
+    """Sends and receives whole messages over one end of the socket pair.
 
     Args:
-        end: The end.
-        lifeline: In the parent, the end of the pipe that the child lives by.
+        end: The socket.
+        lifeline: In the parent, the end of the pipe whose closing ends the child.
     """
 
     def __init__(self, end: socket.socket, lifeline: int | None = None) -> None:
@@ -131,19 +131,20 @@ class Line:
         self._end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(seconds))
         self._end.sendall(_LENGTH.pack(len(body)) + body)
 
-    def receive(self, seconds: float | None) -> Any:
+    def receive(self, until: float | None) -> Any:
         """Receive the next message.
 
         Args:
-            seconds: How long to wait for each part of it; None for ever.
+            until: Until when to wait for the whole of it, on the machine's monotonic clock; None for ever.
 
         Raises:
             BlockingIOError: It did not come in time; the part that has come is kept.
             EOFError: The other end is gone.
             SourceError: The message cannot be unpickled here.
         """
-        self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
         while len(self._buffer) < _LENGTH.size or len(self._buffer) < (end := _LENGTH.size + _LENGTH.unpack_from(self._buffer)[0]):
+            left = None if until is None else until - time.monotonic()
+            self._end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(left))
             part = self._end.recv(_CHUNK)
             if not part:
                 raise EOFError("the other end is gone")
@@ -174,7 +175,7 @@ def _timeval(seconds: float | None) -> bytes:
     return struct.pack("ll", int(whole), max(1, int(whole % 1 * 1e6)) if seconds is not None else 0)
 
 
-class Child(subprocess.Popen[bytes]):
+class ReadingProcess(subprocess.Popen[bytes]):
     """One reading process and the line to it.
 
     Args:
@@ -257,12 +258,12 @@ class ProcessEngine:
         self._host_keys = tuple(key for host in hosts if host for key in host.machine)
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._child: Child | None = None
+        self._child: ReadingProcess | None = None
         self._finalizer: weakref.finalize[..., ProcessEngine] | None = None
         self._first = True
         self._failures = 0
         self._retry_at = 0.0
-        self._fate = ""
+        self._last_failure = ""
         self._why = Unavailable(Reason.DRIVER_UNAVAILABLE, "the reading process has not been started")
         self._last = Snapshot(0, hostname(), {}, (), {}, [BackendStatus(backend.name, "failed") for backend in backends])
         self._numbering: Numbering | None = None
@@ -271,19 +272,21 @@ class ProcessEngine:
     def sample(self) -> Snapshot:
         """Take one snapshot, or one that says why there is none. Safe from any thread."""
         self._check()
+        until = time.monotonic() + self._options.timeout
         with self._lock:
-            until = time.monotonic() + self._options.timeout
+            # A thread that waited for another's reading has what is left of its time, and a tenth of it in any case.
+            until = max(until, time.monotonic() + SHORTEST_TURN * self._options.timeout)
             answered = False
             try:
-                child = self._running()
+                child = self._ensure_child()
                 answer = None if child is None else self._ask(child, child.patient_until if self._first else until)
                 answered = True
             finally:
                 if not answered:  # interrupted in the middle of a message: the line cannot be used any more
-                    self._part()
+                    self._disconnect()
             self._first = False
             if answer is None:
-                return self._nothing()
+                return self._unavailable_snapshot()
             self.statistics = self.statistics.plus(answer.counted)
             if answer.error is not None:
                 raise answer.error
@@ -295,30 +298,30 @@ class ProcessEngine:
         """Let the child go; it leaves by itself when the line is closed, and is killed if it does not."""
         self._check()
         with self._lock:
-            child = self._part()
-            if child is not None and not child.gone_within(FAREWELL):
+            child = self._disconnect()
+            if child is not None and not child.gone_within(CLOSE_TIMEOUT):
                 child.kill()
-                child.gone_within(BURIAL)
+                child.gone_within(KILL_TIMEOUT)
             self._why = Unavailable(Reason.DRIVER_UNAVAILABLE, "the sampler was closed")
-            self._fate, self._failures, self._retry_at, self._first = "", 0, 0.0, True
+            self._last_failure, self._failures, self._retry_at, self._first = "", 0, 0.0, True
 
     def after_fork(self) -> None:
         """In the child of a fork the line belongs to the parent: close this copy of it, and start over."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._part()
+        self._disconnect()
         self._first = True
 
     def _check(self) -> None:
         if os.getpid() != self._pid:  # a fork made from C bypasses Python's hooks
             self.after_fork()
 
-    def _running(self) -> Child | None:
+    def _ensure_child(self) -> ReadingProcess | None:
         """The child, started if need be; None until it is time to start another."""
         if self._finalizer is not None and not self._finalizer.alive:  # the interpreter exits, and has hung up
             self._child = self._finalizer = None
         if self._child is None and time.monotonic() >= self._retry_at:
-            _collect()
+            _reap_children()
             timeout, open_timeout, last = self._options.timeout, self._options.open_timeout, self._last
             shorter = timeout - min(LARGEST_MARGIN, MARGIN * timeout)
             if last.time_ns and not self._first:  # the numbering is known: sources that open at once need not wait for one that does not
@@ -326,39 +329,39 @@ class ProcessEngine:
             options = self._options._replace(pid=self._options.pid or self._pid, timeout=shorter, open_timeout=open_timeout)
             past = Past(self._numbering, (*last.metrics, *last.unavailable), {status.name: status.sequence for status in last.backends})
             try:
-                self._child = child = Child(time.monotonic() + timeout + self._options.open_timeout + START_UP)
+                self._child = child = ReadingProcess(time.monotonic() + timeout + self._options.open_timeout + START_UP)
                 self._finalizer = weakref.finalize(self, child.line.hang_up)
                 child.line.send(Order(self._backends, self._forced, options, past), START_UP)
             except (OSError, TypeError, ValueError) as error:  # no descriptors, no memory, no interpreter
                 self._drop(Reason.DRIVER_UNAVAILABLE, f"could not be started: {error}")
         return self._child
 
-    def _ask(self, child: Child, until: float) -> Answer | None:
+    def _ask(self, child: ReadingProcess, until: float) -> Answer | None:
         """Send for a reading and wait for the answer to it; answers to earlier requests were counted when they did not come."""
         try:
             # One that is starting has its first request already: it is not asked again before it has answered that.
             ticket = 0 if child.ticket and not child.up else child.ask()
             while True:
-                answer: Answer = child.line.receive(until - time.monotonic())
+                answer: Answer = child.line.receive(until)
                 if isinstance(answer.error, SourceError):
                     raise answer.error
                 child.up, child.unanswered = True, 0
-                self._failures, self._fate = 0, ""
+                self._failures, self._last_failure = 0, ""
                 self._numbering = answer.numbering or self._numbering
                 if answer.ticket == ticket:
                     return answer
                 ticket = ticket or child.ask()
         except BlockingIOError:
             child.unanswered += 1
-            if child.unanswered >= PATIENCE if child.up else time.monotonic() >= child.patient_until:
+            if child.unanswered >= MAX_UNANSWERED if child.up else time.monotonic() >= child.patient_until:
                 self._drop(Reason.TIMED_OUT, "did not answer and was ended")
             elif child.up:
                 self._why = Unavailable(Reason.TIMED_OUT, "the reading process has not answered")
             else:
-                again = f" again: it {self._fate}" if self._fate else ""
+                again = f" again: it {self._last_failure}" if self._last_failure else ""
                 self._why = Unavailable(Reason.DRIVER_UNAVAILABLE, f"the reading process is being started{again}")
         except (EOFError, OSError):
-            child.gone_within(LAST_WORDS)
+            child.gone_within(EXIT_STATUS_WAIT)
             self._drop(Reason.DRIVER_UNAVAILABLE, _ended(child.returncode))
         except SourceError as failure:
             self._drop(failure.reason, f"failed: {failure.message}")
@@ -366,24 +369,24 @@ class ProcessEngine:
 
     def _drop(self, reason: str, fate: str) -> None:
         """End the child at once, and start another later."""
-        child = self._part()
+        child = self._disconnect()
         if child is not None:
             child.kill()
-        self._fate = fate
+        self._last_failure = fate
         self._why = Unavailable(reason, f"the reading process {fate}; another will be started")
         self._retry_at = time.monotonic() + min(LAST_RETRY, FIRST_RETRY * 2.0**self._failures)
         self._failures = min(self._failures + 1, 10)
 
-    def _part(self) -> Child | None:
+    def _disconnect(self) -> ReadingProcess | None:
         """Hang up on the child."""
         child, finalizer = self._child, self._finalizer
         self._child = self._finalizer = None
         if finalizer is not None:
             finalizer()
-        _collect()
+        _reap_children()
         return child
 
-    def _nothing(self) -> Snapshot:
+    def _unavailable_snapshot(self) -> Snapshot:
         """A snapshot in which everything that is known to exist is missing, for the reason that the child is not there."""
         why, last = self._why, self._last
         late = why.reason == Reason.TIMED_OUT
@@ -398,11 +401,11 @@ class ProcessEngine:
 
 
 _ENGINES: weakref.WeakSet[ProcessEngine] = weakref.WeakSet()
-_CHILDREN: list[Child] = []
+_CHILDREN: list[ReadingProcess] = []
 """Those that were started here and may not have been reaped yet."""
 
 
-def _collect() -> None:
+def _reap_children() -> None:
     """Reap children that have gone, so that no zombies stay."""
     _CHILDREN[:] = [child for child in _CHILDREN if child.poll() is None]
 
@@ -454,7 +457,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         end = socket.socket(fileno=os.dup(0))
-        _live_by(socket.recv_fds(end, 1, 1)[1][0])
+        _die_with_parent(socket.recv_fds(end, 1, 1)[1][0])
         line = Line(end)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         outcome = guarded(_serve, line)
@@ -464,7 +467,7 @@ def main() -> None:
         os._exit(0)
 
 
-def _live_by(pipe: int) -> None:
+def _die_with_parent(pipe: int) -> None:
     """Have the kernel kill this process when the other end of a pipe is closed, where it can."""
     import fcntl  # not on every platform
 

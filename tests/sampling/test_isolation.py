@@ -11,8 +11,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -20,6 +22,8 @@ import pytest
 from accelmetrics import Reason, Sampler
 from accelmetrics.backends.contract import Coverage, Detection, Reading, ReadOptions
 from accelmetrics.backends.registry import declared
+from accelmetrics.sampling import isolation
+from accelmetrics.sampling.engine import SHORTEST_TURN
 from accelmetrics.sampling.isolation import Line, ProcessEngine
 from accelmetrics.sampling.options import checked
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
@@ -150,9 +154,9 @@ def test_a_child_that_stops_as_a_whole_is_timed_out_within_the_deadline_and_repl
     waits: list[float] = []
     receive = Line.receive
 
-    def noted(line: Line, seconds: float | None) -> Any:
-        waits.append(seconds or 0.0)
-        return receive(line, seconds)
+    def noted(line: Line, until: float | None) -> Any:
+        waits.append((until or 0.0) - time.monotonic())
+        return receive(line, until)
 
     with isolated(script) as sampler:
         sampler.sample()
@@ -165,6 +169,55 @@ def test_a_child_that_stops_as_a_whole_is_timed_out_within_the_deadline_and_repl
         assert snapshot.backends[0].status == "timed_out"
         script.write_text("")
         wait_for(lambda: len(sampler.sample().metrics) == 6)
+
+
+def test_an_answer_that_drips_is_not_waited_for_beyond_the_deadline() -> None:
+    """Bytes keep coming for as long as it is waited for."""
+    ours, theirs = socket.socketpair()
+    enough = threading.Event()
+
+    def drip() -> None:
+        theirs.send((1 << 20).to_bytes(4, "big"))
+        while not enough.wait(0.002):
+            theirs.send(b"x")
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    try:
+        with pytest.raises(BlockingIOError):
+            Line(ours).receive(time.monotonic() + 0.05)
+    finally:
+        enough.set()
+        dripping.join()
+        ours.close()
+        theirs.close()
+
+
+@pytest.mark.parametrize(("waited", "left"), [(0.25, 0.75), (5.0, SHORTEST_TURN)])
+def test_a_thread_that_waited_for_another_has_what_is_left_of_its_time(
+    script: Path, monkeypatch: pytest.MonkeyPatch, waited: float, left: float
+) -> None:
+    moment = [1000.0]
+    waits: list[float] = []
+
+    class Lock:
+        def __enter__(self) -> None:
+            moment[0] += waited * TIMEOUT
+
+        def __exit__(self, *_: object) -> None: ...
+
+    def receive(_: Line, until: float) -> NoReturn:
+        waits.append(until - moment[0])
+        raise BlockingIOError
+
+    with isolated(script) as sampler:
+        sampler.sample()
+        with monkeypatch.context() as patch:
+            patch.setattr(isolation, "time", SimpleNamespace(monotonic=lambda: moment[0]))
+            patch.setattr(Line, "receive", receive)
+            patch.setattr(sampler._engine, "_lock", Lock())
+            sampler.sample()
+    assert waits == [pytest.approx(left * TIMEOUT)]
 
 
 def test_what_a_library_prints_does_not_reach_the_programs_output(script: Path, capfd: pytest.CaptureFixture[str]) -> None:
