@@ -178,8 +178,8 @@ class Report:
                 continue
             if program.pid < 1:
                 return None
-            held = _total([number(memory[category]) for category in CORE_MEMORY if category in memory]) if memory else NOT_PRINTED
-            share = number(percent((counters or {}).get("neuroncore_utilization")))
+            held = _total([checked_number(memory[category]) for category in CORE_MEMORY if category in memory]) if memory else NOT_PRINTED
+            share = checked_number(percent((counters or {}).get("neuroncore_utilization")))
             busy = None if isinstance(share, Unavailable) or share > 100 else float(share)
             found.append(DeviceProcess(program.pid, "compute", None if isinstance(held, Unavailable) else int(held), busy))
         return tuple(found)
@@ -222,8 +222,8 @@ def _program(entry: Json) -> Program:
     return program
 
 
-def number(raw: object) -> Value:
-    """A number that may be one."""
+def checked_number(raw: object) -> Value:
+    """Check a number of the report: finite, not negative, below 2**63."""
     # Compared, never converted: an int of the report may be too large for a float. Neither infinity nor NaN is in the range.
     if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not 0 <= raw < LARGEST:
         return Unavailable(Reason.INVALID_VALUE, f"the source answered {raw!r}"[:200])
@@ -284,7 +284,7 @@ class CoreTotals(Record):
         programs, none, whose = self._chosen
         users = [program.cores[section][self._core] for program in programs if self._core in program.cores.get(section, ())]
         if users:
-            parts = [number(user[name]) for user in users if user.get(name) is not None]
+            parts = [checked_number(user[name]) for user in users if user.get(name) is not None]
             return _total(parts) if parts else None
         error = next((program.errors[section] for program in programs if section in program.errors), None)
         if error is not None or not programs:
@@ -315,7 +315,7 @@ class MachineTotals(Record):
             return self._report.fixed(way[0]) or _error(self._report.hardware) or NOT_PRINTED
         if section == CHIPS:
             counted = self._report.ecc.get(int(way[0]), {}).get(way[1])
-            return number(counted) if counted is not None else self._report.ecc_error or NOT_PRINTED
+            return checked_number(counted) if counted is not None else self._report.ecc_error or NOT_PRINTED
         return self._sum(section, way) if programs else none
 
     def _sum(self, section: str, way: Sequence[str]) -> Value:
@@ -325,7 +325,7 @@ class MachineTotals(Record):
             if section in program.errors:
                 parts.append(program.errors[section])
             elif raw is not None:
-                parts.append(number(raw))
+                parts.append(checked_number(raw))
             elif way[0] != LATENCY:
                 return Unavailable(Reason.NOT_SUPPORTED, f"{TOOL} does not say it of process {program.pid}")
         if way[0] != LATENCY:
