@@ -43,7 +43,7 @@ class PrometheusExporter:
         tls_client_ca: Lets in only clients with a certificate of these authorities, a PEM file.
         tls_client_names: Of those, only certificates with one of these names, separated by commas.
         auth_file: Lets in only clients with one of these passwords: lines that
-            :func:`accelmetrics.exporters.credentials.password_line` makes.
+            :func:`accelmetrics.exporters.http.access.password_line` makes.
         bearer_token_file: Lets in clients with this token, beside those with a password.
         allowed_hosts: Names, separated by commas, under which the endpoint may be asked for (``Host``). On loopback those beside
             ``localhost``; elsewhere, unless given, all. Addresses are always allowed.

@@ -51,15 +51,19 @@ def _rebuild(kind: type[AccelMetricsError], args: tuple[object, ...], state: dic
 
 
 class UnknownNameError(AccelMetricsError, ValueError):
-    """Something was asked for by a name that does not exist; the message lists what there is and suggests the nearest."""
+    """Something was asked for by a name that does not exist; the message lists what there is, and suggests the nearest."""
+
+    LISTED = 40
+    """Names that a message lists at most."""
 
     def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
         import difflib  # a millisecond, spent on mistakes alone
 
-        choices = list(known)
+        choices = list(dict.fromkeys(known))
         near = difflib.get_close_matches(name, choices, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        listed = ", ".join(choices) if choices else "none"
+        more = len(choices) - self.LISTED
+        listed = ", ".join(choices[: self.LISTED]) + (f" and {more} more" if more > 0 else "") or "none"
         super().__init__(f"unknown {what} {name!r}.{hint} Known: {listed}")
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number
-from accelmetrics.backends.nvidia.metrics import ALL_ONES, CONSTANTS, LARGEST, Call, Field, Row
+from accelmetrics.backends.nvidia.metrics import ALL_ONES, LARGEST, Call, Field, Row
 from accelmetrics.backends.nvidia.nvml import (
     FUNCTION_NOT_FOUND,
     NOT_SUPPORTED,
@@ -136,7 +136,7 @@ class CallBuffer:
         if call.version is not None:
             ctypes.c_uint.from_buffer(self._buffer, offset).value = call.version
         pointers = [ctypes.byref(self._buffer, offset + place) for place in call.pointers]
-        arguments = [CONSTANTS[each] if isinstance(each, str) else each for each in call.arguments]
+        arguments = [getattr(library.nvml, each) if isinstance(each, str) else each for each in call.arguments]
         return partial(function, handle, *arguments, *pointers)
 
     def fill(self, index: int) -> None:

@@ -25,21 +25,6 @@ KIB, MIB = 1024, 2.0**20
 READING, SECOND, TEN_SECONDS, ONCE = 0.0, 1.0, 10.0, math.inf
 """Seconds between two calls for a value; ``ONCE`` is for what does not change while the driver is open."""
 
-CONSTANTS = {
-    "NVML_TEMPERATURE_GPU": 0,
-    "NVML_TEMPERATURE_THRESHOLD_SHUTDOWN": 0,
-    "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN": 1,
-    "NVML_CLOCK_GRAPHICS": 0,
-    "NVML_CLOCK_SM": 1,
-    "NVML_CLOCK_MEM": 2,
-    "NVML_MEMORY_ERROR_TYPE_CORRECTED": 0,
-    "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1,
-    "NVML_VOLATILE_ECC": 0,
-    "NVML_AGGREGATE_ECC": 1,
-    "NVML_MEMORY_LOCATION_DEVICE_MEMORY": 2,
-}
-"""The header's constants that stand as arguments in the table."""
-
 
 class Field(NamedTuple):
     """One value of ``nvmlDeviceGetFieldValues``.

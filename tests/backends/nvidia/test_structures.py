@@ -50,12 +50,6 @@ def test_numbers_of_fields(field: Field) -> None:
     assert field.identifier == getattr(pynvml, f"NVML_FI_DEV_{field.symbol}")
 
 
-@pytest.mark.parametrize("name", metrics.CONSTANTS)
-def test_numbers_of_arguments(name: str) -> None:
-    """Likewise the constants that stand as arguments."""
-    assert metrics.CONSTANTS[name] == getattr(pynvml, name)
-
-
 def test_the_most_links() -> None:
     """As many as the header has room for."""
     assert links.MOST_LINKS == pynvml.NVML_NVLINK_MAX_LINKS
