@@ -26,7 +26,7 @@ Table = Mapping[str, Sequence[int]]
 """By field, its values; those that the firmware did not fill are left out."""
 
 
-class Place(NamedTuple):
+class FieldLayout(NamedTuple):
     """Where a field stands: the kind of integer as in ``struct``, the offset, and how many there are of it."""
 
     kind: str
@@ -44,47 +44,47 @@ class Layout(NamedTuple):
     """
 
     sizes: tuple[int, ...]
-    places: Mapping[str, Place]
+    places: Mapping[str, FieldLayout]
     partitions: int = 0
 
 
-def _instinct(energy: int, pcie: int, replays: int, xgmi: int, clocks: int, **more: Place) -> dict[str, Place]:
+def _instinct(energy: int, pcie: int, replays: int, xgmi: int, clocks: int, **more: FieldLayout) -> dict[str, FieldLayout]:
     """The fields of MI300 and later, whose revisions differ in where they begin."""
     return {
-        "hotspot": Place("H", 4),
-        "mem": Place("H", 6),
-        "power": Place("H", 10),
-        "gfx": Place("H", 12),
-        "umc": Place("H", 14),
-        "energy": Place("Q", energy),
-        "width": Place("H", pcie),
-        "speed": Place("H", pcie + 2),
-        "replays": Place("Q", replays),
-        "xgmi_read": Place("Q", xgmi, 8),
-        "xgmi_write": Place("Q", xgmi + 64, 8),
-        "gfxclk": Place("H", clocks, 8),
-        "uclk": Place("H", clocks + 40),
+        "hotspot": FieldLayout("H", 4),
+        "mem": FieldLayout("H", 6),
+        "power": FieldLayout("H", 10),
+        "gfx": FieldLayout("H", 12),
+        "umc": FieldLayout("H", 14),
+        "energy": FieldLayout("Q", energy),
+        "width": FieldLayout("H", pcie),
+        "speed": FieldLayout("H", pcie + 2),
+        "replays": FieldLayout("Q", replays),
+        "xgmi_read": FieldLayout("Q", xgmi, 8),
+        "xgmi_write": FieldLayout("Q", xgmi + 64, 8),
+        "gfxclk": FieldLayout("H", clocks, 8),
+        "uclk": FieldLayout("H", clocks + 40),
         **more,
     }
 
 
-def _residencies(start: int, partitions: int) -> dict[str, Place]:
+def _residencies(start: int, partitions: int) -> dict[str, FieldLayout]:
     names = ("prochot_residency", "ppt_residency", "socket_thm_residency", "vr_thm_residency", "hbm_thm_residency")
-    places = {name: Place("I", start + 4 * number) for number, name in enumerate(names)}
-    return {**places, "partitions": Place("H", partitions)}
+    places = {name: FieldLayout("I", start + 4 * number) for number, name in enumerate(names)}
+    return {**places, "partitions": FieldLayout("H", partitions)}
 
 
 NOTHING = Layout((), {})
 """A revision of which nothing is taken that the sensor files do not have."""
 _LATE = _instinct(24, 68, 112, 136, 296, **_residencies(44, 338))
-_CARD = {"energy": Place("Q", 24), "hbm": Place("H", 88, 4)}
-_THROTTLE = {"throttle": Place("Q", 120)}
+_CARD = {"energy": FieldLayout("Q", 24), "hbm": FieldLayout("H", 88, 4)}
+_THROTTLE = {"throttle": FieldLayout("Q", 120)}
 
 LAYOUTS: Mapping[tuple[int, int], Layout] = {
     (1, 0): NOTHING,
     (1, 1): Layout((96,), _CARD),
     (1, 2): Layout((104,), _CARD),
-    (1, 3): Layout((120,), {**_CARD, "throttle": Place("Q", 112)}),
+    (1, 3): Layout((120,), {**_CARD, "throttle": FieldLayout("Q", 112)}),
     (1, 4): Layout((288,), _instinct(24, 48, 88, 104, 240)),
     (1, 5): Layout((360,), _instinct(88, 112, 152, 176, 312)),
     (1, 6): Layout((1664,), _instinct(16, 60, 104, 128, 264, **_residencies(36, 306)), 312),
@@ -95,7 +95,7 @@ LAYOUTS: Mapping[tuple[int, int], Layout] = {
     (2, 2): Layout((128,), _THROTTLE),
     (2, 3): Layout((152,), _THROTTLE),
     (2, 4): Layout((168,), _THROTTLE),
-    (3, 0): Layout((264,), {"average_uclk": Place("H", 186)}),
+    (3, 0): Layout((264,), {"average_uclk": FieldLayout("H", 186)}),
 }
 FACTORS = {
     **{"gfx": 1, "umc": 1, "replays": 1, "hotspot": 1000, "mem": 1000},
@@ -134,7 +134,7 @@ def parse(data: bytes) -> Table | Unavailable:
     places = dict(layout.places)
     if layout.partitions:
         stride = (size - layout.partitions - 8) // PARTITIONS  # eight bytes follow the partitions
-        places |= {BUSY.format(number): Place("I", layout.partitions + number * stride, 8) for number in range(PARTITIONS)}
+        places |= {BUSY.format(number): FieldLayout("I", layout.partitions + number * stride, 8) for number in range(PARTITIONS)}
     found = {}
     for name, (kind, offset, number) in places.items():
         ones = (1 << 8 * struct.calcsize(kind)) - 1

@@ -110,7 +110,7 @@ class Mount(NamedTuple):
     point: str
 
 
-class Limits(NamedTuple):
+class CgroupLimits(NamedTuple):
     """What limits a process.
 
     Attributes:
@@ -197,7 +197,7 @@ def parse_flat(data: bytes) -> dict[bytes, int]:
     return {key: int(value) for key, _, value in pairs if value.isdigit() and len(value) <= 20}
 
 
-def find_limits(pid: int) -> Limits | None:
+def find_limits(pid: int) -> CgroupLimits | None:
     """Look up what limits a process, None when it is in no version 2 cgroup that can be seen.
 
     Raises:
@@ -211,7 +211,7 @@ def find_limits(pid: int) -> Limits | None:
             levels = levels_of(mount, directory)
             memory = [(limit, level) for level in levels if (limit := _optional(f"{level}/memory.max", parse_limit)) is not None]
             quotas = [(quota, level) for level in levels if (quota := _optional(f"{level}/cpu.max", parse_quota)) is not None]
-            return Limits(directory, tuple(memory), *min(quotas, default=(None, "")))
+            return CgroupLimits(directory, tuple(memory), *min(quotas, default=(None, "")))
     return None
 
 
@@ -253,7 +253,7 @@ class CgroupCollector:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._begin(Limits("", (), None, ""))
+        self._begin(CgroupLimits("", (), None, ""))
 
     def __call__(self, reader: HostReader) -> None:
         reader.cpu_quota, reader.memory_levels = None, ()
@@ -286,7 +286,7 @@ class CgroupCollector:
         except (OSError, ValueError) as error:
             reader.put("proc.cpu.throttledPercent", reason_of(error, self._stat.path))
 
-    def _begin(self, limits: Limits) -> None:
+    def _begin(self, limits: CgroupLimits) -> None:
         """Count anew: at first, and when the process or its tightest quota has moved to another cgroup."""
         self._counted = limits.leaf, limits.quota_directory
         self._stat = self._files.keep(f"{limits.quota_directory}/cpu.stat")
