@@ -17,13 +17,11 @@ from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot
 
 
-def _last_xid(values: Values, who: DeviceIdentity) -> Number | None:
-    del who
+def _last_xid(values: Values, _: DeviceIdentity) -> Number | None:
     return values.get("lastXid", 0 if values.get("xidErrors") == 0 else None)
 
 
-def _used_share(values: Values, who: DeviceIdentity) -> Number | None:
-    del who
+def _used_share(values: Values, _: DeviceIdentity) -> Number | None:
     used, free = values.get("memoryAllocatedBytes"), values.get("memoryFreeBytes")
     return used / (used + free) if used is not None and free is not None and used + free else None
 
@@ -156,9 +154,7 @@ class Dcgm(Dialect):
 
     name = "dcgm"
     summary = "the metrics of NVIDIA's dcgm-exporter with its labels: DCGM_FI_DEV_GPU_UTIL"
-
-    def __init__(self) -> None:
-        self._table = Table((*DEFAULT, *BEYOND))
+    _table = Table((*DEFAULT, *BEYOND))
 
     def flat(self, record: Record) -> dict[str, Number]:
         """Give series with the labels that tell devices of one machine apart: ``DCGM_FI_DEV_GPU_TEMP{gpu="0"}``."""

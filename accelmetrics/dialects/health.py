@@ -122,21 +122,23 @@ class HealthHistory(NamedTuple):
                 succeeded[status.name] = taken.time_ns / 1e9 - status.age_seconds
             if status.status != "absent":
                 timeouts[status.name] = timeouts.get(status.name, 0) + (status.status == "timed_out")
-            if status.status in FAILING and not _is_repeated(status, before.get(status.name)):
+            # A reading that is served again counts once; a call that goes on without an answer is no reading.
+            last = before.get(status.name)
+            again = last is not None and 0 < status.sequence == last.sequence and status.status == last.status != "timed_out"
+            if status.status in FAILING and not again:
                 for error in _errors(status, taken):
                     errors[status.name, error] = errors.get((status.name, error), 0) + 1
         whole = {key: place for key, place in self.places.items() if not place.identity.parent}
         places = {**whole, **{place.key: place for place in taken.identities}}
-        throttled = _with_throttling(self.throttled, taken, _elapsed(record, self.latest))
+        throttled, seconds = dict(self.throttled), _elapsed(record, self.latest)
+        for key, value in taken.metrics.items():
+            # A reason that was never given stands at 0, so that its first second is seen.
+            if ".throttle." in key and (mark := _throttle(key)) is not None:
+                throttled[mark] = throttled.get(mark, 0.0) + (seconds if value else 0.0)
         return HealthHistory(self.ready or bool(taken.metrics), succeeded, places, errors, timeouts, throttled, taken)
 
 
 NO_HISTORY = HealthHistory()
-
-
-def _is_repeated(status: BackendStatus, before: BackendStatus | None) -> bool:
-    """Whether a reading of a source with a pace of its own is served again. A call that goes on without an answer is no reading."""
-    return before is not None and 0 < status.sequence == before.sequence and status.status == before.status != "timed_out"
 
 
 def _errors(status: BackendStatus, taken: Snapshot) -> set[str]:
@@ -154,15 +156,6 @@ def _elapsed(record: Record, latest: Snapshot | None) -> float:
         return 0.0
     seconds = (record.snapshot.time_ns - latest.time_ns) / 1e9
     return seconds if 0 < seconds <= LONGEST * record.monitor.interval else 0.0
-
-
-def _with_throttling(before: Mapping[tuple[str, str], float], taken: Snapshot, seconds: float) -> Mapping[tuple[str, str], float]:
-    """Time is that of the reading at its end. A reason that was never given stands at 0, so that its first second is seen."""
-    found = dict(before)
-    for key, value in taken.metrics.items():
-        if ".throttle." in key and (mark := _throttle(key)) is not None:
-            found[mark] = found.get(mark, 0.0) + (seconds if value else 0.0)
-    return found
 
 
 @per_key

@@ -82,9 +82,7 @@ class NvidiaSmi(Dialect):
     name = "nvidia-smi"
     summary = "the fields of nvidia-smi --query-gpu, a row per GPU"
     tabular = True
-
-    def __init__(self) -> None:
-        self._table = Table(TABLE)
+    _table = Table(TABLE)
 
     def flat(self, record: Record) -> dict[str, Number]:
         """Give ``gpu.0.memory.used``: the device's key, then the field under each of its names."""

@@ -61,24 +61,9 @@ class Entry(NamedTuple):
     meaning: str = ""
 
 
-class _Lookup(NamedTuple):
-    """Where devices of one kind and vendor have the value of an entry.
-
-    Attributes:
-        entry: The entry.
-        names: The metrics to try, in this order; none for what is derived.
-        given: The unit that values have there.
-        unit: The dialect's unit.
-        kind: Gauge or counter.
-        meaning: One sentence.
-    """
-
-    entry: Entry
-    names: tuple[str, ...]
-    given: str
-    unit: str
-    kind: Kind
-    meaning: str
+_Lookup = tuple[Entry, tuple[str, ...], str, str, Kind, str]
+"""Where devices of one kind and vendor have the value of an entry: the metrics to try, in this order (none for what is derived), the
+unit that values have there, the dialect's unit, gauge or counter, and what it means."""
 
 
 class Table:
@@ -115,26 +100,17 @@ class Table:
 def _lookup(entry: Entry, who: DeviceIdentity) -> _Lookup | None:
     if isinstance(entry.source, Derived):
         unit = entry.source.unit
-        return _Lookup(entry, (), unit, entry.unit or unit, entry.kind or "gauge", entry.meaning)
-    metrics = _rows(entry, who)
-    if not metrics:
+        return entry, (), unit, entry.unit or unit, entry.kind or "gauge", entry.meaning
+    parts = (f"{who.kind}.{{i}}", f"{ANY_KIND}.{{i}}")
+    found = [row for key in (entry.source, *entry.otherwise) for row in same(key) if row.device_part in parts]
+    if not found:
         return None
-    unit, names = metrics[0].unit, tuple(row.name for row in metrics)
-    return _Lookup(entry, names, unit, entry.unit or unit, entry.kind or metrics[0].kind, entry.meaning or metrics[0].meaning)
-
-
-def _rows(entry: Entry, who: DeviceIdentity) -> list[Metric]:
-    """List the catalogue's rows that mean this on such a device: up to the first one that its backend gives."""
-    assert isinstance(entry.source, str)
     given = coverage_of(who.backend).get("devices", NOTHING)
-    found: list[Metric] = []
-    for key in (entry.source, *entry.otherwise):
-        for row in same(key):
-            if row.device_part in (f"{who.kind}.{{i}}", f"{ANY_KIND}.{{i}}"):
-                found.append(row)
-                if row.name in given:
-                    return found
-    return found
+    names = [row.name for row in found]
+    # Those behind one that the backend gives are never needed.
+    needed = next((place for place, name in enumerate(names, 1) if name in given), len(names))
+    first = found[0]
+    return entry, tuple(names[:needed]), first.unit, entry.unit or first.unit, entry.kind or first.kind, entry.meaning or first.meaning
 
 
 @per_key

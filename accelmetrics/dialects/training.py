@@ -191,9 +191,7 @@ class Verl(Dialect):
 
     name = "verl"
     summary = "what a monitor for verl logs: gpu_0_gpu_utilization_pct, system_memory_used_gb"
-
-    def __init__(self) -> None:
-        self._table = Table(VERL_TABLE)
+    _table = Table(VERL_TABLE)
 
     def points(self, record: Record) -> Iterator[Point]:
         """Device by device, then the machine. The device is in the name, so that there are no labels."""
@@ -202,7 +200,13 @@ class Verl(Dialect):
             head = place.key.replace(".", "_")
             told = [(point.name, point.value) for point in self._table.points(snapshot, place)]
             pairs += [(f"{head}_{name}", value) for name, value in (*told, *_allocated(snapshot, place))]
-        for name, value in (*pairs, *_machine(snapshot)):
+        machine = {
+            CPU: processors(snapshot.metrics),
+            MEMORY_USED: _memory_used(snapshot),
+            MEMORY_SHARE: snapshot.metrics.get("memory_percent"),
+        }
+        pairs += [(name, value) for name, value in machine.items() if value is not None]
+        for name, value in pairs:
             yield Point(name, value, unit=_UNITS[name.rpartition("_")[2]])
 
 
@@ -216,15 +220,6 @@ def _allocated(snapshot: Snapshot, place: DeviceSlot) -> Iterator[tuple[str, Num
     total = snapshot.values_of(place.key).get("memoryTotalBytes")
     if allocated is not None and total:
         yield SHARE, allocated / total * 100
-
-
-def _machine(snapshot: Snapshot) -> Iterator[tuple[str, Number]]:
-    if (busy := processors(snapshot.metrics)) is not None:
-        yield CPU, busy
-    if (used := _memory_used(snapshot)) is not None:
-        yield MEMORY_USED, used
-    if (share := snapshot.metrics.get("memory_percent")) is not None:
-        yield MEMORY_SHARE, share
 
 
 def _memory_used(snapshot: Snapshot) -> float | None:

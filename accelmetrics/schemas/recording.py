@@ -13,11 +13,12 @@ before, and recognised otherwise; the rest is checked on every line. Whatever th
 
 from __future__ import annotations
 
+import gzip
 import marshal
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -33,9 +34,8 @@ from accelmetrics.schemas.series import packed, series
 from accelmetrics.schemas.snapshot import Snapshot
 
 LONGEST_LINE = 1 << 26
-"""Bytes of a line that is still read: eight times what 1,024 GPUs give. A longer one is unreadable, and never held in memory."""
+"""Bytes of a line that is still read: eight times what 1,024 GPUs give. Of a longer one, which is unreadable, no more is held."""
 
-_CHUNK = 1 << 14
 _BEGINNING = b'{"schema_version"'
 _GZIP = b"\x1f\x8b"
 _COUNTS = ("sent", "failed", "dropped", "queued")
@@ -101,7 +101,10 @@ class Recording:
                     continue
                 hopeless = False
                 yield record
-        except zlib.error as error:
+        except EOFError:
+            self._skip(f", after line {number}: the compressed file is cut")
+            hopeless = hopeless and number > 0
+        except (zlib.error, gzip.BadGzipFile) as error:
             self._skip(f", after line {number}: the compressed file is damaged: {error}")
         if self.skipped and hopeless:
             raise DocumentError(self.complaint)
@@ -142,7 +145,11 @@ class Recording:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The lines with their ends; the last may have none."""
+    """The lines with their ends; the last may have none.
+
+    Raises:
+        EOFError, zlib.error, gzip.BadGzipFile: The compressed file is cut or damaged; what stands before has been given.
+    """
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -150,56 +157,14 @@ def _lines(path: Path) -> Iterator[bytes]:
             raise
         file = packed(path).open("rb")
     with file:
-        beginning = file.read(len(_GZIP))
+        beginning = file.peek(len(_GZIP))[: len(_GZIP)]
         zipped = beginning != b"" and _GZIP.startswith(beginning)
-        file.seek(0)
-        chunks = iter(lambda: file.read(_CHUNK), b"")
-        yield from _split(_unzipped(chunks) if zipped else chunks)
-
-
-def _unzipped(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Not by ``gzip``, which keeps back what it has when the file is cut or damaged.
-
-    Raises:
-        EOFError: The file is cut.
-        zlib.error: It is damaged.
-    """
-    engine = zlib.decompressobj(wbits=31)
-    for chunk in chunks:
-        rest = chunk
-        while rest:
-            if engine.eof:
-                engine = zlib.decompressobj(wbits=31)
-            before = engine.copy()
-            try:
-                text = engine.decompress(rest)
-            except zlib.error:
-                yield from map(before.decompress, (rest[place : place + 1] for place in range(len(rest))))
-                raise
-            yield text
-            rest = engine.unused_data
-    if not engine.eof:
-        raise EOFError
-
-
-def _split(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    parts: list[bytes] = []
-    length, cut = 0, False
-    try:
-        for chunk in chunks:
-            begin = 0
-            while (end := chunk.find(b"\n", begin) + 1) > 0:
-                yield b"".join([*parts, chunk[begin:end]])
-                begin, length = end, 0
-                parts.clear()
-            parts.append(chunk[begin:])
-            length += len(parts[-1])
-            if length > LONGEST_LINE:
-                del parts[1:]
-    except EOFError:
-        cut = True
-    if cut or any(parts):
-        yield b"".join(parts)
+        text = gzip.GzipFile(fileobj=file) if zipped else file
+        begins = True
+        while line := text.readline(LONGEST_LINE):
+            if begins:
+                yield line
+            begins = line.endswith(b"\n")
 
 
 class _StepEntry(Part):

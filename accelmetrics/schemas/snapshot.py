@@ -368,16 +368,10 @@ def _group(flat: Mapping[str, _T], places: Sequence[DeviceSlot]) -> dict[str, di
         end = key.find(".", key.find(".") + 1)
         group = groups.get(key[:end])
         if group is None or nested:
-            end = _end_of_part(groups, key)
-            group = groups.get(key[:end])
+            end = key.rfind(".")
+            while end > 0 and key[:end] not in groups:
+                end = key.rfind(".", 0, end)
+            group = groups.get(key[:end]) if end > 0 else None
         if group is not None:
             group[key[end + 1 :]] = value
     return groups
-
-
-def _end_of_part(groups: Mapping[str, object], key: str) -> int:
-    """Where the longest device part that a key begins with ends; 0 when it begins with none."""
-    end = key.rfind(".")
-    while end > 0 and key[:end] not in groups:
-        end = key.rfind(".", 0, end)
-    return max(end, 0)

@@ -72,7 +72,7 @@ def printable(text: str) -> str:
 
 def vitals(snapshot: Snapshot) -> list[Vitals]:
     """Every device of a snapshot, in the order of their numbers."""
-    return [_vitals(snapshot, place) for place in snapshot.identities]
+    return [_of_device(snapshot, place) for place in snapshot.identities]
 
 
 def first(metrics: Mapping[str, float], device: str, names: tuple[str, ...]) -> float | None:
@@ -86,16 +86,12 @@ def processors(metrics: Mapping[str, float]) -> float | None:
     return sum(found) / len(found) if found else None
 
 
-def _memory_used(metrics: Mapping[str, float], device: str) -> float | None:
-    parts = [metrics.get(f"{device}.{name}") for name in MEMORY_PARTS]
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else first(metrics, device, MEMORY_USED)
-
-
-def _vitals(snapshot: Snapshot, place: DeviceSlot) -> Vitals:
+def _of_device(snapshot: Snapshot, place: DeviceSlot) -> Vitals:
+    parts = [snapshot.metrics[key] for name in MEMORY_PARTS if (key := f"{place.key}.{name}") in snapshot.metrics]
+    whole = len(parts) == len(MEMORY_PARTS)
     found = {
         "utilization": first(snapshot.metrics, place.key, UTILIZATION),
-        "memory_used": _memory_used(snapshot.metrics, place.key),
+        "memory_used": sum(parts) if whole else first(snapshot.metrics, place.key, MEMORY_USED),
         "memory_total": first(snapshot.metrics, place.key, MEMORY_TOTAL),
         "power": first(snapshot.metrics, place.key, POWER),
         "power_limit": first(snapshot.metrics, place.key, POWER_LIMIT),
@@ -105,12 +101,8 @@ def _vitals(snapshot: Snapshot, place: DeviceSlot) -> Vitals:
     percent = first(snapshot.metrics, place.key, MEMORY_PERCENT)
     if percent is None and used is not None and total:
         percent = 100.0 * used / total
-    why = "" if any(value is not None for value in found.values()) else _reason(snapshot, place.key)
+    reasons = (snapshot.unavailable.get(f"{place.key}.{name}") for name in (*UTILIZATION, *TEMPERATURE))
+    silent = all(value is None for value in found.values())
+    why = next((str(why.reason) for why in reasons if why is not None), "") if silent else ""
     name = printable(place.identity.name or place.identity.vendor)
-    whole = not place.identity.parent
-    return Vitals(place.key, name, memory_percent=percent, why=why, whole=whole, **{**found, "memory_total": total})
-
-
-def _reason(snapshot: Snapshot, device: str) -> str:
-    reasons = (snapshot.unavailable.get(f"{device}.{name}") for name in (*UTILIZATION, *TEMPERATURE))
-    return next((str(why.reason) for why in reasons if why is not None), "")
+    return Vitals(place.key, name, memory_percent=percent, why=why, whole=not place.identity.parent, **{**found, "memory_total": total})

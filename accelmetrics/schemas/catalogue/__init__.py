@@ -84,40 +84,37 @@ class KeyMatch(NamedTuple):
     alias: bool = False
 
 
-class _Index(NamedTuple):
-    """Rows, each with whether it is the row of an alias, by what keys are recognised by.
-
-    Attributes:
-        whole: By whole keys.
-        names: By the device part without its number, and the name.
-        templates: What stands before and behind the placeholder of a key of the machine, whether it stands for a number, and the row.
-    """
-
-    whole: dict[str, tuple[Metric, bool]]
-    names: dict[str, dict[str, tuple[Metric, bool]]]
-    templates: list[tuple[str, str, bool, Metric, bool]]
-
+_Spelling = tuple[Metric, bool]
+"""A row, and whether it is spelled there by an alias."""
 
 _added: dict[str, Metric] = {}
 _forget_keys: list[Callable[[], None]] = []
 
 
 @cache
-def _index() -> _Index:
-    index = _Index({}, {}, [])
+def _index() -> tuple[dict[str, _Spelling], dict[str, dict[str, _Spelling]], list[tuple[str, str, bool, Metric, bool]]]:
+    """Rows by what keys are recognised by.
+
+    Returns:
+        By whole keys; by the device part without its number, and the name; and for keys of the machine with a placeholder what stands
+        before and behind it, whether it stands for a number, and the row.
+    """
+    whole: dict[str, _Spelling] = {}
+    names: dict[str, dict[str, _Spelling]] = {}
+    templates: list[tuple[str, str, bool, Metric, bool]] = []
     for row in (*_added.values(), *CATALOGUE):  # where both have a spelling, the catalogue's own counts
         for spelling in (row.key, *row.aliases):
             alias = spelling != row.key
             if row.device_part:
                 head, _, name = spelling.partition(".{i}.")
-                index.names.setdefault(head, {})[name] = (row, alias)
+                names.setdefault(head, {})[name] = (row, alias)
             elif "{" in spelling:
                 prefix, _, rest = spelling.partition("{")
                 placeholder, _, suffix = rest.partition("}")
-                index.templates.append((prefix, suffix, placeholder == "i", row, alias))
+                templates.append((prefix, suffix, placeholder == "i", row, alias))
             else:
-                index.whole[spelling] = (row, alias)
-    return index
+                whole[spelling] = (row, alias)
+    return whole, names, templates
 
 
 def per_key(function: Callable[[str], _T]) -> Callable[[str], _T]:
@@ -164,9 +161,9 @@ def _named(row: Metric) -> Metric:
 
 def resolve(key: str) -> KeyMatch | None:
     """Recognise a concrete key (``gpu.3.powerWatts``) or a template, under any of its spellings; None when it is unknown."""
-    index = _index()
-    if whole := index.whole.get(key):
-        return KeyMatch(whole[0], alias=whole[1])
+    whole, by_part, templates = _index()
+    if found := whole.get(key):
+        return KeyMatch(found[0], alias=found[1])
     parts = device_key(key)
     if parts is not None:
         # ``nvlink.7.state`` has the row of ``nvlink.{link}.state``.
@@ -174,12 +171,12 @@ def resolve(key: str) -> KeyMatch | None:
         link, _, last = rest.partition(".")
         template = f"{first}.{{link}}.{last}" if is_number(link) else ""
         for head in (parts.kind, ANY_KIND):
-            names = index.names.get(f"{head}.process" if parts.process else head, {})
+            names = by_part.get(f"{head}.process" if parts.process else head, {})
             if found := names.get(parts.name):
                 return KeyMatch(found[0], parts.device, alias=found[1])
             if found := names.get(template):
                 return KeyMatch(found[0], parts.device, link, found[1])
-    for prefix, suffix, numbered, row, alias in index.templates:
+    for prefix, suffix, numbered, row, alias in templates:
         instance = key[len(prefix) : len(key) - len(suffix)]
         if instance and key == f"{prefix}{instance}{suffix}" and (not numbered or is_number(instance)):
             return KeyMatch(row, f"gpu.{instance}" if prefix == "torch." else "", instance, alias)

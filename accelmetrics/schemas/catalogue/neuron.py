@@ -42,31 +42,6 @@ LATENCIES = {"total_latency": "as the runtime measures it", "device_latency": "o
 PERCENTILES = ("p50", "p99")
 
 
-def _core_memory(category: str, use: str) -> Metric:
-    return Metric(
-        f"trn.{{i}}.neuroncore_memory_usage.{category}",
-        "By",
-        "gauge",
-        f"Device memory that programs use on the core for {use}.",
-        f'accel_neuroncore_memory_used_bytes{{category="{category}"}}',
-        f'accel.neuroncore.memory.usage{{category="{category}"}}',
-        integer=True,
-    )
-
-
-def _host_memory(category: str, use: str) -> Metric:
-    return Metric(
-        f"trn.host_memory_usage.{category}",
-        "By",
-        "gauge",
-        f"Host memory that programs with NeuronCores use for {use}.",
-        f'accel_neuron_host_memory_used_bytes{{category="{category}"}}',
-        f'accel.neuron.host.memory.usage{{category="{category}"}}',
-        (f"trn.host_total_memory_usage.{category}",),
-        integer=True,
-    )
-
-
 def _whole(key: str, meaning: str, prometheus: str) -> Metric:
     of_bytes = prometheus.endswith("_bytes")
     otel = prometheus.removeprefix("accel_neuron_").removesuffix("_bytes").replace("_", ".")
@@ -129,13 +104,36 @@ CORES = (
         "accel_neuroncore_flops",
         "accel.neuroncore.flops",
     ),
-    *(_core_memory(category, use) for category, use in CORE_MEMORY.items()),
+    *(
+        Metric(
+            f"trn.{{i}}.neuroncore_memory_usage.{category}",
+            "By",
+            "gauge",
+            f"Device memory that programs use on the core for {use}.",
+            f'accel_neuroncore_memory_used_bytes{{category="{category}"}}',
+            f'accel.neuroncore.memory.usage{{category="{category}"}}',
+            integer=True,
+        )
+        for category, use in CORE_MEMORY.items()
+    ),
 )
 
 MEMORY = (
     _whole("host_total_memory_usage", "Host memory that programs with NeuronCores use.", "accel_neuron_host_memory_bytes"),
     _whole("neuron_device_total_memory_usage", "Device memory that programs use, over all chips.", "accel_neuron_device_memory_bytes"),
-    *(_host_memory(category, use) for category, use in HOST_MEMORY.items()),
+    *(
+        Metric(
+            f"trn.host_memory_usage.{category}",
+            "By",
+            "gauge",
+            f"Host memory that programs with NeuronCores use for {use}.",
+            f'accel_neuron_host_memory_used_bytes{{category="{category}"}}',
+            f'accel.neuron.host.memory.usage{{category="{category}"}}',
+            (f"trn.host_total_memory_usage.{category}",),
+            integer=True,
+        )
+        for category, use in HOST_MEMORY.items()
+    ),
 )
 
 MACHINE = (

@@ -6,6 +6,7 @@ stand-ins only, never yet on a real TPU.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from accelmetrics.schemas.metric import Metric, Unit
@@ -139,26 +140,20 @@ QUEUE_GRPC = "hlo.queue.size.gauge"
 QUEUE_SDK = ("hlo_queue_size",)
 
 
-def _rows(family: Family) -> tuple[Metric, ...]:
-    return tuple(_row(family, statistic, words) for statistic, words in STATISTICS.items())
-
-
-def _row(family: Family, statistic: str, words: str) -> Metric:
-    labels = {"operation": family.operation, "label": "{label}" if family.labelled else "", "statistic": statistic}
-    given = {name: value for name, value in labels.items() if value}
-    return Metric(
-        family.name(statistic),
-        family.unit,
-        "gauge",
-        f"{words} of {family.subject}.",
-        f"{family.series}{{{_written(given)}}}",
-        f"{_otel_name(family)}{{{_written({f'accel.{name}': value for name, value in given.items()})}}}",
-    )
-
-
-def _otel_name(family: Family) -> str:
-    """The same name without its unit, which OpenTelemetry keeps beside it."""
-    return family.series.removesuffix("_bytes_per_second").removesuffix("_seconds").replace("_", ".")
+def _rows(family: Family) -> Iterator[Metric]:
+    # OpenTelemetry keeps the unit beside the name.
+    otel = family.series.removesuffix("_bytes_per_second").removesuffix("_seconds").replace("_", ".")
+    for statistic, words in STATISTICS.items():
+        labels = {"operation": family.operation, "label": "{label}" if family.labelled else "", "statistic": statistic}
+        given = {name: value for name, value in labels.items() if value}
+        yield Metric(
+            family.name(statistic),
+            family.unit,
+            "gauge",
+            f"{words} of {family.subject}.",
+            f"{family.series}{{{_written(given)}}}",
+            f"{otel}{{{_written({f'accel.{name}': value for name, value in given.items()})}}}",
+        )
 
 
 def _written(labels: dict[str, str]) -> str:
