@@ -1,17 +1,21 @@
 """Readings as rows of plain doubles, and the last of them by column, in bounded memory.
 
-A row costs eight bytes a value and is made by one call in C. Keys stand once per block of rows, not in every row; one that
+A row costs eight bytes a value and is made by one call in C. Rows of the same keys share one tuple of them; a key that
 was not read has no column. ``REPEATED`` stands for a value of a source with a pace of its own that was served again and had
 not been read anew: a reading is counted once, and the time that it stands for is not lost.
 """
 
 from __future__ import annotations
 
+import sys
 from array import array
+from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from itertools import compress
+from itertools import compress, groupby
 from math import isfinite
+from operator import itemgetter
+from struct import pack, unpack_from
 from typing import NamedTuple
 
 from accelmetrics.schemas.catalogue import given_by, match
@@ -22,12 +26,11 @@ from accelmetrics.schemas.snapshot import Snapshot
 REPEATED = float("inf")
 LAYOUTS = 16
 """Sets of keys that are remembered: keys that come and go do not make a new one each time."""
-BLOCK = 64
-"""Rows in a block at most: keys that come and go cost a new block each time, and memory is given back a block at a time."""
-BLOCK_BYTES = 2**16
-"""Of values in a block of at least eight rows: larger ones leave gaps in the process's memory when they are given back."""
+TIME, FIRST_VALUE = 1, 2
+"""Where a remembered reading's time and its first value stand, behind its moment."""
 
 Layout = tuple[str, ...]
+Parts = Sequence[tuple[Layout, "memoryview[float]"]]
 Sequences = dict[str, int]
 
 
@@ -118,36 +121,6 @@ def _owners(snapshot: Snapshot) -> Iterator[str]:
         yield owner
 
 
-class Block:
-    """Rows of one layout, in the order of time."""
-
-    __slots__ = ("ats", "data", "joined", "layout", "times")
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self.ats = array("d")
-        self.times = array("d")
-        self.joined: list[bool] = []
-        self.data = array("d")
-
-    def append(self, row: Row) -> None:
-        """Add a row, which must be of this layout."""
-        self.data.extend(row.values)
-        self.joined.append(row.joined)
-        self.times.append(row.time)
-        self.ats.append(row.at)
-
-    @property
-    def rows(self) -> range:
-        """All rows."""
-        return range(len(self.ats))
-
-    def column(self, position: int, rows: range) -> array[float]:
-        """Return one key's values, of rows that follow each other."""
-        width = len(self.layout)
-        return self.data[rows.start * width + position : rows.stop * width : width]
-
-
 class Series(NamedTuple):
     """One metric over time.
 
@@ -160,29 +133,10 @@ class Series(NamedTuple):
     values: list[float]
 
 
-class _View(NamedTuple):
-    """What a history holds at one moment; blocks may grow after that.
-
-    Attributes:
-        blocks: Where rows are.
-        skipped: Rows of the first block that are forgotten.
-        last: Rows of the last block.
-        length: All rows that are remembered.
-        added: All rows that were ever added.
-    """
-
-    blocks: tuple[Block, ...] = ()
-    skipped: int = 0
-    last: int = 0
-    length: int = 0
-    added: int = 0
-
-
 class History:
     """The last readings of a monitor. Eight bytes a value: an hour at 1 Hz of 320 keys is 9 MiB.
 
-    Only the monitor's thread adds to it, and replaces the view that readers have in one step: reading it out, however much that
-    is, keeps no reading waiting.
+    Only the monitor's thread adds to it. What is read out is of one moment: from a copy of the readings, which is one call in C.
 
     Args:
         bound: How many readings are kept, or for how long; 0 keeps none.
@@ -193,42 +147,35 @@ class History:
 
     def __init__(self, bound: int | timedelta) -> None:
         self.bound = bound
-        self._count, self._age = float("inf"), float("inf")
+        self._count: int | None = None
+        self._age = float("inf")
         if isinstance(bound, timedelta) and bound > timedelta():
             self._age = bound.total_seconds()
         elif isinstance(bound, int) and not isinstance(bound, bool) and bound >= 0:
-            self._count = bound
+            self._count = min(bound, sys.maxsize)
         else:
             raise InvalidOptionError(f"history is {bound!r}: it must be a number of readings from 0 up, or a timedelta above 0")
-        self._view = _View()
-        self._cleared = 0  # of all rows that were ever added
+        self.clear()
 
     def add(self, row: Row) -> None:
         """Remember a reading and forget what is beyond the bound."""
-        if self._count == 0:
-            return
-        blocks, skipped, last, length, added = self._view
-        if not blocks or blocks[-1].layout is not row.layout or last >= min(BLOCK, max(8, BLOCK_BYTES // (8 * len(row.layout) or 1))):
-            blocks, last = (*blocks, Block(row.layout)), 0
-        blocks[-1].append(row)
-        last, length, added = last + 1, length + 1, added + 1
-        while length > min(self._count, added - self._cleared) or row.at - blocks[0].ats[skipped] > self._age:
-            skipped, length = skipped + 1, length - 1
-            if skipped == len(blocks[0].ats):
-                blocks, skipped = blocks[1:], 0
-        self._view = _View(blocks, skipped, last, length, added)
+        readings = self._readings
+        readings.append((row.layout, pack("dd", row.at, row.time) + row.values.tobytes()))
+        while readings and row.at - unpack_from("d", readings[0][1])[0] > self._age:
+            readings.popleft()
 
     def clear(self) -> None:
-        """Forget everything; memory is given back with the next reading."""
-        self._cleared = self._view.added
+        """Forget everything."""
+        # By reading its layout, and its moment, time and values: as bytes, since an array for each takes 5 % more.
+        self._readings: deque[tuple[Layout, bytes]] = deque(maxlen=self._count)
 
     def __len__(self) -> int:
-        return sum(len(rows) for _, rows in self._parts())
+        return len(self._readings)
 
     @property
     def times(self) -> list[float]:
         """When each reading was taken, in seconds since 1970."""
-        return _times(self._parts())
+        return [values[TIME] for _, values in self._parts()]
 
     def keys(self) -> tuple[str, ...]:
         """Every key that some reading has."""
@@ -250,42 +197,27 @@ class History:
         parts = self._parts()
         if key not in _keys(parts):
             raise UnknownNameError("key of the history", key, _keys(parts))
-        pairs = [(moment, value) for moment, value in zip(_times(parts), _column(parts, key), strict=True) if value is not None]
+        pairs = [(values[TIME], value) for (_, values), value in zip(parts, _column(parts, key), strict=True) if value is not None]
         return Series([moment for moment, _ in pairs], [value for _, value in pairs])
 
     def to_dict(self) -> dict[str, list[float | None]]:
         """Return all columns, ``time`` first: what ``pandas.DataFrame`` takes."""
         parts = self._parts()
-        columns: dict[str, list[float | None]] = {"time": list(_times(parts))}
+        columns: dict[str, list[float | None]] = {"time": [values[TIME] for _, values in parts]}
         return columns | {key: _column(parts, key) for key in _keys(parts)}
 
-    def _parts(self) -> list[tuple[Block, range]]:
-        """Return each block with its rows as they are at this moment."""
-        view = self._view
-        left = min(view.length, view.added - self._cleared)
-        parts: list[tuple[Block, range]] = []
-        for block in reversed(view.blocks):
-            stop = len(block.ats) if parts else view.last
-            if left > 0:
-                parts.append((block, range(max(0, stop - left), stop)))
-                left -= stop
-        return parts[::-1]
+    def _parts(self) -> Parts:
+        return [(layout, memoryview(packed).cast("d")) for layout, packed in self._readings.copy()]
 
 
-def _times(parts: Sequence[tuple[Block, range]]) -> list[float]:
-    return [moment for block, rows in parts for moment in block.times[rows.start : rows.stop]]
-
-
-def _keys(parts: Sequence[tuple[Block, range]]) -> tuple[str, ...]:
-    layouts = {id(block.layout): block.layout for block, _ in parts}
+def _keys(parts: Parts) -> tuple[str, ...]:
+    layouts = {id(layout): layout for layout, _ in parts}
     return tuple(dict.fromkeys(key for layout in layouts.values() for key in layout))
 
 
-def _column(parts: Sequence[tuple[Block, range]], key: str) -> list[float | None]:
+def _column(parts: Parts, key: str) -> list[float | None]:
     found: list[float | None] = []
-    for block, rows in parts:
-        if key in block.layout:
-            found += [value if isfinite(value) else None for value in block.column(block.layout.index(key), rows)]
-        else:
-            found += [None] * len(rows)
+    for layout, same in groupby(parts, itemgetter(0)):
+        place = FIRST_VALUE + layout.index(key) if key in layout else None
+        found += [None if place is None or not isfinite(values[place]) else values[place] for _, values in same]
     return found

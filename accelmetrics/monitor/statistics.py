@@ -19,12 +19,12 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import accumulate
+from itertools import accumulate, groupby
 from math import isfinite
 from typing import NamedTuple
 
 from accelmetrics.monitor.energy import DeviceEnergy, energy_columns
-from accelmetrics.monitor.history import REPEATED, Block, Layout, Row, split
+from accelmetrics.monitor.history import REPEATED, Layout, Row, split
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.errors import UnknownNameError
 from accelmetrics.schemas.summary import CrossDeviceStatistics, Energy, Summary
@@ -300,18 +300,12 @@ class WindowAggregator:
 
     def fold(self, rows: Iterable[Row], end: float = math.inf) -> None:
         """Take readings, of which the last may be the one that closes the window; many at a time cost less."""
-        block: Block | None = None
-        for row in rows:
-            if row.at < self._begin:
-                self._start_from(row)  # it was being taken when the window began
-                continue
-            if block is None or block.layout is not row.layout:
-                if block is not None:
-                    self._fold(block, end)
-                block = Block(row.layout)
-            block.append(row)
-        if block is not None:
-            self._fold(block, end)
+        for (layout, early), same in groupby(rows, lambda row: (row.layout, row.at < self._begin)):
+            block = list(same)
+            if early:
+                self._start_from(block[-1])  # it was being taken when the window began
+            else:
+                self._fold(layout, block, end)
 
     def summary(self) -> dict[str, Summary]:
         """Return, by key, the statistics of the readings."""
@@ -343,9 +337,7 @@ class WindowAggregator:
 
     def _start_from(self, row: Row) -> None:
         at = min(row.at, self._begin)
-        one = Block(row.layout)
-        one.append(row._replace(at=at))
-        self._fold_energy(one, self._begin)
+        self._fold_energy(row.layout, [row._replace(at=at)], self._begin)
         self._begin_with(row.layout, at)
 
     def _begin_with(self, layout: Layout, at: float) -> None:
@@ -355,38 +347,41 @@ class WindowAggregator:
         self._across = _KeyStatistics(tuple(f"{kind}.{name}" for name in members for kind in ACROSS))
         self._known = {name: set(positions) for name, positions in members.items()}
 
-    def _fold(self, block: Block, end: float) -> None:
-        self._fold_energy(block, end)
+    def _fold(self, layout: Layout, rows: Sequence[Row], end: float) -> None:
+        self._fold_energy(layout, rows, end)
         if self._layout is None:  # nothing was read before: as if that had been, and had had the same keys
-            self._begin_with(block.layout, self._begin)
-        joined, inside = block.joined, bisect_right(block.ats, end)
-        moments = [max(self._at, self._begin), *(min(at, end) for at in block.ats[: inside + 1])]
+            self._begin_with(layout, self._begin)
+        joined, inside = [row.joined for row in rows], bisect_right(rows, end, key=lambda row: row.at)
+        moments = [max(self._at, self._begin), *(min(row.at, end) for row in rows[: inside + 1])]
         gaps = [(at - before) * known for before, at, known in zip(moments, moments[1:], joined, strict=False)]
-        ages = [at - self._begin for at in block.ats[:inside]]
+        ages = [row.at - self._begin for row in rows[:inside]]
         stretch = _Stretch(inside, max(0.0, gaps[0]), [*gaps[1:], 0.0][:inside], ages, joined, end - self._begin)
-        self._keys.fold(block.layout, [block.column(position, block.rows) for position in range(len(block.layout))], stretch)
-        self._fold_across(block, stretch)
-        self._at, self._layout = block.ats[-1], block.layout
+        values = array("d")
+        for row in rows:
+            values.extend(row.values)
+        columns = [values[position :: len(layout)] for position in range(len(layout))]
+        self._keys.fold(layout, columns, stretch)
+        self._fold_across(layout, columns, stretch)
+        self._at, self._layout = rows[-1].at, layout
 
-    def _fold_across(self, block: Block, stretch: _Stretch) -> None:
+    def _fold_across(self, layout: Layout, columns: Sequence[array[float]], stretch: _Stretch) -> None:
         """Take one metric over all devices as further keys: each reading's mean, largest value and sum.
 
         A device that was served again stands with its last value beside one that was read; a row in which none was read is no
         reading. Where a device goes or comes, what stood before stands no longer.
         """
-        members, before = _members(block.layout), _members(self._layout or ())
+        members, before = _members(layout), _members(self._layout or ())
         derived: dict[str, array[float]] = {}
         last_of_all: dict[str, dict[str, float]] = {}
         for name, positions in members.items():
             known = self._known.setdefault(name, set())
             known.update(positions)
             last = last_of_all[name] = {device: value for device, value in self._last.get(name, {}).items() if device in positions}
-            columns = {device: block.column(position, block.rows) for device, position in positions.items()}
             mean, largest, total = (derived.setdefault(f"{kind}.{name}", array("d")) for kind in ACROSS)
-            for index, joined in enumerate(block.joined):
+            for index, joined in enumerate(stretch.joined):
                 if not joined:
                     last.clear()
-                fresh = {device: value for device, column in columns.items() if isfinite(value := column[index])}
+                fresh = {device: value for device, position in positions.items() if isfinite(value := columns[position][index])}
                 last.update(fresh)
                 added = sum(last.values())
                 mean.append(added / len(last) if fresh else REPEATED)
@@ -396,20 +391,19 @@ class WindowAggregator:
         changed = {f"{kind}.{name}" for name in members if members[name].keys() != before.get(name, {}).keys() for kind in ACROSS}
         self._across.fold(tuple(derived), list(derived.values()), stretch, changed)
 
-    def _fold_energy(self, block: Block, end: float) -> None:
-        found = energy_columns(block.layout)
+    def _fold_energy(self, layout: Layout, rows: Sequence[Row], end: float) -> None:
+        found = energy_columns(layout)
         for key in self.energy.keys() - found.keys():
             self.energy[key].gap()
-        for key, positions in found.items():
+        for key, (counter, power) in found.items():
             held = self.energy.get(key)
             if held is None:
                 held = self.energy[key] = DeviceEnergy(self._begin)
                 if self._layout is not None:
                     held.gap()  # it was not there before
-            columns = [block.column(position, block.rows) if position is not None else None for position in positions]
-            for index, at in enumerate(block.ats):
-                counter, power = (column[index] if column is not None else None for column in columns)
-                held.add(at, end, block.joined[index], counter, power)
+            for row in rows:
+                values = row.values
+                held.add(row.at, end, row.joined, None if counter is None else values[counter], None if power is None else values[power])
 
 
 @functools.lru_cache(maxsize=64)

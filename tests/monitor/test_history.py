@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from accelmetrics import InvalidOptionError, UnknownNameError
-from accelmetrics.monitor.history import BLOCK, REPEATED, History
+from accelmetrics.monitor.history import REPEATED, History
 from tests.monitor.watching import row
 
 
@@ -19,22 +19,14 @@ def filled(bound: int | timedelta, count: int, **values: float) -> History:
     return history
 
 
-@pytest.mark.parametrize("bound", [1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 300])
+@pytest.mark.parametrize("bound", [1, 7, 300])
 def test_it_keeps_the_last_readings_up_to_a_count(bound: int) -> None:
-    """Exactly so many, whatever the blocks are that they lie in."""
+    """Exactly so many."""
     history = filled(bound, 500)
     expected = [float(number) for number in range(500 - bound, 500)]
     assert (len(history), history.column("a")) == (bound, expected)
     assert history.times == [1e9 + number for number in expected]
     assert history.series("a") == (history.times, expected)
-
-
-@pytest.mark.parametrize(("keys", "rows"), [(1, BLOCK), (128, BLOCK), (129, BLOCK - 1), (952, 8), (5000, 8)])
-def test_a_block_of_many_keys_has_fewer_rows(keys: int, rows: int) -> None:
-    """About 64 KiB, and what is kept is the same."""
-    history = filled(100, 300, **{f"key{number}": 1.0 for number in range(keys - 1)})
-    assert history.column("a") == [float(number) for number in range(200, 300)]
-    assert {len(block.ats) for block, _ in history._parts()[:-1]} == {rows}
 
 
 def test_it_keeps_the_last_readings_up_to_an_age() -> None:

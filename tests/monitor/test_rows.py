@@ -8,12 +8,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from accelmetrics.monitor.history import LAYOUTS, REPEATED, Block, Row, RowMaker, split
+from accelmetrics.monitor.history import LAYOUTS, REPEATED, Row, RowMaker, split
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.testing import FakeBackend
-from tests.monitor.watching import row
 from tests.sampling.conftest import until
 
 PLACES = (
@@ -126,12 +125,3 @@ def test_devices_are_told_from_their_partitions_and_processes() -> None:
     assert split("gpu.0.mig.1.smActive") == ("gpu.0", "mig.1.smActive")
     assert split("cpu.3.cpu_percent") == ("", "cpu.3.cpu_percent")
     assert split("cpu") == ("", "cpu")
-
-
-def test_a_block_gives_columns_of_some_of_its_rows() -> None:
-    """Those that follow each other."""
-    block = Block(row({"a": 1.0, "b": 2.0}, 0.0).layout)
-    for number in range(4):
-        block.append(row({"a": float(number), "b": 10.0 + number}, float(number)))
-    assert [list(block.column(position, block.rows)) for position in (0, 1)] == [[0.0, 1.0, 2.0, 3.0], [10.0, 11.0, 12.0, 13.0]]
-    assert list(block.column(1, range(1, 3))) == [11.0, 12.0]
