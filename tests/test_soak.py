@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-EARLY, LATE = 1_000, 100_000
+EARLY, LATE = 10_000, 100_000
 GROWTH = 1.02
 
 PROGRAM = """

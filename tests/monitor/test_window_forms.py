@@ -208,4 +208,4 @@ def test_nothing_is_known_of_the_time_in_which_a_driver_opened() -> None:
     for device in ("gpu.0", "gpu.1"):
         energy = window.energy_joules[device]
         assert energy.seconds <= window.duration - 0.45
-        assert energy.joules == pytest.approx(100.0 * energy.seconds, rel=0.02)
+        assert energy.joules == pytest.approx(100.0 * energy.seconds, abs=20.0), "opening would be 50 J more"

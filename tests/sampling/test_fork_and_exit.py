@@ -147,7 +147,7 @@ def test_exit_never_waits_for_a_hung_call() -> None:
         import accelmetrics
         from accelmetrics.testing import FakeBackend
         gpus = FakeBackend(devices=2)
-        sampler = accelmetrics.Sampler([gpus], timeout=0.2)
+        sampler = accelmetrics.Sampler([gpus], timeout=2.0)
         sampler.sample()
         gpus.device(0).hang()
         print(sampler.sample().backends[0].status)

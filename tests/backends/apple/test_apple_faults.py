@@ -16,7 +16,7 @@ from accelmetrics.visibility.doctor import diagnose
 from tests.backends.apple.reading import Mac
 from tests.simulators.apple import NOT_ROOT, MacStandIn, Mode, ioreg, macmon_0_8, powermetrics
 from tests.support.threads import own_threads
-from tests.support.waiting import wait_for
+from tests.support.waiting import HANG, wait_for
 
 GOOD = json.dumps(macmon_0_8())
 OF_IOREG = {"gpu", "memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes"}
@@ -249,13 +249,15 @@ def test_a_powermetrics_that_fails_costs_the_power_alone(
     root: MacStandIn, machine: Mac, monkeypatch: pytest.MonkeyPatch, output: str, mode: Mode, errors: str, reason: Reason
 ) -> None:
     for command in sources.POWERMETRICS:
-        monkeypatch.setattr(command, "timeout", 0.5)
+        monkeypatch.setattr(command, "timeout", 0.5 if mode == "hang" else HANG)
     root.remove("macmon")
     root.behave("powermetrics", output, mode=mode, errors=errors)
     found = machine.read()
     assert found.reasons["freq"].reason == reason
     assert set(found.values) >= OF_IOREG
     root.behave("powermetrics", powermetrics())
+    for command in sources.POWERMETRICS:
+        monkeypatch.setattr(command, "timeout", HANG)
     assert machine.read().values["freq"] == 740.5
 
 
