@@ -156,7 +156,7 @@ def _format(agreed: Plan, width: int, terminal: bool) -> Callable[[Snapshot], st
             return formats.tables(dialect, width)
         if dialect is not None and dialect.tabular:
             return formats.device_rows(dialect)
-        return formats.Csv(agreed.repeated, agreed.output, dialect).render
+        return formats.csv(agreed.repeated, agreed.output, dialect)
     indent = 2 if terminal and agreed.format == "json" and not agreed.repeated else None
     if dialect is None and not agreed.flat:
         return lambda snapshot: snapshot.to_json(indent) + "\n"

@@ -121,8 +121,10 @@ def _sources(snapshot: Snapshot, width: int) -> list[str]:
 # CSV
 
 
-class Csv:
-    """A row a reading and a column a key, under the columns of the first reading, or of the file that they are added to.
+def csv(repeated: bool, path: str, dialect: Dialect | None) -> Callable[[Snapshot], str]:
+    """Return the function that formats a snapshot as a row, below the header if it is the first.
+
+    The columns are those of the first reading, or of the file that rows are added to; a key without one is told once.
 
     Args:
         repeated: Whether more readings follow: then what a process on a device would give has its columns from the start.
@@ -132,33 +134,29 @@ class Csv:
     Raises:
         WriteError: The file begins with something else.
     """
+    left_out: set[str] = set()
+    header = first_line(path) if repeated and path else ""
+    names = columns_in(header.encode()) if header else ()
+    if header and names[:2] != HEAD:
+        raise WriteError(path, f"it does not begin with the columns {', '.join(HEAD)}")
 
-    def __init__(self, repeated: bool, path: str, dialect: Dialect | None) -> None:
-        self._repeated = repeated
-        self._dialect = dialect
-        self._columns: tuple[str, ...] = ()
-        self._left_out: set[str] = set()
-        header = first_line(path) if repeated and path else ""
-        if header:
-            self._columns = columns_in(header.encode())
-            if self._columns[:2] != HEAD:
-                raise WriteError(path, f"it does not begin with the columns {', '.join(HEAD)}")
-
-    def render(self, snapshot: Snapshot) -> str:
-        """Return a row, below the header if it is the first; a key without a column is told once."""
-        if self._dialect is not None:
-            snapshot = Snapshot(snapshot.time_ns, snapshot.hostname, self._dialect.flat(Record(snapshot)))
+    def render(snapshot: Snapshot) -> str:
+        nonlocal names
+        if dialect is not None:
+            snapshot = Snapshot(snapshot.time_ns, snapshot.hostname, dialect.flat(Record(snapshot)))
         rows: list[Iterable[object]] = []
-        if not self._columns:
-            self._columns = (*HEAD, *columns(snapshot, self._repeated))
-            rows.append(self._columns)
+        if not names:
+            names = (*HEAD, *columns(snapshot, repeated))
+            rows.append(names)
         values = snapshot.metrics
-        late = values.keys() - set(self._columns) - self._left_out
+        late = values.keys() - set(names) - left_out
         if late:
-            self._left_out |= late
+            left_out.update(late)
             say(f"left out, for want of a column that the header does not have: {', '.join(sorted(late))}")
-        rows.append((snapshot.timestamp, snapshot.hostname, *(values.get(key, "") for key in self._columns[2:])))
+        rows.append((snapshot.timestamp, snapshot.hostname, *(values.get(key, "") for key in names[2:])))
         return csv_text(rows).decode()
+
+    return render
 
 
 def columns(snapshot: Snapshot, repeated: bool) -> list[str]:

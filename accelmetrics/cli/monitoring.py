@@ -151,37 +151,29 @@ class FunctionExporter:
         self.close = other.close if other is not None else lambda: None
 
 
-class StreamLines:
-    """Writes to a stream that this process was given what an exporter to a file would write.
+def stream_lines(lines: FileExporter, descriptor: int) -> Exporter:
+    """Return an exporter that writes to a stream that this process was given what one to a file would write.
 
     Args:
-        lines: The exporter, which makes the lines.
+        lines: The exporter to a file, which makes the lines.
         descriptor: Of the stream.
     """
+    head, rest = b"", memoryview(b"")
+    begun: Record | None = None
 
-    def __init__(self, lines: FileExporter, descriptor: int) -> None:
-        self._lines = lines
-        self._descriptor = descriptor
-        self._head = b""
-        self._record: Record | None = None
-        self._rest = memoryview(b"")
-
-    def export(self, record: Record) -> None:
-        """Write a record; one that is offered again goes on where it was cut.
-
-        Raises:
-            OSError: It cannot be written.
-        """
-        if record is not self._record:
-            text = self._lines.lines(record, self._head)
+    def export(record: Record) -> None:
+        nonlocal head, rest, begun
+        if record is not begun:  # one that is offered again goes on where it was cut
+            text = lines.lines(record, head)
             if text is None:  # it needs another header
-                self._head = b""
-                text = self._lines.lines(record, b"") or b""
-            self._head = self._head or text[: text.find(b"\n") + 1]
-            self._rest = memoryview(text)
-            self._record = record
-        while self._rest:
-            self._rest = self._rest[os.write(self._descriptor, self._rest) :]
+                head = b""
+                text = lines.lines(record, b"") or b""
+            head = head or text[: text.find(b"\n") + 1]
+            begun, rest = record, memoryview(text)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+
+    return FunctionExporter(lines.name, export)
 
 
 def until_unread(exporter: Exporter, gone: Callable[[], None]) -> Exporter:
@@ -238,7 +230,7 @@ def _exporter(wanted: str, out: Stdout, gone: Callable[[], None]) -> Exporter:
     if target and (number := stream_number(target)) is not None:
         made = create(f"{name}:{os.devnull}{mark}{options}")
         if isinstance(made, FileExporter):
-            stream = FunctionExporter(made.name, StreamLines(made, duplicate_stream(target, number, out)).export)
+            stream = stream_lines(made, duplicate_stream(target, number, out))
             return until_unread(stream, gone) if number == 1 else stream
     made = create(wanted)
     if isinstance(made, ConsoleExporter) and not made.stderr and out.descriptor is not None:

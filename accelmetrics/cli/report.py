@@ -7,8 +7,8 @@ from argparse import ArgumentParser, Namespace
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from heapq import heappop, heappush
-from operator import itemgetter
+from heapq import merge
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -80,21 +80,11 @@ def run(options: Namespace, out: Stdout) -> int:
 
 def _records(files: list[str]) -> Iterator[Record]:
     """Yield all records of all files, those of one process of a run by time."""
-    groups: dict[tuple[str, ...], list[tuple[int, list[Recording]]]] = {}
+    groups: dict[tuple[str, ...], list[Iterator[Record]]] = {}
     for first, source in _sources(files):
-        groups.setdefault(stream_of(first), []).append((first.snapshot.time_ns, source))
+        groups.setdefault(stream_of(first), []).append(_read(first, source))
     for group in groups.values():
-        # Each source in its own order, merged where they overlap; a file is opened when its time has come, for there may be many.
-        waiting = deque(sorted(group, key=itemgetter(0)))
-        under_way: list[tuple[int, int, Record, Iterator[Record]]] = []
-        while waiting or under_way:
-            if waiting and (not under_way or waiting[0][0] <= under_way[0][0]):
-                number, records = len(waiting), _read(waiting.popleft()[1])
-            else:
-                _, number, record, records = heappop(under_way)
-                yield record
-            if (following := next(records, None)) is not None:
-                heappush(under_way, (following.snapshot.time_ns, -number, following, records))
+        yield from merge(*group, key=lambda record: record.snapshot.time_ns)
 
 
 def _sources(files: list[str]) -> Iterator[tuple[Record, list[Recording]]]:
@@ -114,12 +104,15 @@ def _sources(files: list[str]) -> Iterator[tuple[Record, list[Recording]]]:
                 _tell_skipped(recording)
 
 
-def _read(found: list[Recording]) -> Iterator[Record]:
+def _read(first: Record, found: list[Recording]) -> Iterator[Record]:
     """Yield the records of files one after the other; warn of lines that cannot be read."""
+    yield first  # it is known: a file is opened when its time has come, for there may be many
+    start = 1
     for recording in found:
         with _telling(str(recording.path)):
-            yield from recording
+            yield from islice(recording, start, None)
         _tell_skipped(recording)
+        start = 0
 
 
 def _tell_skipped(recording: Recording) -> None:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import FunctionExporter, announce, exporters, monitor, tell_losses, until_stopped
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout
 from accelmetrics.schemas.errors import AccelMetricsError
-
-if TYPE_CHECKING:
-    pass
 
 EXAMPLES = """\
   accelmetrics serve                                            http://127.0.0.1:22235/metrics

@@ -13,10 +13,10 @@ import struct
 import sys
 import termios
 import time
+import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from accelmetrics.cli.output import WriteError, descriptor_of, write_all
 
@@ -32,8 +32,6 @@ FEWEST_ROWS, FEWEST_COLUMNS = 3, 20
 CHUNK = 256
 ESCAPES = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|O.|.)?", re.DOTALL)
 """What arrow, function and Alt keys send: none of it is a key of ours."""
-LFLAG, CC = 3, 6
-"""Places in what ``tcgetattr`` gives."""
 MARK = "ACCELMETRICS_LINE"
 """Tells commands below on which terminal a line is drawn already."""
 
@@ -74,54 +72,43 @@ def whole_screen(write: Callable[[str], None]) -> Iterator[Callable[[str], None]
             write(PLAIN + LEAVE)
 
 
-class Keyboard:
-    """Standard input while the block runs, if it is a terminal; else no key is ever pressed.
+def no_keys(seconds: float) -> str:
+    """Wait so many seconds: no key is ever pressed."""
+    time.sleep(seconds)
+    return ""
 
-    Ctrl-C and Ctrl-Z stay the signals that they are. The terminal is as it was when the block ends, however it ends.
+
+@contextmanager
+def keyboard() -> Iterator[Callable[[float], str]]:
+    """Yield a function that returns the keys pressed, in lower case; none where standard input is no terminal.
+
+    It waits for one, at most so many seconds. Ctrl-C and Ctrl-Z stay the signals that they
+    are. The terminal is as it was when the block ends, however it ends.
     """
+    descriptor = descriptor_of(sys.stdin)
+    if descriptor is None or not os.isatty(descriptor):
+        yield no_keys
+        return
 
-    def __init__(self) -> None:
-        descriptor = descriptor_of(sys.stdin)
-        self._descriptor = descriptor if descriptor is not None and os.isatty(descriptor) else None
-        self._before: list[Any] | None = None
-        self._ended = False
-
-    def __enter__(self) -> Keyboard:
-        if self._descriptor is not None:
-            with suppress(termios.error, OSError):
-                before = termios.tcgetattr(self._descriptor)
-                self._before = before
-                changed = [*before]
-                changed[LFLAG] &= ~(termios.ICANON | termios.ECHO)
-                changed[CC] = [*before[CC]]
-                changed[CC][termios.VMIN], changed[CC][termios.VTIME] = 1, 0
-                termios.tcsetattr(self._descriptor, termios.TCSADRAIN, changed)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._descriptor is not None and self._before is not None:
-            with suppress(termios.error, OSError):  # the terminal has gone
-                termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
-            self._before = None
-
-    @property
-    def there(self) -> bool:
-        """Whether there are keys to press."""
-        return self._before is not None and not self._ended
-
-    def pressed(self, seconds: float) -> str:
-        """Return the keys pressed until now, in lower case; wait for one, at most so long."""
-        if self._descriptor is None or not self.there:
-            time.sleep(seconds)
-            return ""
+    def pressed(seconds: float) -> str:
         try:
-            if not select.select([self._descriptor], [], [], seconds)[0]:
+            if not select.select([descriptor], [], [], seconds)[0]:
                 return ""
-            data = os.read(self._descriptor, CHUNK)
+            data = os.read(descriptor, CHUNK)
         except OSError:
             data = b""
-        self._ended = not data  # the terminal has gone: nothing more will come
+        if not data:  # the terminal has gone: nothing more will come
+            return no_keys(seconds)
         return ESCAPES.sub(b"", data).decode("ascii", "ignore").lower()
+
+    before = termios.tcgetattr(descriptor)
+    try:
+        with suppress(termios.error):
+            tty.setcbreak(descriptor, termios.TCSADRAIN)
+        yield pressed
+    finally:
+        with suppress(termios.error):  # the terminal has gone
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
 class Size(NamedTuple):

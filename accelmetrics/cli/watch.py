@@ -10,7 +10,7 @@ import textwrap
 import time
 from argparse import ArgumentParser, Namespace
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import Stop, announce, as_given, monitor, set_up, until_stopped, warn
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout, WriteError, say, sink_of
-from accelmetrics.cli.terminal import Keyboard, capable, in_foreground, whole_screen
+from accelmetrics.cli.terminal import capable, in_foreground, keyboard, whole_screen
 from accelmetrics.exporters.console import line
 from accelmetrics.exporters.device_table import Limits, Trail, height, table
 from accelmetrics.schemas.errors import MissingDependencyError, require
@@ -115,28 +115,6 @@ def _news(arrived: queue.SimpleQueue[Snapshot]) -> Iterator[Snapshot]:
         yield arrived.get()
 
 
-class WaitingMessages:
-    """Messages that are shown on the screen while it is in use, and written to standard error when it is free again.
-
-    Args:
-        show: Shows one.
-    """
-
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show = show
-        self._formatted: deque[str] = deque(maxlen=KEPT)
-
-    def take(self, formatted: str, message: str) -> None:
-        """Show one, and keep it."""
-        self._formatted.append(formatted)
-        self._show(message)
-
-    def tell(self) -> None:
-        """Write the kept messages to standard error."""
-        while self._formatted:
-            say(self._formatted.popleft())
-
-
 class View:
     """The live view.
 
@@ -145,6 +123,9 @@ class View:
         out: The terminal.
         descriptor: Its own.
         stopped: Set when it is to end.
+
+    Attributes:
+        said: The message that is on the screen; empty for none.
     """
 
     def __init__(self, options: Namespace, out: Stdout, descriptor: int, stopped: Stop) -> None:
@@ -159,28 +140,38 @@ class View:
         self._limits = Limits(options.hot_temperature, options.hot_memory)
         self._trail = Trail()
         self._latest: Snapshot | None = None
-        self._said = ""
+        self.said = ""
         self._said_until = 0.0
         self._saved: list[str] = []
+        self._messages: deque[str] = deque(maxlen=KEPT)
         self._changed = False
         self._suspend = False
         self._fatal: int | None = None
 
     def show(self, watching: Monitor, arrived: queue.SimpleQueue[Snapshot]) -> None:
         """Draw until stopped."""
-        messages = WaitingMessages(self._say)
-        set_up(self._options.log_format, watching.labels, messages.take)
+        set_up(self._options.log_format, watching.labels, self.take_message)
         try:
             with self._signals():
                 while not self._stopped.is_set():
                     self._until_suspended(watching, arrived)
         finally:
             set_up(self._options.log_format, watching.labels)
-            messages.tell()
+            self.tell_messages()
         for path in self._saved:
             announce("accelmetrics watch", f"saved {path}", f"saved {path}", {"path": path})
         if self._fatal is not None:
             os.kill(os.getpid(), self._fatal)
+
+    def take_message(self, formatted: str, message: str) -> None:
+        """Show a message, and keep it until the screen is free again."""
+        self._messages.append(formatted)
+        self._say(message)
+
+    def tell_messages(self) -> None:
+        """Write the kept messages to standard error."""
+        while self._messages:
+            say(self._messages.popleft())
 
     def _until_suspended(self, watching: Monitor, arrived: queue.SimpleQueue[Snapshot]) -> None:
         # While another job has the screen, wait; with keys we are stopped as soon as we want them.
@@ -188,15 +179,15 @@ class View:
             self._take(arrived)
             self._stopped.wait(LOOK)
         with ExitStack() as stack:
-            keyboard = stack.enter_context(Keyboard())  # first: this is where a job in the background is stopped
+            pressed = stack.enter_context(keyboard())  # first: this is where a job in the background is stopped
             draw = stack.enter_context(whole_screen(self._out.write))
             self._changed = True
             while not self._interrupted:
                 self._take(arrived)
                 if self._changed:
                     self._changed = False
-                    draw(self._picture(watching.error, KEYS if keyboard.there else NO_KEYS))
-                for key in keyboard.pressed(LOOK):
+                    draw(self._picture(watching.error, KEYS if os.isatty(0) else NO_KEYS))
+                for key in pressed(LOOK):
                     if key == "q":
                         self._stopped.set()
                     elif key == "s":
@@ -204,7 +195,7 @@ class View:
                     elif key == "r":
                         self._trail.clear()
                         self._say("the history is empty")
-                if self._said and time.monotonic() > self._said_until:
+                if self.said and time.monotonic() > self._said_until:
                     self._say("")
         if self._suspend:
             self._suspend = False
@@ -229,7 +220,7 @@ class View:
             columns, lines = os.get_terminal_size(self._descriptor)
             size = os.terminal_size((columns or USUAL.columns, lines or USUAL.lines))
         wanted = 1 if self._latest is None else height(self._latest)
-        below = foot(self._said or error, keys, size, wanted)
+        below = foot(self.said or error, keys, size, wanted)
         drawn: object = "reading …"
         if self._latest is not None:
             room, process = size.lines - len(below), self._options.pid is not None
@@ -258,7 +249,7 @@ class View:
             self._say(f"saved {path}")
 
     def _say(self, text: str) -> None:
-        self._said, self._said_until = text, time.monotonic() + SAID_SECONDS
+        self.said, self._said_until = text, time.monotonic() + SAID_SECONDS
         self._changed = True
 
     @contextmanager

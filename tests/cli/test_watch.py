@@ -6,13 +6,16 @@ import os
 import re
 import signal
 import subprocess
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
 
-from accelmetrics.cli.watch import WaitingMessages
+from accelmetrics.cli.monitoring import Stop
+from accelmetrics.cli.output import Stdout
+from accelmetrics.cli.watch import View
 from tests.cli.shell import call, document, environment, on_path, one_line, rest_of, start
 from tests.cli.terminals import Terminal, on_terminal, shell
 from tests.simulators.nvml import NvmlSimulator
@@ -299,17 +302,16 @@ def test_a_hung_driver_holds_neither_the_keys_nor_the_end(simulator: NvmlSimulat
 
 
 def test_messages_wait_until_the_screen_is_free() -> None:
-    """They are shown on it, and told when it is gone: the newest hundred."""
-    shown: list[str] = []
-    kept = WaitingMessages(shown.append)
+    """They are shown on it, and told once when it is gone: the newest hundred."""
+    view = View(Namespace(hot_temperature=80.0, hot_memory=90.0), Stdout(), 1, Stop())
     for number in range(120):
-        kept.take(f"accelmetrics: message {number}", f"message {number}")
-    assert shown[0] == "message 0"
+        view.take_message(f"accelmetrics: message {number}", f"message {number}")
+        assert view.said == f"message {number}"
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as stream, os.fdopen(reading) as told:
         with redirect_stderr(stream):
-            kept.tell()
-            kept.tell()
+            view.tell_messages()
+            view.tell_messages()
         stream.close()
         assert told.read().splitlines() == [f"accelmetrics: message {number}" for number in range(20, 120)]
 
