@@ -189,7 +189,7 @@ def sink_of(path: str, out: Stdout, grows: bool = False) -> Sink:
         return Sink(path, partial(write_all, descriptor), partial(os.close, descriptor))
     if not grows and not special(path):
         return Sink(path, partial(_replace, path))
-    from accelmetrics.exporters.whole_files import LineFile
+    from accelmetrics.exporters.files import LineFile
 
     file = LineFile(Path(path))
     with telling(path):
@@ -199,7 +199,7 @@ def sink_of(path: str, out: Stdout, grows: bool = False) -> Sink:
 
 def _replace(path: str, data: bytes) -> None:
     """Replace a file at once, so that readers find the old document or the new one; a link is followed, and the mode is kept."""
-    from accelmetrics.exporters.whole_files import replace_file
+    from accelmetrics.exporters.files import replace_file
 
     target = Path(os.path.realpath(path))
     try:

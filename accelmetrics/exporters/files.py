@@ -1,16 +1,390 @@
-"""Files with a record a line: what their exporters share, and JSON lines."""
+"""Files that are whole at every moment: one that grows by lines, one that is replaced at once; and the exporters of a record a line.
+
+Every line goes to the end of a growing file in one ``write``, so that a kill leaves at most the last line cut, and what several
+processes write to one file does not mingle. Around it the file is locked (``flock``, which a kill gives up): under the lock a
+writer sees that the file is still the one that bears the name, removes what a killed writer left of a line, takes back what did
+not fit on the disk, and closes the file when it is full or old. Where a file system has no locks, this holds for one writer.
+
+A closed file gets a name with the time of its first record. It is compressed under another name, which becomes its own
+in one step when everything has reached the disk; only then the uncompressed one goes. So a kill between any two steps loses no
+record and doubles none. What was left undone is done when a file is opened or closed next, here or in another process.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import gzip
 import json
+import logging
+import os
+import shutil
+import stat
+import tempfile
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from accelmetrics.exporters.whole_files import LineFile, Rotation, absolute
-from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.series import PACKED
+from accelmetrics.schemas.series import PACKED, closed_files, first_time, next_closed, packed
+
+LONGEST_HEAD = 1 << 24
+"""Bytes of a first line that are looked at."""
+RENAMING_SECONDS = 60.0
+"""How long a file that could not be renamed grows before that is tried again."""
+NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL})
+"""What file systems answer that have no locks: then there is taken to be one writer."""
+UNKNOWN = -1
+_BLOCK = 1 << 16
+
+log = logging.getLogger("accelmetrics")
+
+
+class Rotation(NamedTuple):
+    """When a growing file is closed, and what becomes of it.
+
+    Attributes:
+        max_bytes: A file does not grow beyond this, unless by its only record; None for no limit.
+        max_seconds: A file's last record is less than this after its first; None for no limit.
+        compress: Compress closed files.
+        keep: How many closed files stay; None for all.
+    """
+
+    max_bytes: int | None = None
+    max_seconds: float | None = None
+    compress: bool = False
+    keep: int | None = None
+
+
+class LineFile:
+    """A file that grows by whole lines. Devices and pipes are written to as they are: they have no end to mend.
+
+    Args:
+        path: The file.
+        beginning: What the first line of such a file begins with: a file that begins otherwise is not touched.
+        complete: Whether a last line without an end lacks nothing else; such a line is ended, another one removed.
+        fsync_every: After how many writes the file is made to reach the disk; 0 leaves it to the system.
+        rotation: When it is closed and another one begun.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        beginning: bytes = b"",
+        complete: Callable[[bytes], bool] = lambda _: True,
+        fsync_every: int = 0,
+        rotation: Rotation = Rotation(),  # noqa: B008 - it cannot be changed
+    ) -> None:
+        self.path = path
+        self._beginning = beginning
+        self._complete = complete
+        self._every = fsync_every
+        self._rotation = rotation
+        self._descriptor: int | None = None
+        self._regular = True
+        self._renames_from: float | None = None
+        self._head = b""
+        self._size = UNKNOWN
+        self._began_ns: int | None = None
+        self._unsynced = 0
+
+    def open(self) -> None:
+        """Make the file, or see what is in it.
+
+        Raises:
+            DocumentError: It is there and holds something else.
+            OSError: It cannot be opened.
+        """
+        with self._locked():
+            self._tidy()
+
+    def write(self, lines_for: Callable[[bytes], bytes | None], time_ns: int) -> None:
+        """Add lines, or nothing.
+
+        Args:
+            lines_for: Gives the lines for a file with this first line, which is empty for a new one; None where they need a new one.
+            time_ns: Their time, in nanoseconds since 1970.
+
+        Raises:
+            DocumentError: The file holds something else.
+            OSError: They cannot be written; the file is as it was.
+        """
+        with self._locked():
+            if self._every:
+                self.sync(self._every)  # what failed last time is told before anything else is taken
+            self._append(self._fitting(lines_for, time_ns), time_ns)
+        # From here on the lines are written, and an error would have them written again.
+        with suppress(OSError):
+            if self._every:
+                self.sync(self._every)
+
+    def sync(self, least: int = 1) -> None:
+        """Have everything reach the disk, if at least so many writes have not.
+
+        Raises:
+            OSError: The disk has a fault, or is full after all.
+        """
+        if self._regular and self._descriptor is not None and self._unsynced >= least:
+            os.fsync(self._descriptor)
+            self._unsynced = 0
+
+    def close(self) -> None:
+        """Have everything reach the disk, and close the file.
+
+        Raises:
+            OSError: As for :meth:`sync`; the file is closed.
+        """
+        try:
+            self.sync()
+        finally:
+            self._drop()
+
+    def _drop(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        self._head, self._size, self._began_ns, self._unsynced = b"", UNKNOWN, None, 0
+        if descriptor is not None:
+            os.close(descriptor)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the file's lock, opened if need be, with what other writers did to it known."""
+        try:
+            self._acquire()
+            yield
+        finally:
+            if self._descriptor is not None and self._regular:
+                with suppress(OSError):
+                    fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def _acquire(self) -> None:
+        while True:
+            if self._descriptor is None:
+                self._descriptor = self._opened()
+            if not self._regular:
+                return
+            lock(self._descriptor)
+            if same_file(self._descriptor, self.path):
+                break
+            with suppress(OSError):
+                self.sync()
+            self._drop()  # it was closed by another writer, or moved away
+        if os.fstat(self._descriptor).st_size != self._size:
+            self._look(self._descriptor)
+
+    def _opened(self) -> int:
+        regular = True
+        with suppress(FileNotFoundError):
+            regular = stat.S_ISREG(self.path.stat().st_mode)
+        flags = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | (os.O_RDWR if regular else os.O_WRONLY)
+        try:
+            descriptor = os.open(self.path, flags, 0o666)
+        except FileNotFoundError as error:
+            if self.path.parent.is_dir():  # one in which no file can be made
+                raise
+            raise FileNotFoundError(errno.ENOENT, "the directory does not exist", str(self.path.parent)) from error
+        status = os.fstat(descriptor)
+        self._regular = stat.S_ISREG(status.st_mode)
+        if self._regular and status.st_size == 0:
+            sync_directory(self.path.parent)
+        return descriptor
+
+    def _look(self, descriptor: int) -> None:
+        """Read what others wrote: to the file before this opened it, or beside this; mend its end."""
+        with open(descriptor, "rb", closefd=False) as file:
+            file.seek(0)
+            head, second = file.readline(LONGEST_HEAD), file.read(_BLOCK)
+            if not head.startswith(self._beginning[: len(head)]):
+                begin = self._beginning.decode()
+                raise DocumentError(f"{self.path} is there already, and is something else: it does not begin with {begin}")
+            self._size = file.seek(0, os.SEEK_END)
+        end = _end_of_lines(descriptor, self._size)
+        if end < self._size and self._complete(os.pread(descriptor, self._size - end, end)):
+            _write(descriptor, b"\n")
+            self._size += 1
+        elif end < self._size:
+            os.ftruncate(descriptor, end)
+            self._size = end
+        self._head = head[: self._size] if head.endswith(b"\n") or not self._size else head + b"\n"
+        self._began_ns = (first_time(head) or first_time(second) or os.fstat(descriptor).st_mtime_ns) if self._size else None
+
+    def _fitting(self, lines_for: Callable[[bytes], bytes | None], time_ns: int) -> bytes:
+        """The lines for the file as it is now, or for a new one."""
+        while True:
+            lines = lines_for(self._head)
+            if lines is not None and not (self._regular and self._due(len(lines), time_ns)):
+                return lines
+            if not self._regular:
+                self._head = b""
+            elif not self._rotated(needed=lines is None) and lines is not None:
+                return lines
+
+    def _due(self, more: int, time_ns: int) -> bool:
+        """Whether the file is closed before so many more bytes of this time."""
+        most, longest = self._rotation.max_bytes, self._rotation.max_seconds
+        full = most is not None and self._size + more > most
+        old = longest is not None and self._began_ns is not None and time_ns - self._began_ns >= longest * 1e9
+        return self._size > 0 and (full or old)
+
+    def _rotated(self, needed: bool) -> bool:
+        """Close the file and begin a new one. False where it cannot be renamed: then it grows beyond its limits, which is logged once.
+
+        Raises:
+            OSError: It cannot be renamed, and a new one is needed; or it does not reach the disk, or a new one cannot be made.
+        """
+        if not needed and self._renames_from is not None and time.monotonic() < self._renames_from:
+            return False
+        self.sync()
+        try:
+            self.path.replace(next_closed(self.path, self._began_ns or 0).path)
+        except OSError as error:  # it is mounted by itself, or another user's in a directory like /tmp
+            why = f"it cannot be renamed: {error.strerror}"
+            if needed:
+                raise OSError(error.errno, why, str(self.path)) from error
+            if self._renames_from is None:
+                log.warning("%s grows beyond its limits: %s", self.path, why)
+            self._renames_from = time.monotonic() + RENAMING_SECONDS
+            return False
+        sync_directory(self.path.parent)
+        self._renames_from = None
+        self._drop()
+        self._acquire()
+        self._tidy()
+        return True
+
+    def _tidy(self) -> None:
+        """Remove surplus closed files and compress the others. What fails now is done at the next start or closing."""
+        names = [closed.path for closed in closed_files(self.path)] if self._regular else []
+        surplus = 0 if self._rotation.keep is None else max(0, len(names) - self._rotation.keep)
+        with suppress(OSError):
+            for name in names[:surplus]:
+                for file in (name, packed(name), _unfinished(name)):
+                    file.unlink(missing_ok=True)
+            for name in names[surplus:] if self._rotation.compress else []:
+                if name.exists():
+                    compress(name)
+
+    def _append(self, lines: bytes, time_ns: int) -> None:
+        assert self._descriptor is not None
+        try:
+            _write(self._descriptor, lines)
+        except OSError:
+            if self._regular:
+                with suppress(OSError):  # then it is mended before the next line
+                    os.ftruncate(self._descriptor, self._size)
+            raise
+        self._unsynced += 1
+        self._size += len(lines)
+        self._head = self._head or lines[: lines.index(b"\n") + 1]
+        self._began_ns = time_ns if self._began_ns is None else self._began_ns
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    """One write, unless only a part fits: the next one then says why, or finds room."""
+    written = os.write(descriptor, data)
+    while written < len(data):
+        written += os.write(descriptor, data[written:])
+
+
+def _end_of_lines(descriptor: int, size: int) -> int:
+    """Where the last whole line ends."""
+    while size > 0:
+        begin = max(0, size - _BLOCK)
+        found = os.pread(descriptor, size - begin, begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        size = begin
+    return 0
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """Return where it is, whatever directory the program goes to later; ``~`` is the user's home."""
+    return Path(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111 - those of pathlib raise where there is no home
+
+
+def lock(descriptor: int) -> None:
+    """Lock a file until it is unlocked or closed.
+
+    Raises:
+        OSError: The system cannot.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+
+
+def same_file(descriptor: int, path: Path) -> bool:
+    """Return whether an open file is still the one that bears the name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def sync_directory(path: Path) -> None:
+    """Have names reach the disk, where the file system can be told to."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def compress(closed: Path) -> None:
+    """Replace a closed file by its compressed form, under the lock of the growing one.
+
+    Raises:
+        OSError: There is no room, or it cannot be read or written; the closed file is as it was.
+    """
+    name = _unfinished(closed)
+    if not packed(closed).exists():  # else made before a kill: it appears whole or not at all
+        try:
+            with closed.open("rb") as source, name.open("wb") as target:
+                os.fchmod(target.fileno(), os.fstat(source.fileno()).st_mode & 0o777)
+                with gzip.GzipFile("", "wb", 6, target) as packer:
+                    shutil.copyfileobj(source, packer, 1 << 20)
+                target.flush()
+                os.fsync(target.fileno())
+            name.replace(packed(closed))
+        except OSError:
+            name.unlink(missing_ok=True)
+            raise
+        sync_directory(closed.parent)
+    closed.unlink(missing_ok=True)
+
+
+def _unfinished(closed: Path) -> Path:
+    name = packed(closed)
+    return name.with_name(f".{name.name}.tmp")
+
+
+def replace_file(path: Path, content: bytes, mode: int = 0o644) -> os.stat_result:
+    """Put a file in the place of another at once: readers see the old one or the new one, on the disk too.
+
+    Returns:
+        The new file's status, by which it is known again.
+
+    Raises:
+        OSError: It cannot be written; what was there stays.
+    """
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            Path(name).replace(path)
+            return os.fstat(file.fileno())
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 class FileExporter(ABC):

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from accelmetrics.exporters.fields import by_device, identity_tags, utf8
-from accelmetrics.exporters.files import growing_path
+from accelmetrics.exporters.files import LineFile, growing_path
 from accelmetrics.exporters.network import PemFiles, Poster, RejectedError, check_timeout, words
-from accelmetrics.exporters.whole_files import LineFile
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Record

@@ -13,7 +13,7 @@ from io import BytesIO
 from typing import Any, BinaryIO
 
 from accelmetrics.exporters.fields import measured, utf8
-from accelmetrics.exporters.whole_files import absolute, same_file
+from accelmetrics.exporters.files import absolute, same_file
 from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.metric import PARTITION
 from accelmetrics.schemas.record import Record

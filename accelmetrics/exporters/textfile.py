@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from accelmetrics.exporters.files import absolute, replace_file
 from accelmetrics.exporters.scrape_cache import MAX_SERIES, ScrapeCache
-from accelmetrics.exporters.whole_files import absolute, remove_unfinished, replace_file
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Record
 
@@ -45,14 +45,13 @@ class TextfileExporter:
         self._written: os.stat_result | None = None
 
     def open(self) -> None:
-        """Make sure of the folder, and remove what writers that were killed have left in it.
+        """Make sure of the folder.
 
         Raises:
             OSError: It is not there and cannot be made.
         """
         self._cache.forget()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        remove_unfinished(self.path)
 
     def export(self, record: Record) -> None:
         """Put the record in the file's place.

@@ -14,8 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from accelmetrics.dialects.training import gpu_lines, training_lines
-from accelmetrics.exporters.files import is_json
-from accelmetrics.exporters.whole_files import LineFile, absolute
+from accelmetrics.exporters.files import LineFile, absolute, is_json
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from accelmetrics import Sampler
-from accelmetrics.exporters.otlp_request import RequestBuilder
+from accelmetrics.exporters.otlp import RequestBuilder
 from accelmetrics.exporters.scrape_cache import ScrapeCache
 from accelmetrics.schemas.record import Record
 

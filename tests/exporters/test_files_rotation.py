@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import gzip
 import logging
 from collections.abc import Callable
@@ -12,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.exporters.csv import CsvExporter
-from accelmetrics.exporters.files import FileExporter, JsonlExporter
+from accelmetrics.exporters.files import FileExporter, JsonlExporter, compress
 from accelmetrics.exporters.registry import create
-from accelmetrics.exporters.whole_files import compress
 from accelmetrics.schemas.recording import recordings
 from accelmetrics.schemas.series import closed_files, series
 from tests.exporters.files_tools import MARK, child_of, end_of, exporting, numbered, rows, written
@@ -109,21 +107,6 @@ def test_a_compression_that_was_cut_off(tmp_path: Path) -> None:
     assert names(tmp_path) == [f"{first.name}.gz", f"{second.name}.gz", "run.jsonl"]
 
 
-def test_two_compress_the_same(tmp_path: Path) -> None:
-    """A file that another process is compressing is left to it."""
-    path = tmp_path / "run.jsonl"
-    with exporting(JsonlExporter(path, max_bytes=1)) as exporter:
-        fill(exporter, 0, 2)
-    (closed,) = closed_files(path)
-    unfinished = tmp_path / f".{closed.path.name}.gz.tmp"
-    with unfinished.open("wb") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        compress(closed.path)
-        assert names(tmp_path) == sorted([unfinished.name, closed.path.name, path.name])
-    compress(closed.path)
-    assert names(tmp_path) == sorted([f"{closed.path.name}.gz", path.name])
-
-
 def test_modes_are_kept(tmp_path: Path) -> None:
     """Compressing a file changes nothing about the users that may read it."""
     path = tmp_path / "run.jsonl"
@@ -183,7 +166,7 @@ def refuse(path: Path, target: Path) -> Path:
 def test_a_file_that_cannot_be_renamed_grows_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Records go on beyond its limits, which is said once, and nothing is left of the tries; once it can be, it is closed."""
     path = tmp_path / "run.jsonl"
-    monkeypatch.setattr("accelmetrics.exporters.whole_files.RENAMING_SECONDS", 0.0)
+    monkeypatch.setattr("accelmetrics.exporters.files.RENAMING_SECONDS", 0.0)
     with exporting(JsonlExporter(path, max_seconds=2.0)) as exporter, caplog.at_level(logging.WARNING):
         with monkeypatch.context() as patch:
             patch.setattr(Path, "replace", refuse)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 from pathlib import Path
@@ -149,14 +148,3 @@ def test_only_the_file_that_it_wrote_is_removed(tmp_path: Path) -> None:
     assert path.exists()
     other.close()
     assert not path.exists()
-
-
-def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
-    """Their unfinished files go when the exporter is opened; one that is being written stays, and so does every other file."""
-    left, busy, other = (tmp_path / name for name in (".accel.prom.abcd_123", ".accel.prom.efgh4567", ".other.prom.abcd1234"))
-    for path in (left, busy, other):
-        path.write_text("half")
-    with busy.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        TextfileExporter(tmp_path / "accel.prom").open()
-    assert sorted(names(tmp_path)) == [busy.name, other.name]

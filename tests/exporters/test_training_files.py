@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from accelmetrics.exporters.files import LineFile
 from accelmetrics.exporters.training_files import TrainingFilesExporter
-from accelmetrics.exporters.whole_files import LineFile
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.record import Record, Step
 from tests.cli.shell import REPOSITORY, environment
