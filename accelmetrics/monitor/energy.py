@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping
 from math import isfinite
-from typing import NamedTuple, SupportsFloat
+from typing import SupportsFloat
 
 from accelmetrics.backends.guard import guarded
 from accelmetrics.monitor.history import Layout, Row, split
@@ -228,22 +228,15 @@ class Meter:
         return (value + last) / 2 * (row.at - at)
 
 
-class _Logged(NamedTuple):
-    at: float
-    time_ns: int
-    step: int | None
-    values: dict[str, int | float]
-
-
 class StepLog:
     """Takes what is logged, from any thread and from signal handlers, and gives it out with the next reading."""
 
     def __init__(self) -> None:
-        self._pending: deque[_Logged] = deque(maxlen=PENDING)
+        self._pending: deque[tuple[float, Step]] = deque(maxlen=PENDING)
         self._given: deque[Step] = deque(maxlen=KEPT)
         self._taking = threading.Lock()
-        self._last: _Logged | None = None
-        self._reckoned: tuple[float, float] | None = None
+        # The moment of the last one that was given out, what it was, and the energy until then.
+        self._last: tuple[float, Step, tuple[float, float] | None] | None = None
         self._told: set[str] = set()
 
     @property
@@ -257,7 +250,7 @@ class StepLog:
         numbers = {name: number for name, number in found if number is not None}
         if len(self._pending) == PENDING:
             self._tell("", "monitor.log: %d steps wait for a reading: the oldest go", PENDING)
-        self._pending.append(_Logged(at, time_ns, self._step(step), numbers))
+        self._pending.append((at, Step(time_ns, self._step(step), numbers)))
 
     def take(self, meter: Meter, everything: bool = False) -> tuple[Step, ...]:
         """What was logged up to the last reading of the devices' energy; all of it at the end.
@@ -270,14 +263,14 @@ class StepLog:
         if not self._taking.acquire(timeout=TAKING):
             return ()
         try:
-            while self._pending and (everything or self._pending[0].at <= meter.latest):
-                logged = self._pending.popleft()
-                reckoned, before, last = meter.at(logged.at), self._reckoned, self._last
-                self._last, self._reckoned = logged, reckoned
+            while self._pending and (everything or self._pending[0][0] <= meter.latest):
+                at, logged = self._pending.popleft()
+                joules, before = meter.at(at), self._last
+                self._last = (at, logged, joules)
                 derived: dict[str, float] = {}
-                if last is not None and logged.at > last.at:
-                    joules = reckoned[1] - before[1] if reckoned and before and reckoned[0] == before[0] else 0.0
-                    derived = _derived(logged, last, joules, meter.devices)
+                if before is not None and at > before[0]:
+                    used = joules[1] - before[2][1] if joules and before[2] and joules[0] == before[2][0] else 0.0
+                    derived = _derived(logged, before[1], at - before[0], used, meter.devices)
                 found.append(Step(logged.time_ns, logged.step, {**logged.values, **derived, **logged.values}))
             self._given.extend(found)
         finally:
@@ -311,10 +304,9 @@ class StepLog:
             log.warning(words, *details)
 
 
-def _derived(logged: _Logged, last: _Logged, joules: float, devices: int) -> dict[str, float]:
+def _derived(logged: Step, last: Step, seconds: float, joules: float, devices: int) -> dict[str, float]:
     """Return a step's duration, its rates, and its work per joule where the joules since the last step are above 0."""
     found = {}
-    seconds = logged.at - last.at
     advanced = logged.step - last.step if logged.step is not None and last.step is not None else 1
     if advanced > 0:
         found["step_seconds"] = seconds / advanced

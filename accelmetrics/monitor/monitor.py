@@ -13,8 +13,8 @@ import uuid
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from math import isnan
-from types import TracebackType
-from typing import Any, SupportsFloat
+from types import SimpleNamespace, TracebackType
+from typing import Any, SupportsFloat, cast
 
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.guard import guarded
@@ -24,41 +24,19 @@ from accelmetrics.monitor.export_worker import ExportWorker, distinct
 from accelmetrics.monitor.history import History
 from accelmetrics.monitor.job import job_labels
 from accelmetrics.monitor.run import MonitorState, Run, Stream, end_all, log, stop_all_at_exit
-from accelmetrics.monitor.ticker import MonitorClock, RealClock, Ticker, shared_ticker
+from accelmetrics.monitor.ticker import MonitorClock, Ticker, shared_ticker
 from accelmetrics.monitor.torch import TorchMemory
 from accelmetrics.monitor.window import Window, Windows
 from accelmetrics.sampling.engine import hostname
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.record import Exporter, MonitorStatus, Record, Step
+from accelmetrics.schemas.record import Exporter, MonitorStatus, Step
 from accelmetrics.schemas.snapshot import Snapshot
 
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400
 CLOSE_TIMEOUT = 5.0
 """Seconds that a stop takes at most, while exporters deliver what is queued."""
-
-
-class _Callback:
-    """An exporter that hands snapshots to a function."""
-
-    name = "callback"
-
-    def __init__(self, callback: Callable[[Snapshot], object]) -> None:
-        self._callback = callback
-
-    def open(self) -> None:
-        """Nothing is needed."""
-
-    def export(self, record: Record) -> None:
-        """Call it."""
-        self._callback(record.snapshot)
-
-    def flush(self) -> None:
-        """Nothing is kept."""
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 class Monitor:
@@ -127,7 +105,7 @@ class Monitor:
         self.interval = _interval(interval)
         self.labels: Mapping[str, str] = {"run_id": uuid.uuid4().hex[:12], "hostname": hostname(), **job_labels(), **_labels(labels)}
         Sampler(**options).close()  # what cannot be used is told here, where the caller sees it
-        self._clock: MonitorClock = RealClock() if clock is None else clock
+        self._clock = MonitorClock() if clock is None else clock
         self._key: Hashable = _key(options, self.interval) if clock is None else object()
         self._make = lambda: Sampler(**options, clock=clock)
         self._workers: dict[str, ExportWorker] = {}
@@ -273,8 +251,9 @@ class Monitor:
         if not callable(callback):
             raise InvalidOptionError(f"{callback!r} cannot be called: subscribe a function that takes a snapshot")
         self._check_process()
+        exporter = SimpleNamespace(name="callback", open=bool, export=lambda record: callback(record.snapshot), flush=bool, close=bool)
         with self._lock:
-            worker = self._employ(_Callback(callback))
+            worker = self._employ(cast("Exporter", exporter))
             if not self._run.over:
                 self._run.add(worker)
 

@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from math import isfinite
 from typing import NamedTuple
 from weakref import WeakSet, ref
 
@@ -23,7 +22,7 @@ from accelmetrics.monitor.energy import Meter, StepLog
 from accelmetrics.monitor.export_worker import ExportWorker
 from accelmetrics.monitor.history import History, RowMaker
 from accelmetrics.monitor.ticker import Flag, Ticker
-from accelmetrics.monitor.window import Windows
+from accelmetrics.monitor.window import Windows, living
 from accelmetrics.schemas.record import MonitorStatus, Record
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -36,7 +35,7 @@ EXIT_TIMEOUT = 1.8
 WAITING = 64
 """Snapshots that wait for a slow loop; the oldest go."""
 
-Extra = Callable[[Snapshot], Mapping[str, int | float]]
+Extra = Callable[[Snapshot], Mapping[str, int]]
 """Gives metrics of the watched program itself."""
 
 log = logging.getLogger("accelmetrics")
@@ -56,7 +55,6 @@ class Stream:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Snapshot] = deque(maxlen=WAITING)
         self._woken = asyncio.Event()
-        self._waking = False
         self._over = False
 
     def __aiter__(self) -> Stream:
@@ -79,14 +77,9 @@ class Stream:
             self._waiting.append(snapshot)
         if self._loop.is_closed():
             self._waiting.clear()
-        elif not self._waking:  # a loop that is busy elsewhere is called once, not once for every snapshot
-            self._waking = True
+        elif self._over or len(self._waiting) == 1:  # what waited before has woken it
             with suppress(RuntimeError):  # closed just now
-                self._loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        self._waking = False
-        self._woken.set()
+                self._loop.call_soon_threadsafe(self._woken.set)
 
 
 class MonitorState(NamedTuple):
@@ -147,7 +140,7 @@ class Run:
         """Remember, summarise and hand out a reading."""
         if self.paused or self._settled:
             return
-        if self._state.extra is not None and (found := guarded(_numbers, self._state.extra, snapshot).value):
+        if self._state.extra is not None and (found := guarded(self._state.extra, snapshot).value):
             snapshot = snapshot.with_metrics(found)  # a new one: other monitors may have been given the same
         row = self._rows.row(snapshot, at, self._joined)
         self._joined, self.error = True, ""
@@ -162,7 +155,7 @@ class Run:
         steps = self._state.steps.take(self._meter)
         if self.workers:
             self._put(Record(snapshot, self._state.labels, steps, self.status))
-        for stream in self._known_streams():
+        for stream in living(self._streams):
             stream.put(snapshot)
 
     def miss(self, ticks: int) -> None:
@@ -268,7 +261,7 @@ class Run:
         self._settled = True
         self._ticker.drop(self)
         self._state.windows.settle()
-        for stream in self._known_streams():
+        for stream in living(self._streams):
             stream.put(None)
         steps = self._state.steps.take(self._meter, everything=True)
         if steps and self.latest is not None:
@@ -277,16 +270,6 @@ class Run:
     def _put(self, record: Record) -> None:
         for worker in self.workers:
             worker.put(record)
-
-    def _known_streams(self) -> list[Stream]:
-        for number, known in list(self._streams.items()):
-            if known() is None:
-                self._streams.pop(number, None)
-        return [stream for known in list(self._streams.values()) if (stream := known()) is not None]
-
-
-def _numbers(extra: Extra, snapshot: Snapshot) -> dict[str, int | float]:
-    return {key: value for key, value in extra(snapshot).items() if type(value) is int or (type(value) is float and isfinite(value))}
 
 
 def end_all(runs: Sequence[Run], by: float) -> None:

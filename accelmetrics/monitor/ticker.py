@@ -16,13 +16,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.sampling.sampler import Sampler
-from accelmetrics.schemas.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from accelmetrics.monitor.run import Run
 
 REQUEST_PAUSE = 0.02
 """Seconds from one reading to a requested one: requests that come more often are answered together."""
@@ -127,44 +128,20 @@ class OnDemandThread:
                 self._claim.release()
 
 
-class MonitorClock(Clock, Protocol):
-    """A clock on which a thread can wait."""
+class MonitorClock:
+    """The machine's clock, on which a thread can wait; tests have another."""
+
+    def monotonic(self) -> float:
+        """Seconds since some fixed point, never going back."""
+        return time.monotonic()
+
+    def time_ns(self) -> int:
+        """Nanoseconds since 1970-01-01 UTC."""
+        return time.time_ns()
 
     def wait(self, woken: Flag, seconds: float) -> None:
         """Return when so many seconds have passed on this clock, or the flag is set."""
-        ...
-
-
-class RealClock:
-    """The machine's clock."""
-
-    monotonic = staticmethod(time.monotonic)
-    time_ns = staticmethod(time.time_ns)
-
-    def wait(self, woken: Flag, seconds: float) -> None:
-        """Sleep until the flag is set."""
         woken.wait(seconds)
-
-
-class TickObserver(Protocol):
-    """A run of a monitor, called on the ticker's thread."""
-
-    @property
-    def paused(self) -> bool:
-        """Whether it takes no readings: while all observers are paused, none are taken."""
-        ...
-
-    def take(self, snapshot: Snapshot, at: float, tick: bool) -> None:
-        """Take a reading of this moment of the clock; ``tick`` is false for one that was requested between two ticks."""
-        ...
-
-    def miss(self, ticks: int) -> None:
-        """Count ticks that were due and could not be taken."""
-        ...
-
-    def fail(self, words: str) -> None:
-        """Note that no reading could be taken."""
-        ...
 
 
 class Ticker:
@@ -183,12 +160,12 @@ class Ticker:
         self._calls: deque[Callable[[], object]] = deque()
         self._woken = Flag()
         self._thread = OnDemandThread("accelmetrics-monitor", lambda: self._calls, self._run)
-        self._observers: list[TickObserver] = []
-        self._joined: set[TickObserver] = set()
-        self._leaving: dict[TickObserver, list[Callable[[], object]]] = {}
+        self._observers: list[Run] = []
+        self._joined: set[Run] = set()
+        self._leaving: dict[Run, list[Callable[[], object]]] = {}
         self._requested = False
 
-    def join(self, observer: TickObserver) -> None:
+    def join(self, observer: Run) -> None:
         """Call an observer from now on, beginning with a reading that is taken at once."""
         self._post(partial(self._add, observer))
         failure = self._thread.start().failure
@@ -196,7 +173,7 @@ class Ticker:
             self.drop(observer)
             observer.fail(f"no thread is to be had: {failure.detail}")
 
-    def leave(self, observer: TickObserver, done: Callable[[], object]) -> None:
+    def leave(self, observer: Run, done: Callable[[], object]) -> None:
         """Take one last reading for an observer, which begins after this call, and remove it.
 
         Args:
@@ -208,7 +185,7 @@ class Ticker:
             self.drop(observer)
             done()
 
-    def drop(self, observer: TickObserver) -> None:
+    def drop(self, observer: Run) -> None:
         """Remove an observer at once."""
         self._post(partial(self._remove, observer))
 
@@ -222,17 +199,17 @@ class Ticker:
         self._calls.append(call)
         self._woken.set()
 
-    def _add(self, observer: TickObserver) -> None:
+    def _add(self, observer: Run) -> None:
         self._observers.append(observer)
         self._joined.add(observer)
 
-    def _dismiss(self, observer: TickObserver, done: Callable[[], object]) -> None:
+    def _dismiss(self, observer: Run, done: Callable[[], object]) -> None:
         if observer in self._observers:
             self._leaving.setdefault(observer, []).append(done)
         else:
             done()
 
-    def _remove(self, observer: TickObserver) -> None:
+    def _remove(self, observer: Run) -> None:
         self._joined.discard(observer)
         if observer in self._observers:
             self._observers.remove(observer)
@@ -281,7 +258,7 @@ class Ticker:
                         guarded(observer.miss, missed)
             self._wait(due, now, clock.monotonic() - now)
 
-    def _read(self, sampler: Sampler, now: float, tick: bool, owed: set[TickObserver]) -> None:
+    def _read(self, sampler: Sampler, now: float, tick: bool, owed: set[Run]) -> None:
         outcome = guarded(sampler.sample)
         at = now
         self._make_calls()  # an observer that was dropped meanwhile gets no reading

@@ -8,7 +8,7 @@ tensors use, ``torch.{i}.memoryReservedBytes`` what the allocator holds, and ``{
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -56,25 +56,21 @@ def _matches(cuda: Any, snapshot: Snapshot) -> dict[int, str]:
     found = {}
     for number in range(cuda.device_count()):
         uuid = str(getattr(cuda.get_device_properties(number), "uuid", "") or "")
-        place = _by_uuid(uuid, snapshot) if uuid else _by_position(number, snapshot)
+        place = _by_uuid(uuid.lower(), snapshot) if uuid else _by_position(number, snapshot)
         if place is not None:
             found[number] = place.key.split(".")[1]
     return found
 
 
 def _by_uuid(uuid: str, snapshot: Snapshot) -> DeviceSlot | None:
-    known = {place.identity.uuid.lower(): place for place in snapshot.identities if place.identity.uuid}
-    return next((known[name] for name in _names(uuid.lower()) if name in known), None)
-
-
-def _names(uuid: str) -> Iterator[str]:
-    """What the driver may call the device: PyTorch leaves out ``GPU-``, and ``MIG-`` of a partition.
+    """Return the device whose UUID PyTorch gives: without the driver's ``GPU-``, and without ``MIG-`` of a partition.
 
     HIP has the sixteen digits of AMD's unique id in the place of a UUID's sixteen bytes, which PyTorch then writes as a UUID.
     """
-    yield from (uuid, f"gpu-{uuid}", f"mig-{uuid}")
+    names = [uuid, f"gpu-{uuid}", f"mig-{uuid}"]
     with suppress(ValueError):
-        yield f"0x{bytes.fromhex(uuid.replace('-', '')).decode('ascii').lower()}"
+        names.append(f"0x{bytes.fromhex(uuid.replace('-', '')).decode('ascii').lower()}")
+    return next((place for place in snapshot.identities if (place.identity.uuid or "").lower() in names), None)
 
 
 def _by_position(number: int, snapshot: Snapshot) -> DeviceSlot | None:

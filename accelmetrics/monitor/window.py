@@ -89,27 +89,25 @@ class Windows:
     def feed(self, row: Row) -> None:
         """Hand a reading to every open window; those that it closes get no more."""
         self.last, self.silent = row, False
-        for window in self._known():
+        for window in living(self._open):
             window.feed(row)
             if window.closed.is_set():
                 self._open.pop(id(window), None)
 
     def settle(self) -> None:
         """Close the windows that have ended: no reading will come for a while. Open ones go on when one comes."""
-        for window in self._known():
+        for window in living(self._open):
             if window.ended:
                 self._open.pop(id(window), None)
                 window.closed.set()
 
-    def _known(self) -> list[Window]:
-        found = []
-        for number, known in list(self._open.items()):
-            window = known()
-            if window is not None:
-                found.append(window)
-            elif self._open.get(number) is known:  # else another window has the number by now
-                self._open.pop(number, None)
-        return found
+
+def living(known: dict[int, ref[T]]) -> list[T]:
+    """Return what the program still holds of objects that are known weakly, by number; the others are forgotten."""
+    for number, one in list(known.items()):
+        if one() is None and known.get(number) is one:  # else another object has the number by now
+            known.pop(number, None)
+    return [found for one in list(known.values()) if (found := one()) is not None]
 
 
 class Window:

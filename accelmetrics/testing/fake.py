@@ -5,22 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelmetrics.backends.contract import Coverage, Detection, Number, Reading, ReadOptions
 from accelmetrics.backends.registry import declared
+from accelmetrics.monitor.ticker import Flag, MonitorClock
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
-if TYPE_CHECKING:
-    from accelmetrics.monitor.ticker import Flag
-
 Value = Number | Callable[[], Number]
 
 
-class FakeClock:
+class FakeClock(MonitorClock):
     """A clock that stands until it is told to go on, or until a monitor waits by it: a monitor on it runs back to back."""
 
     def __init__(self, start: float = 1000.0) -> None:

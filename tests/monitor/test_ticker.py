@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 import pytest
 
 from accelmetrics import Sampler
+from accelmetrics.monitor.run import Run
 from accelmetrics.monitor.ticker import REQUEST_PAUSE, REQUEST_SHARE, Ticker, shared_ticker
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend
@@ -21,7 +22,7 @@ from tests.support.waiting import HANG
 THREAD = "accelmetrics-monitor"
 
 
-class Ear:
+class Ear(Run):
     """Listens and notes."""
 
     def __init__(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from accelmetrics.monitor import window as module
 from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.monitor.window import living
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.testing import FakeBackend
 from tests.monitor.test_monitor_exit import PREFACE
@@ -142,7 +143,7 @@ def test_a_window_that_was_dropped_is_measured_no_further() -> None:
             monitor.window("lost").begin()
         kept = monitor.window("kept").begin()
         gc.collect()
-        assert monitor._state.windows._known() == [kept]
+        assert living(monitor._state.windows._open) == [kept]
         kept.end()
 
 
