@@ -6,7 +6,6 @@ import csv
 import os
 import resource
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -63,11 +62,12 @@ def child_of(work: Callable[[], object]) -> int:
     """Run it in a forked process, beside this one; its id."""
     child = os.fork()
     if child == 0:
+        status = 1
         try:
             work()
+            status = 0
         finally:
-            failed = sys.exc_info()[0] is not None
-            os._exit(1 if failed else 0)
+            os._exit(status)
     return child
 
 
