@@ -23,8 +23,7 @@ from accelmetrics.backends.amd.processes import ProcessTable
 from accelmetrics.backends.amd.sysfs import CARDS, PARTITIONS, Card, identify, partition, shows_values
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.kit.fields import Counters, Table, Value
-from accelmetrics.backends.kit.poll_cache import Form
+from accelmetrics.backends.kit.fields import Counters, Form, Table, Value
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
 from accelmetrics.backends.kit.system import Files
 from accelmetrics.schemas.errors import DriverGoneError, SourceError

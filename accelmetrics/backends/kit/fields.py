@@ -22,9 +22,10 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.contract import Number
+from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
 from accelmetrics.schemas.catalogue import CATALOGUE, match
 from accelmetrics.schemas.errors import UnknownNameError
+from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
@@ -533,3 +534,39 @@ def _derive(row: Derived, found: Mapping[str, Value]) -> Value:
         return row.compute(*numbers)
     except ZeroDivisionError:
         return Unavailable(Reason.INVALID_VALUE, f"{row.words}: division by 0")
+
+
+class Form:
+    """One unit's readings: names and reasons that did not change are the same objects, so that the sampler builds nothing anew."""
+
+    def __init__(self) -> None:
+        self._names: dict[bool, tuple[str, ...]] = {}
+        self._reasons: Mapping[str, Unavailable] = NO_REASONS
+
+    def reading(
+        self,
+        found: Mapping[str, Value],
+        processes: tuple[DeviceProcess, ...] | None = None,
+        read_at: float | None = None,
+        used: Mapping[str, Number] | None = None,
+    ) -> Reading:
+        """The reading.
+
+        Args:
+            found: By metric, its value or why there is none.
+            processes: The processes that use the device; None where that is not known.
+            read_at: When the source took the numbers, in seconds on the monotonic clock; None for now.
+            used: By metric, what the watched process uses of the device.
+        """
+        values = {name: value for name, value in found.items() if not isinstance(value, Unavailable)}
+        reasons = {name: value for name, value in found.items() if isinstance(value, Unavailable)}
+        if reasons != self._reasons:
+            self._reasons = reasons
+        blocks = [self._block(values, False)] if used is None else [self._block(values, False), self._block(used, True)]
+        return Reading(blocks, self._reasons, processes, read_at)
+
+    def _block(self, values: Mapping[str, Number], process: bool) -> Block:
+        names = tuple(values)
+        if names != self._names.get(process):
+            self._names[process] = names
+        return Block(self._names[process], tuple(values.values()), process)

@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import reduce
+from functools import cached_property, reduce
+from operator import is_
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Coverage, Detection, Reading, ReadOptions
 from accelmetrics.backends.guard import Outcome, guarded
-from accelmetrics.backends.kit.fields import Counters, Printed, Row, Table, Value, flat, joined_words, merge, text, weightier, whole
-from accelmetrics.backends.kit.poll_cache import Form, PollCache
+from accelmetrics.backends.kit.fields import Counters, Form, Printed, Row, Table, Value, flat, joined_words, merge, text, weightier, whole
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
 from accelmetrics.backends.visible import declare_list
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
@@ -71,7 +72,8 @@ class DeviceSample(NamedTuple):
 
 PollOnce = Callable[[], Iterable[DeviceSample]]
 """Asks the source once. Raises ``SourceError`` for a poll that failed; after some devices, for the output that was cut there. May have
-a method ``close``, and a true attribute ``reopens`` where it opens its source again by itself: its failures then do not close it."""
+a method ``close``, and a true attribute ``reopens`` where it opens its source again by itself: its failures then do not close it. To
+answer with the same tuple again is to say that nothing has changed: what was made of it is then given again."""
 Connect = Callable[[], PollOnce]
 """Opens the source, or raises ``SourceError``."""
 
@@ -157,18 +159,12 @@ class PolledBackend:
         self.clock = clock
         self._detect = detect
         self._own = tuple(own_metrics)
-        self._tables: tuple[tuple[Table, Table], ...] = ()
 
-    @property
+    @cached_property
     def tables(self) -> tuple[tuple[Table, Table], ...]:
         """Of each source the rows of devices and those of the machine, bound to the catalogue."""
-        if not self._tables:
-            kind = str(self.kind)
-            made = [
-                (Table(each.name, kind, each.fields, self._own), Table(each.name, "", each.machine, self._own)) for each in self.sources
-            ]
-            self._tables = tuple(made)
-        return self._tables
+        own, kind = self._own, str(self.kind)
+        return tuple((Table(each.name, kind, each.fields, own), Table(each.name, "", each.machine, own)) for each in self.sources)
 
     def detect(self) -> Detection:
         return self._detect() if self._detect is not None else Detection(True, "found out by opening")
@@ -252,9 +248,12 @@ class PolledDriver:
         found: dict[int, DeviceSample] = {}
         with self._lock:
             devices = list(self._devices)
+            units: defaultdict[str | int, set[int]] = defaultdict(set)
+            for unit, known in enumerate(devices):
+                _note(units, unit, known)
             for identity, sample in seen:
-                unit = next((number for number, known in enumerate(devices) if is_same(known, identity)), len(devices))
-                unit = MACHINE if sample.machine else unit
+                alike = (unit for key in _keys(identity) for unit in units[key] if is_same(devices[unit], identity))
+                unit = MACHINE if sample.machine else min(alike, default=len(devices))
                 if unit in found:
                     raise SourceError(Reason.PARSE_ERROR, f"{source.name} lists two devices as number {identity.vendor_index}")
                 if unit == len(devices):
@@ -266,6 +265,7 @@ class PolledDriver:
                 if unit != MACHINE:
                     told = {part: value for part, value in identity._asdict().items() if value not in ("", None) and value is not False}
                     devices[unit] = devices[unit]._replace(**{part: told[part] for part in told if self._may_tell(source, unit, part)})
+                    _note(units, unit, identity)
                 found[unit] = sample
             if tuple(devices) != self._devices:
                 self._devices = tuple(devices)
@@ -286,6 +286,18 @@ def is_same(known: DeviceIdentity, seen: DeviceIdentity) -> bool:
     if known.pci_bus_id and seen.pci_bus_id:
         return pci_address(known.pci_bus_id) == pci_address(seen.pci_bus_id)
     return known.vendor_index == seen.vendor_index
+
+
+def _keys(identity: DeviceIdentity) -> set[str | int]:
+    """What identities that are one device's have one of in common."""
+    pci = identity.pci_bus_id and pci_address(identity.pci_bus_id)
+    return {identity.vendor_index, *filter(None, (identity.uuid, pci))}
+
+
+def _note(units: Mapping[str | int, set[int]], unit: int, identity: DeviceIdentity) -> None:
+    """Add a unit to those that are found by each of its keys."""
+    for key in _keys(identity):
+        units[key].add(unit)
 
 
 def pci_address(printed: str) -> str:
@@ -312,10 +324,10 @@ class PolledReader:
         for source, had in zip(driver.sources, state.had, strict=True):
             polls.append(source.poll(had))
             progress.append(source.name)
-        had_now = [poll.number for poll in polls]
-        if had_now == state.had and state.reading is not None:
+        state.had = [poll.number for poll in polls]
+        units = [poll.units for poll in polls]
+        if state.reading is not None and all(map(is_, units, state.units)):
             return state.reading
-        state.had = had_now
         place = MACHINE if driver.machine_wide and unit == len(driver.devices) else unit
         samples = [poll.units.get(place) for poll in polls]
         self._require(place, polls, samples)
@@ -323,7 +335,7 @@ class PolledReader:
         processes = next((sample.processes for sample in samples if sample is not None and sample.processes is not None), None)
         reading = self._reading(state, found, processes, read_at)
         live = any(sample is not None and sample.begin is not None for sample in samples)
-        state.reading = None if live else reading
+        state.units, state.reading = units, None if live else reading
         return reading
 
     def _require(self, unit: int, polls: Sequence[_Poll], samples: Sequence[DeviceSample | None]) -> None:
@@ -399,6 +411,7 @@ class _Unit:
         self.had = [0] * sources
         self.counters: list[Counters] = [{} for _ in range(sources)]
         self.form = Form()
+        self.units: list[Mapping[int, DeviceSample]] = []
         self.reading: Reading | None = None
 
 
@@ -408,7 +421,7 @@ class _Poll(NamedTuple):
     Attributes:
         number: Counted from 1.
         finished: When it ended, on the monotonic clock.
-        units: The samples, by unit.
+        units: The samples, by unit; the same object while the source's answer is the same.
         failure: Why there are none, or why there are no more.
     """
 
@@ -429,6 +442,7 @@ class _OpenSource:
         rank: Its place among the backend's sources, the best of which is 0.
         answered: Whether it has given a device since it was opened.
         failures: Polls in a row that failed.
+        latest: The latest poll.
     """
 
     def __init__(self, driver: PolledDriver, spec: Source, tables: tuple[Table, Table]) -> None:
@@ -444,15 +458,12 @@ class _OpenSource:
         self._ask: PollOnce | None = None
         self._closed_for = SourceError(Reason.DRIVER_UNAVAILABLE, f"{spec.name} is not open")
         self._retry_at = -math.inf
-        interval = driver.backend.interval
-        self._polls = PollCache(NOT_WANTED, self._clock, spec.interval or (interval / 2 if interval else AT_ONCE))
+        self._fresh = spec.interval or driver.backend.interval / 2 or AT_ONCE
+        self._lock = threading.Lock()
+        self._answer: object = None
+        self.latest = NOT_WANTED
         if self._instead_of is None:
             self._connect()
-
-    @property
-    def latest(self) -> _Poll:
-        """The latest poll."""
-        return self._polls.latest
 
     @property
     def is_wanted(self) -> bool:
@@ -466,10 +477,14 @@ class _OpenSource:
 
     def poll(self, had: int) -> _Poll:
         """The latest poll while it is fresh; else, or where it was had and the source has no pace of its own, a new one."""
-        if self.is_wanted:
-            return self._polls.get(0 if self.spec.interval else had, self._make)
-        self.close()
-        return NOT_WANTED
+        if not self.is_wanted:
+            self.close()
+            return NOT_WANTED
+        asked = self._clock.monotonic()
+        with self._lock:
+            if asked - self.latest.finished >= self._fresh or (self.latest.number <= had and not self.spec.interval):
+                self.latest = self._make(self.latest.number + 1)
+            return self.latest
 
     def identify(self, position: int, sample: DeviceSample) -> DeviceIdentity:
         """A device's identity, as far as its record tells."""
@@ -489,9 +504,12 @@ class _OpenSource:
 
     def _make(self, number: int) -> _Poll:
         samples: list[DeviceSample] = []
-        failure = _failure(guarded(self._collect, samples))
+        asked = guarded(self._collect, samples)
+        if asked.value is not None and asked.value is self._answer:
+            return self.latest._replace(number=number, finished=self._clock.monotonic())
         placed = guarded(self._driver.place, self, samples)
-        failure = _failure(placed) or failure
+        failure = _failure(placed) or _failure(asked)
+        self._answer = asked.value if failure is None and isinstance(asked.value, tuple) else None
         self.answered = self.answered or bool(placed.value)
         self.failures = self.failures + 1 if failure is not None and not placed.value else 0
         if failure is not None and self.failures >= PATIENCE and len(self._driver.backend.sources) > 1 and not self.reopens:
@@ -499,12 +517,16 @@ class _OpenSource:
             self.close()
         return _Poll(number, self._clock.monotonic(), placed.value or {}, failure)
 
-    def _collect(self, samples: list[DeviceSample]) -> None:
+    def _collect(self, samples: list[DeviceSample]) -> object:
+        """Ask once and take what is new: the answer; some samples may have been taken before it fails."""
         if self._ask is None and self._clock.monotonic() >= self._retry_at:
             self._connect()
         if self._ask is None:
             raise self._closed_for
-        samples.extend(each._replace(record=flat(each.record)) for each in self._ask())
+        answer = self._ask()
+        if answer is not self._answer:
+            samples.extend(each._replace(record=flat(each.record)) for each in answer)
+        return answer
 
     def _connect(self) -> None:
         """Open the source, or note why it does not open."""
@@ -515,7 +537,7 @@ class _OpenSource:
 
     def close(self) -> None:
         """Give the source back; it is opened again by a later poll."""
-        ask, self._ask, self.answered = self._ask, None, False
+        ask, self._ask, self._answer, self.answered = self._ask, None, None, False
         close = getattr(ask, "close", None)
         if close is not None:
             close()

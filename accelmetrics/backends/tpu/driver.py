@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.kit.fields import Form
 from accelmetrics.backends.kit.holders import NodeHolders
-from accelmetrics.backends.kit.poll_cache import Form, PollCache
 from accelmetrics.backends.tpu.devices import (
     BACKEND,
     EXTRA,
@@ -246,7 +247,8 @@ class TpuDriver:
                 asked = f"{HOST}:{', '.join(map(str, numbers))}"
                 raise SourceError(Reason.DRIVER_UNAVAILABLE, f"no TPU on the PCI bus, and no runtime on {asked}")
             self._forms = [Form() for _ in range(len(self._listed) + 1)]
-            self._polls = PollCache(self._served(first), clock, FRESH)
+            self._lock = threading.Lock()
+            self._latest = self._served(first)
             on_failure.pop_all()
         self._devices = tuple(device.identity() for device in self._listed)
 
@@ -274,8 +276,11 @@ class TpuDriver:
         Raises:
             DriverGoneError: A runtime names devices that are not listed.
         """
-        latest = self._polls.get(had, lambda number: self._served(self._poll(number, progress)))
-        return latest.number, latest.readings[unit]
+        asked = self._clock.monotonic()
+        with self._lock:
+            if self._latest.number <= had or asked - self._latest.finished >= FRESH:
+                self._latest = self._served(self._poll(self._latest.number + 1, progress))
+            return self._latest.number, self._latest.readings[unit]
 
     def _poll(self, number: int, progress: list[Any], wait: float = 0.0) -> Poll:
         now = self._clock.monotonic()

@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelmetrics.backends.kit import MEMORY, POWER_SHARE, PRINTED, Derived, Field, Rate, difference, number, total
-from accelmetrics.backends.kit.fields import Counters, Row, Table, Value, flat
+from accelmetrics.backends.kit.fields import Counters, Form, Row, Table, Value, flat
 from accelmetrics.schemas.errors import UnknownNameError
+from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.reasons import Reason, Unavailable
+
+LATE = Unavailable(Reason.TIMED_OUT, "it was late")
 
 
 def reason_of(value: Value) -> str:
@@ -335,3 +338,24 @@ def test_a_counter_that_is_missing_for_a_while_begins_again() -> None:
 def test_a_little_more_than_the_whole_is_the_whole() -> None:
     assert rates(Rate("utilization", "busy", "ms"), (0.0, {"busy": 0}), (1.0, {"busy": 1010}))[1] == 100
     assert reason_of(rates(Rate("utilization", "busy", "ms"), (0.0, {"busy": 0}), (1.0, {"busy": 5000}))[1]) == Reason.INVALID_VALUE
+
+
+# Readings
+
+
+def test_a_reading_has_values_reasons_and_the_rest() -> None:
+    reading = Form().reading({"temp": 40, "powerWatts": LATE}, (DeviceProcess(7),), 12.5)
+    (block,) = reading.blocks
+    assert (block.names, tuple(block.values)) == (("temp",), (40,))
+    assert dict(reading.unavailable) == {"powerWatts": LATE}
+    assert (reading.processes, reading.read_at) == ((DeviceProcess(7),), 12.5)
+
+
+def test_what_did_not_change_is_the_same_object() -> None:
+    form = Form()
+    first, second = (form.reading({"temp": number, "powerWatts": LATE}) for number in (40, 41))
+    assert second.blocks[0].names is first.blocks[0].names
+    assert second.unavailable is first.unavailable
+    third = form.reading({"temp": 41, "powerWatts": 5.0})
+    assert (third.blocks[0].names, dict(third.unavailable)) == (("temp", "powerWatts"), {})
+    assert dict(first.unavailable) == {"powerWatts": LATE}, "what was given out is never altered"

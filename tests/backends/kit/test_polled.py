@@ -10,7 +10,7 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.kit import MEMORY, DeviceSample, Field, PolledBackend, Rate, Source
+from accelmetrics.backends.kit import MEMORY, DeviceSample, Field, PolledBackend, Rate, Source, polled
 from accelmetrics.backends.kit.fields import Record
 from accelmetrics.backends.kit.polled import RETRY, PolledDriver, pci_address
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
@@ -113,6 +113,69 @@ def test_a_poll_that_is_served_again_is_the_same_reading(tool: Tool, clock: Fake
     assert second.read_at == 1002.0
     assert second.blocks[0].names is first.blocks[0].names
     assert second.unavailable is first.unavailable
+
+
+def test_an_answer_that_has_not_changed_is_looked_at_once(clock: FakeClock) -> None:
+    """As a stream's is between two records: each poll asks, and none identifies, flattens or reads a device again."""
+
+    class Counting(Record):
+        """Counts what is looked up."""
+
+        asked = 0
+
+        def get(self, place: str) -> object:
+            Counting.asked += 1
+            return super().get(place)
+
+    def answer(watts: int) -> tuple[DeviceSample, ...]:
+        return tuple(DeviceSample(Counting(npu(number, power=watts)), read_at=clock.monotonic()) for number in range(4))
+
+    given: list[Any] = [answer(5)]
+    calls: list[object] = []
+
+    def poll() -> Iterable[DeviceSample]:
+        calls.append(given[0])
+        if isinstance(given[0], SourceError):
+            raise given[0]
+        return given[0]  # type: ignore[no-any-return]
+
+    backend = PolledBackend("acme", kind="npu", source="s", connect=lambda: poll, fields=FIELDS, identity=IDENTITY, clock=clock)
+    reader = backend.open().reader(WATCHING)
+    first, asked = [reader.read(unit, []) for unit in range(4)], Counting.asked
+    for polls in (2, 3):
+        clock.advance(1.0)
+        assert all(reader.read(unit, []) is first[unit] for unit in range(4))
+        assert (len(calls), Counting.asked) == (polls, asked)
+    other = backend.open().reader(WATCHING).read(0, [])
+    assert (values(other), other.read_at) == (values(first[0]), first[0].read_at), "another consumer reads it for itself"
+    clock.advance(1.0)
+    given[0] = answer(6)
+    assert [values(reader.read(unit, []))["powerWatts"] for unit in range(4)] == [6] * 4
+    given[0] = SourceError(Reason.STALE, "too old")
+    clock.advance(1.0)
+    with pytest.raises(SourceError, match="too old"):
+        reader.read(0, [])
+    given[0] = calls[-2]
+    clock.advance(1.0)
+    assert values(reader.read(0, []))["powerWatts"] == 6, "a failure between two equal answers is no answer"
+
+
+def test_devices_are_recognised_without_comparing_each_with_each(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    def is_same(known: Any, seen: Any) -> bool:
+        compared.append(seen.vendor_index)
+        return same(known, seen)
+
+    same = polled.is_same
+    monkeypatch.setattr(polled, "is_same", is_same)
+    tool = Tool(*(npu(number, bdf=f"0000:{number:02x}:00.0") for number in range(64)))
+    reader = opened(tool, clock).reader(WATCHING)
+    compared.clear()
+    tool.records.reverse()
+    clock.advance(2.0)
+    assert values(reader.read(5, []))["powerWatts"] == 105
+    assert len(compared) <= 3 * 64
 
 
 def test_a_failed_poll_is_shared_and_the_next_one_is_tried(tool: Tool, clock: FakeClock) -> None:
