@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from accelmetrics.exporters.http.access import Credentials, TlsContexts, TlsFiles
+from accelmetrics.exporters.http.access import Credentials, Tls
 from accelmetrics.exporters.network import Address
 from accelmetrics.exporters.scrape_cache import MAX_SERIES, OPENMETRICS, TEXT, ScrapeCache, accepts_gzip, prefers_openmetrics
-from accelmetrics.schemas.errors import require
+from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.record import Record
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ class PrometheusExporter:
         self._answer = Answer
         self.address = self._wanted = Address.parse(address, PORT)
         self._cache = ScrapeCache(dialect, max_series, max_age, per_link)
-        self._tls = TlsFiles.from_options(tls_cert, tls_key, tls_client_ca, tls_client_names)
+        if not tls_cert and (tls_key or tls_client_ca or tls_client_names is not None):
+            raise InvalidOptionError("tls_key, tls_client_ca and tls_client_names need tls_cert, the server's certificate")
+        self._tls = Tls(tls_cert, tls_key, tls_client_ca, tls_client_names) if tls_cert else None
         self._credentials = Credentials(auth_file, bearer_token_file) if auth_file or bearer_token_file else None
         self._hosts = [name.strip() for name in (allowed_hosts or "").split(",") if name.strip()]
         self._server: Server | None = None
@@ -109,8 +111,9 @@ class PrometheusExporter:
         self._cache.forget()
         if self._credentials is not None:
             self._credentials.read()
-        tls = TlsContexts(self._tls) if self._tls else None
-        server = Server(self._wanted, self.routes, tls=tls, credentials=self._credentials, allowed_hosts=self._hosts)
+        if self._tls is not None:
+            self._tls.read()
+        server = Server(self._wanted, self.routes, tls=self._tls, credentials=self._credentials, allowed_hosts=self._hosts)
         server.open()
         self._server, self.address = server, server.address
         closed = self._credentials is not None or bool(self._tls and self._tls.client_ca)

@@ -11,7 +11,7 @@ import secrets
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 from accelmetrics.schemas.errors import InvalidOptionError
 
@@ -40,76 +40,62 @@ def file_states(*paths: Path | None) -> tuple[tuple[int, ...], ...]:
 # Certificates
 
 
-class TlsFiles(NamedTuple):
-    """PEM files of a server.
+class Tls:
+    """The certificates of a server, as PEM files, and the TLS context of what is in them now.
 
-    Attributes:
+    Args:
         cert: The server's certificate and its chain.
         key: Its private key, without a password; None when it stands in ``cert``.
         client_ca: Authorities of client certificates; None lets in clients without a certificate.
-        client_names: Only client certificates with one of these names are let in (DNS, IP address, URI or
-            e-mail among its subject alternative names); empty allows all.
-    """
-
-    cert: Path
-    key: Path | None
-    client_ca: Path | None
-    client_names: frozenset[str]
-
-    @classmethod
-    def from_options(cls, cert: str | None, key: str | None, client_ca: str | None, client_names: str | None) -> TlsFiles | None:
-        """Read the options ``tls_cert``, ``tls_key``, ``tls_client_ca`` and ``tls_client_names``; None where TLS is not asked for.
-
-        Raises:
-            InvalidOptionError: An option is given without the one that it needs.
-        """
-        names = frozenset(filter(None, (name.strip() for name in (client_names or "").split(","))))
-        if not cert and (key or client_ca):
-            raise InvalidOptionError("tls_key and tls_client_ca need tls_cert, the server's certificate")
-        if client_names is not None and not (client_ca and names):
-            raise InvalidOptionError("tls_client_names needs tls_client_ca and at least one name")
-        return cls(Path(cert), Path(key) if key else None, Path(client_ca) if client_ca else None, names) if cert else None
-
-
-class TlsContexts:
-    """The TLS context of the certificates as they are now, for each new connection.
+        client_names: Only client certificates with one of these names, separated by commas, are let in (DNS, IP address, URI or
+            e-mail among its subject alternative names); None allows all.
 
     Raises:
-        OSError: A file cannot be read, or does not hold what it should.
+        InvalidOptionError: An option is given without the one that it needs.
     """
 
-    def __init__(self, files: TlsFiles) -> None:
-        self._files = files
-        self._states = file_states(*files[:3])
-        self._context = _load(files)
+    def __init__(
+        self, cert: str | Path, key: str | Path | None = None, client_ca: str | None = None, client_names: str | None = None
+    ) -> None:
+        self.client_ca = client_ca
+        self._files = tuple(Path(file) if file else None for file in (cert, key, client_ca))
+        self._names = frozenset(filter(None, (name.strip() for name in (client_names or "").split(","))))
+        if client_names is not None and not (client_ca and self._names):
+            raise InvalidOptionError("tls_client_names needs tls_client_ca and at least one name")
+
+    def read(self) -> None:
+        """Read the files.
+
+        Raises:
+            OSError: A file cannot be read, or does not hold what it should.
+        """
+        self._states = file_states(*self._files)
+        self._context = _load(*self._files)
 
     def current(self) -> ssl.SSLContext:
         """Return the context. Files that cannot be read leave the last good one in force, which is logged once."""
-        states = file_states(*self._files[:3])
-        if states != self._states:
-            self._states = states
+        if file_states(*self._files) != self._states:
             try:
-                self._context = _load(self._files)
+                self.read()
             except OSError as error:
-                log.warning("the TLS certificate %s changed and cannot be read, the old one stays: %s", self._files.cert, error)
+                log.warning("the TLS certificate %s changed and cannot be read, the old one stays: %s", self._files[0], error)
         return self._context
 
     def allows(self, certificate: Mapping[str, Any] | None) -> bool:
         """Return whether a client may come in, by the certificate that the handshake has verified."""
-        wanted = self._files.client_names
-        return not wanted or any(name in wanted for _, name in (certificate or {}).get("subjectAltName", ()))
+        return not self._names or any(name in self._names for _, name in (certificate or {}).get("subjectAltName", ()))
 
 
-def _load(files: TlsFiles) -> ssl.SSLContext:
+def _load(cert: Path | None, key: Path | None, client_ca: Path | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    with _naming("the certificate", files.cert, files.key):
+    with _naming("the certificate", cert, key):
         # An empty password makes a key that has one an error; without it, OpenSSL would ask on the terminal.
-        context.load_cert_chain(files.cert, files.key, password="")
-    if files.client_ca:
-        with _naming("the authorities", files.client_ca):
-            context.load_verify_locations(files.client_ca)
+        context.load_cert_chain(cast(Path, cert), key, password="")
+    if client_ca:
+        with _naming("the authorities", client_ca):
+            context.load_verify_locations(client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -127,18 +113,9 @@ def _naming(what: str, *paths: Path | None) -> Iterator[None]:
 # Passwords and tokens
 
 
-class PasswordHash(NamedTuple):
-    """A password as it is stored: ``scrypt$16384$8$1$SALT$DIGEST``."""
-
-    salt: bytes
-    digest: bytes
-
-    def fits(self, password: str) -> bool:
-        """Return whether this is the password, in a time that does not tell how nearly."""
-        return hmac.compare_digest(_scrypt(password, self.salt), self.digest)
-
-
-UNKNOWN_USER = PasswordHash(bytes(16), bytes(DIGEST_BYTES))
+PasswordHash = tuple[bytes, bytes]
+"""A stored password: salt and digest of ``scrypt$16384$8$1$SALT$DIGEST``."""
+UNKNOWN_USER: PasswordHash = (bytes(16), bytes(DIGEST_BYTES))
 """Tried for users that do not exist, so that time does not tell which do."""
 
 
@@ -214,8 +191,9 @@ class Credentials:
     def tried(self, authorization: str) -> bool:
         """Return whether the password is right. Takes about 40 ms of processor time, also for unknown users."""
         user, password = _basic(authorization)
-        stored = self._users.get(user)
-        if not (stored or UNKNOWN_USER).fits(password) or stored is None:
+        stored = self._users.get(user, UNKNOWN_USER)
+        salt, digest = stored
+        if not hmac.compare_digest(_scrypt(password, salt), digest) or stored is UNKNOWN_USER:
             return False
         self._verified[self._mark(user, password, stored)] = None
         if len(self._verified) > REMEMBERED:
@@ -235,7 +213,7 @@ class Credentials:
     def _mark(self, user: str, password: str, expected: PasswordHash) -> bytes:
         """Cover the stored hash too, so that a changed password is not remembered; lengths keep the parts apart."""
         digest = hmac.new(self._key, digestmod="sha256")
-        for part in (user.encode(), password.encode(), expected.salt, expected.digest):
+        for part in (user.encode(), password.encode(), *expected):
             digest.update(len(part).to_bytes(8, "big") + part)
         return digest.digest()
 
@@ -254,7 +232,7 @@ def _users(path: Path) -> Iterator[tuple[str, PasswordHash]]:
             salt, digest = (base64.b64decode(part, validate=True) for part in parts)
             if (kind, cost, block, lanes) != ("scrypt", str(COST), str(BLOCK), str(LANES)):
                 raise ValueError(kind)
-            yield user, PasswordHash(salt, digest)
+            yield user, (salt, digest)
         except ValueError:  # what the line holds is not told: it may be a password
             log.warning("%s, line %d: not user:scrypt$…, skipped; password_line() makes such lines", path, number)
 

@@ -32,7 +32,7 @@ from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConn
 from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 from tornado.web import Application, HTTPError, RequestHandler
 
-from accelmetrics.exporters.http.access import Credentials, TlsContexts
+from accelmetrics.exporters.http.access import Credentials, Tls
 from accelmetrics.exporters.network import Address
 
 log = logging.getLogger("accelmetrics")
@@ -230,7 +230,7 @@ class Server(HTTPServerConnectionDelegate):
         address: Address,
         routes: Iterable[tuple[str, type[Route], Mapping[str, Any]]],
         *,
-        tls: TlsContexts | None = None,
+        tls: Tls | None = None,
         credentials: Credentials | None = None,
         allowed_hosts: Iterable[str] = (),
         limits: Limits = Limits(),  # noqa: B008 - it cannot be changed
@@ -311,7 +311,9 @@ class Server(HTTPServerConnectionDelegate):
 
     def _run(self) -> None:
         self._loop.set_exception_handler(lambda _, said: log.debug("http: %s", said.get("message"), exc_info=said.get("exception")))
-        self._loop.run_until_complete(self._serve())
+        for listening in self._sockets:
+            self._loop.create_task(self._accept(listening))
+        self._loop.run_until_complete(self._end.wait())
         _close(self._sockets)
         for client in tuple(self._clients):
             client.stream.close()
@@ -320,11 +322,6 @@ class Server(HTTPServerConnectionDelegate):
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self._loop.close()
-
-    async def _serve(self) -> None:
-        for listening in self._sockets:
-            self._loop.create_task(self._accept(listening))
-        await self._end.wait()
 
     async def _accept(self, listening: socket.socket) -> None:
         while True:

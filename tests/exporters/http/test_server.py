@@ -20,7 +20,7 @@ import pytest
 from tornado.httputil import HTTPServerRequest
 
 from accelmetrics.exporters.http import access
-from accelmetrics.exporters.http.access import Credentials, TlsContexts, TlsFiles, password_line
+from accelmetrics.exporters.http.access import Credentials, Tls, password_line
 from accelmetrics.exporters.http.server import Answer, Compute, Limits, Route, Server, listen
 from accelmetrics.exporters.network import Address
 from accelmetrics.exporters.prometheus import PrometheusExporter
@@ -42,7 +42,7 @@ def serve() -> Iterator[Open]:
 
         def make(
             routes: dict[str, Compute] | None = None,
-            tls: TlsContexts | None = None,
+            tls: Tls | None = None,
             credentials: Credentials | None = None,
             allowed_hosts: Iterable[str] = (),
             address: str = "127.0.0.1",
@@ -65,11 +65,13 @@ def serve() -> Iterator[Open]:
 
 
 @pytest.fixture
-def secured(tmp_path: Path) -> tuple[TlsContexts, ssl.SSLContext]:
+def secured(tmp_path: Path) -> tuple[Tls, ssl.SSLContext]:
     """What a server and a client need for TLS."""
     certificate, key = Authority(tmp_path).issue("accelmetrics")
     client = ssl.create_default_context(cafile=str(tmp_path / "test-authority.pem"))
-    return TlsContexts(TlsFiles(certificate, key, None, frozenset())), client
+    tls = Tls(certificate, key)
+    tls.read()
+    return tls, client
 
 
 def connect(server: Server | PrometheusExporter, first: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
@@ -213,7 +215,7 @@ def test_time_is_limited(serve: Open, said: bytes, limits: dict[str, float]) -> 
         assert is_open(patient)
 
 
-def test_a_handshake_is_limited(serve: Open, secured: tuple[TlsContexts, ssl.SSLContext]) -> None:
+def test_a_handshake_is_limited(serve: Open, secured: tuple[Tls, ssl.SSLContext]) -> None:
     """A client of TLS that does not begin, or speaks plain HTTP, is let go without a word in the log; the next one is served."""
     server = serve(tls=secured[0], head=0.3)
     assert exchange(server, b"") == b""
@@ -224,9 +226,7 @@ def test_a_handshake_is_limited(serve: Open, secured: tuple[TlsContexts, ssl.SSL
         assert client.recv(15) == b"HTTP/1.1 200 OK"
 
 
-def test_tornado_is_silent_about_clients(
-    serve: Open, secured: tuple[TlsContexts, ssl.SSLContext], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tornado_is_silent_about_clients(serve: Open, secured: tuple[Tls, ssl.SSLContext], caplog: pytest.LogCaptureFixture) -> None:
     """What it logs on the server's thread goes to our own logger at DEBUG; a program's own use of tornado is heard."""
     server = serve(tls=secured[0])
     with caplog.at_level(logging.DEBUG):
@@ -239,7 +239,7 @@ def test_tornado_is_silent_about_clients(
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_the_connection_ends_with_the_answer(serve: Open, secured: tuple[TlsContexts, ssl.SSLContext], version: str) -> None:
+def test_the_connection_ends_with_the_answer(serve: Open, secured: tuple[Tls, ssl.SSLContext], version: str) -> None:
     """By TLS too, a client that says so, or speaks HTTP/1.0, waits for no limit to see the end."""
     server = serve(tls=secured[0], head=10 * HANG, write=10 * HANG, idle=10 * HANG)
     with secured[1].wrap_socket(connect(server), server_hostname="accelmetrics") as client:
@@ -275,11 +275,12 @@ def test_half_open_tls_connections_cost_little_memory(tmp_path: Path) -> None:
     text = """
         import sys, socket, ssl, psutil
         from pathlib import Path
-        from accelmetrics.exporters.http.access import TlsContexts, TlsFiles
+        from accelmetrics.exporters.http.access import Tls
         from accelmetrics.exporters.network import Address
         from accelmetrics.exporters.http.server import Answer, Limits, Route, Server
         folder = Path(sys.argv[1])
-        tls = TlsContexts(TlsFiles(folder / "accelmetrics.crt", folder / "accelmetrics.key", None, frozenset()))
+        tls = Tls(folder / "accelmetrics.crt", folder / "accelmetrics.key")
+        tls.read()
         routes = [("/", Route, {"compute": lambda _: Answer(b"fine")})]
         server = Server(Address("127.0.0.1", 0), routes, tls=tls, limits=Limits(connections=1000))
         server.open()
@@ -383,7 +384,7 @@ def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Credentials:
     return Credentials(str(tmp_path / "users"))
 
 
-def test_requests_without_credentials_cost_no_scrape(serve: Open, closed: Credentials, secured: tuple[TlsContexts, ssl.SSLContext]) -> None:
+def test_requests_without_credentials_cost_no_scrape(serve: Open, closed: Credentials, secured: tuple[Tls, ssl.SSLContext]) -> None:
     """Beside clients of the same address that ask without end, each on a new TLS connection, all scrapes of who is known succeed."""
     server, ended = serve(tls=secured[0], credentials=closed, refusals=5), threading.Event()
     refused: list[bytes] = []
