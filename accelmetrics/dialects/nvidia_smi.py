@@ -110,16 +110,16 @@ class NvidiaSmi(Dialect):
             who = place.identity
             if points or who.kind == "gpu":
                 identity = {
-                    "name": who.name,
-                    "uuid": who.uuid,
-                    "pci.bus_id": who.pci_bus_id,
-                    "serial": who.serial,
-                    "driver_version": who.driver_version,
-                    "vbios_version": who.firmware,
+                    "timestamp": moment,
+                    "index": designation(place),
+                    "name": who.name or ABSENT,
+                    "uuid": who.uuid or ABSENT,
+                    "pci.bus_id": who.pci_bus_id or ABSENT,
+                    "serial": who.serial or ABSENT,
+                    "driver_version": who.driver_version or ABSENT,
+                    "vbios_version": who.firmware or ABSENT,
                 }
-                row = {"timestamp": moment, "index": designation(place), **{name: text or ABSENT for name, text in identity.items()}}
-                row.update((_header(entry), _words(points.get(entry.name))) for entry in TABLE)
-                found.append(row)
+                found.append({**identity, **{_header(entry): _words(points.get(entry.name)) for entry in TABLE}})
         return found
 
 

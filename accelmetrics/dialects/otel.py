@@ -68,7 +68,11 @@ OTEL = OtelDialect()
 
 
 def machine_points(snapshot: Snapshot) -> Iterator[Point]:
-    """Give what the snapshot holds, and ``hw.status`` of every device in it."""
+    """Give what the snapshot holds, and ``hw.status`` of every device in it.
+
+    A device is ``failed`` where it gives nothing, for a reason that is one, and ``degraded`` where it gives something, and a fault for
+    the rest.
+    """
     devices = {place.key: attributes(place) for place in snapshot.identities}
     for key, value in snapshot.metrics.items():
         found = _series(key)
@@ -76,9 +80,12 @@ def machine_points(snapshot: Snapshot) -> Iterator[Point]:
             # Some receivers hold a series to the type that it began with.
             yield found.point(value, devices.get(found.device, NO_LABELS), of_one_type=True)
     for place in snapshot.identities:
-        for state, holds in states(snapshot, place.key):
+        reasons = {why.reason for why in snapshot.reasons_of(place.key).values()}
+        gives = bool(snapshot.values_of(place.key))
+        stands = "degraded" if gives and reasons & FAULTS else "failed" if not gives and reasons - IN_ORDER else "ok"
+        for state in STATES:
             labels = {**devices[place.key], "hw.type": place.identity.kind, "hw.state": state}
-            yield Point("hw.status", holds, labels, "gauge", "1", "Whether the device is in this state.")
+            yield Point("hw.status", int(state == stands), labels, "gauge", "1", "Whether the device is in this state.")
 
 
 def step_points(step: Step) -> Iterator[Point]:
@@ -139,15 +146,3 @@ def attributes(place: DeviceSlot) -> dict[str, str]:
         "accel.device": place.key,
     }
     return {name: value for name, value in found.items() if value}
-
-
-def states(snapshot: Snapshot, key: str) -> Iterator[tuple[str, int]]:
-    """Give each state with 1 where the device is in it, else 0.
-
-    ``failed``: it gives nothing, for a reason that is one. ``degraded``: it gives something, and a fault for the rest.
-    """
-    reasons = {why.reason for why in snapshot.reasons_of(key).values()}
-    gives = bool(snapshot.values_of(key))
-    found = "degraded" if gives and reasons & FAULTS else "failed" if not gives and reasons - IN_ORDER else "ok"
-    for state in STATES:
-        yield state, int(state == found)

@@ -152,11 +152,15 @@ _JOB = "What the scheduler calls the job that uses the device; joined on acceler
 
 def _info(place: DeviceSlot, identity: Mapping[str, str]) -> Point:
     about = place.identity
-    labels = {field: getattr(about, field) for field in _IDENTITY}
-    labels |= {"index": str(place.index), "model": about.name, "parent_uuid": about.parent}
-    labels |= {"partition": place.key.partition(f".{PARTITION}.")[2]}
     numbers = {"numa_node": about.numa_node, "visible_index": place.visible_index, "cores": about.cores}
-    labels |= {name: str(number) for name, number in numbers.items() if number is not None}
+    labels = {
+        **{field: getattr(about, field) for field in _IDENTITY},
+        "index": str(place.index),
+        "model": about.name,
+        "parent_uuid": about.parent,
+        "partition": place.key.partition(f".{PARTITION}.")[2],
+        **{name: str(number) for name, number in numbers.items() if number is not None},
+    }
     found = {name: value for name, value in labels.items() if value}
     return Point("accel_info", 1, {**identity, **found}, "gauge", "1", "What the device is; joined on accelerator and uuid.")
 

@@ -127,8 +127,6 @@ class ThreadEngine:
     def sample(self) -> Snapshot:
         """Take one snapshot. Safe from any thread: one that waited for another's reading takes part in what is left of the time."""
         registry, timeout = self._registry, self._options.timeout
-        if registry.pid != os.getpid():  # a fork made from C bypasses Python's hooks
-            registry.after_fork()
         called = time.monotonic()
         with self._locks.setdefault(registry.epoch, threading.Lock()):
             if self._last is not None and self._last_began >= called:

@@ -67,22 +67,6 @@ _LENGTH = struct.Struct("!I")
 _CHUNK = 1 << 20
 
 
-class Order(NamedTuple):
-    """What a child is told when it starts.
-
-    Attributes:
-        backends: Names of registered backends, and others pickled: their code runs when the child unpickles them.
-        forced: Which of them are opened whatever detection says.
-        options: What to read; the watched process is named.
-        past: What users have seen so far.
-    """
-
-    backends: tuple[str | bytes, ...]
-    forced: frozenset[str]
-    options: Options
-    past: Past
-
-
 class Answer(NamedTuple):
     """What a child answers.
 
@@ -197,7 +181,7 @@ class ReadingProcess(subprocess.Popen[bytes]):
             raise FileNotFoundError("it is not known where the interpreter is: sys.executable is empty")
         self.patient_until = patient_until
         entries: list[object] = [*sys.path]
-        path = [os.fsdecode(entry) for entry in entries if isinstance(entry, (str, bytes, os.PathLike))]
+        path = [entry for entry in entries if isinstance(entry, str)]  # the interpreter passes over others
         # Vendor libraries print: not on the program's standard output.
         out: int = subprocess.DEVNULL
         with suppress(OSError):  # a program may run without standard error
@@ -257,13 +241,11 @@ class ProcessEngine:
         hosts = [guarded(checked_coverage, backend).value for backend in backends if backend.kind is None]
         self._host_keys = tuple(key for host in hosts if host for key in host.machine)
         self._lock = threading.Lock()
-        self._pid = os.getpid()
         self._child: ReadingProcess | None = None
         self._finalizer: weakref.finalize[..., ProcessEngine] | None = None
         self._first = True
         self._failures = 0
         self._retry_at = 0.0
-        self._last_failure = ""
         self._why = Unavailable(Reason.DRIVER_UNAVAILABLE, "the reading process has not been started")
         self._last = Snapshot(0, hostname(), {}, (), {}, [BackendStatus(backend.name, "failed") for backend in backends])
         self._numbering: Numbering | None = None
@@ -271,7 +253,6 @@ class ProcessEngine:
 
     def sample(self) -> Snapshot:
         """Take one snapshot, or one that says why there is none. Safe from any thread."""
-        self._check()
         until = time.monotonic() + self._options.timeout
         with self._lock:
             # A thread that waited for another's reading has what is left of its time, and a tenth of it in any case.
@@ -296,25 +277,19 @@ class ProcessEngine:
 
     def close(self) -> None:
         """Let the child go; it leaves by itself when the line is closed, and is killed if it does not."""
-        self._check()
         with self._lock:
             child = self._disconnect()
             if child is not None and not child.gone_within(CLOSE_TIMEOUT):
                 child.kill()
                 child.gone_within(KILL_TIMEOUT)
             self._why = Unavailable(Reason.DRIVER_UNAVAILABLE, "the sampler was closed")
-            self._last_failure, self._failures, self._retry_at, self._first = "", 0, 0.0, True
+            self._failures, self._retry_at, self._first = 0, 0.0, True
 
     def after_fork(self) -> None:
         """In the child of a fork the line belongs to the parent: close this copy of it, and start over."""
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._disconnect()
         self._first = True
-
-    def _check(self) -> None:
-        if os.getpid() != self._pid:  # a fork made from C bypasses Python's hooks
-            self.after_fork()
 
     def _ensure_child(self) -> ReadingProcess | None:
         """The child, started if need be; None until it is time to start another."""
@@ -326,12 +301,12 @@ class ProcessEngine:
             shorter = timeout - min(LARGEST_MARGIN, MARGIN * timeout)
             if last.time_ns and not self._first:  # the numbering is known: sources that open at once need not wait for one that does not
                 open_timeout = min(shorter, open_timeout)
-            options = self._options._replace(pid=self._options.pid or self._pid, timeout=shorter, open_timeout=open_timeout)
+            options = self._options._replace(pid=self._options.pid or os.getpid(), timeout=shorter, open_timeout=open_timeout)
             past = Past(self._numbering, (*last.metrics, *last.unavailable), {status.name: status.sequence for status in last.backends})
             try:
                 self._child = child = ReadingProcess(time.monotonic() + timeout + self._options.open_timeout + START_UP)
                 self._finalizer = weakref.finalize(self, child.line.hang_up)
-                child.line.send(Order(self._backends, self._forced, options, past), START_UP)
+                child.line.send((self._backends, self._forced, options, past), START_UP)
             except (OSError, TypeError, ValueError) as error:  # no descriptors, no memory, no interpreter
                 self._drop(Reason.DRIVER_UNAVAILABLE, f"could not be started: {error}")
         return self._child
@@ -346,7 +321,7 @@ class ProcessEngine:
                 if isinstance(answer.error, SourceError):
                     raise answer.error
                 child.up, child.unanswered = True, 0
-                self._failures, self._last_failure = 0, ""
+                self._failures = 0
                 self._numbering = answer.numbering or self._numbering
                 if answer.ticket == ticket:
                     return answer
@@ -358,7 +333,7 @@ class ProcessEngine:
             elif child.up:
                 self._why = Unavailable(Reason.TIMED_OUT, "the reading process has not answered")
             else:
-                again = f" again: it {self._last_failure}" if self._last_failure else ""
+                again = " again" if self._failures else ""
                 self._why = Unavailable(Reason.DRIVER_UNAVAILABLE, f"the reading process is being started{again}")
         except (EOFError, OSError):
             child.gone_within(EXIT_STATUS_WAIT)
@@ -372,7 +347,6 @@ class ProcessEngine:
         child = self._disconnect()
         if child is not None:
             child.kill()
-        self._last_failure = fate
         self._why = Unavailable(reason, f"the reading process {fate}; another will be started")
         self._retry_at = time.monotonic() + min(LAST_RETRY, FIRST_RETRY * 2.0**self._failures)
         self._failures = min(self._failures + 1, 10)
@@ -479,9 +453,10 @@ def _die_with_parent(pipe: int) -> None:
 
 
 def _serve(line: Line) -> None:
-    order: Order = line.receive(None)
-    backends = [item if isinstance(item, str) else pickle.loads(item) for item in order.backends]
-    engine = ThreadEngine(SHARED, select(backends), order.forced, order.options, order.past)
+    # The code of backends that are not registered runs when they are unpickled here.
+    portable, forced, options, past = line.receive(None)
+    backends = [item if isinstance(item, str) else pickle.loads(item) for item in portable]
+    engine = ThreadEngine(SHARED, select(backends), forced, options, past)
     told: Numbering | None = None
     while True:
         ticket, engine.statistics = line.receive(None), Statistics()

@@ -1,9 +1,8 @@
 """The sources of this process, shared by all its samplers: drivers, workers and the numbering of devices.
 
 A fork copies a process without its threads, and with whatever locks they held. So in the child everything here is made anew,
-except the numbering, which users have seen. Forks made from C bypass Python's hooks: the process id is compared at every reading
-too. A fork waits for a sampler's first reading and for drivers that are being opened: an import that another thread is in the middle
-of, or a driver's own lock, would stay locked in the child for ever.
+except the numbering, which users have seen. A fork waits for a sampler's first reading and for drivers that are being opened: an import
+that another thread is in the middle of, or a driver's own lock, would stay locked in the child for ever.
 """
 
 from __future__ import annotations
@@ -325,7 +324,6 @@ class SourceRegistry:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.clock = clock
         self.epoch = 0
-        self.pid = os.getpid()
         self.lock = threading.Lock()
         self._sources: dict[object, ManagedSource] = {}
         self._devices: dict[tuple[object, ...], DeviceRegistry] = {}
@@ -387,7 +385,6 @@ class SourceRegistry:
 
     def after_fork(self) -> None:
         """Forget drivers, workers and locks; keep the numbering."""
-        self.pid = os.getpid()
         self.epoch += 1
         self.lock = threading.Lock()
         self._sources, self._settling = {}, {}

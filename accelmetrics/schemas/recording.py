@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -212,7 +212,10 @@ _PROCESSES: TypeAdapter[dict[str, list[ProcessEntry]]] = TypeAdapter(dict[Key, l
 def _like(last: Snapshot, document: dict[str, Any]) -> Snapshot | None:
     """The snapshot of a document that differs from the last one in what changes at every reading; None if in doubt."""
     metrics, timestamp = document.get("metrics"), document.get("timestamp")
-    if not isinstance(timestamp, str) or not _are_numbers(metrics) or not metrics.keys().isdisjoint(last.unavailable):
+    if not isinstance(timestamp, str) or not isinstance(metrics, dict) or "" in metrics or not metrics.keys().isdisjoint(last.unavailable):
+        return None
+    numbers = set(map(type, metrics.values())) <= {int, float}
+    if not numbers or not all(isfinite(value) for value in metrics.values() if type(value) is float):
         return None
     try:
         backends = _BACKENDS.validate_python(document.get("backends"))
@@ -229,10 +232,3 @@ def _like(last: Snapshot, document: dict[str, Any]) -> Snapshot | None:
         tuple(BackendStatus(**dict(entry)) for entry in backends),
         {key: tuple(DeviceProcess(**dict(entry)) for entry in found) for key, found in processes.items()},
     )
-
-
-def _are_numbers(metrics: Any) -> TypeGuard[dict[str, int | float]]:
-    if not isinstance(metrics, dict) or "" in metrics:
-        return False
-    kinds = set(map(type, metrics.values()))
-    return kinds <= {int, float} and all(isfinite(value) for value in metrics.values() if type(value) is float)

@@ -35,10 +35,8 @@ class Position(NamedTuple):
     rank: int | None = None
     local_rank: int | None = None
 
-    @property
-    def known(self) -> bool:
-        """Whether it has one at all."""
-        return self != Position()
+
+NO_POSITION = Position()
 
 
 def position(environ: Mapping[str, str]) -> Position:
@@ -81,7 +79,7 @@ class Member(NamedTuple):
 
     def below_in_rank(self, other: Member) -> bool:
         """Whether it is a helper of the other: below it, and of the same place in the job."""
-        return other.number in self.above and self.position == other.position and self.position.known
+        return other.number in self.above and self.position == other.position != NO_POSITION
 
 
 def named(pid: int) -> Member:
@@ -108,11 +106,11 @@ def below(parents: Sequence[Member], using: Collection[int]) -> list[Member]:
     numbers = dict.fromkeys(number for parent in parents if parent.number is not None for number in descendants(parent.number))
     members = [listed(number) for number in numbers]
     workers = [member for member in members if uses(member, using)]
-    taken = {member.position for member in workers}
+    taken = {NO_POSITION, *(member.position for member in workers)}
     for member in members:
         place = member.position
-        launches = any(member.number in other.above and other.position.known and other.position != place for other in members)
-        if place.known and place not in taken and not launches and not any(member.below_in_rank(worker) for worker in workers):
+        launches = any(member.number in other.above and other.position not in (place, NO_POSITION) for other in members)
+        if place not in taken and not launches and not any(member.below_in_rank(worker) for worker in workers):
             workers.append(member)
     return workers
 

@@ -438,7 +438,6 @@ def test_a_list_that_counts_a_containers_devices(tmp_path: Path, monkeypatch: py
 def test_ranks_as_launchers_leave_them(environ: dict[str, str], expected: Position) -> None:
     """The nearest to the program counts."""
     assert position(environ) == expected
-    assert position(environ).known == (expected != Position("", None, None))
 
 
 def test_when_ray_decides() -> None:
