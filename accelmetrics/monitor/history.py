@@ -30,7 +30,7 @@ TIME, FIRST_VALUE = 1, 2
 """Where a remembered reading's time and its first value stand, behind its moment."""
 
 Layout = tuple[str, ...]
-Parts = Sequence[tuple[Layout, "memoryview[float]"]]
+Parts = Sequence[tuple[Layout, "array[float]"]]
 Sequences = dict[str, int]
 
 
@@ -175,7 +175,7 @@ class History:
     @property
     def times(self) -> list[float]:
         """When each reading was taken, in seconds since 1970."""
-        return [values[TIME] for _, values in self._parts()]
+        return _times(self._parts())
 
     def keys(self) -> tuple[str, ...]:
         """Every key that some reading has."""
@@ -197,17 +197,23 @@ class History:
         parts = self._parts()
         if key not in _keys(parts):
             raise UnknownNameError("key of the history", key, _keys(parts))
-        pairs = [(values[TIME], value) for (_, values), value in zip(parts, _column(parts, key), strict=True) if value is not None]
+        pairs = [(moment, value) for moment, value in zip(_times(parts), _column(parts, key), strict=True) if value is not None]
         return Series([moment for moment, _ in pairs], [value for _, value in pairs])
 
     def to_dict(self) -> dict[str, list[float | None]]:
         """Return all columns, ``time`` first: what ``pandas.DataFrame`` takes."""
         parts = self._parts()
-        columns: dict[str, list[float | None]] = {"time": [values[TIME] for _, values in parts]}
+        columns: dict[str, list[float | None]] = {"time": list(_times(parts))}
         return columns | {key: _column(parts, key) for key in _keys(parts)}
 
     def _parts(self) -> Parts:
-        return [(layout, memoryview(packed).cast("d")) for layout, packed in self._readings.copy()]
+        """Return the readings that follow each other with the same keys: their layout, and the numbers of all one after another."""
+        groups = groupby(self._readings.copy(), itemgetter(0))
+        return [(layout, array("d", b"".join(packed for _, packed in same))) for layout, same in groups]
+
+
+def _times(parts: Parts) -> list[float]:
+    return [moment for layout, numbers in parts for moment in numbers[TIME :: FIRST_VALUE + len(layout)]]
 
 
 def _keys(parts: Parts) -> tuple[str, ...]:
@@ -217,7 +223,10 @@ def _keys(parts: Parts) -> tuple[str, ...]:
 
 def _column(parts: Parts, key: str) -> list[float | None]:
     found: list[float | None] = []
-    for layout, same in groupby(parts, itemgetter(0)):
-        place = FIRST_VALUE + layout.index(key) if key in layout else None
-        found += [None if place is None or not isfinite(values[place]) else values[place] for _, values in same]
+    for layout, numbers in parts:
+        width = FIRST_VALUE + len(layout)
+        if key in layout:
+            found += [value if isfinite(value) else None for value in numbers[FIRST_VALUE + layout.index(key) :: width]]
+        else:
+            found += [None] * (len(numbers) // width)
     return found
