@@ -13,6 +13,8 @@ from accelmetrics.backends.kit.processes import ProcessTree
 from accelmetrics.backends.kit.system import read_once
 from accelmetrics.backends.nvidia.fast import MEMORY_NAMES, FastValues
 from accelmetrics.backends.nvidia.gpm import Gpm, GpmReader, SamplePool
+from accelmetrics.backends.nvidia.groups import Answer, Paced
+from accelmetrics.backends.nvidia.metrics import POWER_LIMIT, READING
 from accelmetrics.backends.nvidia.nvml import Handle, Library
 from accelmetrics.backends.nvidia.processes import ProcessShare, ProcessTable
 from accelmetrics.backends.nvidia.xid import XidListener
@@ -21,11 +23,9 @@ from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
 Reasons = Mapping[str, Unavailable]
-FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
+FIRST_WAIT, LONGEST_WAIT = 1.0, 10.0
 """Seconds between two attempts to find a device: doubling from the first to the longest."""
-_NO_HOST_MEMORY = dict.fromkeys(
-    MEMORY_NAMES, Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and /proc/meminfo cannot be read")
-)
+_NO_HOST_MEMORY = Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and /proc/meminfo cannot be read")
 _OF_INSTANCES = ("gpu", "memory", "encoderUtilization", "decoderUtilization")
 _PARTITIONED = Unavailable(Reason.NOT_SUPPORTED, "the GPU is in MIG mode: it has no utilisation as a whole, see smActive of its instances")
 
@@ -33,30 +33,26 @@ _PARTITIONED = Unavailable(Reason.NOT_SUPPORTED, "the GPU is in MIG mode: it has
 class Device:
     """The bound calls of one device and what its consumers share. Only ever read by one worker at a time.
 
-    As it is here, it is a MIG instance's; a GPU has more.
-
-    Attributes:
+    Args:
         handle: NVML's handle of the device.
         fast: What is read at every reading.
         gpm: Its GPM calls.
         table: The processes on it.
+        slow: A GPU's values of slower paces, of which a MIG instance has none.
+        partitioned: Whether it is a GPU in MIG mode.
+
+    Attributes:
         due: When ``refresh`` is wanted next.
         blocks: The values of slower paces.
         unavailable: Why others of them are missing; the same object while nothing changed.
         limit: The enforced power limit in watts, if it is known.
         whole: Whether it is a GPU, of which the watched process has a share.
         memory_total: Its memory in bytes, if known.
-        unified: Whether that is the host's.
-        partitioned: Whether it is in MIG mode.
     """
 
-    whole = False
-    unified = False
-    partitioned = False
-    memory_total: int | None = None
-    limit: Number | None = None
-
-    def __init__(self, handle: Handle, fast: FastValues, gpm: Gpm, table: ProcessTable) -> None:
+    def __init__(
+        self, handle: Handle, fast: FastValues, gpm: Gpm, table: ProcessTable, slow: tuple[Paced, ...] = (), partitioned: bool = False
+    ) -> None:
         self.handle = handle
         self.fast = fast
         self.gpm = gpm
@@ -64,11 +60,31 @@ class Device:
         self.due = -math.inf
         self.blocks: tuple[Block, ...] = ()
         self.unavailable: Reasons = NO_REASONS
+        self.limit: Number | None = None
+        self.whole = bool(slow)
+        self.memory_total: int | None = None
+        self.partitioned = partitioned
+        self._paced = (*slow, table)
+        self._changed = False
 
     def refresh(self, now: float, progress: list[Any]) -> None:
         """Read the slower values that are due."""
-        self.table.read(now, progress)
-        self.due = self.table.due
+        for part in self._paced:
+            # Remembered across a reading that fails half-way.
+            self._changed |= part.read(now, progress)
+        self.due = min(part.due for part in self._paced)
+        if self._changed:
+            self._put_together()
+            self._changed = False
+
+    def _put_together(self) -> None:
+        self.blocks = tuple(part.block for part in self._paced if part.block.names)
+        merged = {name: reason for part in self._paced for name, reason in part.unavailable.items()}
+        if merged != self.unavailable:
+            self.unavailable = merged
+        values = {name: value for block in self.blocks for name, value in zip(block.names, block.values, strict=True)}
+        self.limit = values.get(POWER_LIMIT)
+        self.fast.depend_on(merged[POWER_LIMIT] if self.limit is None else self.limit, frozenset(values))
 
 
 class Listed:
@@ -223,10 +239,7 @@ class DeviceReader:
         processes = device.table.processes
         if processes and device.whole and (share := self._share.block(processes, now, values, device.memory_total, device.limit)):
             blocks.append(share)
-        if not device.unified:
-            return Reading(blocks, self._merged, processes)
-        memory, missing = _read_host_memory()
-        return Reading([*blocks, memory], {**self._merged, **missing} if missing else self._merged, processes)
+        return Reading(blocks, self._merged, processes)
 
     def _turn_to(self, device: Device) -> None:
         """Start anew with a device whose calls were bound again."""
@@ -255,10 +268,15 @@ def host_memory() -> tuple[int, int] | None:
     return memory.total, memory.available
 
 
-def _read_host_memory() -> tuple[Block, Reasons]:
-    """Read the memory metrics of a device that shares the host's: total, and total less what is still available."""
-    memory = host_memory()
-    if memory is None:
-        return Block((), ()), _NO_HOST_MEMORY
-    total, available = memory
-    return Block(MEMORY_NAMES, (total, available, total - available, (total - available) / total * 100)), NO_REASONS
+class HostMemory(Paced):
+    """The memory of a device that shares the host's: total, and total less what is still available, at every reading."""
+
+    def __init__(self) -> None:
+        super().__init__(READING)
+
+    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer]:
+        memory = host_memory()
+        if memory is None:
+            return dict.fromkeys(MEMORY_NAMES, _NO_HOST_MEMORY)
+        total, available = memory
+        return dict(zip(MEMORY_NAMES, (total, available, total - available, (total - available) / total * 100), strict=True))

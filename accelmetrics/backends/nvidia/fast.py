@@ -12,8 +12,8 @@ from typing import Any
 
 from accelmetrics.backends.contract import Block, Number
 from accelmetrics.backends.nvidia.groups import NOTHING, Answer, CallBuffer, Values, largest_value
-from accelmetrics.backends.nvidia.metrics import MEMORY, MEMORY_ROWS, POWER_LIMIT, SHARES, Field, Row, fast_names
-from accelmetrics.backends.nvidia.nvml import FUNCTION_NOT_FOUND, NOT_SUPPORTED, Library, check_device, impossible
+from accelmetrics.backends.nvidia.metrics import MEMORY_ROWS, POWER_LIMIT, SHARES, Field, Row, fast_names
+from accelmetrics.backends.nvidia.nvml import NOT_SUPPORTED, Library, check_device, impossible
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable
 
@@ -32,7 +32,6 @@ class FastValues(Values):
         convert: The generated conversion of these rows.
         stale: Return codes that say, when every call answers with one of them, that the handle is no longer the device's.
         stale_error: Makes the error for that.
-        unified: Whether memory is read elsewhere, since the device has none of its own.
     """
 
     def __init__(
@@ -43,7 +42,6 @@ class FastValues(Values):
         convert: Convert,
         stale: frozenset[int],
         stale_error: Callable[[], SourceError],
-        unified: bool = False,
     ) -> None:
         super().__init__()
         self._rows = rows
@@ -51,8 +49,7 @@ class FastValues(Values):
         self._stale = stale
         self._stale_error = stale_error
         self._names = fast_names(rows)
-        self._without = frozenset(MEMORY_NAMES if unified else ())
-        self._left_out = self._without
+        self._left_out: frozenset[str] = frozenset()
         self._limit: Answer = 1.0
         self._watts: Number = 1.0
         self._buffer = CallBuffer(library, handle, rows)
@@ -63,20 +60,17 @@ class FastValues(Values):
         self._usual: list[int] | None = None
         self._pick: Callable[[Sequence[Number]], tuple[Number, ...]] = tuple
         self._flagged = False
-        self._statuses = [FUNCTION_NOT_FOUND if index in self._buffer.missing else 0 for index in range(len(self._buffer.bound))]
-        self._live = list(range(len(self._statuses)))
         self._calls: list[Callable[[], int]] = []
-        self._drop(self._buffer.missing | {index for row, _, index, _ in places if unified and row.source is MEMORY})
+        self._drop({index for index, status in enumerate(self._buffer.statuses) if status})
 
     def depend_on(self, limit: Answer, left_out: frozenset[str]) -> None:
         """Set what other values of the device decide.
 
         Args:
             limit: The enforced power limit in watts, or why it is not known.
-            left_out: Metrics that something else gives.
+            left_out: Metrics that something else gives, even if this does not.
         """
         missing, missed = (answer if isinstance(answer, Unavailable) else None for answer in (limit, self._limit))
-        left_out |= self._without
         if missing != missed or left_out != self._left_out:
             self._usual = None
         self._limit, self._left_out = limit, left_out
@@ -100,13 +94,13 @@ class FastValues(Values):
     def _read_rows(self, statuses: list[int]) -> tuple[Block, Block]:
         """Decode row by row what was just read, and decide whether the next reading may take the fast way."""
         buffer = self._buffer
-        for index, status in zip(self._live, statuses, strict=True):
+        for index, status in zip(buffer.live, statuses, strict=True):
             check_device(status, buffer.layout.calls[index].function)
-            self._statuses[index] = status
+            buffer.statuses[index] = status
         if statuses and self._stale.issuperset(statuses):
             raise self._stale_error()
         raw = buffer.numbers()
-        answers = buffer.decode(raw, self._statuses)
+        answers = buffer.decode(raw)
         self._relate(answers)
         names = [name for name in self._names if name not in self._left_out]
         missing = [name for name in self._flags if isinstance(answers[name], Unavailable)]
@@ -114,7 +108,7 @@ class FastValues(Values):
         self._flagged = bool(self._flags) and not missing
         self._pick = _picker([self._names.index(name) for name in self.block.names], len(self._names))
         self._drop_unsupported(raw)
-        self._usual = None if self._is_doubtful(answers, raw) else [self._statuses[index] for index in self._live]
+        self._usual = None if self._is_doubtful(answers, raw) else [buffer.statuses[index] for index in buffer.live]
         return self.block, self._decode_flags(raw[self._mask]) if self._flagged else NOTHING
 
     def _relate(self, answers: dict[str, Answer]) -> None:
@@ -137,30 +131,28 @@ class FastValues(Values):
         for row, names, index, place in self._buffer.layout.places:
             if any(_is_impossible(answers[name]) for name in names):
                 return True
-            if isinstance(row.source, Field) and not self._statuses[index] and largest_value(raw[place - 1]) < row.maximum:
+            if isinstance(row.source, Field) and not self._buffer.statuses[index] and largest_value(raw[place - 1]) < row.maximum:
                 return True
         return False
 
     def _drop_unsupported(self, raw: Sequence[Any]) -> None:
         """Drop the calls that the driver does not support, and the batch of fields when it supports none of them."""
-        layout = self._buffer.layout
-        unsupported = {index for index in self._live if self._statuses[index] == NOT_SUPPORTED}
-        signatures = raw[layout.signatures]
-        batch = len(layout.calls) - 1
-        if signatures and not self._statuses[batch] and all(signature >> 32 == NOT_SUPPORTED for signature in signatures):
-            self._statuses[batch] = NOT_SUPPORTED
-            unsupported.add(batch)
+        live, statuses = self._buffer.live, self._buffer.statuses
+        signatures = raw[self._buffer.layout.signatures]
+        if signatures and not statuses[-1] and all(signature >> 32 == NOT_SUPPORTED for signature in signatures):
+            statuses[-1] = NOT_SUPPORTED
+        unsupported = {index for index in live if statuses[index] == NOT_SUPPORTED}
         # One call is kept: a device that is lost shows in what it answers.
-        if unsupported and len(unsupported) < len(self._live):
+        if unsupported and len(unsupported) < len(live):
             self._drop(unsupported)
 
     def _drop(self, indices: set[int]) -> None:
         """Drop calls; their numbers become harmless to convert."""
+        buffer = self._buffer
         for index in indices:
-            self._buffer.fill(index)
-            self._statuses[index] = self._statuses[index] or NOT_SUPPORTED
-        self._live = [index for index in self._live if index not in indices]
-        self._calls = [self._buffer.bound[index] for index in self._live]
+            buffer.fill(index)
+        buffer.live = [index for index in buffer.live if index not in indices]
+        self._calls = [buffer.bound[index] for index in buffer.live]
 
     def _decode_flags(self, mask: int) -> Block:
         """Return the bits of a mask as 0 and 1, in one block per mask, so that it stays the same object."""

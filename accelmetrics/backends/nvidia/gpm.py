@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-import threading
 import weakref
 from functools import partial
 from operator import le, mul
@@ -174,7 +173,7 @@ class GpmReader(Values):
 
 
 class SamplePool:
-    """Lends pairs of sample buffers, which the driver allocates, to consumers. Shared by the workers of a driver, hence the lock.
+    """Lends pairs of sample buffers, which the driver allocates, to consumers. Shared by the workers of a driver: lists change in one step.
 
     A pair whose consumer is gone is lent again, so that consumers that come and go cost no memory; all are freed when the
     driver is closed. A worker that is stuck in a call holds its consumer, so its buffers are never lent a second time.
@@ -183,26 +182,24 @@ class SamplePool:
     def __init__(self, library: Library) -> None:
         self._allocate = library.function("nvmlGpmSampleAlloc")
         self._free = library.function("nvmlGpmSampleFree")
-        self._lock = threading.Lock()
-        self._lent: list[tuple[weakref.ref[Any], Samples]] = []
+        self._made: list[Samples] = []
+        self._idle: list[Samples] = []
 
     def lend(self, consumer: object, progress: list[Any]) -> Samples | int:
         """Lend a pair to a consumer. Returns: the pair, or the return code that says why there is none."""
-        with self._lock:
-            for place, (owner, pair) in enumerate(self._lent):
-                if owner() is None:
-                    self._lent[place] = (weakref.ref(consumer), pair)
-                    return pair
-        new = (Sample(), Sample())
-        for sample in new:
-            status = self._allocate(ctypes.byref(sample))
-            progress.append(status)
-            if status:
-                self._give_back(new)
-                return status
-        with self._lock:
-            self._lent.append((weakref.ref(consumer), new))
-        return new
+        try:
+            pair = self._idle.pop()
+        except IndexError:
+            pair = (Sample(), Sample())
+            for sample in pair:
+                status = self._allocate(ctypes.byref(sample))
+                progress.append(status)
+                if status:
+                    self._give_back(pair)
+                    return status
+            self._made.append(pair)
+        weakref.finalize(consumer, self._idle.append, pair).atexit = False
+        return pair
 
     def _give_back(self, pair: Samples) -> None:
         for sample in pair:
@@ -211,7 +208,5 @@ class SamplePool:
 
     def close(self) -> None:
         """Free every buffer."""
-        with self._lock:
-            lent, self._lent = self._lent, []
-        for _, pair in lent:
-            self._give_back(pair)
+        while self._made:
+            self._give_back(self._made.pop())

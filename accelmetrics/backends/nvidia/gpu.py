@@ -6,10 +6,11 @@ at its first reading: there a call that hangs costs no other GPU.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,17 +18,18 @@ from accelmetrics.backends.clock import Clock
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.backends.nvidia.conversion import convert_gpu
-from accelmetrics.backends.nvidia.driver import Device, Listed, NvidiaDriver, host_memory
+from accelmetrics.backends.nvidia.driver import Device, HostMemory, Listed, NvidiaDriver, host_memory
 from accelmetrics.backends.nvidia.fast import FastValues
 from accelmetrics.backends.nvidia.gpm import Gpm
-from accelmetrics.backends.nvidia.groups import Group, Paced
+from accelmetrics.backends.nvidia.groups import EARLY, Group, Paced
 from accelmetrics.backends.nvidia.links import Fabric, Links
-from accelmetrics.backends.nvidia.metrics import FAST_ROWS, POWER_LIMIT, SLOW_ROWS, TEN_SECONDS
-from accelmetrics.backends.nvidia.mig import Instances
+from accelmetrics.backends.nvidia.metrics import FAST_ROWS, SLOW_ROWS, TEN_SECONDS
+from accelmetrics.backends.nvidia.mig import MIG_ENABLED, Instance, list_instances
 from accelmetrics.backends.nvidia.nvml import (
     BACKEND,
     GONE,
     INVALID_ARGUMENT,
+    LOST,
     UNINITIALIZED,
     Handle,
     Library,
@@ -39,8 +41,7 @@ from accelmetrics.backends.nvidia.nvml import (
 from accelmetrics.backends.nvidia.processes import ProcessTable
 from accelmetrics.backends.nvidia.xid import Xids
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
-from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.reasons import Reason
 
 MOST_GPUS = 1024
 """The most GPUs that are believed to be in one machine."""
@@ -120,53 +121,6 @@ def _stale() -> SourceError:
     return source_error(UNINITIALIZED, "the device's handle is no longer valid")
 
 
-class GpuDevice(Device):
-    """The bound calls of a GPU, which has more than a MIG instance: values at slower paces.
-
-    Args:
-        driver: The open driver.
-        handle: Its handle.
-        identity: What is known of it.
-        partitioned: Whether it is in MIG mode.
-        announce: Takes its state in the NVLink fabric, in words.
-    """
-
-    whole = True
-
-    def __init__(
-        self, driver: NvidiaDriver, handle: Handle, identity: DeviceIdentity, partitioned: bool, announce: Callable[[str], None]
-    ) -> None:
-        library = driver.library
-        fast = FastValues(library, handle, FAST_ROWS, convert_gpu, STALE, _stale, identity.unified)
-        super().__init__(handle, fast, Gpm(library, handle), ProcessTable(library, handle))
-        self.memory_total = identity.memory_total_bytes
-        self.unified = identity.unified
-        self.partitioned = partitioned
-        self._groups = {pace: Group(library, handle, rows, pace) for pace, rows in SLOW_ROWS.items()}
-        self._links = Links(library, handle)
-        fabric = Fabric(library, handle, identity.driver_version, announce)
-        self._paced: tuple[Paced, ...] = (*self._groups.values(), self._links, fabric, Xids(driver.listener, handle), self.table)
-        self._changed = False
-
-    def refresh(self, now: float, progress: list[Any]) -> None:
-        for part in self._paced:
-            # Remembered across a reading that fails half-way.
-            self._changed |= part.read(now, progress)
-        self.due = min(part.due for part in self._paced)
-        if self._changed:
-            self._put_together()
-            self._changed = False
-
-    def _put_together(self) -> None:
-        self.blocks = tuple(part.block for part in self._paced if part.block.names)
-        merged = {name: reason for part in self._paced for name, reason in part.unavailable.items()}
-        if merged != self.unavailable:
-            self.unavailable = merged
-        limit = self._groups[TEN_SECONDS].answers()[POWER_LIMIT]
-        self.limit = None if isinstance(limit, Unavailable) else limit
-        self.fast.depend_on(limit, self._links.totals)
-
-
 class Gpu(Listed):
     """One GPU's place in the list.
 
@@ -182,14 +136,16 @@ class Gpu(Listed):
         self._index = index
         self._handle: Handle | None = None
         self._recognised = False
-        self._instances = Instances(driver)
+        self._partitioned = False
+        self._instances: dict[str, Instance] = {}
+        self._instances_due = -math.inf
 
     def open(self, progress: list[Any]) -> None:
         """Find out what the GPU and its MIG instances are listed by; a failure is told when the GPU is read."""
         now = self._driver.clock.monotonic()
         try:
             handle = self._recognise(Queries(self._driver.library, progress, GONE), progress)
-            self._instances.look(now, handle, self.identity.anchor, progress)
+            self._look_for_instances(now, handle, progress)
         except SourceError as failure:
             self._failure = failure
             self._back_off(now)
@@ -203,12 +159,26 @@ class Gpu(Listed):
         device, handle = self.device, self._handle
         if device is None or handle is None:
             raise self.failed()
-        if now >= self._instances.due and self._instances.look(now, handle, self.identity.anchor, progress):
+        if now >= self._instances_due and self._look_for_instances(now, handle, progress):
             # What a GPU supports depends on the mode: nothing that was remembered holds any more.
             device = self.device = self._bind(handle)
         if now >= device.due:
             device.refresh(now, progress)
-        self.due = min(self._again, self._instances.due, device.due)
+        self.due = min(self._again, self._instances_due, device.due)
+
+    def _look_for_instances(self, now: float, handle: Handle, progress: list[Any]) -> bool:
+        """List MIG instances that turned up. Returns: whether the MIG mode has changed."""
+        before = self._partitioned
+        queries = Queries(self._driver.library, progress, LOST)
+        self._instances_due = now + TEN_SECONDS * EARLY
+        modes = (ctypes.c_uint * 2)()  # the present one, and the one after the next reset
+        if queries.call("nvmlDeviceGetMigMode", handle, ctypes.byref(modes), ctypes.byref(modes, 4)):
+            self._partitioned = modes[0] == MIG_ENABLED
+        elif queries.complete:
+            self._partitioned, self._instances_due = False, math.inf
+        if self._partitioned:
+            list_instances(self._driver, queries, handle, self.identity.anchor, self._instances)
+        return self._partitioned != before
 
     def _enumerate(self, now: float, progress: list[Any]) -> None:
         """Find out what is not known yet, and bind the calls."""
@@ -240,6 +210,7 @@ class Gpu(Listed):
 
     def _describe(self, queries: Queries, handle: Handle) -> None:
         """Ask for everything else about a GPU that does not change."""
+        unified = self.identity.unified
         total = queries.memory_total(handle)
         if total == 0:
             host = host_memory()
@@ -253,7 +224,7 @@ class Gpu(Listed):
             cores=queries.number("nvmlDeviceGetNumGpuCores", handle, most=MOST_CORES) or None,
             numa_node=self._ask_numa_node(queries, handle),
         )
-        if self.device is None or self.device.unified != self.identity.unified:
+        if self.device is None or self.identity.unified != unified:
             self.device = self._bind(handle)
         self.device.memory_total = self.identity.memory_total_bytes
 
@@ -270,11 +241,17 @@ class Gpu(Listed):
         """Take over new facts; what could not be had this time stays as it was."""
         self.identity = self.identity._replace(**{name: fact for name, fact in facts.items() if fact not in ("", None)})
 
-    def _bind(self, handle: Handle) -> GpuDevice:
-        return GpuDevice(self._driver, handle, self.identity, self._instances.enabled, self._note_fabric)
+    def _bind(self, handle: Handle) -> Device:
+        library = self._driver.library
+        slow: list[Paced] = [Group(library, handle, rows, pace) for pace, rows in SLOW_ROWS.items()]
+        slow += [Links(library, handle), Fabric(library, handle, self.identity.driver_version, self._note_fabric)]
+        slow += [Xids(self._driver.listener, handle), *([HostMemory()] if self.identity.unified else [])]
+        fast = FastValues(library, handle, FAST_ROWS, convert_gpu, STALE, _stale)
+        device = Device(handle, fast, Gpm(library, handle), ProcessTable(library, handle), tuple(slow), self._partitioned)
+        device.memory_total = self.identity.memory_total_bytes
+        return device
 
     def _note_fabric(self, words: str) -> None:
         """Note how the GPU stands in the NVLink fabric."""
-        if words != self.identity.fabric:
-            self.identity = self.identity._replace(fabric=words)
-            self._driver.update()
+        self.identity = self.identity._replace(fabric=words)
+        self._driver.update()

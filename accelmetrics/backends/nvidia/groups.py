@@ -113,7 +113,8 @@ class CallBuffer:
     Attributes:
         layout: Where everything stands.
         bound: The calls in the layout's order.
-        missing: Which of them the driver does not have.
+        statuses: The return code of each; before the first call, whether the driver has it.
+        live: Which of them are made.
         unpack: Unpacks the buffer with the types that the fields had last.
         signatures: Types and return codes of the fields, as they were then.
     """
@@ -122,7 +123,8 @@ class CallBuffer:
         self.layout = _buffer_layout(rows, tuple(_source(library, row) for row in rows))
         self._buffer = (ctypes.c_ulonglong * (self.layout.offsets[-1] // _ALIGNMENT))()
         self.bound = [self._bind(library, handle, *at) for at in zip(self.layout.calls, self.layout.offsets, strict=False)]
-        self.missing = {index for index, call in enumerate(self.layout.calls) if not library.has(*call.functions)}
+        self.statuses = [0 if library.has(*call.functions) else FUNCTION_NOT_FOUND for call in self.layout.calls]
+        self.live = [index for index, status in enumerate(self.statuses) if not status]
         batch = self.layout.calls[-1].fields
         self.signatures: tuple[int, ...] = (_UNSIGNED_LONG_LONG,) * len(batch)
         self.unpack: Callable[[], tuple[Any, ...]] = partial(structure_of(self.layout.calls, self.signatures).unpack_from, self._buffer)
@@ -156,13 +158,13 @@ class CallBuffer:
             raw = self.unpack()
         return raw
 
-    def decode(self, raw: Sequence[Any], statuses: Sequence[int]) -> dict[str, Answer]:
+    def decode(self, raw: Sequence[Any]) -> dict[str, Answer]:
         """Decode every row from the unpacked numbers and the calls' return codes."""
         found: dict[str, Answer] = {}
         for row, names, index, place in self.layout.places:
             number, maximum, missing = raw[place], row.maximum, None
-            if statuses[index]:
-                missing = unavailable(statuses[index])
+            if self.statuses[index]:
+                missing = unavailable(self.statuses[index])
             elif isinstance(row.source, Field):
                 signature = raw[place - 1]
                 maximum = min(maximum, largest_value(signature))
@@ -200,13 +202,8 @@ class Values:
 
     def keep(self, answers: Mapping[str, Answer]) -> bool:
         """Replace what differs. Returns: whether anything did."""
-        metrics: dict[str, Number] = {}
-        reasons: dict[str, Unavailable] = {}
-        for name, answer in answers.items():
-            if isinstance(answer, Unavailable):
-                reasons[name] = answer
-            else:
-                metrics[name] = answer
+        metrics = {name: answer for name, answer in answers.items() if not isinstance(answer, Unavailable)}
+        reasons = {name: answer for name, answer in answers.items() if isinstance(answer, Unavailable)}
         names, values = tuple(metrics), tuple(metrics.values())
         changed = names != self.block.names or values != self.block.values
         if changed:
@@ -277,39 +274,38 @@ class Group(Paced):
         super().__init__(interval)
         self._buffer = CallBuffer(library, handle, rows)
         self._patient = patient
-        calls = range(len(self._buffer.bound))
-        self._statuses = [FUNCTION_NOT_FOUND if index in self._buffer.missing else 0 for index in calls]
-        self._live = [index for index in calls if index not in self._buffer.missing]
         self._again: list[int] = []
         self._next = -math.inf
         self._answered: tuple[Any, ...] = ()
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
+        buffer = self._buffer
         whole = now >= self._next
-        for index in self._live if whole else self._again:
-            status = self._statuses[index] = self._buffer.bound[index]()
+        for index in buffer.live if whole else self._again:
+            status = buffer.statuses[index] = buffer.bound[index]()
             progress.append(status)
             # Checked at once: a lost device answers slowly, and none of the other calls would fare better.
-            check_device(status, self._buffer.layout.calls[index].function)
+            check_device(status, buffer.layout.calls[index].function)
         if whole:
             self._next = now + self._interval
-        raw = self._buffer.numbers()
-        answered = (*self._statuses, *raw)
+        raw = buffer.numbers()
+        answered = (*buffer.statuses, *raw)
         answers = None
         if answered != self._answered:
             self._answered = answered
-            answers = self._buffer.decode(raw, self._statuses)
+            answers = buffer.decode(raw)
             self._plan_again(answers)
         self.due = -math.inf if self._again else self._next
         return answers
 
     def _plan_again(self, answers: Mapping[str, Answer]) -> None:
         """Decide which calls are made at the next reading, and which never again."""
-        self._live = [index for index in self._live if self._statuses[index] != NOT_SUPPORTED]
-        failed = {index for index in self._live if self._statuses[index]}
+        buffer = self._buffer
+        buffer.live = [index for index in buffer.live if buffer.statuses[index] != NOT_SUPPORTED]
+        failed = {index for index in buffer.live if buffer.statuses[index]}
         if not self._patient:
-            for _, names, index, _ in self._buffer.layout.places:
+            for _, names, index, _ in buffer.layout.places:
                 answer = answers[names[0]]
                 if isinstance(answer, Unavailable) and answer.reason != Reason.NOT_SUPPORTED:
                     failed.add(index)
-        self._again = [index for index in self._live if index in failed]
+        self._again = [index for index in buffer.live if index in failed]

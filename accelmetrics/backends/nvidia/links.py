@@ -1,7 +1,7 @@
 """NVLink, every ten seconds: state, traffic and errors link by link, what all links come to, and the fabric of NVLink switches.
 
-One batch of fields asks about all links. A link that is down has no traffic: a field that fails there costs nothing else. A
-driver without the field for the state is asked link by link.
+One batch of fields asks about all links, but for their states. A link that is down has no traffic: a field that fails there costs
+nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from accelmetrics.backends.nvidia.metrics import (
     LINK_TRAFFIC,
     ONCE,
     TEN_SECONDS,
-    Call,
     Field,
     Row,
 )
@@ -55,19 +54,16 @@ OUTSIDE = Unavailable(Reason.NOT_SUPPORTED, "the GPU belongs to no NVLink fabric
 class Links(Paced):
     """State, traffic and errors of the links of one GPU, and their sums where the driver does not add them up.
 
-    Attributes:
-        totals: Which of the metrics of all links' traffic are among the values.
+    The state is asked for link by link: not every driver has it among its fields.
     """
 
     def __init__(self, library: Library, handle: Handle) -> None:
         super().__init__(TEN_SECONDS)
-        self.totals: frozenset[str] = frozenset()
         self._library = library
         self._handle = handle
         self._links = 0
         self._count = Group(library, handle, (COUNT,), ONCE)
         self._fields: Group | None = None
-        self._states: Group | None = None
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
         changed = self._count.read(now, progress)
@@ -75,26 +71,18 @@ class Links(Paced):
             links = self._count.answers()[COUNT.name]
             self._links = 0 if isinstance(links, Unavailable) else int(links)
             self._fields = Group(self._library, self._handle, _rows(self._links), TEN_SECONDS, patient=True) if self._links else None
-        for group in (self._fields, self._states):
-            changed |= group is not None and group.read(now, progress)
-        answers = self._found(now, progress) if changed else None
-        self.due = min(group.due for group in (self._count, self._fields, self._states) if group is not None)
-        return answers
+        if self._fields is not None:
+            changed |= self._fields.read(now, progress)
+        self.due = min(group.due for group in (self._count, self._fields) if group is not None)
+        return self._found() if changed else None
 
-    def _found(self, now: float, progress: list[Any]) -> dict[str, Answer]:
+    def _found(self) -> dict[str, Answer]:
         """Put together what the groups have."""
         if self._fields is None:
             missing = self._count.unavailable.get(COUNT.name, NO_LINKS)
             return dict.fromkeys(LINK_ERRORS, NO_LINKS if missing.reason == Reason.NOT_SUPPORTED else missing)
         found = self._fields.answers()
-        if self._states is None and all(_is_unsupported(found[f"state.{link}"]) for link in range(self._links)):
-            self._states = Group(self._library, self._handle, _state_rows(self._links), TEN_SECONDS)
-            self._states.read(now, progress)
-        if self._states is not None:
-            found |= self._states.answers()
-        answers = {**self._of_each(found), **self._of_all(found)}
-        self.totals = frozenset(name for name in TOTALS.values() if not isinstance(answers.get(name, NO_LINKS), Unavailable))
-        return answers
+        return {**self._of_each(found), **self._of_all(found)}
 
     def _of_each(self, found: Mapping[str, Answer]) -> dict[str, Answer]:
         """Select the metrics of single links; leave out what a link does not support."""
@@ -134,19 +122,12 @@ def _rows(links: int) -> tuple[Row, ...]:
     rows = [Row(f"{way}.all", field._replace(scope=ALL_ONES), maximum=LARGEST, factor=KIB) for way, field in LINK_TRAFFIC.items()]
     rows += [Row(f"{name}.all", of_all, maximum=LARGEST) for name, (_, of_all) in LINK_ERRORS.items()]
     for link in range(links):
-        rows.append(Row(f"state.{link}", LINK_STATE._replace(scope=link), maximum=1))
+        rows.append(Row(f"state.{link}", LINK_STATE._replace(arguments=(link,)), maximum=1))
         for way, field in LINK_TRAFFIC.items():
             rows.append(Row(f"{way}.{link}", field._replace(scope=link), maximum=LARGEST, factor=KIB))
         for name, (of_link, _) in LINK_ERRORS.items():
             rows.append(Row(f"{name}.{link}", of_link._replace(scope=link), maximum=LARGEST))
     return tuple(rows)
-
-
-@cache
-def _state_rows(links: int) -> tuple[Row, ...]:
-    """Make the rows of the links' states for drivers without the field for it."""
-    calls = [Call(("nvmlDeviceGetNvLinkState",), arguments=(link,)) for link in range(links)]
-    return tuple(Row(f"state.{link}", call, maximum=1) for link, call in enumerate(calls))
 
 
 def _is_unsupported(answer: Answer) -> bool:

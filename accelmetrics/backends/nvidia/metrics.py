@@ -273,7 +273,7 @@ SHARES = (
 )
 
 
-LINK_STATE = Field(165, "NVLINK_GET_STATE")
+LINK_STATE = Call(("nvmlDeviceGetNvLinkState",))
 LINK_TRAFFIC = {"tx": Field(138, "NVLINK_THROUGHPUT_DATA_TX"), "rx": Field(139, "NVLINK_THROUGHPUT_DATA_RX")}
 """KiB of payload; the scope is a link, or all of them."""
 LINK_ERRORS = {
@@ -351,7 +351,7 @@ def coverage() -> Coverage:
         },
         optional={
             "lastXid": "nvmlEventData_t.eventData, 1 s",
-            "nvlink.{link}.state": f"{LINK_STATE.words}, else nvmlDeviceGetNvLinkState, 10 s",
+            "nvlink.{link}.state": f"{LINK_STATE.words}, 10 s",
             **traffic,
         },
     )

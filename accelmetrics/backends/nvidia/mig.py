@@ -10,7 +10,6 @@ same device. Its number below the GPU is NVML's index, which another instance ma
 
 from __future__ import annotations
 
-import ctypes
 import math
 from typing import Any
 
@@ -27,7 +26,6 @@ from accelmetrics.backends.nvidia.nvml import (
     INVALID_ARGUMENT,
     LOST,
     NOT_FOUND,
-    NOT_SUPPORTED,
     SUCCESS,
     Handle,
     Queries,
@@ -37,14 +35,13 @@ from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason
 
-INTERVAL = 10.0
 VERIFIED = 1.0
 """Seconds for which a handle is taken to be of the same instance: the driver may give a destroyed one's handle to another."""
 USUAL_INSTANCES, MOST_INSTANCES = 7, 64
 """How many instances a GPU can have: the most so far, assumed where the driver does not say, and the most that is believed."""
+MIG_ENABLED = 1
 NO_INSTANCE = frozenset({INVALID_ARGUMENT, NOT_FOUND, GPU_NOT_FOUND})
 """Answers to a call with the handle of an instance that was destroyed."""
-_ENABLED = 1
 
 
 def _gone() -> SourceError:
@@ -54,37 +51,29 @@ def _gone() -> SourceError:
 class Instance(Listed):
     """One MIG instance in the driver's list: bound to a handle while it exists.
 
-    The GPU's worker binds and loses it while its own reads it: each step is one assignment.
-
     Args:
         driver: The open driver.
         parent: The GPU's handle.
+        handle: Its own, when it was listed.
         gpu_instance: The id that GPM knows it by, None where the driver does not say.
         identity: Its UUID and its GPU.
     """
 
-    def __init__(self, driver: NvidiaDriver, parent: Handle, gpu_instance: int | None, identity: DeviceIdentity) -> None:
+    def __init__(self, driver: NvidiaDriver, parent: Handle, handle: Handle, gpu_instance: int | None, identity: DeviceIdentity) -> None:
         super().__init__(identity, _gone())
         self.opened = True
         self._driver = driver
         self._parent = parent
         self._gpu_instance = gpu_instance
         self._verified = -math.inf
+        self._bind(handle)
 
-    def bind(self, handle: Handle) -> None:
-        """Bind the calls of the instance to a handle, unless they are."""
-        if self.device is None or self.device.handle.value != handle.value:
-            library = self._driver.library
-            fast = FastValues(library, handle, MEMORY_ROWS, convert_memory, NO_INSTANCE, _gone)
-            self.device = Device(handle, fast, Gpm(library, self._parent, self._gpu_instance), ProcessTable(library, handle))
-            self.due = -math.inf
-            self._wait = FIRST_WAIT
-
-    def lose(self, now: float) -> None:
-        """Unbind the instance, which is no longer listed."""
-        if self.device is not None:
-            self.device, self.due = None, -math.inf
-            self._again, self._wait = now, FIRST_WAIT
+    def _bind(self, handle: Handle) -> None:
+        """Bind the calls of the instance to a handle."""
+        library = self._driver.library
+        fast = FastValues(library, handle, MEMORY_ROWS, convert_memory, NO_INSTANCE, _gone)
+        self.device = Device(handle, fast, Gpm(library, self._parent, self._gpu_instance), ProcessTable(library, handle))
+        self._wait = FIRST_WAIT
 
     def refresh(self, now: float, progress: list[Any]) -> None:
         if self.device is None and now >= self._again:
@@ -106,7 +95,7 @@ class Instance(Listed):
             self._describe(queries, device.handle)
             self._verified = now + VERIFIED * EARLY
         elif queries.status in (SUCCESS, *NO_INSTANCE):
-            self.lose(now)
+            self.device, self.due = None, -math.inf
             self._find(now, progress)
 
     def _find(self, now: float, progress: list[Any]) -> None:
@@ -114,7 +103,7 @@ class Instance(Listed):
         self._back_off(now)
         handle = Queries(self._driver.library, progress, GONE).handle("nvmlDeviceGetHandleByUUID", self.identity.uuid.encode())
         if handle is not None:
-            self.bind(handle)
+            self._bind(handle)
 
     def _describe(self, queries: Queries, handle: Handle) -> None:
         """Complete the identity with what listing the instance did not need."""
@@ -124,71 +113,22 @@ class Instance(Listed):
             self._driver.update()
 
 
-class Instances:
-    """The instances of one GPU.
+def list_instances(driver: NvidiaDriver, queries: Queries, gpu: Handle, anchor: str, known: dict[str, Instance]) -> None:
+    """List the instances of a GPU that turned up; those that are gone find out by themselves.
 
-    Attributes:
-        enabled: Whether the GPU is in MIG mode; it may be without having instances.
-        due: When ``look`` is wanted next.
+    Args:
+        driver: The open driver.
+        queries: Asks it.
+        gpu: The GPU's handle.
+        anchor: What the GPU is recognised by.
+        known: Its instances by UUID, to which new ones are added.
     """
-
-    def __init__(self, driver: NvidiaDriver) -> None:
-        self.enabled = False
-        self.due = -math.inf
-        self._driver = driver
-        self._known: dict[str, Instance] = {}
-
-    def look(self, now: float, gpu: Handle, anchor: str, progress: list[Any]) -> bool:
-        """Compare the instances with those that the driver lists now. Returns: whether the MIG mode has changed.
-
-        Args:
-            now: When, on the driver's clock.
-            gpu: The GPU's handle.
-            anchor: What the GPU is recognised by.
-            progress: Grows with every call.
-        """
-        before = self.enabled
-        self.due = now + INTERVAL * EARLY
-        queries = Queries(self._driver.library, progress, LOST)
-        modes = (ctypes.c_uint * 2)()  # the present one, and the one after the next reset
-        if queries.call("nvmlDeviceGetMigMode", gpu, ctypes.byref(modes), ctypes.byref(modes, 4)):
-            self.enabled = modes[0] == _ENABLED
-        elif queries.complete:
-            self.enabled, self.due = False, math.inf
-        else:
-            return False
-        listed = self._list(queries, gpu) if self.enabled else {}
-        if listed is not None:
-            self._compare(listed, now, gpu, anchor, queries)
-        return self.enabled != before
-
-    def _list(self, queries: Queries, gpu: Handle) -> dict[str, tuple[int, Handle]] | None:
-        """List number and handle of each instance by UUID; None where a query failed, so that no instance is taken to be gone."""
-        most = queries.number("nvmlDeviceGetMaxMigDeviceCount", gpu)
-        found: dict[str, tuple[int, Handle]] = {}
-        for number in range(USUAL_INSTANCES if most is None else min(most, MOST_INSTANCES)):
-            handle = queries.handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
-            if queries.status in (NOT_FOUND, INVALID_ARGUMENT, NOT_SUPPORTED):
-                continue
-            uuid = queries.text("nvmlDeviceGetUUID", handle) if handle is not None else ""
-            if handle is None or not uuid:
-                return None
-            found[uuid] = (number, handle)
-        return found
-
-    def _compare(self, listed: dict[str, tuple[int, Handle]], now: float, gpu: Handle, anchor: str, queries: Queries) -> None:
-        """Bind those that are listed, add the new ones, lose those that are gone."""
-        for uuid, (number, handle) in listed.items():
-            known = self._known.get(uuid)
-            if known is None:
-                gpu_instance = queries.number("nvmlDeviceGetGpuInstanceId", handle)
-                name = queries.text("nvmlDeviceGetName", handle)
-                identity = self._driver.identify(number, name=name, uuid=uuid, parent=anchor)
-                known = self._known[uuid] = Instance(self._driver, gpu, gpu_instance, identity)
-                known.bind(handle)
-                self._driver.add(known)
-            else:
-                known.bind(handle)
-        for uuid, instance in self._known.items():
-            if uuid not in listed:
-                instance.lose(now)
+    most = queries.number("nvmlDeviceGetMaxMigDeviceCount", gpu)
+    for number in range(USUAL_INSTANCES if most is None else min(most, MOST_INSTANCES)):
+        handle = queries.handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
+        uuid = queries.text("nvmlDeviceGetUUID", handle) if handle is not None else ""
+        if handle is not None and uuid and uuid not in known:
+            gpu_instance = queries.number("nvmlDeviceGetGpuInstanceId", handle)
+            identity = driver.identify(number, name=queries.text("nvmlDeviceGetName", handle), uuid=uuid, parent=anchor)
+            known[uuid] = Instance(driver, gpu, handle, gpu_instance, identity)
+            driver.add(known[uuid])

@@ -22,6 +22,7 @@ SECOND = {
 TEN = {
     *("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetMemoryErrorCounter", "nvmlDeviceGetCurrPcieLinkGeneration"),
     *("nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetBAR1MemoryInfo", "nvmlDeviceGetMigMode", "nvmlDeviceGetGpuFabricInfoV"),
+    "nvmlDeviceGetNvLinkState",
 }
 WANDB_KEYS = FAST - {"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetPerformanceState"} | GPM
 
@@ -118,7 +119,7 @@ def test_what_a_gpu_has_not_costs_nothing(
     for _ in range(2):
         consumer.read(0)
     decoded: list[object] = []
-    monkeypatch.setattr(CallBuffer, "decode", lambda buffer, raw, statuses: decoded.append(buffer))
+    monkeypatch.setattr(CallBuffer, "decode", lambda buffer, raw: decoded.append(buffer))
     assert consumer.later(0.2).reason("memoryTotalBytes") == "not_supported"
     assert decoded == []
 
