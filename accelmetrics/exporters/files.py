@@ -26,7 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.record import Record
@@ -44,22 +44,6 @@ _BLOCK = 1 << 16
 log = logging.getLogger("accelmetrics")
 
 
-class Rotation(NamedTuple):
-    """When a growing file is closed, and what becomes of it.
-
-    Attributes:
-        max_bytes: A file does not grow beyond this, unless by its only record; None for no limit.
-        max_seconds: A file's last record is less than this after its first; None for no limit.
-        compress: Compress closed files.
-        keep: How many closed files stay; None for all.
-    """
-
-    max_bytes: int | None = None
-    max_seconds: float | None = None
-    compress: bool = False
-    keep: int | None = None
-
-
 class LineFile:
     """A file that grows by whole lines. Devices and pipes are written to as they are: they have no end to mend.
 
@@ -68,7 +52,10 @@ class LineFile:
         beginning: What the first line of such a file begins with: a file that begins otherwise is not touched.
         complete: Whether a last line without an end lacks nothing else; such a line is ended, another one removed.
         fsync_every: After how many writes the file is made to reach the disk; 0 leaves it to the system.
-        rotation: When it is closed and another one begun.
+        max_bytes: It does not grow beyond this, unless by its only record; None for no limit.
+        max_seconds: Its last record is less than this after its first; None for no limit.
+        compress: Compress closed files.
+        keep: How many closed files stay; None for all.
     """
 
     def __init__(
@@ -77,13 +64,17 @@ class LineFile:
         beginning: bytes = b"",
         complete: Callable[[bytes], bool] = lambda _: True,
         fsync_every: int = 0,
-        rotation: Rotation = Rotation(),  # noqa: B008 - it cannot be changed
+        max_bytes: int | None = None,
+        max_seconds: float | None = None,
+        compress: bool = False,
+        keep: int | None = None,
     ) -> None:
         self.path = path
         self._beginning = beginning
         self._complete = complete
         self._every = fsync_every
-        self._rotation = rotation
+        self._most, self._longest = max_bytes, max_seconds
+        self._compress, self._keep = compress, keep
         self._descriptor: int | None = None
         self._regular = True
         self._renames_from: float | None = None
@@ -224,7 +215,7 @@ class LineFile:
 
     def _due(self, more: int, time_ns: int) -> bool:
         """Whether the file is closed before so many more bytes of this time."""
-        most, longest = self._rotation.max_bytes, self._rotation.max_seconds
+        most, longest = self._most, self._longest
         full = most is not None and self._size + more > most
         old = longest is not None and self._began_ns is not None and time_ns - self._began_ns >= longest * 1e9
         return self._size > 0 and (full or old)
@@ -258,12 +249,12 @@ class LineFile:
     def _tidy(self) -> None:
         """Remove surplus closed files and compress the others. What fails now is done at the next start or closing."""
         names = [closed.path for closed in closed_files(self.path)] if self._regular else []
-        surplus = 0 if self._rotation.keep is None else max(0, len(names) - self._rotation.keep)
+        surplus = 0 if self._keep is None else max(0, len(names) - self._keep)
         with suppress(OSError):
             for name in names[:surplus]:
                 for file in (name, packed(name), _unfinished(name)):
                     file.unlink(missing_ok=True)
-            for name in names[surplus:] if self._rotation.compress else []:
+            for name in names[surplus:] if self._compress else []:
                 if name.exists():
                     compress(name)
 
@@ -423,7 +414,7 @@ class FileExporter(ABC):
             if limit is not None and not limit > 0:
                 raise InvalidOptionError(f"{option} is {limit!r}: it must be more than 0")
         self.path = growing_path(str(path))
-        self._file = LineFile(self.path, self.beginning, self.complete, fsync_every, Rotation(max_bytes, max_seconds, compress, keep))
+        self._file = LineFile(self.path, self.beginning, self.complete, fsync_every, max_bytes, max_seconds, compress, keep)
 
     @abstractmethod
     def lines(self, record: Record, head: bytes) -> bytes | None:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from accelmetrics.exporters.fields import by_device, identity_tags, utf8
 from accelmetrics.exporters.files import LineFile, growing_path
-from accelmetrics.exporters.network import PemFiles, Poster, RejectedError, check_timeout, words
+from accelmetrics.exporters.network import Poster, RejectedError, check_timeout, words
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Record
@@ -83,7 +83,7 @@ class InfluxExporter:
         if _is_server(target):
             query = {"db": db, "rp": rp, "org": org, "bucket": bucket}
             self._precision: str = precision
-            self._target = _poster(Poster(target, timeout, PemFiles(ca_file), "influx"), query, precision)
+            self._target = _poster(Poster(target, timeout, (ca_file, None, None), "influx"), query, precision)
         else:
             self._precision = "ns"
             # A cut line is never whole: how many digits its last number lacks cannot be told.

@@ -82,12 +82,8 @@ class Address(NamedTuple):
         return [(family, kind, protocol, where) for family, kind, protocol, _, where in found]
 
 
-class PemFiles(NamedTuple):
-    """Paths of PEM files for a client; None: the system's authorities, no certificate of our own."""
-
-    ca: str | None = None
-    certificate: str | None = None
-    key: str | None = None
+PemFiles = tuple[str | None, str | None, str | None]
+"""Paths of PEM files for a client: authorities, its certificate, its key. None: the system's authorities, no certificate of our own."""
 
 
 class Answer(NamedTuple):
@@ -162,10 +158,10 @@ class Poster:
         """
         import ssl
 
-        files = self._files
-        context = ssl.create_default_context(cafile=files.ca) if files.ca or files.certificate else None
-        if context is not None and files.certificate:
-            context.load_cert_chain(files.certificate, files.key)
+        authorities, certificate, key = self._files
+        context = ssl.create_default_context(cafile=authorities) if authorities or certificate else None
+        if context is not None and certificate:
+            context.load_cert_chain(certificate, key)
         headers = {"user-agent": USER_AGENT}
         self._client = self._httpx.Client(verify=context or True, timeout=self._timeout, follow_redirects=False, headers=headers)
 

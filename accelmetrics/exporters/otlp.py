@@ -103,7 +103,7 @@ class OtlpExporter:
         endpoint = endpoint or DEFAULT_ENDPOINTS[protocol]
         secure = _is_secure(endpoint, insecure)
         address = endpoint.rpartition("://")[2]
-        files = PemFiles(ca_file, client_cert_file, client_key_file)
+        files = (ca_file, client_cert_file, client_key_file)
         sender = _Grpc if protocol == "grpc" else _Http
         self._sender = sender(address, secure, files, timeout, compression == "gzip")
         self._builder = RequestBuilder()
@@ -171,8 +171,8 @@ class _Grpc:
 
     def open(self) -> None:
         if self._files is not None:
-            parts = [Path(file).read_bytes() if file else None for file in (self._files.ca, self._files.key, self._files.certificate)]
-            self._credentials = self._grpc.ssl_channel_credentials(*parts)
+            authorities, certificate, key = (Path(file).read_bytes() if file else None for file in self._files)
+            self._credentials = self._grpc.ssl_channel_credentials(authorities, key, certificate)
 
     def send(self, request: ExportMetricsServiceRequest, headers: Mapping[str, str]) -> ExportMetricsServiceResponse:
         """Send one request and return the answer.
