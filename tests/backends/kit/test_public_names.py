@@ -1,6 +1,7 @@
 """The kit's public names load on first use: looking for hardware loads none of what a reading takes."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,13 @@ def test_every_public_name_is_there_for_programs_and_for_type_checkers() -> None
         assert getattr(kit, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'wafers'"):
         kit.wafers  # noqa: B018
+
+
+def test_every_public_name_stands_in_an_example_of_the_documentation() -> None:
+    """The examples themselves are run with those of the other pages."""
+    page = Path(__file__).parents[3].joinpath("docs", "backends.md").read_text(encoding="utf-8")
+    imported = re.findall(r"^from accelmetrics\.backends\.kit import (.*)$", page, re.MULTILINE)
+    assert set(dir(kit)) <= {name for line in imported for name in line.split(", ")}
 
 
 def test_looking_for_hardware_loads_no_more_than_that() -> None:
