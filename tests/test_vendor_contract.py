@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.schemas.catalogue import find
 from tests.simulators.amdgpu import Tree

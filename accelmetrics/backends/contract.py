@@ -29,6 +29,7 @@ when the driver must be opened again. Anything else that escapes is caught by th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -39,6 +40,28 @@ from accelmetrics.schemas.reasons import Unavailable
 
 Number = int | float
 NO_REASONS: Mapping[str, Unavailable] = MappingProxyType({})
+
+
+class Clock(Protocol):
+    """Where intervals and timestamps are taken from. Waiting is always real: only measuring goes through here."""
+
+    def monotonic(self) -> float:
+        """Seconds since some fixed point, never going back."""
+        ...
+
+    def time_ns(self) -> int:
+        """Nanoseconds since 1970-01-01 UTC."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    monotonic = staticmethod(time.monotonic)
+    time_ns = staticmethod(time.time_ns)
+
+
+SYSTEM_CLOCK: Clock = SystemClock()
 
 
 class Detection(NamedTuple):

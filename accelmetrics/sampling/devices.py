@@ -22,7 +22,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from accelmetrics.backends.environment import Environment, environment_of
+from accelmetrics.backends.kit.processes import Environment, environment_of
 from accelmetrics.backends.visible import Visibility, visibility
 from accelmetrics.sampling.options import Options
 from accelmetrics.schemas.identity import DeviceIdentity

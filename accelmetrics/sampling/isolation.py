@@ -38,8 +38,7 @@ from contextlib import ExitStack, suppress
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.clock import SYSTEM_CLOCK
-from accelmetrics.backends.contract import Backend
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Backend
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.registry import is_registered, select
 from accelmetrics.sampling.devices import Numbering

@@ -9,8 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from accelmetrics.backends.clock import Clock
-from accelmetrics.backends.contract import Backend
+from accelmetrics.backends.contract import Backend, Clock
 from accelmetrics.backends.registry import pinned, select
 from accelmetrics.sampling.engine import Statistics, ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible, checked

@@ -16,8 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 from weakref import WeakSet
 
-from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import Backend, Coverage, Detection, Driver
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Backend, Clock, Coverage, Detection, Driver
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.registry import is_registered
 from accelmetrics.sampling.devices import DeviceRegistry

@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Backend
-from accelmetrics.backends.environment import Environment
+from accelmetrics.backends.kit.processes import Environment
 from accelmetrics.backends.visible import VisibleList, rule, visibility
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Selection
 from accelmetrics.sampling.sampler import Sampler

@@ -12,8 +12,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from accelmetrics.backends.environment import Environment, environment_at, environment_of
-from accelmetrics.backends.kit.processes import ancestors, descendants, is_visible, number_here, read_status
+from accelmetrics.backends.kit.processes import (
+    Environment,
+    ancestors,
+    descendants,
+    environment_at,
+    environment_of,
+    is_visible,
+    number_here,
+    read_status,
+)
 from accelmetrics.backends.kit.system import read_text, system_path
 from accelmetrics.backends.visible import plain_number
 

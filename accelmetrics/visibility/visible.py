@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from accelmetrics.backends.contract import Backend
-from accelmetrics.backends.environment import environment_of
+from accelmetrics.backends.kit.processes import environment_of
 from accelmetrics.backends.visible import visibility
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT
 from accelmetrics.sampling.sampler import Sampler

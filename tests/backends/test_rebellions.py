@@ -8,7 +8,7 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends import registry
-from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.backends.rebellions import parse
 from accelmetrics.backends.visible import visibility
 from accelmetrics.schemas.errors import SourceError

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import accelmetrics
 from accelmetrics import AccelMetricsError, InvalidOptionError, Sampler, UnknownNameError, visible_devices
 from accelmetrics.backends import visible as rules
-from accelmetrics.backends.environment import environment_of, parse
+from accelmetrics.backends.kit.processes import environment_of, parse_environment
 from accelmetrics.backends.visible import VisibleSet, leading_number, plain_number, visibility, whole_number_any_base
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
 from accelmetrics.testing import FakeBackend, FakeClock
@@ -385,7 +385,7 @@ def test_plain_numbers(text: str, number: int | None) -> None:
 
 def test_an_environment_block() -> None:
     """The first of a name counts; what is no assignment, or no text, costs nothing."""
-    assert parse(b"A=1\0A=2\0B=x=y\0C=\0junk\0=z\0D=\xff\0") == {"A": "1", "B": "x=y", "C": "", "D": "\udcff"}
+    assert parse_environment(b"A=1\0A=2\0B=x=y\0C=\0junk\0=z\0D=\xff\0") == {"A": "1", "B": "x=y", "C": "", "D": "\udcff"}
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from accelmetrics.backends.amd.cards import detect
-from accelmetrics.backends.clock import Clock
-from accelmetrics.backends.contract import Coverage, Driver
+from accelmetrics.backends.contract import Clock, Coverage, Driver
 from accelmetrics.backends.kit.sources import Open, SourcesBackend
 
 BACKEND = "amd"

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from accelmetrics.backends.amd.cards import card_name, device_memory, is_integrated, let_sleep, memory_rows, numa_node, pcie_generation
-from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit.commands import Command
 from accelmetrics.backends.kit.fields import Field, flat, text
 from accelmetrics.backends.kit.polled import DeviceSample, PolledBackend

@@ -21,8 +21,7 @@ from accelmetrics.backends.amd.amdsmi_worker import METRICS, OVERDUE, AmdsmiCard
 from accelmetrics.backends.amd.cards import Node, gpu_nodes, gpus, is_driven
 from accelmetrics.backends.amd.processes import ProcessTable
 from accelmetrics.backends.amd.sysfs import CARDS, PARTITIONS, Card, identify, partition, shows_values
-from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Reading, ReadOptions
 from accelmetrics.backends.kit.fields import Counters, Form, Table, Value
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
 from accelmetrics.backends.kit.system import Files

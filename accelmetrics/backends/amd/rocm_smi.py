@@ -43,7 +43,7 @@ from accelmetrics.backends.amd.cards import (
     pcie_generation,
 )
 from accelmetrics.backends.amd.gpu_metrics import JOULE
-from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit.commands import Command, Completed
 from accelmetrics.backends.kit.fields import PRINTED, Field, is_absent, number, quoted, text
 from accelmetrics.backends.kit.polled import DeviceSample, PolledBackend, PollOnce

@@ -18,8 +18,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import Coverage, Detection
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detection
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from accelmetrics.backends.apple import macmon
-from accelmetrics.backends.clock import Clock
+from accelmetrics.backends.contract import Clock
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, PollOnce, Source, json_documents, number, quoted, share
 from accelmetrics.schemas.errors import SourceError

@@ -5,7 +5,7 @@
 - :mod:`~accelmetrics.backends.kit.polled`: backends whose source is asked for all devices at once;
 - :mod:`~accelmetrics.backends.kit.commands`, :mod:`~accelmetrics.backends.kit.line_process`,
   :mod:`~accelmetrics.backends.kit.sysfs`: commands, those that print a stream, and directories of files, as such sources;
-- :mod:`~accelmetrics.backends.kit.system`, :mod:`~accelmetrics.backends.kit.processes`, :mod:`~accelmetrics.backends.kit.holders`: files
+- :mod:`~accelmetrics.backends.kit.system`, :mod:`~accelmetrics.backends.kit.processes`, :mod:`~accelmetrics.backends.kit.processes`: files
   of the system, and the hardware and the processes that they tell of;
 - :mod:`~accelmetrics.backends.kit.sources`: backends of which one of several drivers is used.
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from accelmetrics.backends.kit.fields import text as text
     from accelmetrics.backends.kit.fields import total as total
     from accelmetrics.backends.kit.fields import whole as whole
-    from accelmetrics.backends.kit.holders import NodeHolders as NodeHolders
     from accelmetrics.backends.kit.line_process import LineProcess as LineProcess
     from accelmetrics.backends.kit.line_process import stream as stream
     from accelmetrics.backends.kit.parsing import grouped as grouped
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from accelmetrics.backends.kit.polled import PolledBackend as PolledBackend
     from accelmetrics.backends.kit.polled import PollOnce as PollOnce
     from accelmetrics.backends.kit.polled import Source as Source
+    from accelmetrics.backends.kit.processes import NodeHolders as NodeHolders
     from accelmetrics.backends.kit.processes import descendants as descendants
     from accelmetrics.backends.kit.sources import SourcesBackend as SourcesBackend
     from accelmetrics.backends.kit.sysfs import directories as directories
@@ -55,11 +55,10 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "commands": "Command Completed",
     "fields": "MEMORY POWER_SHARE PRINTED Derived Field Rate Record difference is_absent number quoted share text total whole",
-    "holders": "NodeHolders",
     "line_process": "LineProcess stream",
     "parsing": "grouped json_document json_documents rows sections",
     "polled": "DeviceSample PollOnce PolledBackend Source",
-    "processes": "descendants",
+    "processes": "NodeHolders descendants",
     "sources": "SourcesBackend",
     "sysfs": "directories",
     "system": "find_hardware",

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
-from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit.commands import CHUNK, NOTHING, SHOWN, Child, Command
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason, Unavailable

@@ -23,8 +23,7 @@ from functools import cached_property, reduce
 from operator import is_
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import Coverage, Detection, Reading, ReadOptions
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detection, Reading, ReadOptions
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.fields import Counters, Form, Printed, Row, Table, Value, flat, joined_words, merge, text, weightier, whole
 from accelmetrics.backends.kit.processes import ProcessTree, process_values

@@ -1,4 +1,4 @@
-"""Which of the processes on a device belong to the watched process and its descendants, across PID namespaces.
+"""Processes: the family of a watched one across PID namespaces, their environment, and those that hold device nodes open.
 
 NVML numbers processes as its driver sees them, which need not be the numbering of the ``/proc`` that we read: a program
 may watch from inside a container, or from the host into one. ``/proc/PID/status`` has both sides where the kernel shows
@@ -17,7 +17,8 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,15 @@ _LINKS_OF_ONE_THREAD = 3
 """Hard links of ``/proc/PID/task`` with one thread in it: its own two, and one for each thread."""
 _LONGEST_NUMBER = 10
 _NUMBERS = re.compile(r"^NSpid:\s+([\d\t ]+)", re.MULTILINE)
+
+FIRST_PASS, LATER_PASS = 0.5, 0.05
+"""Seconds for which processes not seen before are looked through: in the first pass, and in every pass after that."""
+AGAIN = 1024
+"""How many system calls a pass spends on those seen before: one for each process, and one for each of its descriptors."""
+DESCRIPTORS = 1024
+"""How many of one process's descriptors are looked at."""
+WHOLE_MACHINE = "pid:[4026531836]"
+"""The namespace in which every process has a number; the kernel's own constant (``PROC_PID_INIT_INO``)."""
 
 
 class Status(NamedTuple):
@@ -247,3 +257,172 @@ def process_values(kind: str, members: Iterable[DeviceProcess], device: Mapping[
         **{name: device.get(name) for name in BOARD},
     }
     return {name: value for name, value in found.items() if isinstance(value, (int, float))}
+
+
+class Environment(NamedTuple):
+    """A process's environment, or why it is not known.
+
+    Attributes:
+        values: The variables; None where they cannot be read.
+        why: Why not, in words.
+        gone: Whether that is since there is no such process.
+    """
+
+    values: Mapping[str, str] | None
+    why: str = ""
+    gone: bool = False
+
+
+def environment_of(pid: int) -> Environment:
+    """Read the environment of a process; this process's own is the one that it has now.
+
+    Args:
+        pid: The process, as our own PID namespace numbers it.
+    """
+    if pid == os.getpid():
+        return Environment(dict(os.environ))
+    number = number_here(pid)
+    return _gone(pid) if number is None else environment_at(number, pid)
+
+
+def environment_at(number: int, pid: int) -> Environment:
+    """Read the environment of a process by its number in the mounted ``/proc``; messages call it ``pid``."""
+    if sys.platform != "linux":
+        return _from_psutil(pid)
+    try:
+        data = system_path(f"/proc/{number}/environ").read_bytes()
+        ended = not data and not system_path(f"/proc/{number}/cmdline").read_bytes()
+    except PermissionError:
+        return Environment(None, f"the environment of process {pid} may not be read: it belongs to another user")
+    except (FileNotFoundError, ProcessLookupError):
+        return _gone(pid)
+    except OSError as error:
+        return Environment(None, f"the environment of process {pid} cannot be read: {error.strerror or error}")
+    return _gone(pid) if ended else Environment(parse_environment(data))
+
+
+def parse_environment(data: bytes) -> dict[str, str]:
+    """Parse variables as the kernel keeps them: the first of a name counts, as for ``getenv``; other text is left out."""
+    values: dict[str, str] = {}
+    for entry in data.split(b"\0"):
+        name, sign, value = entry.partition(b"=")
+        if sign and name:
+            values.setdefault(os.fsdecode(name), os.fsdecode(value))
+    return values
+
+
+def _from_psutil(pid: int) -> Environment:
+    import psutil
+
+    try:
+        return Environment(psutil.Process(pid).environ())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return _gone(pid)
+    except (psutil.Error, OSError) as error:
+        return Environment(None, f"the environment of process {pid} cannot be read: {error}")
+
+
+def _gone(pid: int) -> Environment:
+    return Environment(None, f"there is no process {pid}", gone=True)
+
+
+class Look(NamedTuple):
+    """What looking through one process came to.
+
+    Attributes:
+        nodes: By descriptor, the device node.
+        whole: Whether all of its descriptors were seen.
+        calls: What it cost.
+    """
+
+    nodes: Mapping[str, str]
+    whole: bool = True
+    calls: int = 1
+
+
+ENDED, CLOSED = Look({}), Look({}, whole=False)
+
+
+class NodeHolders:
+    """The processes that hold device nodes open, by the links below ``/proc/PID/fd``. Not for several threads at once.
+
+    The kernel shows a user the descriptors of the user's own processes alone: that a process is another's is known from one ``stat``,
+    and it is not looked into. Processes that turn up are looked through at once, the youngest (the highest numbers) first, for at most
+    so many seconds; the others again in turn, a few at a time: one that opens a device late in its life is found within some seconds.
+
+    The answer is complete when every process was looked into, and this ``/proc`` shows those of the whole machine: a container's
+    shows its own alone, and one that is mounted with ``hidepid`` the user's.
+
+    Args:
+        wanted: Whether what a descriptor leads to is one of the device nodes.
+        clock: Seconds, for how long a pass takes.
+
+    Attributes:
+        complete: Whether there can be no other: every process was looked into, in the ``/proc`` of the whole machine.
+    """
+
+    def __init__(self, wanted: Callable[[str], bool], clock: Callable[[], float] = time.perf_counter) -> None:
+        self.complete = False
+        self._wanted = wanted
+        self._clock = clock
+        self._looks: Mapping[int, Look] = {}
+        self._turn: list[int] = []
+        self._patience = FIRST_PASS
+
+    def held(self) -> dict[int, Mapping[str, str]]:
+        """By process, in order, its descriptors of device nodes and the nodes."""
+        return {pid: look.nodes for pid, look in sorted(self._looks.items()) if look.nodes}
+
+    def of(self, node: str) -> tuple[int, ...]:
+        """The processes that hold one device node, in order."""
+        return tuple(pid for pid, nodes in self.held().items() if node in nodes.values())
+
+    def look(self, progress: list[Any]) -> None:
+        """Take one pass: through the processes that turned up, and some of the others."""
+        present = {int(entry) for entry in list_directory("/proc") if entry.isdecimal() and len(entry) < 10}
+        looks = {pid: look for pid, look in self._looks.items() if pid in present}
+        self._turn = [pid for pid in self._turn if pid in looks] or sorted(looks)
+        self._newcomers(sorted(present - looks.keys(), reverse=True), looks, progress)
+        self._again(looks, progress)
+        self._looks = looks
+        self.complete = len(looks) == len(present) and all(look.whole for look in looks.values()) and _namespace_of("1") == WHOLE_MACHINE
+
+    def _newcomers(self, pids: list[int], looks: dict[int, Look], progress: list[Any]) -> None:
+        until, self._patience = self._clock() + self._patience, LATER_PASS
+        for pid in pids:
+            looks[pid] = self._look_through(pid)
+            progress.append(pid)
+            if self._clock() >= until:
+                return
+
+    def _again(self, looks: dict[int, Look], progress: list[Any]) -> None:
+        calls = 0
+        while self._turn and calls < AGAIN:
+            pid = self._turn.pop()
+            looks[pid] = self._look_through(pid)
+            progress.append(pid)
+            calls += looks[pid].calls
+
+    def _look_through(self, pid: int) -> Look:
+        """Look for the device nodes among the descriptors of one process, if this user may."""
+        directory = f"{sysroot()}/proc/{pid}/fd"
+        user = os.geteuid()
+        try:
+            # The directory is its user's, but root's where the user may not look into it (a program with more rights than the user).
+            if user and os.stat(directory).st_uid != user:  # noqa: PTH116  thousands of processes: a Path costs more than the call
+                return CLOSED
+            descriptors = sorted(os.listdir(directory))  # noqa: PTH208  names alone are wanted
+            looked = descriptors[:DESCRIPTORS]
+            nodes = {name: target for name in looked if self._wanted(target := _target(f"{directory}/{name}"))}
+        except PermissionError:
+            return CLOSED
+        except OSError:
+            return ENDED
+        return Look(nodes, len(looked) == len(descriptors), 1 + len(looked))
+
+
+def _target(link: str) -> str:
+    try:
+        return os.readlink(link)  # noqa: PTH115  the link's text is wanted
+    except FileNotFoundError:  # closed since
+        return ""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import Coverage, Detection, Driver
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detection, Driver
 from accelmetrics.schemas.errors import SourceError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceKind
 from accelmetrics.schemas.metric import Metric

@@ -16,8 +16,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import Coverage, Detection, Driver
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detection, Driver
 from accelmetrics.backends.kit.commands import find
 from accelmetrics.backends.kit.sources import Open, SourcesBackend
 from accelmetrics.backends.kit.system import find_nodes, find_pci, list_directory, read_text, system_path

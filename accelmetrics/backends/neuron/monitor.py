@@ -32,8 +32,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from accelmetrics.backends import neuron
-from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import ReadOptions
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, ReadOptions
 from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, Record, stream
 from accelmetrics.backends.kit.fields import Value
 from accelmetrics.backends.kit.line_process import LinePoll

@@ -17,8 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from accelmetrics.backends import neuron
-from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import ReadOptions
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, ReadOptions
 from accelmetrics.backends.kit import DeviceSample, Field, PolledBackend, Rate, Record, number
 from accelmetrics.backends.kit.fields import Row
 from accelmetrics.backends.kit.sysfs import DeviceDirectory

@@ -34,8 +34,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import Detection
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Detection
 from accelmetrics.backends.kit.system import pci_devices, read_text, system_path
 
 if TYPE_CHECKING:

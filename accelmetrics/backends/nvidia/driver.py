@@ -7,8 +7,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from accelmetrics.backends.clock import Clock
-from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading, ReadOptions
+from accelmetrics.backends.contract import NO_REASONS, Block, Clock, Number, Reading, ReadOptions
 from accelmetrics.backends.kit.processes import ProcessTree
 from accelmetrics.backends.kit.system import read_once
 from accelmetrics.backends.nvidia.fast import MEMORY_NAMES, FastValues

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
-from accelmetrics.backends.clock import Clock
+from accelmetrics.backends.contract import Clock
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.backends.nvidia.conversion import convert_gpu

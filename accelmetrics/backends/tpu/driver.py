@@ -19,10 +19,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from accelmetrics.backends.clock import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Reading, ReadOptions
 from accelmetrics.backends.kit.fields import Form
-from accelmetrics.backends.kit.holders import NodeHolders
+from accelmetrics.backends.kit.processes import NodeHolders
 from accelmetrics.backends.tpu.devices import (
     BACKEND,
     EXTRA,

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.clock import Clock
+from accelmetrics.backends.contract import Clock
 from accelmetrics.backends.tpu.messages import Entry, message_classes, metric_request, metric_response, supported_metrics
 from accelmetrics.schemas.reasons import Reason, Unavailable
 

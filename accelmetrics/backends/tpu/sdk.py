@@ -20,8 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.clock import Clock
-from accelmetrics.backends.contract import Number
+from accelmetrics.backends.contract import Clock, Number
 from accelmetrics.backends.kit import commands
 from accelmetrics.backends.tpu.values import LINK_HEALTH, DeviceField, Value, checked, sanitized
 from accelmetrics.schemas.catalogue.tpu import Family

@@ -14,8 +14,8 @@ from accelmetrics.backends.amd import backend as amd
 from accelmetrics.backends.amd.in_process import InProcessDriver
 from accelmetrics.backends.amd.processes import MOST, ProcessTable, is_gpu, parse
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.backends.kit import holders
-from accelmetrics.backends.kit.holders import AGAIN, DESCRIPTORS, FIRST_PASS, LATER_PASS, NodeHolders
+from accelmetrics.backends.kit import processes as holders
+from accelmetrics.backends.kit.processes import AGAIN, DESCRIPTORS, FIRST_PASS, LATER_PASS, NodeHolders
 from accelmetrics.schemas.identity import DeviceProcess
 from tests.backends.amd.fake_clock import FakeClock
 from tests.simulators.amdgpu import Tree, client, machines
@@ -62,7 +62,7 @@ def found(watcher: Watcher, later: float = 1.0) -> tuple[DeviceProcess, ...]:
 def another_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the processes are another user's."""
     mine = os.geteuid()
-    monkeypatch.setattr("accelmetrics.backends.kit.holders.os.geteuid", lambda: mine + 4711)
+    monkeypatch.setattr("accelmetrics.backends.kit.processes.os.geteuid", lambda: mine + 4711)
 
 
 def test_memory_engines_and_kind_of_each_process(tree: Tree) -> None:
@@ -142,7 +142,7 @@ def test_known_users_are_listed_beside_others_that_are_not_known(tree: Tree, mon
             raise PermissionError(path)
         return listing(path)
 
-    monkeypatch.setattr("accelmetrics.backends.kit.holders.os.listdir", refuse)
+    monkeypatch.setattr("accelmetrics.backends.kit.processes.os.listdir", refuse)
     watcher = Watcher()
     assert [process.pid for process in found(watcher)] == [41]
     assert watcher.look(OTHER) is None

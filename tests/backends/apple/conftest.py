@@ -9,7 +9,7 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.backends import apple
 from accelmetrics.backends.apple import backend, macmon, sources
-from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.backends.kit.polled import PolledDriver
 from tests.backends.apple.reading import Mac
 from tests.simulators.apple import MacStandIn, kernel

@@ -6,7 +6,7 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.apple import backend
-from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason
 from tests.simulators.apple import COMMANDS, XNU, MacStandIn, kernel

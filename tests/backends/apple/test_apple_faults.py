@@ -8,7 +8,7 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.apple import AppleBackend, backend, macmon, sources
-from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.backends.kit import line_process, polled
 from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.reasons import Reason

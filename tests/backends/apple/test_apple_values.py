@@ -11,7 +11,7 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.backends import registry
 from accelmetrics.backends.apple import backend
-from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.reasons import Reason
 from tests.backends.apple.reading import Mac

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.backends.contract import SYSTEM_CLOCK
 from tests.simulators.graphcore import GcipuinfoStandIn
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Sampler, Snapshot
-from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.reasons import Reason
 from accelmetrics.visibility.doctor import diagnose

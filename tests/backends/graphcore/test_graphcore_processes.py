@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.clock import SYSTEM_CLOCK
+from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.schemas.reasons import Reason
 from tests.simulators.graphcore import GcipuinfoStandIn, c600, m2000
 

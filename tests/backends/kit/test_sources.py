@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from accelmetrics.backends import registry
-from accelmetrics.backends.clock import Clock
-from accelmetrics.backends.contract import Coverage, Detection, Driver
+from accelmetrics.backends.contract import Clock, Coverage, Detection, Driver
 from accelmetrics.backends.kit.sources import SourcesBackend
 from accelmetrics.schemas.errors import DriverGoneError, SourceError, UnknownNameError
 from accelmetrics.schemas.reasons import Reason
