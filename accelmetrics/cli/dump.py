@@ -6,7 +6,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.options import DEFAULT_INTERVAL, UsageError
@@ -67,32 +67,11 @@ nvidia-smi, prometheus, dcgm, otel, verl, training"""
 SETTLE_HELP = f"seconds to a second reading, which a single dump takes where rates need one (default: {DEFAULT_SETTLE:g}; 0: none)"
 
 
-class Plan(NamedTuple):
-    """What the options come to.
+def complete(options: Namespace, terminal: bool) -> None:
+    """Refuse options that exclude each other, and replace those that were not given by what is usual.
 
-    Attributes:
-        format: How to print.
-        flat: Whether the flat dict alone is wanted.
-        dialect: Under whose names; None for our own.
-        repeated: Whether it is a stream.
-        interval: Seconds from one reading to the next.
-        number: How many readings; None without end.
-        settle: Seconds to the second reading of a single dump, 0 for none.
-        output: Where to; empty for standard output.
-    """
-
-    format: str
-    flat: bool
-    dialect: Dialect | None
-    repeated: bool
-    interval: float
-    number: int | None
-    settle: float
-    output: str
-
-
-def plan(options: Namespace, terminal: bool) -> Plan:
-    """Combine the options, and refuse those that exclude each other.
+    Afterwards ``repeated`` says whether it is a stream, ``keys`` is a dialect, None for our own keys, ``count`` is None for a
+    stream without end, and ``output`` is empty for standard output.
 
     Raises:
         UsageError: Some of them exclude each other.
@@ -107,58 +86,56 @@ def plan(options: Namespace, terminal: bool) -> Plan:
         raise UsageError(
             "--settle is for a single dump and excludes --interval and --count above 1: a stream's second reading has the rates"
         )
-    output = "" if options.output in (None, "-") else options.output
-    usual = "jsonl" if repeated else "table" if terminal and not output and not options.flat else "json"
-    dialect = None
-    if options.keys != OWN_KEYS:
-        from accelmetrics.dialects.registry import dialect as named
+    options.repeated = repeated
+    options.output = "" if options.output in (None, "-") else options.output
+    if options.json:
+        options.format = "json"
+    elif options.format is None:
+        options.format = "jsonl" if repeated else "table" if terminal and not options.output and not options.flat else "json"
+    options.count = None if options.interval and options.count is None else options.count or 1
+    options.interval = options.interval or DEFAULT_INTERVAL
+    options.settle = DEFAULT_SETTLE if options.settle is None else options.settle
+    if options.keys == OWN_KEYS:
+        options.keys = None
+    else:
+        from accelmetrics.dialects.registry import dialect
 
-        dialect = named(options.keys)
-    return Plan(
-        "json" if options.json else options.format or usual,
-        options.flat,
-        dialect,
-        repeated,
-        options.interval or DEFAULT_INTERVAL,
-        None if options.interval and options.count is None else options.count or 1,
-        DEFAULT_SETTLE if options.settle is None else options.settle,
-        output,
-    )
+        options.keys = dialect(options.keys)
 
 
 def run(options: Namespace, out: Stdout) -> int:
     """Read and print documents."""
     from accelmetrics.sampling.sampler import Sampler
 
-    agreed = plan(options, out.terminal)
-    text = _format(agreed, out.width, out.terminal and not agreed.output)
+    complete(options, out.terminal)
+    text = _format(options, out.width, out.terminal and not options.output)
     with Sampler(**arguments.reading(options)) as sampler, ExitStack() as stack:
-        sink = stack.enter_context(closing(sink_of(agreed.output, out, agreed.repeated))) if agreed.output else out
-        if not agreed.repeated:
-            sink.write(text(settled(sampler, agreed.settle)))
+        sink = stack.enter_context(closing(sink_of(options.output, out, options.repeated))) if options.output else out
+        if not options.repeated:
+            sink.write(text(settled(sampler, options.settle)))
         else:
-            for snapshot in readings(sampler, agreed.interval, agreed.number):
+            for snapshot in readings(sampler, options.interval, options.count):
                 sink.write(text(snapshot))
     return 0
 
 
-def _format(agreed: Plan, width: int, terminal: bool) -> Callable[[Snapshot], str]:
+def _format(options: Namespace, width: int, terminal: bool) -> Callable[[Snapshot], str]:
     """Return the function that formats a snapshot.
 
     Raises:
         WriteError: The file that rows are added to holds something else.
     """
-    dialect = agreed.dialect
-    if agreed.format in ("table", "csv"):
+    dialect: Dialect | None = options.keys
+    if options.format in ("table", "csv"):
         from accelmetrics.cli import formats
 
-        if agreed.format == "table":
+        if options.format == "table":
             return formats.tables(dialect, width)
         if dialect is not None and dialect.tabular:
             return formats.device_rows(dialect)
-        return formats.csv(agreed.repeated, agreed.output, dialect)
-    indent = 2 if terminal and agreed.format == "json" and not agreed.repeated else None
-    if dialect is None and not agreed.flat:
+        return formats.csv(options.repeated, options.output, dialect)
+    indent = 2 if terminal and options.format == "json" and not options.repeated else None
+    if dialect is None and not options.flat:
         return lambda snapshot: snapshot.to_json(indent) + "\n"
     import json
 

@@ -34,7 +34,15 @@ def run(options: Namespace, out: Stdout) -> int:
         out.write(json.dumps(snapshot.to_dict()["devices"], indent=2 if out.terminal else None) + "\n")
     elif snapshot.identities:
         out.write(table(snapshot, bool(options.visible)))
-    _explain(snapshot, bool(options.visible))
+    for status in snapshot.backends:
+        if status.status in {"failed", "timed_out", "degraded"}:
+            say(f"{status.name}: {status.detail}")
+    if options.visible and any(device.visible_index is None for device in snapshot.devices):
+        say("Which devices a program sees, or under which numbers, cannot be told in full: `accelmetrics allocation` says why.")
+    if options.visible and not snapshot.identities:
+        say("No device is visible: look at CUDA_VISIBLE_DEVICES and its like, or leave --visible out.")
+    elif not snapshot.identities:
+        say("No devices were found. `accelmetrics doctor` says what was looked for, and what to do where something is expected.")
     return 0
 
 
@@ -53,15 +61,3 @@ def table(snapshot: Snapshot, visible: bool = False) -> str:
         number = "?" if device.visible_index is None else str(device.visible_index)
         rows.append(tuple(cell or "-" for cell in (*cells, *(number for _ in range(visible)))))
     return "\n".join(aligned(rows)) + "\n"
-
-
-def _explain(snapshot: Snapshot, visible: bool) -> None:
-    for status in snapshot.backends:
-        if status.status in {"failed", "timed_out", "degraded"}:
-            say(f"{status.name}: {status.detail}")
-    if visible and any(device.visible_index is None for device in snapshot.devices):
-        say("Which devices a program sees, or under which numbers, cannot be told in full: `accelmetrics allocation` says why.")
-    if visible and not snapshot.identities:
-        say("No device is visible: look at CUDA_VISIBLE_DEVICES and its like, or leave --visible out.")
-    elif not snapshot.identities:
-        say("No devices were found. `accelmetrics doctor` says what was looked for, and what to do where something is expected.")

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from accelmetrics.cli.options import PROGRAM, Parser, UsageError
-from accelmetrics.cli.output import Stdout, one_line, say
+from accelmetrics.cli.output import Stdout, say
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError
 
 DONE, FAILED, MISUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
@@ -87,14 +87,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UsageError, AccelMetricsError) as error:
         from accelmetrics.cli import monitoring
 
-        monitoring.fail(" ".join([PROGRAM, *(name for name in arguments[:1] if name in COMMANDS)]), one_line(error))
+        words = " ".join(str(error).split())  # one line, whatever was typed
+        monitoring.fail(" ".join([PROGRAM, *(name for name in arguments[:1] if name in COMMANDS)]), words)
         return MISUSED if isinstance(error, (UsageError, InvalidOptionError, UnknownNameError)) else FAILED
 
 
 def _dispatch(arguments: list[str]) -> int:
     first = arguments[0] if arguments else ""
     if first in COMMANDS:
-        return _run(first, arguments[1:])
+        command = load(first)
+        parser = Parser.for_command(first, COMMANDS[first], command.EXAMPLES)
+        command.configure(parser)
+        options = parser.parse_strictly(arguments[1:])
+        with Stdout() as out:
+            if "log_format" in options:
+                from accelmetrics.cli import monitoring
+
+                monitoring.begin(options)
+            return int(command.run(options, out))
     if not first:
         say(root_parser().format_help().rstrip())
         return MISUSED
@@ -110,20 +120,6 @@ def _dispatch(arguments: list[str]) -> int:
     else:
         raise UnknownNameError("command", first, COMMANDS)
     return DONE
-
-
-def _run(name: str, arguments: list[str]) -> int:
-    command = load(name)
-    parser = Parser.for_command(name, COMMANDS[name], command.EXAMPLES)
-    command.configure(parser)
-    options = parser.parse_strictly(arguments)
-    with Stdout() as out:
-        if "log_format" in options:
-            from accelmetrics.cli import monitoring
-
-            monitoring.begin(options)
-        status: int = command.run(options, out)
-        return status
 
 
 def load(name: str) -> ModuleType:

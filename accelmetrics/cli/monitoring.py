@@ -51,30 +51,25 @@ def monitor(options: Namespace, exporters: Sequence[str | Exporter], pid: int | 
         UnknownNameError: There is no such source, exporter or device.
     """
     from accelmetrics.monitor.monitor import Monitor
+    from accelmetrics.sampling.sampler import Sampler
 
     chosen = reading(options)
     if pid is not None:
         chosen.update(pid=pid, children=True)
     made = Monitor(options.interval, exporters, labels=dict(options.label or ()), **chosen)
     if options.gpus is not None and pid is None:
-        _named[made] = _checked(chosen)
+        # Refuse devices that are not there: the monitor could only say so in the background, for as long as it runs.
+        sampler = Sampler(**{**chosen, "open_timeout": min(NAMED, chosen.get("open_timeout", NAMED))})
+        sampler.sample()
+        if options.isolation == "process":
+            sampler.close()  # a process that would not be asked again
+        _named[made] = sampler
     set_up(options.log_format, made.labels)
     return made
 
 
 _named: WeakKeyDictionary[Monitor, Sampler] = WeakKeyDictionary()
 """What the names of a monitor's devices were checked with, for as long as that is there: it has the drivers open already."""
-
-
-def _checked(chosen: dict[str, Any]) -> Sampler:
-    """Refuse devices that are not there: a monitor could only say so in the background, for as long as it runs."""
-    from accelmetrics.sampling.sampler import Sampler
-
-    sampler = Sampler(**{**chosen, "open_timeout": min(NAMED, chosen.get("open_timeout", NAMED))})
-    sampler.sample()
-    if chosen["isolation"] == "process":
-        sampler.close()  # a process that would not be asked again
-    return sampler
 
 
 class Stop:

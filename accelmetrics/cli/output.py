@@ -63,11 +63,6 @@ def say(text: str) -> None:
             print(text, file=sys.stderr, flush=True)
 
 
-def one_line(error: Exception) -> str:
-    """Return an error's words on one line, whatever was typed."""
-    return " ".join(str(error).split())
-
-
 class Stdout:
     """Standard output, kept for documents while the block runs: what any other code prints goes to standard error.
 

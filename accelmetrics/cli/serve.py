@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from contextlib import closing
+from contextlib import closing, suppress
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import FunctionExporter, announce, exporters, monitor, tell_losses, until_stopped
@@ -91,28 +91,24 @@ def run(options: Namespace, out: Stdout) -> int:
 def _password_line(user: str) -> str:
     from accelmetrics.exporters.http.access import password_line
 
-    password = _password(user)
-    try:
-        line = password_line(user, password) + "\n"
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    if not password:
-        raise UsageError("an empty password: write one as a line to standard input")
-    return line
-
-
-def _password(user: str) -> str:
     if sys.stdin is None:
         raise UsageError("standard input is closed, from which the password is read")
+    password = ""
     try:
         if sys.stdin.isatty():
             import getpass
 
-            return getpass.getpass(f"password of {user}: ", sys.stderr)
-        return sys.stdin.buffer.readline().removesuffix(b"\n").decode()
-    except EOFError:
-        return ""
+            with suppress(EOFError):
+                password = getpass.getpass(f"password of {user}: ", sys.stderr)
+        else:
+            password = sys.stdin.buffer.readline().removesuffix(b"\n").decode()
+        line = password_line(user, password) + "\n"
     except UnicodeError:
         raise UsageError("the password is no UTF-8: clients could not send it") from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     except OSError as error:
         raise UsageError(f"the password cannot be read from standard input: {error.strerror or error}") from None
+    if not password:
+        raise UsageError("an empty password: write one as a line to standard input")
+    return line

@@ -38,10 +38,7 @@ MARK = "ACCELMETRICS_LINE"
 
 def capable(descriptor: int) -> bool:
     """Return whether it is a terminal on which the cursor can be moved."""
-    try:
-        return os.isatty(descriptor) and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
-    except OSError:
-        return False
+    return os.isatty(descriptor) and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
 def in_foreground(descriptor: int) -> bool:
@@ -219,11 +216,8 @@ def begin_line(descriptor: int) -> None:
 
 
 def terminal_number(descriptor: int) -> str:
-    """Return the device number of a terminal; empty where there is none."""
-    try:
-        return str(os.fstat(descriptor).st_rdev)
-    except OSError:
-        return ""
+    """Return the device number of a terminal."""
+    return str(os.fstat(descriptor).st_rdev)
 
 
 def read_size(descriptor: int) -> Size:

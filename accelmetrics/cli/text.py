@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import unicodedata
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -33,15 +34,8 @@ def clipped(text: str, width: int) -> str:
 
 def wrapped(text: str, width: int, indent: str) -> list[str]:
     """Return a text on lines of at most so many columns, each indented; only a longer word is longer."""
-    lines: list[str] = []
-    line = ""
-    for word in text.split():
-        if line and len(indent) + len(line) + 1 + len(word) > width:
-            lines.append(indent + line)
-            line = word
-        else:
-            line = f"{line} {word}" if line else word
-    return [*lines, indent + line] if line else lines
+    words = " ".join(text.split())
+    return textwrap.wrap(words, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def aligned(rows: Sequence[Sequence[str]], indent: str = "", numeric: bool = False) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -228,27 +229,28 @@ def test_csv_does_not_mix_with_a_file_of_another_kind(rig: Rig, tmp_path: Path, 
     assert target.read_text() == "dear diary\n"
 
 
-def _plan(**given: Any) -> dump.Plan:
+def _completed(**given: Any) -> Namespace:
     parser = options.Parser.for_command("dump", "x", "")
     dump.configure(parser)
     chosen = parser.parse_strictly([])
     vars(chosen).update(given)
-    return dump.plan(chosen, terminal=True)
+    dump.complete(chosen, terminal=True)
+    return chosen
 
 
 def test_formats_on_a_terminal() -> None:
     """A table for one reading; lines for a stream; JSON into a file and for the flat dict; what was asked for otherwise."""
-    assert _plan().format == "table"
-    assert _plan(interval=1.0).format == "jsonl"
-    assert _plan(count=3).format == "jsonl"
-    assert _plan(output="x.json").format == "json"
-    assert _plan(flat=True).format == "json"
-    assert _plan(format="csv").format == "csv"
-    assert _plan(output="-") == _plan()
+    assert _completed().format == "table"
+    assert _completed(interval=1.0).format == "jsonl"
+    assert _completed(count=3).format == "jsonl"
+    assert _completed(output="x.json").format == "json"
+    assert _completed(flat=True).format == "json"
+    assert _completed(format="csv").format == "csv"
+    assert _completed(output="-") == _completed()
 
 
 def test_how_many_readings() -> None:
     """--interval alone has no end; --count alone is one a second; neither is one reading."""
-    assert (_plan(interval=2.0).number, _plan(interval=2.0).interval) == (None, 2.0)
-    assert (_plan(count=3).number, _plan(count=3).interval) == (3, 1.0)
-    assert (_plan().number, _plan(count=1).repeated, _plan(interval=1.0, count=1).repeated) == (1, False, True)
+    assert (_completed(interval=2.0).count, _completed(interval=2.0).interval) == (None, 2.0)
+    assert (_completed(count=3).count, _completed(count=3).interval) == (3, 1.0)
+    assert (_completed().count, _completed(count=1).repeated, _completed(interval=1.0, count=1).repeated) == (1, False, True)
