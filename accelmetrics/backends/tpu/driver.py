@@ -264,13 +264,8 @@ class TpuDriver:
         """Close the connections."""
         self._runtimes.close()
 
-    def read(self, unit: int, had: int, progress: list[Any]) -> tuple[int, Reading]:
-        """The number of a poll and one unit's part of it: the latest poll if that is fresh, else a new one.
-
-        Args:
-            unit: The unit.
-            had: Number of the poll that the caller was given last for this unit.
-            progress: Where progress is reported.
+    def poll(self, had: int, progress: list[Any]) -> Poll:
+        """The latest poll while it is fresh and newer than the one that the caller had, else a new one.
 
         Raises:
             DriverGoneError: A runtime names devices that are not listed.
@@ -279,7 +274,7 @@ class TpuDriver:
         with self._lock:
             if self._latest.number <= had or asked - self._latest.finished >= FRESH:
                 self._latest = self._served(self._poll(self._latest.number + 1, progress))
-            return self._latest.number, self._latest.readings[unit]
+            return self._latest
 
     def _poll(self, number: int, progress: list[Any], wait: float = 0.0) -> Poll:
         now = self._clock.monotonic()
@@ -311,5 +306,6 @@ class TpuReader:
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
         """One unit's part of the latest poll."""
-        self._had[unit], reading = self._driver.read(unit, self._had.get(unit, 0), progress)
-        return reading
+        latest = self._driver.poll(self._had.get(unit, 0), progress)
+        self._had[unit] = latest.number
+        return latest.readings[unit]

@@ -206,13 +206,11 @@ def _worst_links(field: DeviceField, data: Sequence[str]) -> list[Value] | Unava
         if link is None:
             return Unavailable(Reason.PARSE_ERROR, f"no link and its score: {text[:LONGEST]!r}")
         by_place.setdefault(link["chip"], []).append(_checked(field, link["score"]))
-    return [_worst(by_place[place]) for place in sorted(by_place, key=_in_order)]
-
-
-def _worst(scores: Sequence[Value]) -> Value:
-    """The highest score; where one is not understood, it might have been that."""
-    broken = [score for score in scores if isinstance(score, Unavailable)]
-    return broken[0] if broken else max(score for score in scores if not isinstance(score, Unavailable))
+    # Where a score is not understood, it might have been the highest.
+    worst = {
+        place: max(scores, key=lambda score: math.inf if isinstance(score, Unavailable) else score) for place, scores in by_place.items()
+    }
+    return [worst[place] for place in sorted(by_place, key=_in_order)]
 
 
 def _in_order(place: str) -> list[tuple[int, str]]:
