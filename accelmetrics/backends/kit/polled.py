@@ -301,8 +301,8 @@ def _note(units: Mapping[str | int, set[int]], unit: int, identity: DeviceIdenti
 
 def pci_address(printed: str) -> str:
     """A PCI address in one form: domains are printed with four digits, eight or none, and in either case."""
-    *domain, bus, function = printed.strip().lower().rsplit(":", 2)
-    return f"{''.join(domain).zfill(8)}:{bus}:{function}"
+    address = printed.strip().lower()
+    return (f"0:{address}" if address.count(":") == 1 else address).zfill(len("00000000:c1:00.0"))
 
 
 class PolledReader:

@@ -289,6 +289,12 @@ def test_pci_addresses_are_compared_however_they_are_printed(clock: FakeClock, a
     assert pci_address(again) == "00000000:c1:00.0"
 
 
+@pytest.mark.parametrize("printed", ["0", "c1", "a:b:c:d:e"])
+def test_what_is_no_pci_address_costs_no_device(clock: FakeClock, printed: str) -> None:
+    driver = opened(Tool(npu(0, uuid="N/A", bdf=printed), npu(1)), clock)
+    assert [values(driver.reader(WATCHING).read(unit, []))["powerWatts"] for unit in (0, 1)] == [100, 101]
+
+
 def test_one_that_is_no_longer_listed_is_lost_and_costs_no_other(tool: Tool, clock: FakeClock) -> None:
     driver = opened(tool, clock)
     reader = driver.reader(WATCHING)
