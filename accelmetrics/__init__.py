@@ -25,11 +25,12 @@ if TYPE_CHECKING:
         DriverGoneError,
         InvalidOptionError,
         MissingDependencyError,
+        Reason,
         SourceError,
+        Unavailable,
         UnknownNameError,
     )
     from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
-    from accelmetrics.schemas.reasons import Reason, Unavailable
     from accelmetrics.schemas.record import Exporter, MonitorStatus, Record, Step
     from accelmetrics.schemas.recording import recordings
     from accelmetrics.schemas.snapshot import Device, Snapshot
@@ -91,14 +92,14 @@ _HOMES = {
     "MissingDependencyError": "schemas.errors",
     "Monitor": "monitor.monitor",
     "MonitorStatus": "schemas.record",
-    "Reason": "schemas.reasons",
+    "Reason": "schemas.errors",
     "Record": "schemas.record",
     "Sampler": "sampling.sampler",
     "Snapshot": "schemas.snapshot",
     "SourceError": "schemas.errors",
     "Step": "schemas.record",
     "Summary": "schemas.summary",
-    "Unavailable": "schemas.reasons",
+    "Unavailable": "schemas.errors",
     "UnknownNameError": "schemas.errors",
     "Visibility": "backends.visible",
     "Window": "monitor.window",

@@ -34,9 +34,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
 from accelmetrics.schemas.metric import NOTHING, Metric
-from accelmetrics.schemas.reasons import Unavailable
 
 Number = int | float
 NO_REASONS: Mapping[str, Unavailable] = MappingProxyType({})

@@ -11,9 +11,8 @@ import importlib
 from collections.abc import Iterable, Mapping
 
 from accelmetrics.backends.kit import PRINTED, DeviceSample, Field, PolledBackend, PollOnce, quoted, text, whole
-from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.reasons import Reason
 
 USER = "user process id"
 """The attribute that an idle IPU does not have."""

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, ParamSpec, TypeVar
 
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from accelmetrics.backends.kit import MEMORY, Command, DeviceSample, Field, PolledBackend, grouped, json_document, number, whole
+from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.reasons import Reason, Unavailable
 
 COMMAND = Command(("rbln-smi", "rbln-stat"), ("--json",), install="install the RBLN driver package, which has rbln-smi", timeout=5.0)
 FIELDS = (

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from accelmetrics.backends.contract import Backend, Coverage, Detection, Driver
 from accelmetrics.backends.guard import guarded
-from accelmetrics.backends.kit.system import find_hardware
-from accelmetrics.schemas.errors import InvalidOptionError, SourceError, UnknownNameError
+from accelmetrics.backends.kit import find_hardware
+from accelmetrics.schemas.errors import InvalidOptionError, Reason, SourceError, Unavailable, UnknownNameError
 from accelmetrics.schemas.metric import Metric
-from accelmetrics.schemas.reasons import Reason, Unavailable
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.options import DEFAULT_INTERVAL, UsageError
 from accelmetrics.cli.output import Stdout, sink_of
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason
 
 if TYPE_CHECKING:
     from accelmetrics.dialects.contract import Dialect

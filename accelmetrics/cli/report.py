@@ -12,8 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from accelmetrics.cli import options as arguments
-from accelmetrics.cli import summaries
+from accelmetrics.cli import options as arguments, summaries
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout, say
 from accelmetrics.schemas.errors import AccelMetricsError, DocumentError

@@ -16,9 +16,9 @@ from typing import NamedTuple, get_args
 from accelmetrics._version import __version__
 from accelmetrics.dialects.contract import NO_LABELS, Number, Point
 from accelmetrics.schemas.catalogue import per_key, resolve
+from accelmetrics.schemas.errors import IN_ORDER, Reason
 from accelmetrics.schemas.identity import BackendStatus, Status
 from accelmetrics.schemas.metric import Kind, split_series
-from accelmetrics.schemas.reasons import IN_ORDER, Reason
 from accelmetrics.schemas.record import MonitorStatus, Record
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 

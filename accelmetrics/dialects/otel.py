@@ -14,8 +14,8 @@ from accelmetrics.dialects.contract import NO_LABELS, Dialect, Number, Point, se
 from accelmetrics.dialects.health import monitor_points
 from accelmetrics.dialects.prometheus import SHARED, Series, series_of
 from accelmetrics.schemas.catalogue import per_key, rows
+from accelmetrics.schemas.errors import IN_ORDER, Reason
 from accelmetrics.schemas.metric import ANY_KIND, split_series
-from accelmetrics.schemas.reasons import IN_ORDER, Reason
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 

@@ -16,8 +16,7 @@ from typing import ClassVar
 from accelmetrics.exporters.fields import utf8
 from accelmetrics.exporters.files import FileExporter
 from accelmetrics.schemas.catalogue import resolve
-from accelmetrics.schemas.errors import DocumentError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import DocumentError, Reason
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
 

@@ -17,8 +17,7 @@ import functools
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
 from itertools import accumulate, groupby
 from math import isfinite
 from typing import NamedTuple

@@ -21,8 +21,8 @@ from accelmetrics.sampling.reader import SourceReader
 from accelmetrics.sampling.snapshot_builder import Entry, SnapshotBuilder
 from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.sampling.workers import CountDownLatch
+from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.identity import BackendStatus
-from accelmetrics.schemas.reasons import Reason
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 SLICES = 40

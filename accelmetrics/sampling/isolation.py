@@ -45,9 +45,8 @@ from accelmetrics.sampling.devices import Numbering
 from accelmetrics.sampling.engine import SHORTEST_TURN, Past, Statistics, ThreadEngine, hostname
 from accelmetrics.sampling.options import Options
 from accelmetrics.sampling.sources import SHARED, checked_coverage
-from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, SourceError, UnknownNameError
+from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, Reason, SourceError, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import BackendStatus
-from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import Snapshot
 
 START_UP = 5.0

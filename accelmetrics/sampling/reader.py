@@ -18,9 +18,8 @@ from accelmetrics.sampling.options import Options, Selection
 from accelmetrics.sampling.snapshot_builder import Entry, KeyMapper, fault
 from accelmetrics.sampling.sources import SLOW_READING, Failure, ManagedSource, OpenDriver
 from accelmetrics.sampling.workers import MAX_WORKERS, CountDownLatch, Worker
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, Status
-from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import DeviceSlot, rfc3339
 
 FIRST_PATIENCE, LATER_PATIENCE = 0.6, 0.15

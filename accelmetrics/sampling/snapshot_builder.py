@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
+from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.reasons import Reason, Unavailable
 
 LARGEST = 1.7e308
 """What still fits a double: JSON's readers have nothing larger."""

@@ -21,10 +21,9 @@ from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.registry import is_registered
 from accelmetrics.sampling.devices import DeviceRegistry
 from accelmetrics.sampling.workers import CountDownLatch, Worker, WorkerPool
-from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError
+from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError, Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import Metric, is_kind
-from accelmetrics.schemas.reasons import Reason, Unavailable
 
 if TYPE_CHECKING:
     from accelmetrics.sampling.reader import SourceReader

@@ -25,10 +25,9 @@ from pydantic import (
 )
 
 from accelmetrics.schemas.catalogue import CATALOGUE
-from accelmetrics.schemas.errors import DocumentError
+from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, Status
 from accelmetrics.schemas.metric import ANY_KIND, NO_KINDS, PARTITION, Metric, device_key
-from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import SCHEMA_VERSION, DeviceSlot, Snapshot
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -10,10 +10,9 @@ from typing import Any
 from accelmetrics.backends.contract import Coverage, Detection, Number, Reading, ReadOptions
 from accelmetrics.backends.registry import declared
 from accelmetrics.monitor.ticker import Flag, MonitorClock
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
 from accelmetrics.schemas.metric import Metric
-from accelmetrics.schemas.reasons import Reason, Unavailable
 
 Value = Number | Callable[[], Number]
 

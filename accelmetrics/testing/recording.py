@@ -19,10 +19,9 @@ from typing import Any
 
 from accelmetrics.backends.contract import Block, Coverage, Detection, Reading, ReadOptions
 from accelmetrics.sampling.sampler import Sampler
-from accelmetrics.schemas.errors import DocumentError, InvalidOptionError, SourceError
+from accelmetrics.schemas.errors import DocumentError, InvalidOptionError, Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
 from accelmetrics.schemas.metric import Metric
-from accelmetrics.schemas.reasons import Reason
 from accelmetrics.schemas.snapshot import Snapshot
 
 

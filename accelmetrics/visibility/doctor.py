@@ -16,8 +16,8 @@ from accelmetrics.sampling.engine import ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, checked
 from accelmetrics.sampling.reader import SourceReader
 from accelmetrics.sampling.sources import Failure, ManagedSource, SourceRegistry
+from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, Status
-from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import Device, Snapshot
 
 SETTLE = 0.1

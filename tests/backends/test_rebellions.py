@@ -11,9 +11,8 @@ from accelmetrics.backends import registry
 from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.backends.rebellions import parse
 from accelmetrics.backends.visible import visibility
-from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Reason
 from tests.simulators.commands import CommandStandIn
 from tests.simulators.rebellions import context, listing, npu
 

@@ -114,7 +114,7 @@ def test_an_unknown_name_lists_what_there_is() -> None:
 
 
 def test_a_broken_backend_fails_to_open_with_its_words() -> None:
-    from accelmetrics.schemas.reasons import Unavailable
+    from accelmetrics.schemas.errors import Unavailable
 
     broken = registry.BrokenBackend("acme", "acme:backend", Unavailable("driver_error", "boom"))
     with pytest.raises(SourceError, match="acme:backend could not be loaded: boom"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from accelmetrics.backends.contract import Detection, Reading
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason
 from accelmetrics.testing import FakeBackend
 
 

@@ -12,9 +12,8 @@ import pytest
 from accelmetrics.cli.main import main
 from accelmetrics.cli.metrics import limits
 from accelmetrics.schemas.catalogue import CATALOGUE
-from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.metric import Metric
-from accelmetrics.schemas.reasons import Reason
 from tests.cli.machines import Rig
 from tests.cli.shell import REPOSITORY, call, device_entries, environment, one_line
 from tests.simulators.nvml import NvmlSimulator

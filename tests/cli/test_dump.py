@@ -14,8 +14,7 @@ import pytest
 from accelmetrics.cli import dump, options
 from accelmetrics.cli.main import main
 from accelmetrics.sampling.sampler import Sampler
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason, SourceError
 from tests.cli.machines import Rig
 from tests.cli.shell import document
 

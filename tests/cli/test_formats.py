@@ -7,7 +7,7 @@ import pytest
 from accelmetrics.cli.formats import table
 from accelmetrics.cli.text import aligned, clipped, number, packed, quantity, seconds, wrapped
 from accelmetrics.sampling.sampler import Sampler
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.testing import FakeBackend
 from tests.cli.machines import Rig

@@ -11,9 +11,9 @@ from accelmetrics.dialects.otel import OTEL, SCHEMA_URL, SEMCONV_VERSION, UPDOWN
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.schemas.catalogue import CATALOGUE, given_by
 from accelmetrics.schemas.catalogue.sources import KINDS
+from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import Metric
-from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from tests.records import record

@@ -14,9 +14,9 @@ from accelmetrics.dialects.prometheus import PROMETHEUS, SHARED
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.monitor.job import job_labels
 from accelmetrics.schemas.catalogue import CATALOGUE
+from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
 from accelmetrics.schemas.metric import BASE_UNITS, Metric, split_series
-from accelmetrics.schemas.reasons import Unavailable
 from accelmetrics.schemas.record import ExporterStatus, MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import DeviceSlot
 from tests.records import machine, record

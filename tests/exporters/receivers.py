@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 
 import grpc
 import pytest
-from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as messages
-from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as service
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as messages, metrics_service_pb2_grpc as service
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE, NumberDataPoint
 

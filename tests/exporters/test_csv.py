@@ -10,8 +10,7 @@ import pytest
 
 from accelmetrics.exporters.csv import CsvExporter
 from accelmetrics.exporters.registry import create
-from accelmetrics.schemas.errors import DocumentError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.series import series
 from accelmetrics.schemas.snapshot import Snapshot

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from accelmetrics.exporters.influx import HEADER, InfluxExporter, escaped, lines, measurement_name
 from accelmetrics.exporters.network import RejectedError

@@ -6,8 +6,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from accelmetrics.exporters.registry import create
 from accelmetrics.exporters.statsd import MAX_PACKET, StatsdExporter, clean, gauge, packets

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from accelmetrics.monitor.energy import DeviceEnergy, Meter, energy_columns
 from accelmetrics.monitor.history import REPEATED

@@ -8,8 +8,7 @@ import statistics
 import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from accelmetrics.monitor.statistics import DISTINCT, Accumulator
 from accelmetrics.schemas.summary import Summary

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from accelmetrics.monitor.history import REPEATED, Row
 from accelmetrics.monitor.statistics import WindowAggregator

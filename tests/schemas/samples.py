@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from accelmetrics.schemas.catalogue import CATALOGUE, coverage_of, expected_keys, expected_names, match
+from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
 from accelmetrics.schemas.metric import Metric
-from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 Number = int | float

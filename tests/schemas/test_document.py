@@ -5,13 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from accelmetrics.schemas.document import BackendEntry, DeviceEntry, ProcessEntry, UnavailableEntry, parse_timestamp
-from accelmetrics.schemas.errors import DocumentError
+from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
-from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 from tests.schemas.samples import complete
 

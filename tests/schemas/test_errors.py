@@ -5,8 +5,15 @@ import pickle
 import pytest
 
 from accelmetrics.schemas import errors
-from accelmetrics.schemas.errors import AccelMetricsError, DocumentError, MissingDependencyError, SourceError, UnknownNameError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import (
+    AccelMetricsError,
+    DocumentError,
+    MissingDependencyError,
+    Reason,
+    SourceError,
+    Unavailable,
+    UnknownNameError,
+)
 
 ALL = [
     AccelMetricsError("lost", backend="nvidia", device="gpu.0", reason=Reason.DEVICE_LOST, advice="reset it"),

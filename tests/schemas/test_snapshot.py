@@ -8,12 +8,10 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from accelmetrics.schemas.errors import DocumentError, UnknownNameError
+from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
 from tests.schemas.samples import AMD, NVIDIA, complete, snapshots
 

@@ -5,14 +5,12 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from accelmetrics.schemas.catalogue import add, expected_keys, expected_names, resolve
-from accelmetrics.schemas.errors import DocumentError
+from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
 from accelmetrics.schemas.metric import Metric
-from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.schemas.validation import findings, validate
 from tests.schemas.samples import AMD, NVIDIA, complete

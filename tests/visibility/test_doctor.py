@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from accelmetrics.backends.contract import Detection
-from accelmetrics.schemas.errors import DriverGoneError, InvalidOptionError, SourceError, UnknownNameError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import DriverGoneError, InvalidOptionError, Reason, SourceError, UnknownNameError
 from accelmetrics.testing import FakeBackend
 from accelmetrics.visibility.doctor import ADVICE, BackendFinding, diagnose
 

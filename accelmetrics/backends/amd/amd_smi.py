@@ -19,11 +19,9 @@ from typing import Any
 
 from accelmetrics.backends.amd.cards import card_name, device_memory, is_integrated, let_sleep, memory_rows, numa_node, pcie_generation
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.kit.commands import Command
+from accelmetrics.backends.kit import Command, DeviceSample, PolledBackend
 from accelmetrics.backends.kit.fields import Field, flat, text
-from accelmetrics.backends.kit.polled import DeviceSample, PolledBackend
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 INTERVAL = 2.0
 """Seconds between two runs."""

@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason, SourceError
 
 LIBRARY = "libamd_smi.so"
 DEFAULT_ROOT = "/opt/rocm"

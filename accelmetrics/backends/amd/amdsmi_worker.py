@@ -24,8 +24,7 @@ from accelmetrics.backends.amd.cards import TOTAL, USED, device_memory, is_suspe
 from accelmetrics.backends.amd.gpu_metrics import JOULE
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.fields import Field, Record, Table, Value
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 
 NO_PERMISSION = 10
 NOT_SUPPORTED = (2, 3)

@@ -16,8 +16,7 @@ from typing import NamedTuple
 from accelmetrics.backends.contract import Detection
 from accelmetrics.backends.kit.fields import MEMORY, POWER_SHARE, Field, Row, Value, number
 from accelmetrics.backends.kit.system import list_directory, pci_devices, read_text, sysroot, system_path
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 VENDORS = {"0x1002": "amd", "0x1d94": "hygon"}
 """By PCI vendor id. Hygon's is on its processors and bridges too, which the class of a device tells apart."""

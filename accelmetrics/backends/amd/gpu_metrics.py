@@ -16,7 +16,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 
 HEADER = struct.Struct("<HBB")
 JOULE = 65536

@@ -25,9 +25,8 @@ from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Reading, ReadOpt
 from accelmetrics.backends.kit.fields import Counters, Form, Table, Value
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
 from accelmetrics.backends.kit.system import Files
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Reason, Unavailable
 
 SYSFS, AMDSMI = "sysfs", "amdsmi"
 RELIST = 30.0

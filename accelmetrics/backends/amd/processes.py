@@ -23,7 +23,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.kit.processes import NodeHolders
+from accelmetrics.backends.kit import NodeHolders
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.schemas.identity import DeviceProcess
 

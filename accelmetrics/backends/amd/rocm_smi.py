@@ -44,11 +44,20 @@ from accelmetrics.backends.amd.cards import (
 )
 from accelmetrics.backends.amd.gpu_metrics import JOULE
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.kit.commands import Command, Completed
-from accelmetrics.backends.kit.fields import PRINTED, Field, is_absent, number, quoted, text
-from accelmetrics.backends.kit.polled import DeviceSample, PolledBackend, PollOnce
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.backends.kit import (
+    PRINTED,
+    Command,
+    Completed,
+    DeviceSample,
+    Field,
+    PolledBackend,
+    PollOnce,
+    is_absent,
+    number,
+    quoted,
+    text,
+)
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 
 INTERVAL = 2.0
 """Seconds between two runs."""

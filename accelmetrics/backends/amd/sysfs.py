@@ -45,9 +45,8 @@ from accelmetrics.backends.amd.cards import (
 )
 from accelmetrics.backends.kit.fields import Field, Rate, Record, Table, Value, number, text
 from accelmetrics.backends.kit.system import Files, KeptFile, list_directory, read_text, system_path
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Reason, Unavailable
 
 PACE = 9.95
 """Seconds for which slow values are kept; a little less than ten, so that readings every second find them outdated."""

@@ -19,8 +19,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detection
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason, SourceError
 
 if TYPE_CHECKING:
     from accelmetrics.backends.kit.polled import PolledBackend, PolledDriver

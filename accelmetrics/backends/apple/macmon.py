@@ -19,8 +19,7 @@ from accelmetrics.backends.kit import Command, Derived, DeviceSample, Field, sha
 from accelmetrics.backends.kit.commands import CHUNK, run
 from accelmetrics.backends.kit.fields import flat
 from accelmetrics.backends.kit.line_process import LinePoll, stream
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 FIRST_LINE = 4.0
 """Seconds to wait for the first line when the source is opened."""

@@ -19,8 +19,7 @@ from accelmetrics.backends.apple import macmon
 from accelmetrics.backends.contract import Clock
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, PollOnce, Source, json_documents, number, quoted, share
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 SYSTEM = ("/usr/sbin", "/usr/bin")
 

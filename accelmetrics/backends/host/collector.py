@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading, ReadOptions
 from accelmetrics.backends.kit.system import KeptFile, reason_of
+from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Reason, Unavailable
 
 Clock = Callable[[], float]
 """Monotonic seconds."""

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from accelmetrics.backends.host.collector import GIB, MIB, Counter, HostReader, count
 from accelmetrics.backends.kit.system import list_directory, read_text, reason_of, sysroot
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 
 # The kernel counts in sectors of 512 bytes whatever the device's own are.
 _SECTOR = 512

@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar
 
 from accelmetrics.backends.host.collector import FIRST, GIB, MIB, RESET, Counter, HostReader, count
 from accelmetrics.backends.kit.system import Files, KeptFile, read_once, reason_of, sysroot, system_path
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from accelmetrics.backends.host.disks_network import DiskCollector, DiskIo, coll
 from accelmetrics.backends.host.memory import Memory, collect_memory
 from accelmetrics.backends.host.process import Process, ProcessCollector
 from accelmetrics.backends.host.processor import CpuCollector, CpuTime
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accelmetrics.backends.host.collector import FIRST, MIB, SLOW_PACE, TOO_SOON, HostReader, count
-from accelmetrics.backends.kit.processes import descendants
+from accelmetrics.backends.kit import descendants
 from accelmetrics.backends.kit.system import Files, read_once, system_path
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 
 if TYPE_CHECKING:
     from accelmetrics.backends.host.portable import PsutilProcesses

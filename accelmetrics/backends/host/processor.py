@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from accelmetrics.backends.host.collector import FIRST, RESET, TOO_SOON, Counter, HostReader, count
 from accelmetrics.backends.kit.system import KeptFile, list_directory, read_text, reason_of
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 
 # Guest time stands in user and nice already, so the columns after steal are left out.
 _COLUMNS = 8

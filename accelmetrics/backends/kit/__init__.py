@@ -18,36 +18,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from accelmetrics.backends.kit.commands import Command as Command
-    from accelmetrics.backends.kit.commands import Completed as Completed
-    from accelmetrics.backends.kit.fields import MEMORY as MEMORY
-    from accelmetrics.backends.kit.fields import POWER_SHARE as POWER_SHARE
-    from accelmetrics.backends.kit.fields import PRINTED as PRINTED
-    from accelmetrics.backends.kit.fields import Derived as Derived
-    from accelmetrics.backends.kit.fields import Field as Field
-    from accelmetrics.backends.kit.fields import Rate as Rate
-    from accelmetrics.backends.kit.fields import Record as Record
-    from accelmetrics.backends.kit.fields import difference as difference
-    from accelmetrics.backends.kit.fields import is_absent as is_absent
-    from accelmetrics.backends.kit.fields import number as number
-    from accelmetrics.backends.kit.fields import quoted as quoted
-    from accelmetrics.backends.kit.fields import share as share
-    from accelmetrics.backends.kit.fields import text as text
-    from accelmetrics.backends.kit.fields import total as total
-    from accelmetrics.backends.kit.fields import whole as whole
-    from accelmetrics.backends.kit.line_process import LineProcess as LineProcess
-    from accelmetrics.backends.kit.line_process import stream as stream
-    from accelmetrics.backends.kit.parsing import grouped as grouped
-    from accelmetrics.backends.kit.parsing import json_document as json_document
-    from accelmetrics.backends.kit.parsing import json_documents as json_documents
-    from accelmetrics.backends.kit.parsing import rows as rows
-    from accelmetrics.backends.kit.parsing import sections as sections
-    from accelmetrics.backends.kit.polled import DeviceSample as DeviceSample
-    from accelmetrics.backends.kit.polled import PolledBackend as PolledBackend
-    from accelmetrics.backends.kit.polled import PollOnce as PollOnce
-    from accelmetrics.backends.kit.polled import Source as Source
-    from accelmetrics.backends.kit.processes import NodeHolders as NodeHolders
-    from accelmetrics.backends.kit.processes import descendants as descendants
+    from accelmetrics.backends.kit.commands import Command as Command, Completed as Completed
+    from accelmetrics.backends.kit.fields import (
+        MEMORY as MEMORY,
+        POWER_SHARE as POWER_SHARE,
+        PRINTED as PRINTED,
+        Derived as Derived,
+        Field as Field,
+        Rate as Rate,
+        Record as Record,
+        difference as difference,
+        is_absent as is_absent,
+        number as number,
+        quoted as quoted,
+        share as share,
+        text as text,
+        total as total,
+        whole as whole,
+    )
+    from accelmetrics.backends.kit.line_process import LineProcess as LineProcess, stream as stream
+    from accelmetrics.backends.kit.parsing import (
+        grouped as grouped,
+        json_document as json_document,
+        json_documents as json_documents,
+        rows as rows,
+        sections as sections,
+    )
+    from accelmetrics.backends.kit.polled import (
+        DeviceSample as DeviceSample,
+        PolledBackend as PolledBackend,
+        PollOnce as PollOnce,
+        Source as Source,
+    )
+    from accelmetrics.backends.kit.processes import NodeHolders as NodeHolders, descendants as descendants
     from accelmetrics.backends.kit.sources import SourcesBackend as SourcesBackend
     from accelmetrics.backends.kit.sysfs import directories as directories
     from accelmetrics.backends.kit.system import find_hardware as find_hardware

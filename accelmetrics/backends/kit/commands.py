@@ -39,8 +39,7 @@ from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason, SourceError
 
 if TYPE_CHECKING:
     from accelmetrics.backends.kit.polled import Connect, DeviceSample, PollOnce

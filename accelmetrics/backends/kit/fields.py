@@ -24,10 +24,9 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
 from accelmetrics.schemas.catalogue import CATALOGUE, match
-from accelmetrics.schemas.errors import UnknownNameError
+from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.metric import Metric
-from accelmetrics.schemas.reasons import Reason, Unavailable
 
 Value = Number | Unavailable
 

@@ -31,8 +31,7 @@ from weakref import WeakSet
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit.commands import CHUNK, NOTHING, SHOWN, Child, Command
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 if TYPE_CHECKING:
     from accelmetrics.backends.kit.polled import DeviceSample

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from accelmetrics.backends.kit.fields import quoted
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason, SourceError
 
 MOST = 1024
 """Devices, and attempts to find a document: more is noise."""

@@ -28,10 +28,9 @@ from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.fields import Counters, Form, Printed, Row, Table, Value, flat, joined_words, merge, text, weightier, whole
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
 from accelmetrics.backends.visible import declare_list
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
 from accelmetrics.schemas.metric import NOTHING, Metric
-from accelmetrics.schemas.reasons import Reason, Unavailable
 
 PATIENCE = 3
 """Failed polls in a row after which the source is opened again."""

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Number
 from accelmetrics.backends.kit.system import list_directory, read_once, read_text, sysroot, system_path
+from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.reasons import Unavailable
 
 PACE = 0.95
 """Seconds that an answer is kept; a little less than one, so that readings every second find it outdated."""

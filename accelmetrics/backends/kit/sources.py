@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detection, Driver
-from accelmetrics.schemas.errors import SourceError, UnknownNameError
+from accelmetrics.schemas.errors import Reason, SourceError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceKind
 from accelmetrics.schemas.metric import Metric
-from accelmetrics.schemas.reasons import Reason
 
 Open = Callable[[Clock], Driver]
 """Opens one source, or raises ``SourceError``. It imports what it needs."""

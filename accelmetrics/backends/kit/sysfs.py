@@ -22,8 +22,7 @@ from typing import Any
 from accelmetrics.backends.kit.fields import Record
 from accelmetrics.backends.kit.polled import Connect, DeviceSample
 from accelmetrics.backends.kit.system import Files, KeptFile, list_directory, reason_of, sysroot
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 SLOW = 9.95
 """Seconds for which slow files are kept; a little less than ten, so that readings every second find them outdated."""

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from accelmetrics.backends.contract import Detection
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 
 VARIABLE = "ACCELMETRICS_SYSROOT"
 PCI = "/sys/bus/pci/devices"

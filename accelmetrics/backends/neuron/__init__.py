@@ -20,8 +20,7 @@ from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detect
 from accelmetrics.backends.kit.commands import find
 from accelmetrics.backends.kit.sources import Open, SourcesBackend
 from accelmetrics.backends.kit.system import find_nodes, find_pci, list_directory, read_text, system_path
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason, SourceError
 
 TOOL = "neuron-monitor"
 DIRECTORIES = ("/opt/aws/neuron/bin",)

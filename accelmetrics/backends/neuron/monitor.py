@@ -38,9 +38,8 @@ from accelmetrics.backends.kit.fields import Value
 from accelmetrics.backends.kit.line_process import LinePoll
 from accelmetrics.backends.neuron import PERIOD, TOOL
 from accelmetrics.schemas.catalogue.neuron import CORE_MEMORY, ECC, ERRORS, EXECUTIONS, HOST_MEMORY, LATENCIES, PERCENTILES
-from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.reasons import Reason, Unavailable
 
 CONFIGURATION = "neuron-monitor.json"
 FIRST_REPORT = 8.0

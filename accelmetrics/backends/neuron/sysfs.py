@@ -24,8 +24,7 @@ from accelmetrics.backends.kit.sysfs import DeviceDirectory
 from accelmetrics.backends.kit.system import Files
 from accelmetrics.backends.neuron import INSTALL_TOOL, MOVED, ROOT, Chip, monitor
 from accelmetrics.schemas.catalogue.neuron import CORE_MEMORY, ECC, HOST_MEMORY
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 TOOL_ONLY = Unavailable(Reason.NOT_SUPPORTED, "only neuron-monitor says this: install aws-neuronx-tools")
 NOT_BY_PROCESS = Unavailable(Reason.NOT_SUPPORTED, "the driver's counters do not tell processes apart: install aws-neuronx-tools")

@@ -17,9 +17,8 @@ from accelmetrics.backends.nvidia.metrics import POWER_LIMIT, READING
 from accelmetrics.backends.nvidia.nvml import Handle, Library
 from accelmetrics.backends.nvidia.processes import ProcessShare, ProcessTable
 from accelmetrics.backends.nvidia.xid import XidListener
-from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Reason, Unavailable
 
 Reasons = Mapping[str, Unavailable]
 FIRST_WAIT, LONGEST_WAIT = 1.0, 10.0

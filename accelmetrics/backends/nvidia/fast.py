@@ -14,8 +14,7 @@ from accelmetrics.backends.contract import Block, Number
 from accelmetrics.backends.nvidia.groups import NOTHING, Answer, CallBuffer, Values, largest_value
 from accelmetrics.backends.nvidia.metrics import MEMORY_ROWS, POWER_LIMIT, SHARES, Field, Row, fast_names
 from accelmetrics.backends.nvidia.nvml import NOT_SUPPORTED, Library, check_device, impossible
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 Convert = Callable[[Sequence[Any], float], tuple[Number, ...] | None]
 MEMORY_NAMES = fast_names(MEMORY_ROWS)

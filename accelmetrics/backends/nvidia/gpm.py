@@ -20,7 +20,7 @@ from accelmetrics.backends.contract import NO_REASONS, Block
 from accelmetrics.backends.nvidia.groups import Answer, Group, Values
 from accelmetrics.backends.nvidia.metrics import GPM_METRICS, GPM_OF_INSTANCES, GPM_PACE, GPM_SUPPORT, ONCE, GpmMetric
 from accelmetrics.backends.nvidia.nvml import Handle, Library, check_device, impossible, unavailable
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 
 MINIMUM_INTERVAL = 0.1
 """Seconds between two samples, below which NVML's metrics mean nothing."""

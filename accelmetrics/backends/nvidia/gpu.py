@@ -40,8 +40,7 @@ from accelmetrics.backends.nvidia.nvml import (
 )
 from accelmetrics.backends.nvidia.processes import ProcessTable
 from accelmetrics.backends.nvidia.xid import Xids
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
 
 MOST_GPUS = 1024
 """The most GPUs that are believed to be in one machine."""

@@ -24,7 +24,7 @@ from accelmetrics.backends.nvidia.nvml import (
     impossible,
     unavailable,
 )
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 
 Answer = Number | Unavailable
 NOTHING = Block((), ())

@@ -27,7 +27,7 @@ from accelmetrics.backends.nvidia.metrics import (
     Row,
 )
 from accelmetrics.backends.nvidia.nvml import Handle, Library, check_device, impossible, meaning, unavailable
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 
 MOST_LINKS = 36
 COUNT = Row("links", Field(91, "NVLINK_LINK_COUNT"), every=ONCE, maximum=MOST_LINKS)

@@ -31,9 +31,8 @@ from accelmetrics.backends.nvidia.nvml import (
     Queries,
 )
 from accelmetrics.backends.nvidia.processes import ProcessTable
-from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Reason
 
 VERIFIED = 1.0
 """Seconds for which a handle is taken to be of the same instance: the driver may give a destroyed one's handle to another."""

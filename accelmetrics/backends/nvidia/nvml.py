@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, cast
 
 from accelmetrics.backends.nvidia import advise, kernel_module_version
 from accelmetrics.backends.nvidia.metrics import MEMORY
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 
 BACKEND = "nvidia"
 

@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 from accelmetrics.backends.contract import Detection
-from accelmetrics.backends.kit.processes import NodeHolders
+from accelmetrics.backends.kit import NodeHolders
 from accelmetrics.backends.kit.system import PCI, list_directory, pci_devices, read_text, system_path
 from accelmetrics.schemas.errors import MissingDependencyError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess

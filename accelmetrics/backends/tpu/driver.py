@@ -20,8 +20,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Reading, ReadOptions
+from accelmetrics.backends.kit import NodeHolders
 from accelmetrics.backends.kit.fields import Form
-from accelmetrics.backends.kit.processes import NodeHolders
 from accelmetrics.backends.tpu.devices import (
     BACKEND,
     EXTRA,
@@ -49,9 +49,8 @@ from accelmetrics.backends.tpu.values import (
     with_derived,
 )
 from accelmetrics.schemas.catalogue.tpu import FAMILIES, QUEUE_GRPC, QUEUE_KEY, QUEUE_SDK
-from accelmetrics.schemas.errors import DriverGoneError, MissingDependencyError, SourceError
+from accelmetrics.schemas.errors import DriverGoneError, MissingDependencyError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Reason, Unavailable
 
 FRESH = 0.5
 """Seconds for which a poll is served to consumers that have not had it: half of the source's interval."""

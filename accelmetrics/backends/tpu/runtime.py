@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Clock
 from accelmetrics.backends.tpu.messages import Entry, message_classes, metric_request, metric_response, supported_metrics
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 
 HOST = "localhost"
 DEFAULT_PORT = 8431

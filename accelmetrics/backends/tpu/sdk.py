@@ -24,8 +24,7 @@ from accelmetrics.backends.contract import Clock, Number
 from accelmetrics.backends.kit import commands
 from accelmetrics.backends.tpu.values import LINK_HEALTH, DeviceField, Value, checked, sanitized
 from accelmetrics.schemas.catalogue.tpu import Family
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 SCRIPT = Path(__file__).with_name("sdk_script.py")
 INTERVAL = 10.0

@@ -19,7 +19,7 @@ from accelmetrics.backends.contract import Coverage, Number
 from accelmetrics.backends.tpu.messages import Distribution, Entry, Scalar
 from accelmetrics.backends.tpu.runtime import Answer
 from accelmetrics.schemas.catalogue.tpu import FAMILIES, QUEUE_GRPC, QUEUE_KEY, QUEUE_SDK, STATISTICS, Family
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 
 Value = Number | Unavailable
 

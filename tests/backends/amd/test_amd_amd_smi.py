@@ -6,17 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from accelmetrics.backends.amd import DEFAULT, amd_smi, rocm_smi
-from accelmetrics.backends.amd import backend as amd
+from accelmetrics.backends.amd import DEFAULT, amd_smi, backend as amd, rocm_smi
 from accelmetrics.backends.amd.amd_smi import parse, sample
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.backends.kit.polled import PolledDriver
 from accelmetrics.schemas.catalogue import expected_names, find
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from tests.backends.amd.fake_clock import FakeClock
 from tests.backends.amd.printed import AMD_SMI, listed, read
 from tests.simulators.amd_smi import AmdSmiStandIn, Shape, document, metric, static, value

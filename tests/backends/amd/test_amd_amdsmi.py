@@ -9,8 +9,7 @@ import pytest
 from accelmetrics.backends.amd import amdsmi_library, backend
 from accelmetrics.backends.contract import Driver, Reading, ReadOptions
 from accelmetrics.schemas.catalogue import expected_names
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason, SourceError
 from tests.simulators import libamd_smi
 from tests.simulators.amdgpu import Device, Tree, machines
 from tests.simulators.libamd_smi import Rocm, StandInUnavailable

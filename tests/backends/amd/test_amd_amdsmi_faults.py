@@ -14,8 +14,7 @@ from accelmetrics.backends.amd.amdsmi_worker import FIRST_PATIENCE, LATER_PATIEN
 from accelmetrics.backends.amd.in_process import RELIST, InProcessDriver
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.sampling.sources import SourceRegistry
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from tests.backends.amd.fake_clock import FakeClock
 from tests.sampling.conftest import until
 from tests.simulators.amdgpu import Device, Tree, machines

@@ -8,15 +8,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from accelmetrics.backends.amd import backend as amd
-from accelmetrics.backends.amd import rocm_smi
+from accelmetrics.backends.amd import backend as amd, rocm_smi
 from accelmetrics.backends.amd.rocm_smi import ALL, FULL
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.polled import PolledDriver
 from accelmetrics.schemas.catalogue import expected_names
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
 from tests.simulators.rocm_smi import RocmSmiStandIn, cards, output
 from tests.support.waiting import wait_for
 

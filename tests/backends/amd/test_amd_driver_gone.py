@@ -9,8 +9,7 @@ from accelmetrics import Sampler
 from accelmetrics.backends.amd import backend
 from accelmetrics.backends.amd.in_process import RELIST, InProcessDriver
 from accelmetrics.backends.contract import Reading, ReadOptions
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
 from tests.backends.amd.fake_clock import FakeClock
 from tests.sampling.conftest import until
 from tests.simulators.amdgpu import Device, Tree, machines

@@ -6,7 +6,7 @@ import pytest
 
 from accelmetrics.backends.amd.rocm_smi import Card, architecture, is_unified, unique_id
 from accelmetrics.backends.kit.fields import Value
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 from tests.backends.amd.printed import identify, read_card
 from tests.simulators.rocm_smi import cards
 

@@ -4,7 +4,7 @@ import pytest
 
 from accelmetrics.backends.amd.rocm_smi import parse
 from accelmetrics.schemas.catalogue import expected_names, find
-from accelmetrics.schemas.reasons import Unavailable
+from accelmetrics.schemas.errors import Unavailable
 from tests.backends.amd.printed import identify, read_card
 from tests.simulators.rocm_smi import OUTPUTS, output
 

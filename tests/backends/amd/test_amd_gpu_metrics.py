@@ -5,11 +5,10 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from accelmetrics.backends.amd.gpu_metrics import BITS, LAYOUTS, parse, readings
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 from tests.simulators.amdgpu.tables import TABLES, table
 
 NAMES = {

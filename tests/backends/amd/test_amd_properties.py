@@ -3,13 +3,12 @@
 import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from accelmetrics.backends.amd.rocm_smi import Card, is_unified, parse
 from accelmetrics.backends.kit.fields import Value
 from accelmetrics.schemas.catalogue import expected_names, find
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 from tests.backends.amd.printed import identify, read_card
 from tests.simulators.rocm_smi import OUTPUTS, output
 

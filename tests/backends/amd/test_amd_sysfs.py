@@ -13,8 +13,7 @@ from accelmetrics.backends.amd import backend
 from accelmetrics.backends.amd.in_process import InProcessDriver
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.schemas.catalogue import expected_names
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
 from tests.backends.amd.fake_clock import FakeClock
 from tests.simulators.amdgpu import Device, Tree, location, machines
 from tests.simulators.amdgpu.machines import GIB, mi300_table

@@ -9,7 +9,7 @@ from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.kit import DeviceSample
 from accelmetrics.backends.kit.fields import Row, Table, flat
 from accelmetrics.backends.kit.polled import PolledDriver, PolledReader
-from accelmetrics.schemas.reasons import Unavailable
+from accelmetrics.schemas.errors import Unavailable
 from tests.support.waiting import wait_for
 
 

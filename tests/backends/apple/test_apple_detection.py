@@ -7,8 +7,7 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.backends.apple import backend
 from accelmetrics.backends.contract import SYSTEM_CLOCK
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason, SourceError
 from tests.simulators.apple import COMMANDS, XNU, MacStandIn, kernel
 
 LINUX = kernel("Linux", "aarch64", "#1 SMP PREEMPT_DYNAMIC")

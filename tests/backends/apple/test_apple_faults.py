@@ -10,8 +10,7 @@ from accelmetrics import Sampler
 from accelmetrics.backends.apple import AppleBackend, backend, macmon, sources
 from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.backends.kit import line_process, polled
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.visibility.doctor import diagnose
 from tests.backends.apple.reading import Mac
 from tests.simulators.apple import NOT_ROOT, MacStandIn, Mode, ioreg, macmon_0_8, powermetrics

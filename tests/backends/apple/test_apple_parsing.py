@@ -6,16 +6,13 @@ import plistlib
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from accelmetrics.backends.apple import macmon, sources
 from accelmetrics.backends.kit import text, whole
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason, SourceError
 from tests.backends.apple.reading import Read, tabled
-from tests.simulators.apple import POWERMETRICS_TEXT, macmon_0_7, macmon_0_8
-from tests.simulators.apple import powermetrics as powermetrics_output
+from tests.simulators.apple import POWERMETRICS_TEXT, macmon_0_7, macmon_0_8, powermetrics as powermetrics_output
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10)
 anything = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3))

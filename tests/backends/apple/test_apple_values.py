@@ -12,8 +12,8 @@ from accelmetrics import Sampler
 from accelmetrics.backends import registry
 from accelmetrics.backends.apple import backend
 from accelmetrics.backends.contract import SYSTEM_CLOCK
+from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Reason
 from tests.backends.apple.reading import Mac
 from tests.simulators.apple import (
     POWERMETRICS_OLD_TEXT,

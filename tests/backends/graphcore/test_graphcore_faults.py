@@ -12,7 +12,7 @@ import pytest
 from accelmetrics import Sampler, Snapshot
 from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.schemas.catalogue import expected_names
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason
 from accelmetrics.visibility.doctor import diagnose
 from tests.simulators.graphcore import GcipuinfoStandIn, Mode, c600, m2000
 from tests.support.waiting import wait_for

@@ -4,16 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.graphcore import FIELDS, IDENTITY
 from accelmetrics.backends.kit import DeviceSample, PolledBackend
 from accelmetrics.backends.registry import load
 from accelmetrics.schemas.catalogue import expected_names
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason, SourceError
 from tests.simulators.graphcore import c600, m2000
 
 

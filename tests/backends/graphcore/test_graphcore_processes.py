@@ -9,7 +9,7 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends.contract import SYSTEM_CLOCK
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason
 from tests.simulators.graphcore import GcipuinfoStandIn, c600, m2000
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Sampler
+from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.reasons import Reason
 from tests.simulators.graphcore import GcipuinfoStandIn, c600, m2000
 
 C600_VALUES = {

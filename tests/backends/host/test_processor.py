@@ -5,7 +5,7 @@ import os
 import pytest
 
 from accelmetrics.backends.host.processor import CpuTime, busy_percent, parse_millidegrees, parse_stat
-from accelmetrics.schemas.reasons import Unavailable
+from accelmetrics.schemas.errors import Unavailable
 from tests.backends.host.tree import GIB, PID, HostTree
 
 

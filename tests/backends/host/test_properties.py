@@ -6,8 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from accelmetrics.backends.host.collector import Counter, count
 from accelmetrics.backends.host.disks_network import parse_diskstats, parse_net_dev, parse_retransmits
@@ -23,7 +22,7 @@ from accelmetrics.backends.host.memory import (
 from accelmetrics.backends.host.process import Process, TreeCpuTime, parse_allowed, parse_process
 from accelmetrics.backends.host.processor import CpuTime, busy_percent, parse_millidegrees, parse_stat
 from accelmetrics.backends.kit.system import VARIABLE
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason
 from tests.backends.host.test_contract import FIXED, assert_sound
 from tests.backends.host.test_processor import zone
 from tests.backends.host.tree import GIB, PID, HostTree

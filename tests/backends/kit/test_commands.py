@@ -16,8 +16,7 @@ import pytest
 
 from accelmetrics.backends.kit import commands
 from accelmetrics.backends.kit.commands import Child, Completed
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason, SourceError
 from tests.support.waiting import HANG, wait_for
 
 SH = "/bin/sh"

@@ -6,15 +6,13 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from accelmetrics.backends.kit import MEMORY, POWER_SHARE, PRINTED, Derived, Field, Rate, difference, number, total
 from accelmetrics.backends.kit.fields import Counters, Form, Row, Table, Value, flat
-from accelmetrics.schemas.errors import UnknownNameError
+from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.metric import Metric
-from accelmetrics.schemas.reasons import Reason, Unavailable
 
 LATE = Unavailable(Reason.TIMED_OUT, "it was late")
 

@@ -15,15 +15,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from accelmetrics.backends.contract import ReadOptions
-from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend
-from accelmetrics.backends.kit import line_process as streams
+from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, line_process as streams
 from accelmetrics.backends.kit.line_process import CLOSED, FORKED, LinePoll, LineProcess, Lines, Record
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason, SourceError
 from tests.support.waiting import HANG, wait_for
 
 TICK = "import sys, time, os, json\nsay = lambda text: (sys.stdout.write(text), sys.stdout.flush())\n"

@@ -13,9 +13,8 @@ from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.backends.kit import MEMORY, DeviceSample, Field, PolledBackend, Rate, Source, polled
 from accelmetrics.backends.kit.fields import Record
 from accelmetrics.backends.kit.polled import RETRY, PolledDriver, pci_address
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.reasons import Reason, Unavailable
 from accelmetrics.testing import FakeClock
 
 IDENTITY = {"vendor_index": "npu", "uuid": ("uuid", "sid"), "name": "name", "pci_bus_id": "bdf"}

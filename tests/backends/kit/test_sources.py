@@ -10,8 +10,7 @@ import pytest
 from accelmetrics.backends import registry
 from accelmetrics.backends.contract import Clock, Coverage, Detection, Driver
 from accelmetrics.backends.kit.sources import SourcesBackend
-from accelmetrics.schemas.errors import DriverGoneError, SourceError, UnknownNameError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, UnknownNameError
 from accelmetrics.testing import FakeBackend
 
 

@@ -13,8 +13,7 @@ from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.backends.kit import Field, PolledBackend, directories
 from accelmetrics.backends.kit.polled import PolledReader
 from accelmetrics.backends.kit.system import KeptFile
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.testing import FakeClock
 from tests.support.waiting import wait_for
 

@@ -12,8 +12,7 @@ import pytest
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, rows, stream
 from accelmetrics.backends.kit.polled import PolledDriver
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason, SourceError
 from tests.simulators.commands import CommandStandIn
 from tests.support.waiting import wait_for
 

@@ -12,8 +12,7 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.backends import neuron
 from accelmetrics.backends.neuron import monitor, neuron_backend
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason, SourceError
 from tests.backends.neuron.machine import PERIOD, gone, once, sampler, until
 from tests.simulators.neuron import NeuronMonitorStandIn, SysfsTree, hardware, report, runtime
 from tests.support.waiting import HANG, wait_for

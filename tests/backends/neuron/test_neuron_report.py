@@ -8,17 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.kit.fields import Record, Table, Value
 from accelmetrics.backends.neuron import TOOL
-from accelmetrics.backends.neuron.monitor import FIELDS, CoreTotals, MachineTotals, Report, choose, parse
-from accelmetrics.backends.neuron.monitor import MACHINE as ROWS
+from accelmetrics.backends.neuron.monitor import FIELDS, MACHINE as ROWS, CoreTotals, MachineTotals, Report, choose, parse
 from accelmetrics.schemas.catalogue import expected_keys, expected_names, match
-from accelmetrics.schemas.errors import SourceError
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from tests.simulators.neuron import hardware, report, runtime
 
 EVERYBODY = ReadOptions(pid=1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason
 from tests.backends.neuron.machine import once
 from tests.simulators.neuron import NeuronMonitorStandIn, hardware, report, runtime
 

@@ -12,8 +12,7 @@ from accelmetrics import Sampler
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.backends.kit.polled import PolledReader
 from accelmetrics.backends.neuron.sysfs import polled
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
 from tests.backends.neuron.machine import once, sampler, until
 from tests.simulators.neuron import SysfsTree
 

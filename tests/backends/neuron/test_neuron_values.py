@@ -6,7 +6,7 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.schemas.catalogue import expected_keys, expected_names
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.backends.neuron.machine import once, sampler, until
 from tests.simulators.neuron import NeuronMonitorStandIn, chip_errors, hardware, report, runtime

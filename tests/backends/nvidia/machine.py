@@ -12,9 +12,8 @@ from accelmetrics.backends.contract import Number, Reading, ReadOptions
 from accelmetrics.backends.nvidia.driver import NvidiaDriver, NvidiaReader
 from accelmetrics.backends.nvidia.gpu import open_driver
 from accelmetrics.schemas.catalogue import expected_names
-from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.errors import SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
-from accelmetrics.schemas.reasons import Unavailable
 
 LISTENING = "nvmlEventSetWait_v2"
 """Called by a thread of its own, at its own pace."""

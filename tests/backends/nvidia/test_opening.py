@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.backends.nvidia import NvidiaBackend, backend
-from accelmetrics.backends.nvidia import gpu as opening
+from accelmetrics.backends.nvidia import NvidiaBackend, backend, gpu as opening
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from tests.backends.nvidia.machine import Consumer, FakeClock, write_tree
 from tests.simulators.nvml import NvmlSimulator, Ret

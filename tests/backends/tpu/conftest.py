@@ -10,7 +10,7 @@ import pytest
 
 from accelmetrics.backends.tpu import driver, runtime, sdk
 from accelmetrics.backends.tpu.sdk import SdkReading
-from accelmetrics.schemas.reasons import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 
 pytest.importorskip("grpc")
 

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 from accelmetrics.backends.contract import Number, Reading, ReadOptions
 from accelmetrics.backends.tpu import backend
 from accelmetrics.backends.tpu.driver import TpuDriver
-from accelmetrics.schemas.reasons import Unavailable
+from accelmetrics.schemas.errors import Unavailable
 
 
 class Seen(NamedTuple):

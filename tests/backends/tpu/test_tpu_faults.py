@@ -14,7 +14,7 @@ from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.tpu import driver, runtime, sdk
 from accelmetrics.backends.tpu.runtime import Runtimes
 from accelmetrics.backends.tpu.sdk import INTERVAL, LONGEST_INTERVAL, Sdk, understood
-from accelmetrics.schemas.reasons import Reason
+from accelmetrics.schemas.errors import Reason
 from accelmetrics.testing import FakeClock
 from tests.backends.tpu.reading import Consumer
 from tests.simulators.tpu import DUTY_CYCLE, TOTAL, USAGE, LibtpuStandIn, RefusalError, TpuMachine, TpuRuntime, response

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from accelmetrics.backends.tpu.messages import MAX_ELEMENTS, Distribution, Entry, metric_request, metric_response, supported_metrics
 from tests.simulators.tpu import About, Exponential, Histogram, Linear, Quantiles, encode, entry, response
