@@ -8,20 +8,18 @@ imported only when it is opened.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from accelmetrics.backends.contract import Backend, Coverage, Detection, Driver
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit import find_hardware
+from accelmetrics.schemas import plug_ins
 from accelmetrics.schemas.errors import InvalidOptionError, Reason, SourceError, Unavailable, UnknownNameError
 from accelmetrics.schemas.metric import Metric
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from accelmetrics.schemas.identity import DeviceKind
 
 GROUP = "accelmetrics.backends"
@@ -79,12 +77,11 @@ class BuiltInBackend:
         self.name = row.name
         self.kind = row.kind
         self._row = row
-        self._loaded: Backend | None = None
 
     @property
     def interval(self) -> float:
         """As its module says; loads it."""
-        return self._load().interval
+        return self._backend.interval
 
     def detect(self) -> Detection:
         """Look for the hardware that its registration names."""
@@ -93,7 +90,7 @@ class BuiltInBackend:
 
     def open(self) -> Driver:
         """Import the module and open the source."""
-        return self._load().open()
+        return self._backend.open()
 
     def coverage(self) -> Coverage:
         """As its module says; loads nothing."""
@@ -103,10 +100,9 @@ class BuiltInBackend:
         """None: the rows of built-in backends stand in the catalogue."""
         return ()
 
-    def _load(self) -> Backend:
-        if self._loaded is None:
-            self._loaded = _instance(self.name, _resolve(self._row.target))
-        return self._loaded
+    @cached_property
+    def _backend(self) -> Backend:
+        return _import(self.name)
 
 
 class BrokenBackend:
@@ -144,17 +140,9 @@ def declared(name: str) -> Coverage:
     return Coverage(**COVERAGE.get(name, {}))
 
 
-@lru_cache(maxsize=1)
-def _plug_ins() -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points
-
-    found = {point.name: point for point in entry_points(group=GROUP)}
-    return {name: found[name] for name in sorted(found) if name not in BUILT_IN}
-
-
 def names() -> tuple[str, ...]:
     """All backends by name, in numbering order."""
-    return (*(name for name in BUILT_IN if name != "host"), *_plug_ins(), "host")
+    return (*(name for name in plug_ins.names(GROUP, BUILT_IN) if name != "host"), "host")
 
 
 _loaded: dict[str, Backend] = {}
@@ -173,7 +161,7 @@ def load(name: str) -> Backend:
 
 def forget() -> None:
     """Look for plug-ins anew, and load everything anew: for tests."""
-    _plug_ins.cache_clear()
+    plug_ins.forget()
     _loaded.clear()
 
 
@@ -181,22 +169,17 @@ def _load(name: str) -> Backend:
     row = BUILT_IN.get(name)
     if row is not None and (row.pci or row.nodes):
         return BuiltInBackend(row)
-    point = None if row is not None else _plug_ins().get(name)
-    if row is None and point is None:
+    if row is None and name not in plug_ins.registered(GROUP):
         raise UnknownNameError("backend", name, names())
-    target = row.target if row is not None else point.value if point is not None else ""
-    outcome = guarded(lambda: _instance(name, _resolve(target) if point is None else point.load()))
+    outcome = guarded(_import, name)
     if outcome.value is None:
+        target = row.target if row is not None else plug_ins.registered(GROUP)[name].value
         return BrokenBackend(name, target, outcome.failure or Unavailable(Reason.DRIVER_ERROR, "it is None"))
     return outcome.value
 
 
-def _resolve(target: str) -> object:
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
-def _instance(name: str, loaded: object) -> Backend:
+def _import(name: str) -> Backend:
+    loaded = plug_ins.load("backend", GROUP, {row.name: row.target for row in BUILT_IN.values()}, name)
     if isinstance(loaded, type) or (callable(loaded) and not hasattr(loaded, "detect")):
         loaded = loaded()
     missing = _missing(loaded)
@@ -216,7 +199,7 @@ def _missing(candidate: object) -> list[str]:
 
 def is_registered(backend: Backend) -> bool:
     """Whether this very object is what its name stands for, rather than one made by hand."""
-    return (backend.name in BUILT_IN or backend.name in _plug_ins()) and load(backend.name) is backend
+    return (backend.name in BUILT_IN or backend.name in plug_ins.registered(GROUP)) and load(backend.name) is backend
 
 
 def select(selection: Sequence[str | Backend] | None) -> tuple[Backend, ...]:

@@ -11,20 +11,17 @@ option's name and value are percent-decoded once; a plus sign is a plus sign.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 import typing
 from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
+from accelmetrics.schemas import plug_ins
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from accelmetrics.schemas.record import Exporter
 
 GROUP = "accelmetrics.exporters"
@@ -50,25 +47,12 @@ BUILT_IN = {
     "influx": "accelmetrics.exporters.influx:InfluxExporter",
     "training-files": "accelmetrics.exporters.training_files:TrainingFilesExporter",
 }
-"""Kept here so that naming one does not pay for a scan of every installed package; a test holds it equal to the entry points."""
-
-
-@lru_cache(maxsize=1)
-def _plug_ins() -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points
-
-    found = {point.name: point for point in entry_points(group=GROUP)}
-    return {name: found[name] for name in sorted(found) if name not in BUILT_IN}
+"""By name, where each is found; a test holds it equal to the entry points."""
 
 
 def names() -> tuple[str, ...]:
     """Return all exporters by name."""
-    return (*BUILT_IN, *_plug_ins())
-
-
-def forget() -> None:
-    """Look for plug-ins anew: for tests."""
-    _plug_ins.cache_clear()
+    return plug_ins.names(GROUP, BUILT_IN)
 
 
 def load(name: str) -> Callable[..., Exporter]:
@@ -77,14 +61,7 @@ def load(name: str) -> Callable[..., Exporter]:
     Raises:
         UnknownNameError: There is none.
     """
-    target = BUILT_IN.get(name)
-    if target is not None:
-        module, _, attribute = target.partition(":")
-        return cast("Callable[..., Exporter]", getattr(importlib.import_module(module), attribute))
-    point = _plug_ins().get(name)
-    if point is None:
-        raise UnknownNameError("exporter", name, names())
-    return cast("Callable[..., Exporter]", point.load())
+    return cast("Callable[..., Exporter]", plug_ins.load("exporter", GROUP, BUILT_IN, name))
 
 
 def create(wanted: str | Exporter) -> Exporter:

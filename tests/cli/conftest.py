@@ -11,6 +11,7 @@ import pytest
 
 from accelmetrics import Monitor
 from accelmetrics.backends import registry
+from accelmetrics.schemas import plug_ins
 from tests.cli import machines
 from tests.cli.shell import Tree
 from tests.simulators.nvml import NvmlSimulator
@@ -23,7 +24,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[machines.Rig]:
     monkeypatch.setattr(machines, "current", made)
     monkeypatch.setattr(registry, "BUILT_IN", {"rig": registry.Registration("rig", "gpu", "rig"), "host": registry.BUILT_IN["host"]})
     monkeypatch.setitem(sys.modules, "accelmetrics.backends.rig", machines)
-    monkeypatch.setattr(registry, "_plug_ins", lru_cache(dict))
+    monkeypatch.setattr(plug_ins, "registered", lru_cache(lambda group: {}))
     registry.forget()
     yield made
     registry.forget()

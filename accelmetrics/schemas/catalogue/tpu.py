@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from accelmetrics.schemas.metric import Metric, Unit
 
-WORST_SCORE = 10
-
 STATISTICS = {
     "mean": "Mean",
     "p50": "Median",
