@@ -22,7 +22,7 @@ from accelmetrics.backends.amd.cards import Node, gpu_nodes, gpus, is_driven
 from accelmetrics.backends.amd.processes import ProcessTable
 from accelmetrics.backends.amd.sysfs import CARDS, PARTITIONS, Card, identify, partition, shows_values
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Reading, ReadOptions
-from accelmetrics.backends.kit.fields import Counters, Form, Table, Value
+from accelmetrics.backends.kit.fields import Counters, Table, Value, make_reading
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
 from accelmetrics.backends.kit.system import Files
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
@@ -177,22 +177,22 @@ class InProcessReader:
         self._driver = driver
         # Memory and engine time are the whole tree's by definition, so ``options.children`` changes nothing here.
         self._tree = ProcessTree(options.pid)
-        self._kept: dict[int, tuple[Form, Counters]] = {}
+        self._counters: dict[int, Counters] = {}
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
         driver = self._driver
         now = driver.clock.monotonic()
         driver.relist(now)
         device = driver.units[unit]
-        form, counters = self._kept.setdefault(unit, (Form(), {}))
+        counters = self._counters.setdefault(unit, {})
         card, table = device.card, device.table
         if not card.is_awake(progress):
             asleep = Unavailable(Reason.SUSPENDED, f"{card.address} is powered down, and reading it would wake it")
-            return form.reading(dict.fromkeys(table.words, asleep))
+            return make_reading(dict.fromkeys(table.words, asleep))
         if device.node is not None:
             found = table.read(card.partition(device.node, now, progress), counters, now)
             table.derive(found)
-            return form.reading(_named(table, found))
+            return make_reading(_named(table, found))
         if device.unsure:
             driver.identify_awake(device)
         found = self._card(device, now, counters, progress)
@@ -200,7 +200,7 @@ class InProcessReader:
         processes = driver.processes.on(card.address, now, progress)
         owned = [each for each in processes or () if self._tree.owns(each.pid, now)]
         used = process_values("gpu", owned, found) if owned else None
-        return form.reading(_named(table, found), processes, used=used)
+        return make_reading(_named(table, found), processes, used=used)
 
     def _card(self, unit: Unit, now: float, counters: Counters, progress: list[Any]) -> dict[str, Value]:
         """What a card's files say, and where they say nothing the module."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
+from accelmetrics.backends.contract import Block, Number, Reading
 from accelmetrics.schemas.catalogue import CATALOGUE, match
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import DeviceProcess
@@ -34,23 +34,23 @@ PRINTED = "printed"
 """As a field's unit: the number must have its unit beside it."""
 
 _UNITS: dict[str, tuple[str, float]] = {
-    **{"1": ("count", 1), "gt/s": ("transfers", 1)},
-    **{"ratio": ("share", 1), "%": ("share", 1e-2), "permille": ("share", 1e-3)},
-    **{"kw": ("power", 1e3), "w": ("power", 1), "mw": ("power", 1e-3), "uw": ("power", 1e-6)},
-    **{"kj": ("energy", 1e3), "j": ("energy", 1), "mj": ("energy", 1e-3), "uj": ("energy", 1e-6)},
-    **{"c": ("temperature", 1), "cel": ("temperature", 1), "mc": ("temperature", 1e-3)},
-    **{"ghz": ("frequency", 1e9), "mhz": ("frequency", 1e6), "khz": ("frequency", 1e3), "hz": ("frequency", 1)},
-    **{"s": ("time", 1), "ms": ("time", 1e-3), "us": ("time", 1e-6), "ns": ("time", 1e-9)},
+    **{"1": ("1", 1), "gt/s": ("gt/s", 1)},
+    **{"ratio": ("ratio", 1), "%": ("ratio", 1e-2), "permille": ("ratio", 1e-3)},
+    **{"kw": ("w", 1e3), "w": ("w", 1), "mw": ("w", 1e-3), "uw": ("w", 1e-6)},
+    **{"kj": ("j", 1e3), "j": ("j", 1), "mj": ("j", 1e-3), "uj": ("j", 1e-6)},
+    **{"c": ("c", 1), "cel": ("c", 1), "mc": ("c", 1e-3)},
+    **{"ghz": ("hz", 1e9), "mhz": ("hz", 1e6), "khz": ("hz", 1e3), "hz": ("hz", 1)},
+    **{"s": ("s", 1), "ms": ("s", 1e-3), "us": ("s", 1e-6), "ns": ("s", 1e-9)},
     # Every vendor's tool that prints MB of memory means 1,048,576 bytes.
-    **dict.fromkeys(("b", "by", "byte", "bytes"), ("bytes", 1)),
-    **{f"{prefix}{unit}": ("bytes", 1024**power) for power, prefix in enumerate("kmgt", 1) for unit in ("b", "ib", "iby")},
-    **{f"{prefix}{unit}": ("rate", 1000**power) for power, prefix in enumerate(("", *"kmg")) for unit in ("b/s", "by/s")},
-    **{f"{prefix}ib/s": ("rate", 1024**power) for power, prefix in enumerate("kmg", 1)},
-    "mbit/s": ("rate", 125_000),
+    **dict.fromkeys(("b", "by", "byte", "bytes"), ("b", 1)),
+    **{f"{prefix}{unit}": ("b", 1024**power) for power, prefix in enumerate("kmgt", 1) for unit in ("b", "ib", "iby")},
+    **{f"{prefix}{unit}": ("b/s", 1000**power) for power, prefix in enumerate(("", *"kmg")) for unit in ("b/s", "by/s")},
+    **{f"{prefix}ib/s": ("b/s", 1024**power) for power, prefix in enumerate("kmg", 1)},
+    "mbit/s": ("b/s", 125_000),
 }
-"""By unit in lower case: what is measured, and how many of the first unit it is."""
-_PER_SECOND = {"energy": "power", "time": "share", "bytes": "rate", "count": "count"}
-"""What a counter's rise per second measures."""
+"""By unit in lower case: the base unit of what is measured, and how many of that it is."""
+_PER_SECOND = {"j": "w", "s": "ratio", "b": "b/s", "1": "1"}
+"""By a counter's base unit, the unit of its rise per second."""
 _SPELLINGS = str.maketrans({"°": "", "℃": "C", "µ": "u", "μ": "u"})
 _MULTIPLE = re.compile(r"(\d+(?:\.\d+)?)\s*(\D.*)", re.ASCII)
 
@@ -75,15 +75,16 @@ _NEVER_ZERO = frozenset(
 )
 """Metrics of which a 0 says that there is no value: no device has a limit, a size or a link of 0."""
 
-_NUMBER = re.compile(r"([+-]?\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*([^\d\s].*)?", re.IGNORECASE | re.ASCII)
+_NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|inf(?:inity)?))\s*([^\d\s].*)?", re.IGNORECASE | re.ASCII)
 _ABSENT = re.compile(
     r"[\s\[\]()*-]*(n/?a\b.*|none|nan\b.*|unknown|unsupported|secondary die|not (support|available)\w*\b.*)?[\s\[\]()*-]*",
     re.IGNORECASE | re.ASCII,
 )
-_NOT_FINITE = re.compile(r"[+-]?inf(inity)?\b.*", re.IGNORECASE | re.ASCII)
 _PLACEHOLDER = re.compile(r"\{\w*\}")
 _LONGEST = 120
 """Characters: no value is longer, and longer ones are not worth matching."""
+_LARGEST = 1e200
+"""What is larger is no measurement, and could not be converted."""
 
 
 def quoted(value: object) -> str:
@@ -131,16 +132,15 @@ def number(printed: object, unit: str = "", target: str = "1") -> Value:
     if isinstance(printed, str):
         found = _NUMBER.fullmatch(printed.strip(" \t\r\n()")) if len(printed) <= _LONGEST else None
         if found is None:
-            reason = Reason.INVALID_VALUE if _NOT_FINITE.fullmatch(printed.strip()) else Reason.PARSE_ERROR
-            return Unavailable(reason, f"no number: {quoted(printed)}")
+            return Unavailable(Reason.PARSE_ERROR, f"no number: {quoted(printed)}")
         digits, beside = found[1], found[2] or ""
         value = int(digits) if digits.lstrip("+-").isdecimal() else float(digits)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return Unavailable(Reason.PARSE_ERROR, f"no number: {quoted(printed)}")
+    if not abs(value) <= _LARGEST:  # NaN is not either
+        return Unavailable(Reason.INVALID_VALUE, quoted(printed))
     converted = None if unit == PRINTED and not beside else _convert(value, beside or unit or target, target)
-    if converted is None:
-        return Unavailable(Reason.PARSE_ERROR, f"no number of {target}: {quoted(printed)}")
-    return converted if abs(converted) <= 1e300 else Unavailable(Reason.INVALID_VALUE, quoted(printed))
+    return Unavailable(Reason.PARSE_ERROR, f"no number of {target}: {quoted(printed)}") if converted is None else converted
 
 
 def _convert(value: Number, unit: str, target: str) -> Number | None:
@@ -150,14 +150,12 @@ def _convert(value: Number, unit: str, target: str) -> Number | None:
         return None
     up, down = source[1] / wanted[1], wanted[1] / source[1]
     # Whole factors are exact where their fractions are not.
-    if abs(value) > 1e300 or not math.isfinite(value) or up == 1:
-        return value
-    return value * _exact(up) if up > 1 else value / _exact(down)
+    return value * _exact(up) if up >= 1 else value / _exact(down)
 
 
 @lru_cache(maxsize=256)
 def _scale(unit: str) -> tuple[str, float] | None:
-    """What a unit measures, and how many of the first unit of its kind it is; ``0.01 C`` is a hundredth of a degree."""
+    """The base unit of what a unit measures, and how many of that it is; ``0.01 C`` is a hundredth of a degree."""
     plain = unit.translate(_SPELLINGS).strip().lower()
     multiple = None if plain == "1" else _MULTIPLE.fullmatch(plain)
     measured = _UNITS.get(multiple[2] if multiple else plain)
@@ -203,8 +201,6 @@ class Rate(NamedTuple):
         metric: The catalogue's name.
         where: The counter's place, as in :class:`Field`.
         unit: The counter's unit.
-        over: The place of a second counter, in the same unit, that the rise is divided by instead of the time.
-        idle: Whether it counts what is left of the time: the rest is given.
         bits: After how many bits it wraps; 0 for one that starts anew when it falls.
         pace: Seconds between two differences at least; meanwhile the last one stands.
         rose: Whether only that it rose is told: 1 or 0.
@@ -214,8 +210,6 @@ class Rate(NamedTuple):
     metric: str
     where: str | tuple[str, ...]
     unit: str
-    over: str = ""
-    idle: bool = False
     bits: int = 0
     pace: float = 0.0
     rose: bool = False
@@ -335,11 +329,13 @@ class Table:
 
     def __init__(self, source: str, kind: str, rows: Iterable[Row], own: Sequence[Metric] = ()) -> None:
         self._source = source
-        self._rows = tuple(rows)
-        self._metrics = {row.metric: _metric(row.metric, kind, own) for row in self._rows if not row.metric.startswith("_")}
+        every = tuple(rows)
+        self._rows = tuple(row for row in every if not isinstance(row, Derived))
+        self._derived = tuple(row for row in every if isinstance(row, Derived))
+        self._metrics = {row.metric: _metric(row.metric, kind, own) for row in every if not row.metric.startswith("_")}
         self._names = {name: metric.names for name, metric in self._metrics.items()}
         self._instances: dict[tuple[str, str], Field | Rate] = {}
-        self.words = joined_words((name, self._words(row)) for row in self._rows for name in self.names(row.metric))
+        self.words = joined_words((name, self._words(row)) for row in every for name in self.names(row.metric))
 
     def _words(self, row: Row) -> str:
         if row.words or isinstance(row, Derived):
@@ -374,8 +370,6 @@ class Table:
     def _each(self, record: Record) -> Iterator[Field | Rate]:
         """The rows that are read, one with a placeholder once for each of the record's instances."""
         for row in self._rows:
-            if isinstance(row, Derived):
-                continue
             if "{" not in row.metric:
                 yield row
                 continue
@@ -394,13 +388,12 @@ class Table:
     def value(self, metric: str, record: Record) -> Value:
         """One metric that stands in a record."""
         row = next((row for row in self._rows if row.metric == metric and isinstance(row, Field)), None)
-        missing = Unavailable(Reason.NOT_SUPPORTED, f"{self._source} does not give it")
-        return missing if row is None or isinstance(row, Derived) else self._possible(row, self._field(row, record))
+        return NOT_READ if row is None else self._possible(row, self._field(row, record))
 
     def derive(self, found: dict[str, Value]) -> None:
         """Add the derived metrics that were not read as such."""
-        for row in self._rows:
-            if isinstance(row, Derived) and isinstance(found.get(row.metric, NOT_READ), Unavailable):
+        for row in self._derived:
+            if isinstance(found.get(row.metric, NOT_READ), Unavailable):
                 found[row.metric] = self._possible(row, _derive(row, found))
 
     def names(self, metric: str) -> tuple[str, ...]:
@@ -409,16 +402,18 @@ class Table:
 
     def missing(self, why: Unavailable) -> dict[str, Value]:
         """Every metric that is read, missing for one reason; instances are not known."""
-        return {row.metric: why for row in self._rows if not isinstance(row, Derived) and "{" not in row.metric}
+        return {row.metric: why for row in self._rows if "{" not in row.metric}
 
     def _field(self, row: Field | Rate, record: Record) -> Value:
+        """The number at the first of a row's places that has a value, or why there is none; a counter's in its base unit."""
         metric = self._metrics.get(row.metric)
-        target = metric.unit if metric is not None and isinstance(row, Field) else _first_unit(row.unit)
+        convert = row.convert if isinstance(row, Field) else None
+        target = metric.unit if metric is not None and isinstance(row, Field) else _base(row.unit)
         why: Unavailable | None = None
         for place in _places(row):
             said = record.get(place)
-            if isinstance(row, Field) and row.convert is not None and said is not None and not isinstance(said, Unavailable):
-                said = row.convert(said)
+            if convert is not None and said is not None and not isinstance(said, Unavailable):
+                said = convert(said)
             if said is None:
                 continue
             value = number(said, row.unit, target)
@@ -428,46 +423,38 @@ class Table:
         return why or Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives no "{_places(row)[0]}"')
 
     def _rate(self, row: Rate, record: Record, counters: Counters, at: float) -> Value:
+        base, metric = _base(row.unit), self._metrics.get(row.metric)
         count = self._field(row, record)
-        since = self._field(row._replace(where=row.over), record) if row.over else at
-        if isinstance(count, Unavailable) or isinstance(since, Unavailable):
+        if isinstance(count, Unavailable):
             counters.pop(row.metric, None)
-            return count if isinstance(count, Unavailable) else since
+            return count
         before = counters.get(row.metric)
-        if before is not None and (since == before[0] or since - before[0] < row.pace):
+        if before is not None and (at <= before[0] or at - before[0] < row.pace):
             return before[2]
         rate: Value = Unavailable(Reason.NEEDS_INTERVAL, "the first reading: a rate needs two")
         if before is not None:
-            risen, seconds = count - before[1], since - before[0]
+            risen = count - before[1]
             if risen < 0 and row.bits:
-                risen += _convert(2**row.bits, row.unit, _first_unit(row.unit)) or 0
-            if risen < 0 or seconds < 0:
+                risen += _convert(2**row.bits, row.unit, base) or 0
+            if risen < 0:
                 rate = Unavailable(Reason.NEEDS_INTERVAL, "the counter has started anew")
             elif row.rose:
                 rate = int(risen > 0)
             else:
-                rate = 1 - risen / seconds if row.idle else risen / seconds
-                rate = self._per_second(row, max(0, rate))
-        counters[row.metric] = (since, count, rate)
+                unit = _PER_SECOND.get(base, base)
+                rate = number(risen / (at - before[0]), unit, unit if metric is None else metric.unit)
+        counters[row.metric] = (at, count, rate)
         return rate
-
-    def _per_second(self, row: Rate, rate: Number) -> Value:
-        metric = self._metrics.get(row.metric)
-        measured = _scale(row.unit)
-        gives = "share" if row.over else _PER_SECOND.get(measured[0] if measured else "", "")
-        unit = next((name for name, (what, factor) in _UNITS.items() if what == gives and factor == 1), "")
-        return number(rate, unit, metric.unit if metric is not None else unit)
 
     def _possible(self, row: Row, value: Value) -> Value:
         """The value where it is possible, in the form that the catalogue asks for."""
         metric = self._metrics.get(row.metric)
         if isinstance(value, Unavailable) or metric is None:
             return value
-        given = value
         if metric.integer:
+            if metric.unit == "1" and value != round(value):
+                return Unavailable(Reason.PARSE_ERROR, f"no whole number: {value}")
             value = round(value)
-            if value != given and metric.unit == "1":
-                return Unavailable(Reason.PARSE_ERROR, f"no whole number: {given}")
         low, high = _POSSIBLE.get(metric.unit, (-math.inf, math.inf))
         if isinstance(row, Field):
             if value == 0 and (row.zero_is_missing or row.metric in _NEVER_ZERO):
@@ -477,7 +464,7 @@ class Table:
         high = high if metric.maximum is None else min(high, metric.maximum)
         if isinstance(row, Rate) and metric.maximum is not None and metric.maximum < value <= 1.05 * metric.maximum:
             return metric.maximum  # counter and clock are not read in the same instant
-        return value if low <= value <= high and value not in _ALL_ONES else Unavailable(Reason.INVALID_VALUE, f"{given} {metric.unit}")
+        return value if low <= value <= high and value not in _ALL_ONES else Unavailable(Reason.INVALID_VALUE, f"{value} {metric.unit}")
 
 
 def merge(found: dict[str, Value], metric: str, value: Value) -> None:
@@ -509,10 +496,10 @@ def weightier(one: Unavailable, other: Unavailable) -> Unavailable:
     return Unavailable(telling.reason, one.detail if other.detail in one.detail else f"{one.detail}; {other.detail}")
 
 
-def _first_unit(unit: str) -> str:
-    """The unit of factor 1 for what a unit measures."""
+def _base(unit: str) -> str:
+    """The base unit of what a unit measures; one that is unknown stays what it is."""
     measured = _scale(unit)
-    return next((name for name, (what, factor) in _UNITS.items() if measured and what == measured[0] and factor == 1), unit)
+    return unit if measured is None else measured[0]
 
 
 def _metric(name: str, kind: str, own: Sequence[Metric]) -> Metric:
@@ -535,37 +522,28 @@ def _derive(row: Derived, found: Mapping[str, Value]) -> Value:
         return Unavailable(Reason.INVALID_VALUE, f"{row.words}: division by 0")
 
 
-class Form:
-    """One unit's readings: names and reasons that did not change are the same objects, so that the sampler builds nothing anew."""
+def make_reading(
+    found: Mapping[str, Value],
+    processes: tuple[DeviceProcess, ...] | None = None,
+    read_at: float | None = None,
+    used: Mapping[str, Number] | None = None,
+) -> Reading:
+    """Make the reading of a unit.
 
-    def __init__(self) -> None:
-        self._names: dict[bool, tuple[str, ...]] = {}
-        self._reasons: Mapping[str, Unavailable] = NO_REASONS
-
-    def reading(
-        self,
-        found: Mapping[str, Value],
-        processes: tuple[DeviceProcess, ...] | None = None,
-        read_at: float | None = None,
-        used: Mapping[str, Number] | None = None,
-    ) -> Reading:
-        """The reading.
-
-        Args:
-            found: By metric, its value or why there is none.
-            processes: The processes that use the device; None where that is not known.
-            read_at: When the source took the numbers, in seconds on the monotonic clock; None for now.
-            used: By metric, what the watched process uses of the device.
-        """
-        values = {name: value for name, value in found.items() if not isinstance(value, Unavailable)}
-        reasons = {name: value for name, value in found.items() if isinstance(value, Unavailable)}
-        if reasons != self._reasons:
-            self._reasons = reasons
-        blocks = [self._block(values, False)] if used is None else [self._block(values, False), self._block(used, True)]
-        return Reading(blocks, self._reasons, processes, read_at)
-
-    def _block(self, values: Mapping[str, Number], process: bool) -> Block:
-        names = tuple(values)
-        if names != self._names.get(process):
-            self._names[process] = names
-        return Block(self._names[process], tuple(values.values()), process)
+    Args:
+        found: By metric, its value or why there is none.
+        processes: The processes that use the device; None where that is not known.
+        read_at: When the source took the numbers, in seconds on the monotonic clock; None for now.
+        used: By metric, what the watched process uses of the device.
+    """
+    values: dict[str, Number] = {}
+    reasons: dict[str, Unavailable] = {}
+    for name, value in found.items():
+        if isinstance(value, Unavailable):
+            reasons[name] = value
+        else:
+            values[name] = value
+    blocks = [Block(tuple(values), tuple(values.values()))]
+    if used is not None:
+        blocks.append(Block(tuple(used), tuple(used.values()), process=True))
+    return Reading(blocks, reasons, processes, read_at)

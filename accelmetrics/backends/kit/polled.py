@@ -17,15 +17,26 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, reduce
-from operator import is_
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detection, Reading, ReadOptions
 from accelmetrics.backends.guard import Outcome, guarded
-from accelmetrics.backends.kit.fields import Counters, Form, Printed, Row, Table, Value, flat, joined_words, merge, text, weightier, whole
+from accelmetrics.backends.kit.fields import (
+    Counters,
+    Printed,
+    Row,
+    Table,
+    Value,
+    flat,
+    joined_words,
+    make_reading,
+    merge,
+    text,
+    weightier,
+    whole,
+)
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
 from accelmetrics.backends.visible import declare_list
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
@@ -33,9 +44,9 @@ from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProc
 from accelmetrics.schemas.metric import NOTHING, Metric
 
 PATIENCE = 3
-"""Failed polls in a row after which the source is opened again."""
+"""Failed polls in a row after which a source is closed, to be opened again."""
 RETRY = 30.0
-"""Seconds between two attempts to open one source of several again."""
+"""Seconds after which a source that is closed is opened again, where others are open."""
 AT_ONCE = 0.1
 """Seconds for which a poll of a source that is read when asked is served to devices and samplers that have not had it."""
 MACHINE = -1
@@ -199,22 +210,21 @@ class PolledDriver:
         self.interval = backend.interval
         self._lock = threading.Lock()
         self._devices: tuple[DeviceIdentity, ...] = ()
+        self._units: dict[tuple[str, object], int] = {}
         self._told_by: dict[tuple[int, str], int] = {}
-        self._listed = False
         # Streams get ready while other sources are connected.
         self.sources: list[_OpenSource] = []
         for spec, tables in zip(backend.sources, backend.tables, strict=True):
             self.sources.append(_OpenSource(self, spec, tables))
+        self._is_listed = False
         for source in self.sources:
-            source.poll(0)
-        self._listed = True
+            source.poll(NOT_WANTED)
+        self._is_listed = True
         if not self._devices:
             self.close()
-            missing = f"{self.sources[0].name} lists no {str(backend.kind).upper()}"
+            missing = SourceError(Reason.DRIVER_UNAVAILABLE, f"{self.sources[0].name} lists no {str(backend.kind).upper()}")
             failures = [source.latest.failure for source in self.sources if source.latest.failure is not None]
-            raise _combined(failures, backend) or SourceError(
-                Reason.DRIVER_UNAVAILABLE, missing, backend=backend.name, advice=backend.advice
-            )
+            raise _combined(failures or [missing], backend)
 
     @property
     def source(self) -> str:
@@ -241,61 +251,49 @@ class PolledDriver:
             DriverGoneError: One is new, and the machine's unit has the number after the known ones.
         """
         seen = [(source.identify(position, sample), sample) for position, sample in enumerate(samples)]
-        if not self._listed:
-            seen.sort(key=lambda each: each[0].vendor_index)
+        if not self._is_listed:
+            seen.sort(key=lambda each: each[0]["vendor_index"])
         found: dict[int, DeviceSample] = {}
         with self._lock:
-            devices = list(self._devices)
-            units: defaultdict[str | int, set[int]] = defaultdict(set)
-            for unit, known in enumerate(devices):
-                _note(units, unit, known)
-            for identity, sample in seen:
-                alike = (unit for key in _keys(identity) for unit in units[key] if is_same(devices[unit], identity))
-                unit = MACHINE if sample.machine else min(alike, default=len(devices))
+            devices, units = list(self._devices), dict(self._units)
+            for told, sample in seen:
+                keys = _keys(told)
+                alike = (units[key] for key in keys if key in units and is_same(devices[units[key]], told))
+                unit = MACHINE if sample.machine else next(alike, len(devices))
                 if unit in found:
-                    raise SourceError(Reason.PARSE_ERROR, f"{source.name} lists two devices as number {identity.vendor_index}")
+                    raise SourceError(Reason.PARSE_ERROR, f"{source.name} lists two devices as number {told['vendor_index']}")
                 if unit == len(devices):
                     if source.spec.interval:
                         continue
-                    if self._listed and self.machine_wide:
+                    if self._is_listed and self.machine_wide:
                         raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, f"{source.name} lists a new device: all are to be listed again")
-                    devices.append(identity)
-                if unit != MACHINE:
-                    told = {part: value for part, value in identity._asdict().items() if value not in ("", None) and value is not False}
-                    devices[unit] = devices[unit]._replace(**{part: told[part] for part in told if self._may_tell(source, unit, part)})
-                    _note(units, unit, identity)
+                    devices.append(DeviceIdentity(str(self.backend.kind), self.backend.vendor, told["vendor_index"]))
                 found[unit] = sample
+                if unit != MACHINE:
+                    units.update(dict.fromkeys(keys, unit))
+                    # What a better source tells of a device stands.
+                    best = {part: told[part] for part in told if source.rank <= self._told_by.get((unit, part), source.rank)}
+                    self._told_by.update(dict.fromkeys(((unit, part) for part in best), source.rank))
+                    devices[unit] = devices[unit]._replace(**best)
+            self._units = units
             if tuple(devices) != self._devices:
                 self._devices = tuple(devices)
         return found
 
-    def _may_tell(self, source: _OpenSource, unit: int, part: str) -> bool:
-        """Whether no better source tells this part of a device's identity."""
-        if source.rank > self._told_by.get((unit, part), source.rank):
-            return False
-        self._told_by[unit, part] = source.rank
-        return True
+
+def is_same(known: DeviceIdentity, told: Mapping[str, Any]) -> bool:
+    """Whether a device is the one of which a record tells these parts of an identity."""
+    if known.uuid and "uuid" in told:
+        return bool(known.uuid == told["uuid"])
+    if known.pci_bus_id and "pci_bus_id" in told:
+        return pci_address(known.pci_bus_id) == pci_address(told["pci_bus_id"])
+    return bool(known.vendor_index == told["vendor_index"])
 
 
-def is_same(known: DeviceIdentity, seen: DeviceIdentity) -> bool:
-    """Whether two identities, of which parts may be missing, are one device's."""
-    if known.uuid and seen.uuid:
-        return known.uuid == seen.uuid
-    if known.pci_bus_id and seen.pci_bus_id:
-        return pci_address(known.pci_bus_id) == pci_address(seen.pci_bus_id)
-    return known.vendor_index == seen.vendor_index
-
-
-def _keys(identity: DeviceIdentity) -> set[str | int]:
-    """What identities that are one device's have one of in common."""
-    pci = identity.pci_bus_id and pci_address(identity.pci_bus_id)
-    return {identity.vendor_index, *filter(None, (identity.uuid, pci))}
-
-
-def _note(units: Mapping[str | int, set[int]], unit: int, identity: DeviceIdentity) -> None:
-    """Add a unit to those that are found by each of its keys."""
-    for key in _keys(identity):
-        units[key].add(unit)
+def _keys(told: Mapping[str, Any]) -> list[tuple[str, object]]:
+    """What a device is found by, the surest first."""
+    parts = [(part, told[part]) for part in ("uuid", "pci_bus_id", "vendor_index") if part in told]
+    return [(part, pci_address(value) if part == "pci_bus_id" else value) for part, value in parts]
 
 
 def pci_address(printed: str) -> str:
@@ -318,44 +316,40 @@ class PolledReader:
         state = self._units.get(unit)
         if state is None:
             state = self._units[unit] = _Unit(len(driver.sources))
-        polls = []
-        for source, had in zip(driver.sources, state.had, strict=True):
+        polls, before = [], state.polls
+        for source, had in zip(driver.sources, before, strict=True):
             polls.append(source.poll(had))
             progress.append(source.name)
-        state.had = [poll.number for poll in polls]
-        units = [poll.units for poll in polls]
-        if state.reading is not None and all(map(is_, units, state.units)):
+        state.polls = polls
+        if state.reading is not None and all(new.units is old.units for new, old in zip(polls, before, strict=True)):
             return state.reading
+        state.reading = None
         place = MACHINE if driver.machine_wide and unit == len(driver.devices) else unit
         samples = [poll.units.get(place) for poll in polls]
         self._require(place, polls, samples)
         found, read_at = self._values(place, state, polls, samples, progress)
         processes = next((sample.processes for sample in samples if sample is not None and sample.processes is not None), None)
-        reading = self._reading(state, found, processes, read_at)
-        live = any(sample is not None and sample.begin is not None for sample in samples)
-        state.units, state.reading = units, None if live else reading
-        return reading
+        made = self._reading(found, processes, read_at)
+        if not any(sample is not None and sample.begin is not None for sample in samples):
+            state.reading = made
+        return made
 
     def _require(self, unit: int, polls: Sequence[_Poll], samples: Sequence[DeviceSample | None]) -> None:
         """Make sure that a source which says what devices there are has this one.
 
         Raises:
             SourceError: None has.
-            DriverGoneError: None has, and the sources are to be opened again.
+            DriverGoneError: None has, and all are closed: the driver is to be opened again.
         """
         driver = self._driver
-        listing = [(source, polls[source.rank]) for source in driver.sources if not source.spec.interval and source.is_wanted]
-        if any(samples[source.rank] is not None for source, _ in listing):
+        listing = [source for source in driver.sources if source.is_wanted and not source.spec.interval]
+        if any(samples[source.rank] is not None for source in listing):
             return
-        failures = [poll.failure for _, poll in listing if poll.failure is not None]
-        # Made anew for each reader: raised in two threads, one error would get both tracebacks.
-        failure = _combined(failures, driver.backend)
-        if failure is None:
-            name = f"{str(driver.backend.kind).upper()} {driver.devices[unit].vendor_index}" if unit != MACHINE else "the machine"
-            raise SourceError(Reason.DEVICE_LOST, f"{driver.source} no longer lists {name}", backend=driver.backend.name)
-        if all(source.failures >= PATIENCE and not source.reopens for source, _ in listing):
-            raise DriverGoneError(failure.reason, failure.message, backend=failure.backend, advice=failure.advice)
-        raise failure
+        failures = [failure for source in listing if (failure := polls[source.rank].failure) is not None]
+        if failures:
+            raise _combined(failures, driver.backend, gone=not any(source.is_open for source in listing))
+        name = f"{str(driver.backend.kind).upper()} {driver.devices[unit].vendor_index}" if unit != MACHINE else "the machine"
+        raise SourceError(Reason.DEVICE_LOST, f"{driver.source} no longer lists {name}", backend=driver.backend.name)
 
     def _values(
         self, unit: int, state: _Unit, polls: Sequence[_Poll], samples: Sequence[DeviceSample | None], progress: list[Any]
@@ -390,47 +384,43 @@ class PolledReader:
         """Whether a process is the watched one, or with ``children`` a descendant of it."""
         return pid == self._options.pid or (children and self._tree.owns(pid, self._driver.backend.clock.monotonic()))
 
-    def _reading(self, state: _Unit, found: dict[str, Value], processes: tuple[DeviceProcess, ...] | None, read_at: float) -> Reading:
+    def _reading(self, found: dict[str, Value], processes: tuple[DeviceProcess, ...] | None, read_at: float) -> Reading:
         backend, options = self._driver.backend, self._options
         owned = [each for each in processes or () if self._watches(each.pid, options.children or not backend.exclusive)]
+        used = None
         if not backend.exclusive:
             used = process_values(str(backend.kind), owned, found) if owned and backend.processes else None
-            return state.form.reading(found, processes, read_at, used)
-        if options.watched and processes is not None and not owned:
+        elif options.watched and processes is not None and not owned:
             why = f"the watched process {options.pid} does not use this {str(backend.kind).upper()}"
             found = dict.fromkeys(found, Unavailable(Reason.NOT_IN_USE, why))
-        return state.form.reading(found, processes, read_at)
-
-
-class _Unit:
-    """What one consumer keeps of one unit."""
-
-    def __init__(self, sources: int) -> None:
-        self.had = [0] * sources
-        self.counters: list[Counters] = [{} for _ in range(sources)]
-        self.form = Form()
-        self.units: list[Mapping[int, DeviceSample]] = []
-        self.reading: Reading | None = None
+        return make_reading(found, processes, read_at, used)
 
 
 class _Poll(NamedTuple):
     """What asking a source once came to.
 
     Attributes:
-        number: Counted from 1.
         finished: When it ended, on the monotonic clock.
         units: The samples, by unit; the same object while the source's answer is the same.
         failure: Why there are none, or why there are no more.
     """
 
-    number: int
     finished: float
     units: Mapping[int, DeviceSample]
     failure: SourceError | None
 
 
-NOT_WANTED = _Poll(0, -math.inf, {}, None)
+NOT_WANTED = _Poll(-math.inf, {}, None)
 """Stands for the poll of a source that is not asked, since the one that it stands in for answers."""
+
+
+class _Unit:
+    """What one consumer keeps of one unit: the polls it had, what its rates are taken from, and the reading while it stands."""
+
+    def __init__(self, sources: int) -> None:
+        self.polls = [NOT_WANTED] * sources
+        self.counters: list[Counters] = [{} for _ in range(sources)]
+        self.reading: Reading | None = None
 
 
 class _OpenSource:
@@ -439,7 +429,6 @@ class _OpenSource:
     Attributes:
         rank: Its place among the backend's sources, the best of which is 0.
         answered: Whether it has given a device since it was opened.
-        failures: Polls in a row that failed.
         latest: The latest poll.
     """
 
@@ -449,19 +438,18 @@ class _OpenSource:
         self.table, self.machine = tables
         self.rank = len(driver.sources)
         self.answered = False
-        self.failures = 0
+        self.latest = NOT_WANTED
         self._instead_of = next((source for source in driver.sources if source.name == spec.instead_of), None)
         self._driver = driver
         self._clock = driver.backend.clock
-        self._ask: PollOnce | None = None
-        self._closed_for = SourceError(Reason.DRIVER_UNAVAILABLE, f"{spec.name} is not open")
-        self._retry_at = -math.inf
         self._fresh = spec.interval or driver.backend.interval / 2 or AT_ONCE
         self._lock = threading.Lock()
+        self._ask: PollOnce | None = None
         self._answer: object = None
-        self.latest = NOT_WANTED
+        self._failures = 0
+        self._retry_at = -math.inf
         if self._instead_of is None:
-            self._connect()
+            self.latest = NOT_WANTED._replace(failure=_failure(guarded(self._connect)))
 
     @property
     def is_wanted(self) -> bool:
@@ -469,73 +457,72 @@ class _OpenSource:
         return self._instead_of is None or not self._instead_of.answered
 
     @property
-    def reopens(self) -> bool:
-        """Whether it opens itself again, so that its failures are no reason to do so."""
-        return bool(getattr(self._ask, "reopens", False))
+    def is_open(self) -> bool:
+        """Whether it is open: after some failures it is not, but for one that opens itself again."""
+        return self._ask is not None
 
-    def poll(self, had: int) -> _Poll:
+    def poll(self, had: _Poll) -> _Poll:
         """The latest poll while it is fresh; else, or where it was had and the source has no pace of its own, a new one."""
         if not self.is_wanted:
             self.close()
             return NOT_WANTED
         asked = self._clock.monotonic()
         with self._lock:
-            if asked - self.latest.finished >= self._fresh or (self.latest.number <= had and not self.spec.interval):
-                self.latest = self._make(self.latest.number + 1)
+            if asked - self.latest.finished >= self._fresh or (self.latest is had and not self.spec.interval):
+                self.latest = self._make()
             return self.latest
 
-    def identify(self, position: int, sample: DeviceSample) -> DeviceIdentity:
-        """A device's identity, as far as its record tells."""
+    def identify(self, position: int, sample: DeviceSample) -> dict[str, Any]:
+        """The parts of a device's identity that its record tells."""
         told: dict[str, Any] = {"vendor_index": position}
         record = flat({} if sample.machine else sample.record)
         for attribute, where in self.spec.identity.items():
             for place in (where,) if isinstance(where, str) else where:
                 said = record.get(place)
                 value = said is True if attribute == "unified" else whole(said) if attribute in NUMBERS else text(said)
-                if value not in ("", None):
+                if value is not None and value is not False and value != "":
                     told[attribute] = value
                     break
         memory = self.table.value("memoryTotalBytes", record)
-        told["memory_total_bytes"] = memory if isinstance(memory, int) else None
-        kind: Any = self._driver.backend.kind
-        return DeviceIdentity(kind, self._driver.backend.vendor, **told)
+        return told | {"memory_total_bytes": memory} if isinstance(memory, int) else told
 
-    def _make(self, number: int) -> _Poll:
-        samples: list[DeviceSample] = []
-        asked = guarded(self._collect, samples)
+    def _make(self) -> _Poll:
+        if self._ask is None and self._clock.monotonic() < self._retry_at:
+            return self.latest._replace(finished=self._clock.monotonic())
+        units: dict[int, DeviceSample] = {}
+        asked = guarded(self._collect, units)
+        finished = self._clock.monotonic()
         if asked.value is not None and asked.value is self._answer:
-            return self.latest._replace(number=number, finished=self._clock.monotonic())
-        placed = guarded(self._driver.place, self, samples)
-        failure = _failure(placed) or _failure(asked)
-        self._answer = asked.value if failure is None and isinstance(asked.value, tuple) else None
-        self.answered = self.answered or bool(placed.value)
-        self.failures = self.failures + 1 if failure is not None and not placed.value else 0
-        if failure is not None and self.failures >= PATIENCE and len(self._driver.backend.sources) > 1 and not self.reopens:
-            self._closed_for = failure
+            return self.latest._replace(finished=finished)
+        failure = _failure(asked)
+        self._answer = asked.value if isinstance(asked.value, tuple) else None
+        self.answered = self.answered or bool(units)
+        self._failures = self._failures + 1 if failure is not None and not units else 0
+        if self._failures >= PATIENCE and not getattr(self._ask, "reopens", False):
             self.close()
-        return _Poll(number, self._clock.monotonic(), placed.value or {}, failure)
+            self._retry_at = finished + RETRY
+        return _Poll(finished, units, failure)
 
-    def _collect(self, samples: list[DeviceSample]) -> object:
-        """Ask once and take what is new: the answer; some samples may have been taken before it fails."""
-        if self._ask is None and self._clock.monotonic() >= self._retry_at:
-            self._connect()
-        if self._ask is None:
-            raise self._closed_for
-        answer = self._ask()
+    def _collect(self, units: dict[int, DeviceSample]) -> object:
+        """Ask once and place what is new: the answer; some samples may have been taken before it fails."""
+        ask = self._ask or self._connect()
+        answer = ask()
         if answer is not self._answer:
-            samples.extend(each._replace(record=flat(each.record)) for each in answer)
+            samples: list[DeviceSample] = []
+            try:
+                samples.extend(each._replace(record=flat(each.record)) for each in answer)
+            finally:
+                units.update(self._driver.place(self, samples))
         return answer
 
-    def _connect(self) -> None:
-        """Open the source, or note why it does not open."""
+    def _connect(self) -> PollOnce:
         self._retry_at = self._clock.monotonic() + RETRY
-        opened = guarded(self.spec.connect)
-        self._ask = opened.value
-        self._closed_for = _failure(opened) or self._closed_for
+        self._ask = self.spec.connect()
+        return self._ask
 
     def close(self) -> None:
         """Give the source back; it is opened again by a later poll."""
-        ask, self._ask, self._answer, self.answered = self._ask, None, None, False
+        ask, self._ask, self._answer, self.answered, self._retry_at = self._ask, None, None, False, -math.inf
         close = getattr(ask, "close", None)
         if close is not None:
             close()
@@ -547,11 +534,15 @@ def _failure(outcome: Outcome[Any]) -> SourceError | None:
     return outcome.error if isinstance(outcome.error, SourceError) else SourceError(outcome.failure.reason, outcome.failure.detail)
 
 
-def _combined(failures: Sequence[SourceError], backend: PolledBackend) -> SourceError | None:
-    """What the failures of several sources come to; one for which a driver is to be opened again stands for all."""
-    if not failures:
-        return None
-    gone = next((each for each in failures if isinstance(each, DriverGoneError)), None)
-    why = gone.unavailable if gone is not None else reduce(weightier, (each.unavailable for each in failures))
+def _combined(failures: Sequence[SourceError], backend: PolledBackend, gone: bool = False) -> SourceError:
+    """What the failures of several sources come to: a new error for each reader, since one raised in two threads gets both tracebacks.
+
+    Args:
+        failures: One at least; one for which a driver is to be opened again stands for all.
+        backend: The backend.
+        gone: Whether the driver is to be opened again in any case.
+    """
+    first = next((each for each in failures if isinstance(each, DriverGoneError)), None)
+    why = first.unavailable if first is not None else reduce(weightier, (each.unavailable for each in failures))
     advice = next((each.advice for each in failures if each.advice), backend.advice)
-    return (SourceError if gone is None else DriverGoneError)(why.reason, why.detail, backend=backend.name, advice=advice)
+    return (DriverGoneError if gone or first is not None else SourceError)(why.reason, why.detail, backend=backend.name, advice=advice)

@@ -21,7 +21,7 @@ from typing import Any
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Reading, ReadOptions
 from accelmetrics.backends.kit import NodeHolders
-from accelmetrics.backends.kit.fields import Form
+from accelmetrics.backends.kit.fields import make_reading
 from accelmetrics.backends.tpu.devices import (
     BACKEND,
     EXTRA,
@@ -139,12 +139,11 @@ class Poll:
         self._serving = assignment.assign(self._reports)
         self.ids = sorted({number for report in self._reports.values() for number in report.devices})
 
-    def make_readings(self, listed: Sequence[TpuDevice], forms: Sequence[Form]) -> None:
+    def make_readings(self, listed: Sequence[TpuDevice]) -> None:
         """Make the readings of the listed devices and of the machine."""
         parts = [*self._device_values(listed), self._machine_values()]
         holding = [*(device.processes(self._holders) for device in listed), None]
-        units = zip(forms, parts, holding, strict=True)
-        self.readings = tuple(form.reading(part, processes, self.finished) for form, part, processes in units)
+        self.readings = tuple(make_reading(part, processes, self.finished) for part, processes in zip(parts, holding, strict=True))
 
     def _device_values(self, listed: Sequence[TpuDevice]) -> list[dict[str, Value]]:
         """Every device's values and reasons, in the order in which they are listed."""
@@ -244,7 +243,6 @@ class TpuDriver:
             if not self._listed:
                 asked = f"{HOST}:{', '.join(map(str, numbers))}"
                 raise SourceError(Reason.DRIVER_UNAVAILABLE, f"no TPU on the PCI bus, and no runtime on {asked}")
-            self._forms = [Form() for _ in range(len(self._listed) + 1)]
             self._lock = threading.Lock()
             self._latest = self._served(first)
             on_failure.pop_all()
@@ -292,7 +290,7 @@ class TpuDriver:
             raise DriverGoneError(
                 Reason.DRIVER_UNAVAILABLE, f"the runtime has new devices ({', '.join(map(str, sorted(new)))}): they are to be listed again"
             )
-        poll.make_readings(self._listed, self._forms)
+        poll.make_readings(self._listed)
         return poll
 
 

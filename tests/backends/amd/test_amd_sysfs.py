@@ -410,14 +410,6 @@ def test_pcie_bandwidth_is_never_read(tree: Tree) -> None:
     assert "pcie_bw" not in progress
 
 
-def test_the_same_names_and_reasons_are_the_same_objects(tree: Tree) -> None:
-    machines.rx_7900(tree)
-    reader = backend.open().reader(OPTIONS)
-    first, second = reader.read(0, []), reader.read(0, [])
-    assert first.blocks[0].names is second.blocks[0].names
-    assert first.unavailable is second.unavailable
-
-
 @pytest.mark.parametrize("driver", ["vfio-pci", "radeon", ""])
 def test_a_card_that_amdgpu_does_not_drive_is_none_of_ours(tree: Tree, driver: str) -> None:
     tree.device("0000:03:00.0", {"gpu_busy_percent": 5}, driver=driver)

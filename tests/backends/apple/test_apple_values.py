@@ -266,13 +266,6 @@ def test_both_units_share_a_poll(mac: MacStandIn, machine: Mac) -> None:
     assert len(mac.calls("ioreg")) == before + 3
 
 
-def test_what_did_not_change_is_the_same_object(mac: MacStandIn, machine: Mac) -> None:
-    del mac
-    before, after = machine.reader.read(0, []), machine.reader.read(0, [])
-    assert after.blocks[0].names is before.blocks[0].names
-    assert after.unavailable is before.unavailable
-
-
 def test_the_processors_temperature_and_power_are_all_that_the_host_backend_names_too() -> None:
     """It answers on Linux only: on a Mac the values are this backend's, and its reasons give way."""
     assert backend.coverage().machine.keys() & registry.load("host").coverage().machine.keys() == {"cpu.avg_temp", "cpu.powerWatts"}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from accelmetrics.backends.kit import MEMORY, POWER_SHARE, PRINTED, Derived, Field, Rate, difference, number, total
-from accelmetrics.backends.kit.fields import Counters, Form, Row, Table, Value, flat
+from accelmetrics.backends.kit.fields import Counters, Row, Table, Value, flat, make_reading
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.metric import Metric
@@ -302,14 +302,8 @@ def test_a_rate_needs_two_readings() -> None:
     assert (second, third) == (25.0, 100)
 
 
-def test_energy_gives_power_and_a_share_of_idle_time_the_rest() -> None:
+def test_energy_gives_power() -> None:
     assert rates(Rate("powerWatts", "energy", "uJ"), (0.0, {"energy": 0}), (2.0, {"energy": 300_000_000}))[1] == 150.0
-    assert rates(Rate("utilization", "rc6", "ms", idle=True), (0.0, {"rc6": 0}), (2.0, {"rc6": 1500}))[1] == pytest.approx(25.0)
-
-
-def test_one_counter_over_another() -> None:
-    row = Rate("utilization", "cycles", "1", over="total")
-    assert rates(row, (0.0, {"cycles": 0, "total": 0}), (1.0, {"cycles": 30, "total": 40}))[1] == 75.0
 
 
 def test_a_counter_that_falls_has_wrapped_or_started_anew() -> None:
@@ -342,18 +336,8 @@ def test_a_little_more_than_the_whole_is_the_whole() -> None:
 
 
 def test_a_reading_has_values_reasons_and_the_rest() -> None:
-    reading = Form().reading({"temp": 40, "powerWatts": LATE}, (DeviceProcess(7),), 12.5)
+    reading = make_reading({"temp": 40, "powerWatts": LATE}, (DeviceProcess(7),), 12.5)
     (block,) = reading.blocks
     assert (block.names, tuple(block.values)) == (("temp",), (40,))
     assert dict(reading.unavailable) == {"powerWatts": LATE}
     assert (reading.processes, reading.read_at) == ((DeviceProcess(7),), 12.5)
-
-
-def test_what_did_not_change_is_the_same_object() -> None:
-    form = Form()
-    first, second = (form.reading({"temp": number, "powerWatts": LATE}) for number in (40, 41))
-    assert second.blocks[0].names is first.blocks[0].names
-    assert second.unavailable is first.unavailable
-    third = form.reading({"temp": 41, "powerWatts": 5.0})
-    assert (third.blocks[0].names, dict(third.unavailable)) == (("temp", "powerWatts"), {})
-    assert dict(first.unavailable) == {"powerWatts": LATE}, "what was given out is never altered"

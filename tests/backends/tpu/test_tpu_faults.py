@@ -356,15 +356,6 @@ def test_an_old_poll_is_not_served(v5e: TpuRuntime, sharing: FakeClock) -> None:
     assert found.device(0).values["dutyCycle"] == 99.0
 
 
-def test_names_and_reasons_are_the_same_objects_while_nothing_changes(v5e: TpuRuntime) -> None:
-    found = Consumer()
-    first, second = found.device(0).reading, found.device(0).reading
-    assert v5e.requests
-    assert first is not second
-    assert first.blocks[0].names is second.blocks[0].names
-    assert first.unavailable is second.unavailable
-
-
 # Several runtimes
 
 
