@@ -17,10 +17,8 @@ SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400.0
 """Seconds: what a monitor takes, which is not imported for it."""
 DEFAULT_INTERVAL = 1.0
 MAX_PID = 2**31 - 1
-MAX_DEVICES = 4096
-"""Devices that one range of ``--gpus`` may name."""
 
-_RANGE = re.compile(r"(\d{1,9})-(\d{1,9})", re.ASCII)
+_RANGE = re.compile(r"(\d{1,4})-(\d{1,4})", re.ASCII)
 _NUMBER = re.compile(r"-\d+|\d{10,}", re.ASCII)
 
 
@@ -67,12 +65,12 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message + "".join(f": {action.metavar or '|'.join(action.choices or ())}, {action.help}" for action in taken))
 
 
-def _number(words: str, allowed: Callable[[float], bool]) -> Callable[[str], float]:
+def _number(words: str, allowed: Callable[[float], bool], kind: Callable[[str], float] = float) -> Callable[[str], Any]:
     """Make a type for numbers that an option allows."""
 
     def read(text: str) -> float:
         try:
-            value = float(text)
+            value = kind(text)
         except ValueError:
             value = math.nan
         if not allowed(value):
@@ -89,25 +87,8 @@ interval = _number(
     f"a number of seconds from {SHORTEST_INTERVAL:g} to {LONGEST_INTERVAL:,.0f}",
     lambda seconds: SHORTEST_INTERVAL <= seconds <= LONGEST_INTERVAL,
 )
-
-
-def count(text: str) -> int:
-    """Parse a whole number above 0."""
-    try:
-        whole = int(text)
-    except ValueError:
-        whole = 0
-    if whole < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number above 0")
-    return whole
-
-
-def process_id(text: str) -> int:
-    """Parse a process id."""
-    pid = count(text)
-    if pid > MAX_PID:
-        raise argparse.ArgumentTypeError(f"{text!r} is larger than any process id ({MAX_PID})")
-    return pid
+count = _number("a whole number above 0", lambda number: number > 0, int)
+process_id = _number(f"a process id, a whole number from 1 to {MAX_PID}", lambda pid: 0 < pid <= MAX_PID, int)
 
 
 def path(text: str) -> str:
@@ -133,8 +114,6 @@ def devices(text: str) -> list[int | str]:
             first, last = int(found[1]), int(found[2])
             if last < first:
                 raise argparse.ArgumentTypeError(f"the range {word} runs backwards: write {last}-{first}")
-            if last - first >= MAX_DEVICES:
-                raise argparse.ArgumentTypeError(f"the range {word} is longer than {MAX_DEVICES} devices")
             chosen += range(first, last + 1)
         elif not word or _NUMBER.fullmatch(word):
             raise argparse.ArgumentTypeError(f"{word!r} is no device: write numbers, ranges, keys or UUIDs, such as 0,2-3 or gpu.1")
@@ -162,7 +141,13 @@ READING: Options = {
     "--visible": {"nargs": "?", "const": True, "default": False, "choices": ("renumber",), "help": VISIBLE},
     "--pid": {"type": process_id, "metavar": "PID", "help": "the process to watch (default: this one)"},
     "--children": {"action": "store_true", "help": "watch its descendants with it"},
-    "--disk-path": {"type": path, "action": "append", "metavar": "PATH", "help": "a mount point to report, again for more (default: /)"},
+    "--disk-path": {
+        "type": path,
+        "action": "append",
+        "dest": "disk_paths",
+        "metavar": "PATH",
+        "help": "a mount point to report, again for more (default: /)",
+    },
     "--amd-source": {"metavar": "NAME", "help": "read AMD's GPUs from this alone: sysfs, amdsmi, amd-smi or rocm-smi"},
     "--timeout": {"type": pause, "metavar": "S", "help": "seconds to wait for an answer, and for sources to open (default: 1, and 10)"},
     "--isolation": {
@@ -208,11 +193,8 @@ def add_reading(parser: argparse.ArgumentParser, *names: str) -> None:
 
 def reading(options: argparse.Namespace) -> dict[str, Any]:
     """Return the keyword arguments of a sampler, a monitor or a diagnosis, from the options of :func:`add_reading`."""
-    given = vars(options)
-    plain = ("backends", "gpus", "visible", "pid", "children", "amd_source", "isolation")
-    chosen = {name: given[name] for name in plain if name in given}
-    if given.get("disk_path"):
-        chosen["disk_paths"] = given["disk_path"]
-    if given.get("timeout"):
-        chosen["timeout"] = chosen["open_timeout"] = given["timeout"]
+    names = ("backends", "gpus", "visible", "pid", "children", "disk_paths", "amd_source", "isolation", "timeout")
+    chosen = {name: value for name, value in vars(options).items() if name in names and value}
+    if "timeout" in chosen:
+        chosen["open_timeout"] = chosen["timeout"]
     return chosen

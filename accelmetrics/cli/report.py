@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import merge
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,13 +27,11 @@ if TYPE_CHECKING:
 
 TAKEN = "JSON lines, which the exporter jsonl and `accelmetrics dump --json --interval` write"
 PENDING = 64
-"""Readings that are folded into the statistics together."""
+"""Readings that are folded into the statistics together, by the usual interval at the last of them: the first may be shorter or longer."""
 GAP = 3.0
 """In usual intervals: a longer silence is a gap, over which nothing is reckoned."""
 USUAL = 50
 """Intervals whose median is the usual one."""
-FIRST = 5
-"""Readings that are looked at before the first interval is judged: it may be shorter or longer than those that follow."""
 WORK = ("tokens", "samples")
 IDLE = ("gpuIdle", "applicationsClocksSetting", "displayClockSetting")
 """Reasons for low clocks that are no throttling: nothing runs, or they were set so."""
@@ -79,45 +77,29 @@ def run(options: Namespace, out: Stdout) -> int:
 
 def _records(files: list[str]) -> Iterator[Record]:
     """Yield all records of all files, those of one process of a run by time."""
-    groups: dict[tuple[str, ...], list[Iterator[Record]]] = {}
-    for first, source in _sources(files):
-        groups.setdefault(stream_of(first), []).append(_read(first, source))
-    for group in groups.values():
-        yield from merge(*group, key=lambda record: record.snapshot.time_ns)
-
-
-def _sources(files: list[str]) -> Iterator[tuple[Record, list[Recording]]]:
-    """Yield, for each name, the first record and the files from the one that holds it on; closed files come first."""
     from accelmetrics.schemas.recording import recordings
 
+    groups: dict[tuple[str, ...], list[Iterator[Record]]] = {}
     seen: set[Path] = set()
     for name in files:
         with _telling(name):
             found = [one for one in recordings(name) if one.path.resolve() not in seen]
             seen.update(one.path.resolve() for one in found)
-            for place, recording in enumerate(found):
-                first = next(iter(recording), None)
-                if first is not None:
-                    yield first, found[place:]
-                    break
-                _tell_skipped(recording)
+            first = next(chain.from_iterable(found), None)
+        # Files are opened again when their time has come: there may be many.
+        groups.setdefault(() if first is None else stream_of(first), []).append(_read(found))
+    for group in groups.values():
+        yield from merge(*group, key=lambda record: record.snapshot.time_ns)
 
 
-def _read(first: Record, found: list[Recording]) -> Iterator[Record]:
+def _read(found: list[Recording]) -> Iterator[Record]:
     """Yield the records of files one after the other; warn of lines that cannot be read."""
-    yield first  # it is known: a file is opened when its time has come, for there may be many
-    start = 1
     for recording in found:
         with _telling(str(recording.path)):
-            yield from islice(recording, start, None)
-        _tell_skipped(recording)
-        start = 0
-
-
-def _tell_skipped(recording: Recording) -> None:
-    if recording.skipped:
-        lines = "1 line" if recording.skipped == 1 else f"{recording.skipped} lines"
-        say(f"accelmetrics report: {lines} could not be read; the first: {recording.complaint}")
+            yield from recording
+        if recording.skipped:
+            lines = "1 line" if recording.skipped == 1 else f"{recording.skipped} lines"
+            say(f"accelmetrics report: {lines} could not be read; the first: {recording.complaint}")
 
 
 @contextmanager
@@ -226,94 +208,83 @@ class Report(NamedTuple):
 
 
 class _Stream:
-    """The records of one process of one run on one host.
+    """The records of one process of one run on one host, which are folded into its statistics many at a time.
 
-    The usual interval is the median of all, gaps among them, and no less than the one that the records say they were to have.
+    The usual interval is the median of the latest ones, gaps among them, and no less than the one that the records say they were to have.
     """
 
     def __init__(self, record: Record) -> None:
         from accelmetrics.monitor.history import RowMaker
         from accelmetrics.monitor.statistics import WindowAggregator
 
-        moment = record.snapshot.time_ns / 1e9
         self.host = record.snapshot.hostname
         self.rank = record.labels.get("rank", "")
-        self.begin = self.end = moment
+        self.begin = self.end = self._last = self._at = record.snapshot.time_ns / 1e9
         self.readings = self.repeated = 0
         self.gaps: list[Gap] = []
         self.places: dict[str, DeviceSlot] = {}
         self.silences: dict[str, list[Gap]] = {}
-        self.aggregator = WindowAggregator(moment)
+        self.aggregator = WindowAggregator(self.begin)
         self._rows = RowMaker()
-        self._pending: list[Row] = []
+        self._pending: list[Snapshot] = []
         self._intervals: deque[float] = deque(maxlen=USUAL)
-        self._interval = 0.0
-        self._waiting: list[Snapshot] = []
-        self._newest = self._last = self._at = moment
+        self._interval = self._longest = 0.0
+        self._newest: int | None = None
         self._heard: dict[str, float] = {}
         self._layout: Layout | None = None
         self._speaking: list[str] = []
 
     def add(self, record: Record) -> bool:
         """Take a reading; False for one of the same time as the last, which is there twice and is passed over."""
-        moment = record.snapshot.time_ns / 1e9
-        if self.readings and moment == self._newest:
+        time_ns = record.snapshot.time_ns
+        if time_ns == self._newest:
             self.repeated += 1
             return False
-        if moment > self._newest:
-            self._intervals.append(moment - self._newest)
+        if self._newest is not None and time_ns > self._newest:
+            self._intervals.append((time_ns - self._newest) / 1e9)
         if record.monitor is not None:
             self._interval = record.monitor.interval
-        self._newest = moment
+        self._newest = time_ns
         self.readings += 1
-        self._waiting.append(record.snapshot)
-        if self.readings > FIRST:
-            self._take_waiting()
+        self._pending.append(record.snapshot)
+        if len(self._pending) == PENDING:
+            self._fold()
         return True
 
     def settle(self) -> None:
         """Fold the readings that are still pending."""
-        self._take_waiting()
-        self.aggregator.fold(self._pending)
-        self._note_silences(list(self._heard), self._last)
+        self._fold()
+        self._note_silences(self._heard, self._last)
 
-    def _take_waiting(self) -> None:
-        for snapshot in self._waiting:
-            self._take(snapshot, snapshot.time_ns / 1e9)
-        self._waiting.clear()
+    def _fold(self) -> None:
+        self._longest = GAP * max(self._interval, statistics.median_low(self._intervals or [0.0]))
+        self.aggregator.fold([self._row(snapshot, snapshot.time_ns / 1e9) for snapshot in self._pending])
+        self._pending.clear()
 
-    def _take(self, snapshot: Snapshot, moment: float) -> None:
+    def _row(self, snapshot: Snapshot, moment: float) -> Row:
         elapsed = moment - self._last
-        joined = self._layout is not None and 0 <= elapsed <= self._longest()
-        if self._layout is not None and not joined:
+        joined = 0 <= elapsed <= self._longest
+        if not joined:
             self.gaps.append(Gap(self._last, elapsed))
-            self._note_silences(list(self._heard), self._last)
+            self._note_silences(self._heard, self._last)
             self._heard.clear()
         # The statistics' own clock goes on where the recorded one was set back.
         self._at += max(0.0, elapsed)
-        row = self._rows.row(snapshot, self._at, joined)
-        self._pending.append(row)
-        if len(self._pending) >= PENDING:
-            self.aggregator.fold(self._pending)
-            self._pending.clear()
         self._last = moment
         self.begin, self.end = min(self.begin, moment), max(self.end, moment)
+        row = self._rows.row(snapshot, self._at, joined)
         if row.layout is not self._layout:
             self._layout = row.layout
             self._speaking = [place.key for place in snapshot.identities if snapshot.values_of(place.key)]
             self.places.update((place.key, place) for place in snapshot.identities)
         self._note_silences(self._speaking, moment)
         self._heard.update(dict.fromkeys(self._speaking, moment))
-
-    def _longest(self) -> float:
-        """Return the longest silence, in seconds, that is no gap."""
-        return GAP * max(self._interval, statistics.median_low(self._intervals) if self._intervals else 0.0)
+        return row
 
     def _note_silences(self, keys: Iterable[str], until: float) -> None:
-        longest = self._longest()
         for key in keys:
             since = self._heard.get(key, until)
-            if until - since > longest:
+            if until - since > self._longest:
                 self.silences.setdefault(key, []).append(Gap(since, until - since))
 
 

@@ -135,7 +135,7 @@ def test_nobody_at_all(simulator: NvmlSimulator) -> None:
     ("arguments", "words"),
     [
         (["--children"], "--children needs the launcher"),
-        (["--pid", "0"], "'0' must be a whole number above 0"),
+        (["--pid", "0"], "'0' must be a process id"),
         (["--expect", "0-1"], "'0-1' has no name: write NAME=LIST"),
         (["--expect", "actor="], "is no device"),
         (["--role", "actor=x"], "'x' must be a whole number above 0"),
