@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import os
 import queue
 import signal
+import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -73,7 +75,14 @@ _named: WeakKeyDictionary[Monitor, Sampler] = WeakKeyDictionary()
 
 
 class Stop:
-    """An event that a signal handler may set: a ``SimpleQueue`` may be interrupted anywhere, ``threading.Event`` may not."""
+    """An event that a signal handler may set: a ``SimpleQueue`` may be interrupted anywhere, ``threading.Event`` may not.
+
+    Python runs handlers between two instructions of the main thread: one whose signal arrives just before a wait begins, or at another
+    thread, runs when the wait ends. So every wait is made of short ones.
+    """
+
+    STEP = 0.5
+    """Seconds."""
 
     def __init__(self) -> None:
         self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -88,8 +97,10 @@ class Stop:
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until it is set, at most so many seconds; return whether it is."""
-        with suppress(queue.Empty):
-            self._asked.put(self._asked.get(timeout=None if seconds is None else max(0.0, seconds)))
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        while not self.is_set() and (left := end - time.monotonic()) > 0:
+            with suppress(queue.Empty):
+                self._asked.put(self._asked.get(timeout=min(left, self.STEP)))
         return self.is_set()
 
 

@@ -158,8 +158,9 @@ def _lines(path: Path) -> Iterator[bytes]:
         file = packed(path).open("rb")
     with file:
         beginning = file.peek(len(_GZIP))[: len(_GZIP)]
-        zipped = beginning != b"" and _GZIP.startswith(beginning)
-        text = gzip.GzipFile(fileobj=file) if zipped else file
+        if beginning and beginning == _GZIP[:-1]:
+            raise EOFError
+        text = gzip.GzipFile(fileobj=file) if beginning == _GZIP else file
         begins = True
         while line := text.readline(LONGEST_LINE):
             if begins:

@@ -121,7 +121,11 @@ def rest_of(process: subprocess.Popen[str]) -> tuple[str, str]:
     """
     with ThreadPoolExecutor(2) as pool:
         reading = [pool.submit(stream.read) if stream is not None else None for stream in (process.stdout, process.stderr)]
-        process.wait(HANG)
+        try:
+            process.wait(HANG)
+        except subprocess.TimeoutExpired:
+            process.kill()  # or nothing would end what reads its outputs
+            raise
         out, errors = (one.result(HANG) if one is not None else "" for one in reading)
     for stream in filter(None, (process.stdout, process.stderr)):
         stream.close()

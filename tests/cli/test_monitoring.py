@@ -90,6 +90,13 @@ def test_a_signal_ends_every_wait(number: signal.Signals) -> None:
     assert signal.getsignal(number) == before
 
 
+def test_a_signal_that_another_thread_takes_ends_a_wait() -> None:
+    """The kernel may give it to any thread: the one that waits is not interrupted then."""
+    with until_stopped() as stopped:
+        threading.Timer(0.05, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)).start()
+        assert stopped.wait()
+
+
 def test_a_signal_that_is_ignored_stays_so() -> None:
     """As under ``nohup``."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import assume, example, given, settings, strategies as st
 
 from accelmetrics.schemas import recording as module
 from accelmetrics.schemas.document import parse_timestamp
@@ -246,6 +246,7 @@ def damaged(data: bytes, changes: list[tuple[float, int, bytes]]) -> bytes:
 
 
 @settings(max_examples=150, deadline=None)
+@example(cut=0.0004, zipped=True)
 @given(cut=st.floats(0, 1), zipped=st.booleans())
 def test_any_cut(cut: float, zipped: bool) -> None:
     """Wherever a file is cut, the records before the cut are read, as they were, and no other."""

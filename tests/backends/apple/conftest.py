@@ -8,7 +8,7 @@ import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.backends import apple
-from accelmetrics.backends.apple import backend, macmon, sources
+from accelmetrics.backends.apple import AppleBackend, macmon, sources
 from accelmetrics.backends.contract import SYSTEM_CLOCK
 from accelmetrics.backends.kit.polled import PolledDriver
 from tests.backends.apple.reading import Mac
@@ -46,11 +46,11 @@ def sampler(mac: MacStandIn) -> Generator[Sampler, None, None]:
 
 @pytest.fixture
 def machine() -> Generator[Mac, None, None]:
-    """The backend as a test reads it, closed after it."""
+    """A backend of the test's own, with what it has replaced, closed after it."""
     opened: list[PolledDriver] = []
 
     def open_driver() -> PolledDriver:
-        opened.append(backend.open())
+        opened.append(AppleBackend().open())
         return opened[-1]
 
     yield Mac(open_driver)
