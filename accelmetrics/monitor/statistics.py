@@ -16,9 +16,9 @@ from __future__ import annotations
 import functools
 import math
 from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
-from itertools import accumulate, groupby
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from math import isfinite
 from typing import NamedTuple
 
@@ -41,28 +41,60 @@ _LARGEST = math.log(1.7e308)
 _NO_NUMBERS, _NO_COUNTS = array("d"), array("q")
 
 
+class Block(NamedTuple):
+    """When the rows of one block were read, in seconds; they have the same keys, and nothing was left out between them.
+
+    Attributes:
+        lead: From the row before the block to its first one; 0 where something was left out between them.
+        after: From each row to the next one; 0 after the last.
+        ages: From the window's beginning to each row.
+    """
+
+    lead: float
+    after: Sequence[float]
+    ages: Sequence[float]
+
+
 class Accumulator:
     """Statistics of one metric, in bounded memory.
 
     Values are kept as they are, each once with how often and how long it was seen, until there are too many different ones.
     From then on neighbours share a cell whose width is half a percent of the value. Least, largest, last and mean stay exact.
 
+    Args:
+        waits: Whether its first reading will stand from the window's beginning on.
+
     Attributes:
         count: Readings taken.
         last: The last reading; 0 before the first.
     """
 
-    __slots__ = ("_cells", "_coarse", "_max", "_min", "_plain", "_seconds", "_spans", "_times", "_weighted", "count", "last")
+    __slots__ = (
+        "_cells",
+        "_coarse",
+        "_max",
+        "_min",
+        "_plain",
+        "_seconds",
+        "_spans",
+        "_stands",
+        "_times",
+        "_waits",
+        "_weighted",
+        "count",
+        "last",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, waits: bool = False) -> None:
         self.count = 0
         self.last = 0.0
-        # Side by side, in the order of the values: 24 bytes a cell, where a dict of pairs takes ten times that. The first
-        # value needs none until there is another: most metrics do not change for long.
+        # Side by side, in the order of the values: 24 bytes a cell, where a dict of pairs takes ten times that. There are none
+        # until there is a second value: most metrics do not change for long.
         self._cells: array[float] = _NO_NUMBERS
         self._times: array[int] = _NO_COUNTS
         self._spans: array[float] = _NO_NUMBERS
-        self._coarse = False
+        self._coarse = self._stands = False
+        self._waits = waits
         self._seconds = self._weighted = self._plain = 0.0
         self._min, self._max = math.inf, -math.inf
 
@@ -77,8 +109,10 @@ class Accumulator:
 
     def add(self, value: float, seconds: float, times: int = 1) -> None:
         """Take a reading that stands for so many seconds, or several equal ones that stand for them together."""
-        if self._cells or not self._min == value == self._max:
-            self._put_apart(value, times, seconds)
+        if self.count and value != self.last and not self._cells:
+            self._cells, self._times, self._spans = array("d", [self.last]), array("q", [self.count]), array("d", [self._seconds])
+        if self._cells:
+            self._put(value, times, seconds)
         self.count += times
         self._seconds += seconds
         self._weighted += value * seconds
@@ -96,6 +130,44 @@ class Accumulator:
                 self._put(self.last, 0, seconds)
             self._seconds += seconds
             self._weighted += self.last * seconds
+
+    def fold(self, values: array[float], block: Block) -> None:
+        """Take the values of a block: infinity where the last reading was served again, NaN where there was none."""
+        if self._stands:
+            self.hold(block.lead)
+        stands, waits, first = self._stands, self._waits, values[0]
+        if isfinite(first) and values.count(first) == len(values):  # most metrics do not change for a while
+            self.add(first, sum(block.after, block.ages[0] if waits else 0.0), len(values))
+            stands, waits = True, False
+        else:
+            for value, after, age in zip(values, block.after, block.ages, strict=True):
+                if isfinite(value):
+                    self.add(value, after + age if waits else after)
+                    stands, waits = True, False
+                elif math.isnan(value):
+                    stands = waits = False
+                elif stands:
+                    self.hold(after)
+        self._stands, self._waits = stands, waits
+
+    def lose(self, seconds: float = 0.0) -> None:
+        """End what stands, after so many seconds more: nothing is known until the next reading."""
+        if self._stands:
+            self.hold(seconds)
+        self._stands = self._waits = False
+
+    def close(self, value: float, seconds: float, duration: float) -> None:
+        """Take the reading after the window's end: what stands did so until then, and a metric without any reading has this one.
+
+        Args:
+            value: The reading.
+            seconds: From the last row to the window's end.
+            duration: The whole window's.
+        """
+        if not self.count and isfinite(value):
+            self.add(value, duration if self._waits else 0.0)
+        elif self._stands:
+            self.hold(seconds)
 
     def summary(self) -> Summary:
         """Return the statistics of what was taken so far; there must have been a reading."""
@@ -119,20 +191,8 @@ class Accumulator:
     def _clipped(self, value: float) -> float:
         return min(max(value, self._min), self._max)
 
-    def _put_apart(self, value: float, times: int, seconds: float) -> None:
-        """Keep a value that is, or may be, another than the first."""
-        if not self._cells and self.count:
-            self._cells, self._times, self._spans = array("d", [self._max]), array("q", [self.count]), array("d", [self._seconds])
-        if self._cells:
-            self._put(value, times, seconds)
-        if len(self._cells) > DISTINCT and not self._coarse:
-            held = zip(self._cells, self._times, self._spans, strict=True)
-            self._cells, self._times, self._spans = array("d"), array("q"), array("d")
-            self._coarse = True
-            for one in held:
-                self._put(*one)
-
     def _put(self, value: float, times: int, seconds: float) -> None:
+        """Count a value in its cell."""
         cell = value
         if self._coarse and value:  # the middle of a cell: cells grow with the value, and 0 has its own
             step = round(math.log(abs(value)) / _GROWTH)
@@ -141,132 +201,16 @@ class Accumulator:
         if place < len(self._cells) and self._cells[place] == cell:
             self._times[place] += times
             self._spans[place] += seconds
-        else:
-            self._cells.insert(place, cell)
-            self._times.insert(place, times)
-            self._spans.insert(place, seconds)
-
-
-class _Stretch(NamedTuple):
-    """A block of rows on the window's time, in seconds. The rows within the window come first; the next one closes it.
-
-    Attributes:
-        inside: How many rows are within the window.
-        lead: From the row before the block to its first one; 0 where something was left out between them.
-        after: From each row within to the next one, or to the window's end; 0 where something was left out, and where the block
-            has no next one.
-        ages: From the window's beginning to each row within.
-        joined: Of each row, whether nothing was left out before it.
-        duration: The whole window's; infinite while it is open.
-    """
-
-    inside: int
-    lead: float
-    after: Sequence[float]
-    ages: Sequence[float]
-    joined: Sequence[bool]
-    duration: float
-
-    @property
-    def closed(self) -> bool:
-        """Whether the block has the row that closes the window."""
-        return self.inside < len(self.joined)
-
-    @property
-    def tail(self) -> float:
-        """From the row before to the end of the window that the first row closes; 0 where the block has others before it."""
-        return 0.0 if self.inside else self.lead
-
-
-class _KeyStatistics:
-    """Statistics by key, and the state of each key after the last row.
-
-    Args:
-        keys: Of the row before the first one; they wait for a reading.
-
-    Attributes:
-        metrics: By key.
-    """
-
-    def __init__(self, keys: Layout) -> None:
-        self.metrics: dict[str, Accumulator] = {}
-        self._keys = keys
-        # Of the last row's keys, those of which no reading stands: whether they wait for one since the beginning.
-        self._unread = dict.fromkeys(keys, True)
-
-    def fold(self, keys: Layout, columns: Sequence[array[float]], stretch: _Stretch, changed: AbstractSet[str] = frozenset()) -> None:
-        """Take a block of rows: a column for each key, in which NaN stands for an absent value.
-
-        Args:
-            keys: In the order of the columns.
-            columns: The values of all rows.
-            stretch: When the rows were read.
-            changed: Keys that mean something else since the block before.
-        """
-        if keys != self._keys or changed:
-            self._arrive(set(keys), changed, stretch)
-            self._keys = keys
-        if not stretch.joined[0]:
-            self._unread = dict.fromkeys(keys, False)
-        rest = sum(stretch.after)
-        for key, column in zip(keys, columns, strict=True) if stretch.inside else ():
-            rows = column[: stretch.inside] if stretch.closed else column
-            first, seconds = rows[0], rest
-            if rows.count(first) < stretch.inside or not isfinite(first):
-                self._fold_column(key, rows, stretch)
-                continue
-            waiting, held = self._unread.pop(key, None), self._held(key)  # most metrics do not change for a while
-            if waiting:
-                seconds += stretch.ages[0]
-            elif waiting is None and held.last == first:
-                seconds += stretch.lead
-            elif waiting is None:
-                held.hold(stretch.lead)
-            held.add(first, seconds, stretch.inside)
-        if stretch.closed:
-            self._close(keys, columns, stretch)
-        self._unread = self._unread or {}  # one that has been emptied keeps its room
-
-    def _arrive(self, here: set[str], changed: AbstractSet[str], stretch: _Stretch) -> None:
-        """From the row before the block to its first one: what went no longer stands, and of what came nothing is known."""
-        before = set(self._keys)
-        for key in (before - here) | (changed & before):
-            if self._unread.pop(key, None) is None and stretch.inside:
-                self.metrics[key].hold(stretch.lead)
-        self._unread.update(dict.fromkeys((here - before) | changed, False))
-
-    def _fold_column(self, key: str, column: array[float], stretch: _Stretch) -> None:
-        held, waiting = self.metrics.get(key), self._unread.pop(key, None)
-        stands = held is not None and waiting is None
-        if stands and held is not None:
-            held.hold(stretch.lead)
-        for value, after, age, joined in zip(column, stretch.after, stretch.ages, stretch.joined, strict=False):
-            if not joined or math.isnan(value):
-                stands = waiting = False
-            if isfinite(value):
-                held = held or self._held(key)
-                held.add(value, after + age if waiting else after)
-                stands, waiting = True, False
-            elif stands and held is not None:
-                held.hold(after)
-        if not stands:
-            self._unread[key] = bool(waiting)
-
-    def _close(self, keys: Layout, columns: Sequence[array[float]], stretch: _Stretch) -> None:
-        """Take the row after the end: until then stood what did before, and what was not read in the window has this reading."""
-        known = stretch.joined[stretch.inside]
-        for key, column in zip(keys, columns, strict=True):
-            held, value = self.metrics.get(key), column[stretch.inside]
-            if held is None and isfinite(value):
-                self._held(key).add(value, stretch.duration if known and self._unread[key] else 0.0)
-            elif held is not None and key not in self._unread:
-                held.hold(stretch.tail)
-
-    def _held(self, key: str) -> Accumulator:
-        held = self.metrics.get(key)
-        if held is None:
-            held = self.metrics[key] = Accumulator()
-        return held
+            return
+        self._cells.insert(place, cell)
+        self._times.insert(place, times)
+        self._spans.insert(place, seconds)
+        if len(self._cells) > DISTINCT and not self._coarse:
+            held = zip(self._cells, self._times, self._spans, strict=True)
+            self._cells, self._times, self._spans = array("d"), array("q"), array("d")
+            self._coarse = True
+            for one in held:
+                self._put(*one)
 
 
 class WindowAggregator:
@@ -285,8 +229,8 @@ class WindowAggregator:
         self._begin = begin
         self._at = begin  # the last row's moment
         self._layout: Layout | None = None
-        self._keys = _KeyStatistics(())
-        self._across = _KeyStatistics(())
+        self._metrics: dict[str, Accumulator] = {}
+        self._across: dict[str, Accumulator] = {}  # over all devices: ``mean.powerWatts``
         self._known: dict[str, set[str]] = {}  # by name, the devices that ever had it
         self._last: dict[str, dict[str, float]] = {}  # by name, each device's last reading
         if before is not None:
@@ -295,16 +239,21 @@ class WindowAggregator:
     @property
     def metrics(self) -> Mapping[str, Accumulator]:
         """By key, the statistics of the readings."""
-        return self._keys.metrics
+        return {key: held for key, held in self._metrics.items() if held.count}
 
     def fold(self, rows: Iterable[Row], end: float = math.inf) -> None:
         """Take readings, of which the last may be the one that closes the window; many at a time cost less."""
-        for (layout, early), same in groupby(rows, lambda row: (row.layout, row.at < self._begin)):
-            block = list(same)
-            if early:
-                self._start_from(block[-1])  # it was being taken when the window began
-            else:
-                self._fold(layout, block, end)
+        block: list[Row] = []
+        for row in rows:
+            if row.at < self._begin:
+                self._start_from(row)  # it was being taken when the window began
+                continue
+            if block and (row.layout != block[0].layout or not row.joined or row.at > end):
+                self._fold(block, end)
+                block = []
+            block.append(row)
+        if block:
+            self._fold(block, end)
 
     def summary(self) -> dict[str, Summary]:
         """Return, by key, the statistics of the readings."""
@@ -318,9 +267,9 @@ class WindowAggregator:
         """Return, by name, the metric over all devices."""
         found = {}
         for name in self._known:
-            mean, largest, total = (self._across.metrics.get(f"{kind}.{name}") for kind in ACROSS)
-            if mean is not None and largest is not None:
-                found[name] = CrossDeviceStatistics(mean.summary(), largest.summary(), total.summary() if total is not None else None)
+            mean, largest, total = (self._across[f"{kind}.{name}"] for kind in ACROSS)
+            if mean.count:
+                found[name] = CrossDeviceStatistics(mean.summary(), largest.summary(), total.summary() if total.count else None)
         return found
 
     def seconds_above(self, key: str, threshold: float) -> float | None:
@@ -335,63 +284,80 @@ class WindowAggregator:
         return held.seconds_above(threshold) if held is not None else None
 
     def _start_from(self, row: Row) -> None:
-        at = min(row.at, self._begin)
-        self._fold_energy(row.layout, [row._replace(at=at)], self._begin)
-        self._begin_with(row.layout, at)
+        """Take a reading from before the beginning."""
+        self._fold_energy([row._replace(at=min(row.at, self._begin))], self._begin)
+        self._wait_for(row.layout)
 
-    def _begin_with(self, layout: Layout, at: float) -> None:
-        members = _members(layout)
-        self._at, self._layout = at, layout
-        self._keys = _KeyStatistics(layout)
-        self._across = _KeyStatistics(tuple(f"{kind}.{name}" for name in members for kind in ACROSS))
-        self._known = {name: set(positions) for name, positions in members.items()}
+    def _wait_for(self, layout: Layout) -> None:
+        """Have the first readings of these keys stand from the window's beginning on."""
+        self._layout = layout
+        self._metrics = {key: Accumulator(waits=True) for key in layout}
+        self._across = {f"{kind}.{name}": Accumulator(waits=True) for name in _members(layout) for kind in ACROSS}
+        self._known = {name: set(positions) for name, positions in _members(layout).items()}
 
-    def _fold(self, layout: Layout, rows: Sequence[Row], end: float) -> None:
-        self._fold_energy(layout, rows, end)
+    def _fold(self, rows: Sequence[Row], end: float) -> None:
+        """Take rows of the same keys with no gap between them, or the one after the end."""
+        self._fold_energy(rows, end)
+        layout, joined, closing = rows[0].layout, rows[0].joined, rows[0].at > end
         if self._layout is None:  # nothing was read before: as if that had been, and had had the same keys
-            self._begin_with(layout, self._begin)
-        joined, inside = [row.joined for row in rows], bisect_right(rows, end, key=lambda row: row.at)
-        moments = [max(self._at, self._begin), *(min(row.at, end) for row in rows[: inside + 1])]
-        gaps = [(at - before) * known for before, at, known in zip(moments, moments[1:], joined, strict=False)]
-        ages = [row.at - self._begin for row in rows[:inside]]
-        stretch = _Stretch(inside, max(0.0, gaps[0]), [*gaps[1:], 0.0][:inside], ages, joined, end - self._begin)
+            self._wait_for(layout)
+        moments = [row.at for row in rows]
+        lead = max(0.0, min(moments[0], end) - self._at) if joined else 0.0
+        block = Block(lead, [*(after - before for before, after in pairwise(moments)), 0.0], [at - self._begin for at in moments])
+        if not joined:
+            self._last.clear()
+            for held in (*self._metrics.values(), *self._across.values()):
+                held.lose()
+        self._change_layout(layout, 0.0 if closing else lead)
+        self._at = moments[-1]
         values = array("d")
         for row in rows:
             values.extend(row.values)
-        columns = [values[position :: len(layout)] for position in range(len(layout))]
-        self._keys.fold(layout, columns, stretch)
-        self._fold_across(layout, columns, stretch)
-        self._at, self._layout = rows[-1].at, layout
+        columns = {key: values[position :: len(layout)] for position, key in enumerate(layout)}
+        for series, found in ((self._metrics, columns), (self._across, self._columns_across(layout, columns))):
+            for key, column in found.items():
+                held = series.get(key) or series.setdefault(key, Accumulator())
+                if closing:
+                    held.close(column[0], lead, end - self._begin)
+                else:
+                    held.fold(column, block)
 
-    def _fold_across(self, layout: Layout, columns: Sequence[array[float]], stretch: _Stretch) -> None:
-        """Take one metric over all devices as further keys: each reading's mean, largest value and sum.
+    def _change_layout(self, layout: Layout, lead: float) -> None:
+        """End what stands of keys that are gone, and of the metrics over all devices where a device came or went."""
+        before, self._layout = self._layout or (), layout
+        if layout == before:
+            return
+        for key in set(before).difference(layout):
+            self._metrics[key].lose(lead)
+        for name, devices in _members(before).items():
+            if devices.keys() != _members(layout).get(name, {}).keys():
+                for kind in ACROSS:
+                    self._across[f"{kind}.{name}"].lose(lead)
+
+    def _columns_across(self, layout: Layout, columns: Mapping[str, array[float]]) -> dict[str, array[float]]:
+        """Return each row's mean, largest value and sum over all devices, as columns of further keys.
 
         A device that was served again stands with its last value beside one that was read; a row in which none was read is no
-        reading. Where a device goes or comes, what stood before stands no longer.
+        reading. There is no sum where a device is missing.
         """
-        members, before = _members(layout), _members(self._layout or ())
-        derived: dict[str, array[float]] = {}
-        last_of_all: dict[str, dict[str, float]] = {}
-        for name, positions in members.items():
+        found: dict[str, array[float]] = {}
+        for name, devices in _members(layout).items():
             known = self._known.setdefault(name, set())
-            known.update(positions)
-            last = last_of_all[name] = {device: value for device, value in self._last.get(name, {}).items() if device in positions}
-            mean, largest, total = (derived.setdefault(f"{kind}.{name}", array("d")) for kind in ACROSS)
-            for index, joined in enumerate(stretch.joined):
-                if not joined:
-                    last.clear()
-                fresh = {device: value for device, position in positions.items() if isfinite(value := columns[position][index])}
+            known.update(devices)
+            last = self._last[name] = {device: value for device, value in self._last.get(name, {}).items() if device in devices}
+            mean, largest, total = (found.setdefault(f"{kind}.{name}", array("d")) for kind in ACROSS)
+            for values in zip(*(columns[key] for key in devices.values()), strict=True):
+                fresh = {device: value for device, value in zip(devices, values, strict=True) if isfinite(value)}
                 last.update(fresh)
                 added = sum(last.values())
                 mean.append(added / len(last) if fresh else REPEATED)
                 largest.append(max(last.values()) if fresh else REPEATED)
                 total.append(REPEATED if not fresh else added if len(last) == len(known) else math.nan)
-        self._last = last_of_all
-        changed = {f"{kind}.{name}" for name in members if members[name].keys() != before.get(name, {}).keys() for kind in ACROSS}
-        self._across.fold(tuple(derived), list(derived.values()), stretch, changed)
+        self._last = {name: self._last[name] for name in _members(layout)}
+        return found
 
-    def _fold_energy(self, layout: Layout, rows: Sequence[Row], end: float) -> None:
-        found = energy_columns(layout)
+    def _fold_energy(self, rows: Sequence[Row], end: float) -> None:
+        found = energy_columns(rows[0].layout)
         for key in self.energy.keys() - found.keys():
             self.energy[key].gap()
         for key, (counter, power) in found.items():
@@ -406,11 +372,11 @@ class WindowAggregator:
 
 
 @functools.lru_cache(maxsize=64)
-def _members(layout: Layout) -> dict[str, dict[str, int]]:
-    """By aggregated name, each device that has it and where it stands."""
-    found: dict[str, dict[str, int]] = {}
-    for position, key in enumerate(layout):
+def _members(layout: Layout) -> dict[str, dict[str, str]]:
+    """Return, by aggregated name, each device that has it and its key there."""
+    found: dict[str, dict[str, str]] = {}
+    for key in layout:
         device, name = split(key)
         if device and name in AGGREGATED:
-            found.setdefault(name, {})[device] = position
+            found.setdefault(name, {})[device] = key
     return found

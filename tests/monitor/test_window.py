@@ -385,7 +385,7 @@ def test_results_that_ctrl_c_interrupts_are_made_anew(monkeypatch: pytest.Monkey
         if end:
             window.end()
             owner.feed(row({"cpu": 9.0, "gpu.0.powerWatts": 100.0}, PENDING + 30.0))
-        for inner in ("_fold_energy", "_fold", "_fold_across", "summary"):
+        for inner in ("_fold_energy", "_fold", "_columns_across", "summary"):
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
                 patch.setattr(WindowAggregator, inner, Mock(side_effect=KeyboardInterrupt))
                 _ = window.summary

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -293,12 +292,6 @@ def test_after_a_pause_a_device_that_is_served_again_is_not_among_all() -> None:
     assert found.total is not None
     assert (found.total.count, found.total.seconds, found.total.mean) == (3, 1.0, 330.0)
     assert (found.max.count, found.max.seconds) == (5, 3.0)
-
-
-def test_a_window_keeps_nothing_of_keys_that_have_been_read() -> None:
-    """The last windows of a program stay: the room in which they waited for their first readings does not."""
-    many = {f"gpu.0.nvlink.{number}.rxBytes": 1.0 for number in range(1000)}
-    assert sys.getsizeof(fold([row(many, 1.0)], before=row(many, 0.0))._keys._unread) < 100
 
 
 def test_what_no_device_gives_is_not_there() -> None:
