@@ -234,11 +234,8 @@ class ChildProcess:
 
 def _script(command: str) -> str | None:
     """Return the file that a command's name stands for, if it is text: shells, env and timeout run such files with the system's shell."""
-    path = command if "/" in command else shutil.which(command)
+    path = shutil.which(command)
     if path is None:
         return None
-    try:
-        with Path(path).open("rb") as file:
-            return None if b"\0" in file.read(BEGINNING) else path
-    except OSError:
-        return None
+    with Path(path).open("rb") as file:
+        return None if b"\0" in file.read(BEGINNING) else path

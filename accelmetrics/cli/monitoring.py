@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import os
-import queue
 import signal
 import time
 from argparse import Namespace
@@ -15,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from accelmetrics.cli.options import PROGRAM, reading
 from accelmetrics.cli.output import Stdout, WriteError, duplicate_stream, say, stream_number
@@ -24,12 +22,11 @@ from accelmetrics.schemas.snapshot import rfc3339
 if TYPE_CHECKING:
     from accelmetrics.exporters.files import FileExporter
     from accelmetrics.monitor.monitor import Monitor
-    from accelmetrics.sampling.sampler import Sampler
     from accelmetrics.schemas.record import Exporter, Record
 
-NAMED = 2.0
-"""Seconds that the check of device names waits for a driver to open: one that takes longer is believed to have them."""
-PASSING = frozenset({errno.ENOSPC, errno.EDQUOT})
+DEVICE_CHECK_SECONDS = 2.0
+"""For a driver to open when the names of devices are checked: one that takes longer is believed to have them."""
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Why a file cannot be made now, and may be later."""
 DATA = "accelmetrics_data"
 """The attribute of a log record that holds what programs find beside a message."""
@@ -61,80 +58,69 @@ def monitor(options: Namespace, exporters: Sequence[str | Exporter], pid: int | 
     made = Monitor(options.interval, exporters, labels=dict(options.label or ()), **chosen)
     if options.gpus is not None and pid is None:
         # Refuse devices that are not there: the monitor could only say so in the background, for as long as it runs.
-        sampler = Sampler(**{**chosen, "open_timeout": min(NAMED, chosen.get("open_timeout", NAMED))})
+        sampler = Sampler(**{**chosen, "open_timeout": min(DEVICE_CHECK_SECONDS, chosen.get("open_timeout", DEVICE_CHECK_SECONDS))})
         sampler.sample()
         if options.isolation == "process":
             sampler.close()  # a process that would not be asked again
-        _named[made] = sampler
+        options.device_check = sampler  # kept with the options: it has the drivers open already
     set_up(options.log_format, made.labels)
     return made
 
 
-_named: WeakKeyDictionary[Monitor, Sampler] = WeakKeyDictionary()
-"""What the names of a monitor's devices were checked with, for as long as that is there: it has the drivers open already."""
-
-
 class Stop:
-    """An event that a signal handler may set: a ``SimpleQueue`` may be interrupted anywhere, ``threading.Event`` may not.
+    """A request to end, which a signal handler may make.
 
-    Python runs handlers between two instructions of the main thread: one whose signal arrives just before a wait begins, or at another
-    thread, runs when the wait ends. So every wait is made of short ones.
+    It is polled: a handler runs between two instructions of the main thread, so it may take no lock, and one whose signal arrives
+    just before a wait begins runs when that ends.
+
+    Attributes:
+        signal: What asked for it: the number of a signal; 0 while nothing has.
     """
 
-    STEP = 0.5
-    """Seconds."""
+    STEP = 0.05
+    """Seconds between two looks."""
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.signal = 0
 
-    def set(self) -> None:
+    def set(self, number: int = signal.SIGTERM) -> None:
         """End every wait, now and later."""
-        self._asked.put(None)
+        self.signal = number
 
     def is_set(self) -> bool:
-        """Return whether it is set."""
-        return not self._asked.empty()
+        """Return whether it was asked for."""
+        return self.signal > 0
 
-    def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it is set, at most so many seconds; return whether it is."""
-        end = math.inf if seconds is None else time.monotonic() + seconds
-        while not self.is_set() and (left := end - time.monotonic()) > 0:
-            with suppress(queue.Empty):
-                self._asked.put(self._asked.get(timeout=min(left, self.STEP)))
+    def wait(self, seconds: float = math.inf) -> bool:
+        """Wait until it is asked for, at most so many seconds; return whether it was."""
+        end = time.monotonic() + seconds
+        while not self.signal and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, self.STEP))
         return self.is_set()
 
 
 @contextmanager
-def until_stopped() -> Iterator[Stop]:
-    """Yield an event that SIGINT, SIGTERM and SIGHUP set.
-
-    The second one of a kind ends the process as ever. One that is ignored, as under ``nohup``, stays so.
-    """
-    stopped = Stop()
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        stopped.set()
-        signal.signal(number, before[number])
-
-    handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    before = {number: handler for number, handler in handlers.items() if handler != signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, stop)
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def as_given(out: Stdout) -> Iterator[None]:
-    """Restore standard output while the block runs, so that a command started meanwhile inherits it."""
-    out.__exit__(None, None, None)
+def handling(handler: Callable[[int, FrameType | None], object], *numbers: int) -> Iterator[None]:
+    """Handle signals while the block runs. One that is ignored, as SIGHUP under ``nohup``, stays so."""
+    before = {number: signal.signal(number, handler) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
     try:
         yield
     finally:
-        out.__enter__()
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+@contextmanager
+def until_stopped(*more: int) -> Iterator[Stop]:
+    """Yield an event that SIGINT, SIGTERM, SIGHUP and more signals set; the second one of a kind ends the process as ever."""
+    stopped = Stop()
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        stopped.set(number)
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+    with handling(stop, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *more):
+        yield stopped
 
 
 # Exporters
@@ -182,7 +168,7 @@ def stream_lines(lines: FileExporter, descriptor: int) -> Exporter:
     return FunctionExporter(lines.name, export)
 
 
-def until_unread(exporter: Exporter, gone: Callable[[], None]) -> Exporter:
+def until_reader_gone(exporter: Exporter, gone: Callable[[], None]) -> Exporter:
     """Return an exporter to standard output that takes no more records when the reader of that has gone.
 
     Args:
@@ -237,17 +223,17 @@ def _exporter(wanted: str, out: Stdout, gone: Callable[[], None]) -> Exporter:
         made = create(f"{name}:{os.devnull}{mark}{options}")
         if isinstance(made, FileExporter):
             stream = stream_lines(made, duplicate_stream(target, number, out))
-            return until_unread(stream, gone) if number == 1 else stream
+            return until_reader_gone(stream, gone) if number == 1 else stream
     made = create(wanted)
     if isinstance(made, ConsoleExporter) and not made.stderr and out.descriptor is not None:
         made.stream = open(os.dup(out.descriptor), "w", encoding="utf-8", errors="replace")  # noqa: PTH123, SIM115 - kept until the end
-        return until_unread(made, gone)
+        return until_reader_gone(made, gone)
     # A file that cannot be opened is refused before anything begins; not a pipe, which waits for its reader.
     if isinstance(made, FileExporter) and (made.path.is_file() or not made.path.exists()):
         try:
             made.open()
         except OSError as error:
-            if error.errno not in PASSING:
+            if error.errno not in NO_SPACE:
                 raise WriteError(str(made.path), error) from error
         finally:
             with suppress(OSError):
@@ -265,18 +251,6 @@ def tell_losses(watching: Monitor) -> bool:
 
 
 # Messages: lines for people, or JSON with the labels of every record for programs
-
-
-class MessageHandler(logging.Handler):
-    """Hands each message on, as it is formatted and as its words alone."""
-
-    def __init__(self, take: Callable[[str, str], None]) -> None:
-        super().__init__()
-        self._take = take
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Hand one on."""
-        self._take(self.format(record), record.getMessage())
 
 
 class JsonFormatter(logging.Formatter):
@@ -323,15 +297,14 @@ def begin(options: Namespace) -> None:
     set_up(options.log_format, {"hostname": hostname(), **job_labels(), **dict(options.label)})
 
 
-def set_up(form: str, labels: Mapping[str, str], take: Callable[[str, str], None] = lambda text, _: say(text)) -> None:
-    """Have messages of this package written, from warnings up; JSON has those that tell how it goes too.
+def set_up(form: str, labels: Mapping[str, str]) -> None:
+    """Have messages of this package written to standard error, from warnings up; JSON has those that tell how it goes too.
 
     Args:
         form: ``text`` or ``json``.
         labels: Of the monitor.
-        take: Takes each message, formatted and as its words alone; the default writes it to standard error.
     """
-    handler = MessageHandler(take)
+    handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter(labels) if form == "json" else logging.Formatter(f"{PROGRAM}: %(message)s"))
     log.handlers[:] = [handler]
     log.setLevel(logging.INFO if form == "json" else logging.WARNING)

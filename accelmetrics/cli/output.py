@@ -30,6 +30,7 @@ class WriteError(AccelMetricsError):
 
     def __init__(self, what: str, error: OSError | str) -> None:
         super().__init__(f"cannot write {what}: {error if isinstance(error, str) else error.strerror or error}")
+        self.errno = None if isinstance(error, str) else error.errno
 
 
 @contextmanager
@@ -88,6 +89,15 @@ class Stdout:
             os.dup2(self._descriptor, 1)
             os.close(self._descriptor)
             self._descriptor = None
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Have standard output as it was while the block runs, so that a command started meanwhile inherits it."""
+        self.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            self.__enter__()
 
     @property
     def descriptor(self) -> int | None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import signal
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import FunctionExporter, Stop, exporters, monitor, tell_losses, until_stopped, warn
+from accelmetrics.cli.monitoring import FunctionExporter, Stop, exporters, monitor, tell_losses, until_reader_gone, until_stopped, warn
 from accelmetrics.cli.output import Stdout, WriteError
 from accelmetrics.cli.summaries import of_window
 from accelmetrics.exporters.console import line
-from accelmetrics.schemas.record import Record
 
 if TYPE_CHECKING:
     from accelmetrics.monitor.monitor import Monitor
@@ -49,79 +52,40 @@ def configure(parser: ArgumentParser) -> None:
     arguments.add_reading(parser)
 
 
-class ConsoleLines:
-    """Prints a line a record, and summaries through the command's own output.
-
-    Args:
-        out: Where to.
-        stopped: Set when their reader has gone, which is what ends any command of a pipeline.
-
-    Attributes:
-        unread: Whether their reader has gone.
-        failure: What keeps a summary from being printed; None for nothing.
-    """
-
-    def __init__(self, out: Stdout, stopped: Stop) -> None:
-        self._out = out
-        self._stopped = stopped
-        self._terminal = out.terminal
-        self.unread = False
-        self.failure: WriteError | None = None
-
-    def export(self, record: Record) -> None:
-        """Print a line."""
-        self._write(line(record.snapshot) + "\n")
-
-    def summarize(self, text: str) -> None:
-        """Print a summary; one that cannot be printed ends nothing, and is told at the end."""
-        try:
-            self._write(text)
-        except WriteError as error:
-            self.failure = error
-
-    def leave(self) -> None:
-        """Stop: the reader has gone."""
-        self.unread = True
-        self._stopped.set()
-
-    def _write(self, text: str) -> None:
-        if self.unread:
-            return
-        try:
-            self._out.write(text)
-        except BrokenPipeError:
-            self.leave()
-        except WriteError as error:
-            if not (self._terminal and isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO):
-                raise  # else the terminal has gone away, and nothing would read it
-
-
 def run(options: Namespace, out: Stdout) -> int:
     """Watch until stopped."""
     from accelmetrics.backends.kit.processes import is_visible
 
+    terminal = out.terminal
+
+    def show(text: str) -> None:
+        try:
+            out.write(text)
+        except WriteError as error:
+            if not terminal or error.errno != errno.EIO:
+                raise  # else the terminal has gone away, and nothing would read it
+
     with until_stopped() as stopped:
-        lines = ConsoleLines(out, stopped)
-        console = [] if options.no_console else [FunctionExporter("console", lines.export)]
-        watching = monitor(options, [*console, *exporters(options, out, lines.leave)])
+        unread = partial(stopped.set, signal.SIGPIPE)  # as it ends any command of a pipeline
+        lines = FunctionExporter("console", lambda record: show(line(record.snapshot) + "\n"))
+        console = [] if options.no_console else [until_reader_gone(lines, unread)]
+        watching = monitor(options, [*console, *exporters(options, out, unread)])
         if options.pid is not None and not is_visible(options.pid):
             warn(f"there is no process {options.pid}: nothing of it can be read")
         whole = watching.window("total").begin()  # until after the last reading: each that is printed is in it
         with watching:
-            _watch(watching, options, lines, stopped)
+            _watch(watching, options, show, stopped)
             seconds = whole.duration
         whole.end()
-        if not options.no_console:
-            lines.summarize(of_window(whole, watching.latest, "total", seconds, watching.status.ticks))
         lost = tell_losses(watching)
-        if lines.unread:
+        if stopped.signal == signal.SIGPIPE:
             raise BrokenPipeError
-        if lines.failure is not None:
-            raise lines.failure
+        if not options.no_console:
+            show(of_window(whole, watching.latest, "total", seconds, watching.status.ticks))
     return int(lost)
 
 
-def _watch(watching: Monitor, options: Namespace, lines: ConsoleLines, stopped: Stop) -> None:
+def _watch(watching: Monitor, options: Namespace, show: Callable[[str], None], stopped: Stop) -> None:
     """Print a summary at each of its intervals, until stopped."""
     start = time.monotonic()
     end = start + (float("inf") if options.duration is None else options.duration)
@@ -138,7 +102,8 @@ def _watch(watching: Monitor, options: Namespace, lines: ConsoleLines, stopped: 
         if time.monotonic() >= due:
             due += every
             if not options.no_console:
-                lines.summarize(of_window(window, watching.latest, f"last {every:g} s"))
+                with suppress(WriteError):  # it ends nothing, and is told at the end
+                    show(of_window(window, watching.latest, f"last {every:g} s"))
 
 
 def _slow(watching: Monitor, interval: float) -> list[str]:

@@ -15,16 +15,17 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.child_process import KILLED, ChildProcess, CommandError, Ended, Signals
-from accelmetrics.cli.monitoring import as_given, exporters, fail, monitor, tell, tell_losses
+from accelmetrics.cli.monitoring import exporters, fail, monitor, tell, tell_losses
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, say, sink_of
 from accelmetrics.cli.summaries import MIB, of_devices, of_process, of_window, readings
-from accelmetrics.cli.terminal import MARK, LastRow, begin_line, terminal_number
+from accelmetrics.cli.terminal import LastRow, begin_line
 from accelmetrics.cli.text import cells, clipped
 from accelmetrics.schemas.record import Exporter
 from accelmetrics.schemas.snapshot import Snapshot
@@ -99,33 +100,22 @@ def run(options: Namespace, out: Stdout) -> int:
 def _run(options: Namespace, command: list[str], signals: Signals, chosen: list[Exporter], out: Stdout) -> int:
     """Watch the command from its start to its summary; return its exit status."""
     descriptor = descriptor_of(sys.stderr)
-    row = None if options.quiet or options.no_line or descriptor is None else LastRow(descriptor)
-    drawn: Snapshot | None = None
+    row = LastRow(None if options.quiet or options.no_line else descriptor)
 
     def draw() -> None:
-        nonlocal drawn
         latest = watching.latest
-        if row is not None and latest is not None and (latest is not drawn or row.stale):
-            drawn = latest
-            row.draw(lambda columns: live_line(latest, columns))
-
-    def give_back() -> None:
-        nonlocal drawn
-        drawn = None
-        if row is not None:
-            row.release()
+        if latest is not None:
+            row.draw(latest, partial(live_line, latest))
 
     with ExitStack() as stack:
-        if row is not None:
-            stack.callback(row.release)
-            row.draw(lambda columns: "")
-        with as_given(out):
-            mark = {MARK: terminal_number(descriptor)} if row is not None and row.there and descriptor is not None else {}
-            child = ChildProcess(command, signals, mark)
+        stack.callback(row.release)
+        row.draw(None, lambda columns: "")
+        with out.restored():
+            child = ChildProcess(command, signals, row.environment)
         watching = monitor(options, chosen, child.pid)
         watching.start()
         window = watching.window("command").begin()
-        ended = child.attend(signals, draw, give_back)
+        ended = child.attend(signals, draw, row.release)
         window.end()
     # The terminal is the user's again: what follows may take a moment.
     watching.stop(STOP_SECONDS)

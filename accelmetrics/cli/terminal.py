@@ -138,40 +138,38 @@ class LastRow:
     another job has the terminal, nor where writing would have to wait.
 
     Args:
-        descriptor: Of the terminal, open for writing.
+        descriptor: Of the terminal, open for writing; None for none, and then nothing is drawn.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = -1 if descriptor is None else descriptor
         self._told: Size | None = None
-        self._usable = capable(descriptor) and os.environ.get(MARK) != terminal_number(descriptor)
+        self._content: object = None
+        self._usable = descriptor is not None and capable(descriptor) and os.environ.get(MARK) != terminal_number(descriptor)
 
     @property
-    def there(self) -> bool:
-        """Whether the row is ours now."""
-        return self._told is not None
+    def environment(self) -> dict[str, str]:
+        """What a command below is to have in its environment: it says that the row is ours."""
+        return {} if self._told is None else {MARK: terminal_number(self._descriptor)}
 
-    @property
-    def stale(self) -> bool:
-        """Whether the window has another size now than the text was drawn for."""
-        try:
-            return self._usable and self._told is not None and read_size(self._descriptor) != self._told
-        except OSError:
-            return False
+    def draw(self, content: object, text: Callable[[int], str]) -> None:
+        """Show a content, unless it is shown already, in a window of this size.
 
-    def draw(self, text: Callable[[int], str]) -> None:
-        """Show a text; it is told how many columns it may have.
-
-        That is not the last one, behind which some terminals begin a new row.
+        Args:
+            content: Is recognised as an object.
+            text: Words it in so many columns, of which the last is not one: behind it some terminals begin a new row.
         """
         if not self._usable:
             return
         try:
             if not in_foreground(self._descriptor):
                 self.release()
+            elif content is self._content and self._told == read_size(self._descriptor):
+                return
             # After Ctrl-S it takes no text.
             elif select.select([], [self._descriptor], [], 0)[1] and (told := self._reserved()) is not None:
                 self._send(f"{SAVE}\x1b[{told.rows + 1};1H{PLAIN}{text(told.columns - 1)}{REST_OF_LINE}{RESTORE}")
+                self._content = content
         except OSError:  # the terminal has gone
             self._usable = False
 

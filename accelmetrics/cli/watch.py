@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import queue
 import signal
@@ -18,9 +19,9 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import Stop, announce, as_given, monitor, set_up, until_stopped, warn
+from accelmetrics.cli.monitoring import Stop, announce, handling, log, monitor, until_stopped, warn
 from accelmetrics.cli.options import UsageError
-from accelmetrics.cli.output import Stdout, WriteError, say, sink_of
+from accelmetrics.cli.output import Stdout, WriteError, sink_of
 from accelmetrics.cli.terminal import capable, in_foreground, keyboard, whole_screen
 from accelmetrics.exporters.console import line
 from accelmetrics.exporters.device_table import Limits, Trail, height, table
@@ -87,26 +88,27 @@ def run(options: Namespace, out: Stdout) -> int:
     """Show readings until stopped."""
     if not Path(options.save_dir).is_dir():
         raise UsageError(f"--save-dir {options.save_dir!r} is no directory")
-    with until_stopped() as stopped:
-        with as_given(out):
-            descriptor = os.dup(1) if capable(1) and (os.isatty(0) or in_foreground(1)) else None  # keys are waited for, the screen is not
+    with out.restored():
+        descriptor = os.dup(1) if capable(1) and (os.isatty(0) or in_foreground(1)) else None  # keys are waited for, the screen is not
+    if descriptor is not None:
+        try:
+            require("rich", "rich")
+        except MissingDependencyError as error:
+            warn(f"no table: {error}")
+            descriptor = None
+    with until_stopped(*(() if descriptor is None else FATAL)) as stopped:
         arrived: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
         watching = monitor(options, [])
         watching.subscribe(arrived.put)
         with watching:
-            try:
-                if descriptor is not None:
-                    require("rich", "rich")
-            except MissingDependencyError as error:
-                warn(f"no table: {error}")
-                descriptor = None
             if descriptor is not None:
                 View(options, out, descriptor, stopped).show(watching, arrived)
-                return 0
             while not stopped.is_set():
                 for snapshot in _news(arrived):
                     out.write(line(snapshot) + "\n")
                 stopped.wait(min(LOOK, options.interval))
+    if stopped.signal in FATAL:
+        os.kill(os.getpid(), stopped.signal)
     return 0
 
 
@@ -143,35 +145,40 @@ class View:
         self.said = ""
         self._said_until = 0.0
         self._saved: list[str] = []
-        self._messages: deque[str] = deque(maxlen=KEPT)
         self._changed = False
         self._suspend = False
-        self._fatal: int | None = None
 
     def show(self, watching: Monitor, arrived: queue.SimpleQueue[Snapshot]) -> None:
         """Draw until stopped."""
-        set_up(self._options.log_format, watching.labels, self.take_message)
-        try:
-            with self._signals():
-                while not self._stopped.is_set():
-                    self._until_suspended(watching, arrived)
-        finally:
-            set_up(self._options.log_format, watching.labels)
-            self.tell_messages()
+
+        def noted(number: int, _frame: FrameType | None) -> None:
+            self._changed = True
+            self._suspend = self._suspend or number == signal.SIGTSTP
+
+        with self.holding_messages(), handling(noted, signal.SIGWINCH, signal.SIGTSTP):
+            while not self._stopped.is_set():
+                self._until_suspended(watching, arrived)
         for path in self._saved:
             announce("accelmetrics watch", f"saved {path}", f"saved {path}", {"path": path})
-        if self._fatal is not None:
-            os.kill(os.getpid(), self._fatal)
 
-    def take_message(self, formatted: str, message: str) -> None:
-        """Show a message, and keep it until the screen is free again."""
-        self._messages.append(formatted)
-        self._say(message)
+    @contextmanager
+    def holding_messages(self) -> Iterator[None]:
+        """Show messages on the screen while the block runs, and write them to standard error afterwards; the oldest go."""
+        (handler,) = log.handlers
+        held: deque[logging.LogRecord] = deque(maxlen=KEPT)
 
-    def tell_messages(self) -> None:
-        """Write the kept messages to standard error."""
-        while self._messages:
-            say(self._messages.popleft())
+        def hold(record: logging.LogRecord) -> bool:
+            held.append(record)
+            self._say(record.getMessage())
+            return False
+
+        handler.addFilter(hold)
+        try:
+            yield
+        finally:
+            handler.removeFilter(hold)
+            for record in held:
+                handler.handle(record)
 
     def _until_suspended(self, watching: Monitor, arrived: queue.SimpleQueue[Snapshot]) -> None:
         # While another job has the screen, wait; with keys we are stopped as soon as we want them.
@@ -251,31 +258,6 @@ class View:
     def _say(self, text: str) -> None:
         self.said, self._said_until = text, time.monotonic() + SAID_SECONDS
         self._changed = True
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """While the block runs, redraw after a resize, and give the terminal back before Ctrl-Z and fatal signals act."""
-
-        def resized(_number: int, _frame: FrameType | None) -> None:
-            self._changed = True
-
-        def suspended(_number: int, _frame: FrameType | None) -> None:
-            self._suspend = True
-
-        def ended(number: int, _frame: FrameType | None) -> None:
-            self._fatal = number
-            signal.signal(number, signal.SIG_DFL)  # the second one does not wait
-            self._stopped.set()
-
-        handlers = {signal.SIGWINCH: resized, **{fatal: ended for fatal in FATAL if signal.getsignal(fatal) == signal.SIG_DFL}}
-        if signal.getsignal(signal.SIGTSTP) != signal.SIG_IGN:
-            handlers[signal.SIGTSTP] = suspended
-        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        try:
-            yield
-        finally:
-            for number, former in before.items():
-                signal.signal(number, former)
 
 
 def foot(said: str, keys: Sequence[str], size: os.terminal_size, wanted: int) -> list[str]:

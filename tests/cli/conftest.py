@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
@@ -48,3 +49,12 @@ def simulator() -> Iterator[NvmlSimulator]:
 def tree(tmp_path: Path) -> Tree:
     """A system without any hardware."""
     return Tree(tmp_path / "root")
+
+
+@pytest.fixture
+def log_as_before() -> Iterator[None]:
+    """The package's logger is left as it was found."""
+    log = logging.getLogger("accelmetrics")
+    before = log.handlers[:], log.level, log.propagate
+    yield
+    log.handlers[:], log.level, log.propagate = before

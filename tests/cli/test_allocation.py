@@ -138,7 +138,7 @@ def test_nobody_at_all(simulator: NvmlSimulator) -> None:
         (["--pid", "0"], "'0' must be a process id"),
         (["--expect", "0-1"], "'0-1' has no name: write NAME=LIST"),
         (["--expect", "actor="], "is no device"),
-        (["--role", "actor=x"], "'x' must be a whole number above 0"),
+        (["--role", "actor=x"], "'x' must be a process id"),
         (["--expect", "actor=9"], "unknown device 'gpu.9'"),
         (["--role", "actor=1,teacher=1"], "named twice"),
         (["--pool", "actor=1"], "unknown option '--pool'"),

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
@@ -16,16 +15,9 @@ import pytest
 from accelmetrics.cli.monitoring import JsonFormatter, set_up, tell, until_stopped, warn
 from tests.support.waiting import HANG
 
+pytestmark = pytest.mark.usefixtures("log_as_before")
+
 LABELS = {"run_id": "abc", "team": 'a"b\\c\n'}
-
-
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    """The package's logger is everybody's."""
-    log = logging.getLogger("accelmetrics")
-    before = log.handlers[:], log.level, log.propagate
-    yield
-    log.handlers[:], log.level, log.propagate = before
 
 
 def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:

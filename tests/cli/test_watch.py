@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.cli.monitoring import Stop
+from accelmetrics.cli.monitoring import Stop, set_up, warn
 from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.watch import View
 from tests.cli.shell import call, document, environment, on_path, one_line, rest_of, start
@@ -301,19 +302,19 @@ def test_a_hung_driver_holds_neither_the_keys_nor_the_end(simulator: NvmlSimulat
         assert left(terminal)
 
 
+@pytest.mark.usefixtures("log_as_before")
 def test_messages_wait_until_the_screen_is_free() -> None:
     """They are shown on it, and told once when it is gone: the newest hundred."""
     view = View(Namespace(hot_temperature=80.0, hot_memory=90.0), Stdout(), 1, Stop())
-    for number in range(120):
-        view.take_message(f"accelmetrics: message {number}", f"message {number}")
-        assert view.said == f"message {number}"
-    reading, writing = os.pipe()
-    with os.fdopen(writing, "w") as stream, os.fdopen(reading) as told:
-        with redirect_stderr(stream):
-            view.tell_messages()
-            view.tell_messages()
-        stream.close()
-        assert told.read().splitlines() == [f"accelmetrics: message {number}" for number in range(20, 120)]
+    told = io.StringIO()
+    with redirect_stderr(told):
+        set_up("text", {})
+        with view.holding_messages():
+            for number in range(120):
+                warn(f"message {number}")
+                assert (view.said, told.getvalue()) == (f"message {number}", "")
+        warn("the end")
+    assert told.getvalue().splitlines() == [*(f"accelmetrics: message {number}" for number in range(20, 120)), "accelmetrics: the end"]
 
 
 def test_the_process_in_the_host_line_is_the_one_asked_for(simulator: NvmlSimulator) -> None:
