@@ -1,7 +1,7 @@
 """NVLink, every ten seconds: state, traffic and errors link by link, what all links come to, and the fabric of NVLink switches.
 
-One batch of fields asks about all links, but for their states. A link that is down has no traffic: a field that fails there costs
-nothing else.
+One batch of fields asks about all links. A link that is down has no traffic: a field that fails there costs nothing else. Drivers
+without the field for the state are asked for it link by link.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from accelmetrics.backends.nvidia.metrics import (
     LARGEST,
     LINK_ERRORS,
     LINK_STATE,
+    LINK_STATE_CALL,
     LINK_TRAFFIC,
     ONCE,
     TEN_SECONDS,
@@ -52,10 +53,7 @@ OUTSIDE = Unavailable(Reason.NOT_SUPPORTED, "the GPU belongs to no NVLink fabric
 
 
 class Links(Paced):
-    """State, traffic and errors of the links of one GPU, and their sums where the driver does not add them up.
-
-    The state is asked for link by link: not every driver has it among its fields.
-    """
+    """State, traffic and errors of the links of one GPU, and their sums where the driver does not add them up."""
 
     def __init__(self, library: Library, handle: Handle) -> None:
         super().__init__(TEN_SECONDS)
@@ -63,26 +61,34 @@ class Links(Paced):
         self._handle = handle
         self._links = 0
         self._count = Group(library, handle, (COUNT,), ONCE)
-        self._fields: Group | None = None
+        self._group: Group | None = None
+        self._state_by_field = True
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
         changed = self._count.read(now, progress)
         if changed:
             links = self._count.answers()[COUNT.name]
             self._links = 0 if isinstance(links, Unavailable) else int(links)
-            self._fields = Group(self._library, self._handle, _rows(self._links), TEN_SECONDS, patient=True) if self._links else None
-        if self._fields is not None:
-            changed |= self._fields.read(now, progress)
-        self.due = min(group.due for group in (self._count, self._fields) if group is not None)
-        return self._found() if changed else None
-
-    def _found(self) -> dict[str, Answer]:
-        """Put together what the groups have."""
-        if self._fields is None:
+            self._group = self._bind() if self._links else None
+        if self._group is None:
+            self.due = self._count.due
             missing = self._count.unavailable.get(COUNT.name, NO_LINKS)
             return dict.fromkeys(LINK_ERRORS, NO_LINKS if missing.reason == Reason.NOT_SUPPORTED else missing)
-        found = self._fields.answers()
+        changed |= self._group.read(now, progress)
+        if changed and self._state_by_field:
+            found = self._group.answers()
+            self._state_by_field = not all(_is_unsupported(found[f"state.{link}"]) for link in range(self._links))
+            if not self._state_by_field:
+                self._group = self._bind()
+                self._group.read(now, progress)
+        self.due = min(self._count.due, self._group.due)
+        if not changed:
+            return None
+        found = self._group.answers()
         return {**self._of_each(found), **self._of_all(found)}
+
+    def _bind(self) -> Group:
+        return Group(self._library, self._handle, _rows(self._links, self._state_by_field), TEN_SECONDS, patient=True)
 
     def _of_each(self, found: Mapping[str, Answer]) -> dict[str, Answer]:
         """Select the metrics of single links; leave out what a link does not support."""
@@ -117,12 +123,13 @@ class Links(Paced):
 
 
 @cache
-def _rows(links: int) -> tuple[Row, ...]:
+def _rows(links: int, state_by_field: bool) -> tuple[Row, ...]:
     """Make the rows for so many links; cached, since all GPUs of a machine have the same number."""
     rows = [Row(f"{way}.all", field._replace(scope=ALL_ONES), maximum=LARGEST, factor=KIB) for way, field in LINK_TRAFFIC.items()]
     rows += [Row(f"{name}.all", of_all, maximum=LARGEST) for name, (_, of_all) in LINK_ERRORS.items()]
     for link in range(links):
-        rows.append(Row(f"state.{link}", LINK_STATE._replace(arguments=(link,)), maximum=1))
+        state = LINK_STATE._replace(scope=link) if state_by_field else LINK_STATE_CALL._replace(arguments=(link,))
+        rows.append(Row(f"state.{link}", state, maximum=1))
         for way, field in LINK_TRAFFIC.items():
             rows.append(Row(f"{way}.{link}", field._replace(scope=link), maximum=LARGEST, factor=KIB))
         for name, (of_link, _) in LINK_ERRORS.items():

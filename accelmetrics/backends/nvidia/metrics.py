@@ -273,7 +273,9 @@ SHARES = (
 )
 
 
-LINK_STATE = Call(("nvmlDeviceGetNvLinkState",))
+LINK_STATE = Field(165, "NVLINK_GET_STATE")
+LINK_STATE_CALL = Call(("nvmlDeviceGetNvLinkState",))
+"""The state on drivers without the field, link by link."""
 LINK_TRAFFIC = {"tx": Field(138, "NVLINK_THROUGHPUT_DATA_TX"), "rx": Field(139, "NVLINK_THROUGHPUT_DATA_RX")}
 """KiB of payload; the scope is a link, or all of them."""
 LINK_ERRORS = {
@@ -351,7 +353,7 @@ def coverage() -> Coverage:
         },
         optional={
             "lastXid": "nvmlEventData_t.eventData, 1 s",
-            "nvlink.{link}.state": f"{LINK_STATE.words}, 10 s",
+            "nvlink.{link}.state": f"{LINK_STATE.words}, else {LINK_STATE_CALL.words}, 10 s",
             **traffic,
         },
     )

@@ -108,7 +108,7 @@ COVERAGE: dict[str, dict[str, dict[str, str]]] = {
         },
         "optional": {
             "lastXid": "nvmlEventData_t.eventData, 1 s",
-            "nvlink.{link}.state": "nvmlDeviceGetNvLinkState, 10 s",
+            "nvlink.{link}.state": "NVML_FI_DEV_NVLINK_GET_STATE (165), else nvmlDeviceGetNvLinkState, 10 s",
             "nvlink.{link}.txBytesTotal": "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX (138) of the link, KiB × 1024, 10 s",
             "nvlink.{link}.rxBytesTotal": "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX (139) of the link, KiB × 1024, 10 s",
         },

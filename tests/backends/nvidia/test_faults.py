@@ -58,7 +58,6 @@ KEYS: dict[str, set[str]] = {
         *("pcieReplays", "remappedRowsCorrected", "remappedRowsUncorrected"),
         *("nvlinkCrcErrors", "nvlinkReplayErrors", "nvlinkRecoveryErrors"),
     },
-    "nvmlDeviceGetNvLinkState": NO_KEYS,
     "nvmlDeviceGetGpuFabricInfoV": {"fabricState"},
     "nvmlDeviceRegisterEvents": {"xidErrors"},
     "nvmlDeviceGetEncoderUtilization": {"encoderUtilization"},
@@ -152,9 +151,8 @@ def assert_fault(seen: Seen, healthy: Seen, function: str, code: int) -> None:
     expected = KEYS.get(function, NO_KEYS)
     assert {name for name in seen.reasons if not is_conditional(name)} == expected, where
     assert {seen.reason(name) for name in seen.reasons} <= {reason_of(code)}, where
-    links = {name for name in healthy.metrics if is_conditional(name)}
-    states = {name for name in links if name.endswith(".state")}
-    fallen = expected | {"nvmlDeviceGetFieldValues": links, "nvmlDeviceGetNvLinkState": states}.get(function, NO_KEYS)
+    fallen = expected | {name for name in healthy.metrics if is_conditional(name) and function == "nvmlDeviceGetFieldValues"}
+    # A state that the batch does not give is asked for link by link.
     assert {name: value for name, value in healthy.metrics.items() if name not in fallen} == {
         name: value for name, value in seen.metrics.items() if name not in fallen
     }, where

@@ -83,8 +83,10 @@ def test_a_sum_that_fails_for_now_is_not_replaced(simulator: NvmlSimulator, cons
     assert consumer.read(0).reason("nvlinkTxBytesTotal") == "timed_out"
 
 
-def test_the_state_of_links_needs_no_field(simulator: NvmlSimulator, consumer: Consumer) -> None:
-    """Asked for link by link: older drivers do not have it among their fields."""
+def test_the_state_of_links_on_drivers_without_its_field(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Asked for link by link."""
+    for link in range(LINKS):
+        simulator.gpu[0].set_field("NVLINK_GET_STATE", Ret.INVALID_ARGUMENT, link)
     simulator.gpu[0].set(nvlink_state={4: 0})
     metrics = consumer.read(0).metrics
     assert [metrics[f"nvlink.{link}.state"] for link in range(LINKS)] == [int(link != 4) for link in range(LINKS)]

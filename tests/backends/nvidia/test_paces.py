@@ -22,7 +22,6 @@ SECOND = {
 TEN = {
     *("nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetMemoryErrorCounter", "nvmlDeviceGetCurrPcieLinkGeneration"),
     *("nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetBAR1MemoryInfo", "nvmlDeviceGetMigMode", "nvmlDeviceGetGpuFabricInfoV"),
-    "nvmlDeviceGetNvLinkState",
 }
 WANDB_KEYS = FAST - {"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetPerformanceState"} | GPM
 

@@ -18,7 +18,7 @@ CALLS = dict.fromkeys(row.source for row in ROWS if isinstance(row.source, Call)
 STRUCTURED = {call.function: call for own in CALLS for call in (own, own.fallback) if call is not None and call.structure}
 FIELDS = [
     *(row.source for row in ROWS if isinstance(row.source, Field)),
-    *(*metrics.LINK_TRAFFIC.values(), *(field for pair in metrics.LINK_ERRORS.values() for field in pair)),
+    *(metrics.LINK_STATE, *metrics.LINK_TRAFFIC.values(), *(field for pair in metrics.LINK_ERRORS.values() for field in pair)),
 ]
 
 
