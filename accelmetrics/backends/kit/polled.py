@@ -98,7 +98,7 @@ class Source(NamedTuple):
             a pace of its own only adds to them.
         machine: What is read of the sample that is the machine's; whole keys.
         identity: Where a device's identity stands in this source's records.
-        instead_of: Another source: this one is asked only while that one has not answered since it was opened.
+        instead_of: A source before this one: this one is asked only while that one gives no device.
     """
 
     name: str
@@ -251,8 +251,7 @@ class PolledDriver:
             DriverGoneError: One is new, and the machine's unit has the number after the known ones.
         """
         seen = [(source.identify(position, sample), sample) for position, sample in enumerate(samples)]
-        if not self._is_listed:
-            seen.sort(key=lambda each: each[0]["vendor_index"])
+        seen.sort(key=lambda each: each[0]["vendor_index"])
         found: dict[int, DeviceSample] = {}
         with self._lock:
             devices, units = list(self._devices), dict(self._units)
@@ -347,7 +346,7 @@ class PolledReader:
             return
         failures = [failure for source in listing if (failure := polls[source.rank].failure) is not None]
         if failures:
-            raise _combined(failures, driver.backend, gone=not any(source.is_open for source in listing))
+            raise _combined(failures, driver.backend, gone=all(source.ask is None for source in listing))
         name = f"{str(driver.backend.kind).upper()} {driver.devices[unit].vendor_index}" if unit != MACHINE else "the machine"
         raise SourceError(Reason.DEVICE_LOST, f"{driver.source} no longer lists {name}", backend=driver.backend.name)
 
@@ -411,7 +410,7 @@ class _Poll(NamedTuple):
 
 
 NOT_WANTED = _Poll(-math.inf, {}, None)
-"""Stands for the poll of a source that is not asked, since the one that it stands in for answers."""
+"""Stands for the poll of a source that is not asked, since the one that it stands in for gives devices."""
 
 
 class _Unit:
@@ -428,7 +427,7 @@ class _OpenSource:
 
     Attributes:
         rank: Its place among the backend's sources, the best of which is 0.
-        answered: Whether it has given a device since it was opened.
+        ask: Asks it once; None while it is closed, as it is after some failures, but for one that opens itself again.
         latest: The latest poll.
     """
 
@@ -437,14 +436,13 @@ class _OpenSource:
         self.name = spec.name
         self.table, self.machine = tables
         self.rank = len(driver.sources)
-        self.answered = False
         self.latest = NOT_WANTED
         self._instead_of = next((source for source in driver.sources if source.name == spec.instead_of), None)
         self._driver = driver
         self._clock = driver.backend.clock
         self._fresh = spec.interval or driver.backend.interval / 2 or AT_ONCE
         self._lock = threading.Lock()
-        self._ask: PollOnce | None = None
+        self.ask: PollOnce | None = None
         self._answer: object = None
         self._failures = 0
         self._retry_at = -math.inf
@@ -453,18 +451,12 @@ class _OpenSource:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it is asked: no source that it stands in for has answered."""
-        return self._instead_of is None or not self._instead_of.answered
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it is open: after some failures it is not, but for one that opens itself again."""
-        return self._ask is not None
+        """Whether it is asked: no source that it stands in for gives devices."""
+        return self._instead_of is None or not self._instead_of.latest.units
 
     def poll(self, had: _Poll) -> _Poll:
         """The latest poll while it is fresh; else, or where it was had and the source has no pace of its own, a new one."""
         if not self.is_wanted:
-            self.close()
             return NOT_WANTED
         asked = self._clock.monotonic()
         with self._lock:
@@ -487,7 +479,7 @@ class _OpenSource:
         return told | {"memory_total_bytes": memory} if isinstance(memory, int) else told
 
     def _make(self) -> _Poll:
-        if self._ask is None and self._clock.monotonic() < self._retry_at:
+        if self.ask is None and self._clock.monotonic() < self._retry_at:
             return self.latest._replace(finished=self._clock.monotonic())
         units: dict[int, DeviceSample] = {}
         asked = guarded(self._collect, units)
@@ -496,17 +488,15 @@ class _OpenSource:
             return self.latest._replace(finished=finished)
         failure = _failure(asked)
         self._answer = asked.value if isinstance(asked.value, tuple) else None
-        self.answered = self.answered or bool(units)
         self._failures = self._failures + 1 if failure is not None and not units else 0
-        if self._failures >= PATIENCE and not getattr(self._ask, "reopens", False):
+        if self._failures >= PATIENCE and not getattr(self.ask, "reopens", False):
             self.close()
             self._retry_at = finished + RETRY
         return _Poll(finished, units, failure)
 
     def _collect(self, units: dict[int, DeviceSample]) -> object:
         """Ask once and place what is new: the answer; some samples may have been taken before it fails."""
-        ask = self._ask or self._connect()
-        answer = ask()
+        answer = (self.ask or self._connect())()
         if answer is not self._answer:
             samples: list[DeviceSample] = []
             try:
@@ -517,12 +507,12 @@ class _OpenSource:
 
     def _connect(self) -> PollOnce:
         self._retry_at = self._clock.monotonic() + RETRY
-        self._ask = self.spec.connect()
-        return self._ask
+        self.ask = self.spec.connect()
+        return self.ask
 
     def close(self) -> None:
         """Give the source back; it is opened again by a later poll."""
-        ask, self._ask, self._answer, self.answered, self._retry_at = self._ask, None, None, False, -math.inf
+        ask, self.ask, self._answer = self.ask, None, None
         close = getattr(ask, "close", None)
         if close is not None:
             close()
