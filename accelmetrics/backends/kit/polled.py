@@ -20,12 +20,14 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detection, Reading, ReadOptions
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.fields import (
     Counters,
     Printed,
+    Record,
     Row,
     Table,
     Value,
@@ -444,6 +446,7 @@ class _OpenSource:
         self._lock = threading.Lock()
         self.ask: PollOnce | None = None
         self._answer: object = None
+        self._identities: WeakKeyDictionary[Record, dict[str, Any]] = WeakKeyDictionary()
         self._failures = 0
         self._retry_at = -math.inf
         if self._instead_of is None:
@@ -465,9 +468,12 @@ class _OpenSource:
             return self.latest
 
     def identify(self, position: int, sample: DeviceSample) -> dict[str, Any]:
-        """The parts of a device's identity that its record tells."""
-        told: dict[str, Any] = {"vendor_index": position}
+        """The parts of a device's identity that its record tells; a record that stays the same object is asked once."""
         record = flat({} if sample.machine else sample.record)
+        known = self._identities.get(record)
+        if known is not None:
+            return known
+        told: dict[str, Any] = {"vendor_index": position}
         for attribute, where in self.spec.identity.items():
             for place in (where,) if isinstance(where, str) else where:
                 said = record.get(place)
@@ -476,7 +482,10 @@ class _OpenSource:
                     told[attribute] = value
                     break
         memory = self.table.value("memoryTotalBytes", record)
-        return told | {"memory_total_bytes": memory} if isinstance(memory, int) else told
+        if isinstance(memory, int):
+            told["memory_total_bytes"] = memory
+        self._identities[record] = told
+        return told
 
     def _make(self) -> _Poll:
         if self.ask is None and self._clock.monotonic() < self._retry_at:

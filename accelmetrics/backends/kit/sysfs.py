@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from accelmetrics.backends.kit.fields import Record
@@ -24,8 +24,6 @@ from accelmetrics.backends.kit.polled import Connect, DeviceSample
 from accelmetrics.backends.kit.system import Files, KeptFile, list_directory, reason_of, sysroot
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
-SLOW = 9.95
-"""Seconds for which slow files are kept; a little less than ten, so that readings every second find them outdated."""
 ASLEEP = ("suspended", "suspending")
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
@@ -39,15 +37,12 @@ class DeviceDirectory(Record):
     Args:
         path: The directory.
         files: Where descriptors are kept.
-        slow: Paths of files that are read every ten seconds only.
     """
 
-    def __init__(self, path: str, files: Files, slow: Sequence[str] = ()) -> None:
+    def __init__(self, path: str, files: Files) -> None:
         self.path = path
         self._files = files
-        self._slow = frozenset(slow)
         self._kept: dict[str, KeptFile] = {}
-        self._latest: dict[str, tuple[float, object]] = {}
         self._progress: list[Any] = []
 
     def begin(self, progress: list[Any]) -> None:
@@ -63,23 +58,15 @@ class DeviceDirectory(Record):
 
     def get(self, place: str) -> object:
         """What stands at a place: text, a reason, or None where there is nothing."""
-        if place.startswith("@"):
-            return self._named(place)
-        if place not in self._slow:
-            return self._read(place)
-        now = time.monotonic()
-        if place not in self._latest or now >= self._latest[place][0]:
-            self._latest[place] = now + SLOW, self._read(place)
-        return self._latest[place][1]
-
-    def _named(self, place: str) -> object:
         name = self.path.rpartition("/")[2]
+        if place == "@name":
+            return name
         if place == "@number":
             return name[len(name.rstrip("0123456789")) :]
         if place == "@pci":
             paths = (os.path.realpath(f"{sysroot()}{self.path}{below}") for below in ("/device", ""))
             return next((last for path in paths if _ADDRESS.fullmatch(last := path.rpartition("/")[2])), None)
-        return name
+        return self._read(place)
 
     def _read(self, place: str) -> str | Unavailable | None:
         file = self._kept.get(place) or self._find(place)
@@ -87,10 +74,12 @@ class DeviceDirectory(Record):
             return None
         try:
             return file.read().decode("utf-8", "replace").strip()
+        except FileNotFoundError:
+            self._kept.pop(place)
+            return None
         except OSError as error:
-            self._kept.pop(place, None)  # hwmon directories get other numbers when a driver comes back
-            why = reason_of(error, place)
-            return None if isinstance(error, FileNotFoundError) else why
+            self._kept.pop(place)  # hwmon directories get other numbers when a driver comes back
+            return reason_of(error, place)
         finally:
             self._progress.append(place)
 
@@ -105,27 +94,6 @@ class DeviceDirectory(Record):
         return file
 
 
-class _Directories:
-    """The directories that there are now, as a poll."""
-
-    def __init__(self, pattern: str, drivers: Sequence[str], slow: Sequence[str]) -> None:
-        self._parent, _, self._pattern = pattern.rpartition("/")
-        self._drivers = drivers
-        self._slow = slow
-        self._files = Files()
-        self._known: dict[str, DeviceDirectory] = {}
-
-    def __call__(self) -> Iterable[DeviceSample]:
-        names = [name for name in list_directory(self._parent) if fnmatchcase(name, self._pattern)]
-        paths = [path for path in (f"{self._parent}/{name}" for name in names) if not self._drivers or _driver(path) in self._drivers]
-        self._known = {path: self._known.get(path) or DeviceDirectory(path, self._files, self._slow) for path in paths}
-        return [DeviceSample(device, begin=device.begin) for device in self._known.values()]
-
-    def close(self) -> None:
-        """Give all descriptors back."""
-        self._files.close()
-
-
 def _driver(path: str) -> str:
     """The kernel driver that a directory's device is bound to; empty when it is bound to none."""
     for below in ("/device/driver", "/driver"):
@@ -136,12 +104,31 @@ def _driver(path: str) -> str:
     return ""
 
 
-def directories(pattern: str, *, drivers: Sequence[str] = (), slow: Sequence[str] = ()) -> Connect:
+def directories(pattern: str, *, drivers: Sequence[str] = ()) -> Connect:
     """Connect a polled backend to directories below ``/sys``, one a device.
 
     Args:
         pattern: Their path, with ``*`` in the last part: ``/sys/class/drm/card*``.
         drivers: Kernel drivers, of which one must drive the device; any when empty.
-        slow: Paths of files that change rarely and are read every ten seconds.
     """
-    return lambda: _Directories(pattern, drivers, slow)
+    return partial(_Directories, pattern, drivers)
+
+
+class _Directories:
+    """The directories that there are now, as a poll."""
+
+    def __init__(self, pattern: str, drivers: Sequence[str]) -> None:
+        self._parent, _, self._pattern = pattern.rpartition("/")
+        self._drivers = drivers
+        self._files = Files()
+        self._known: dict[str, DeviceDirectory] = {}
+
+    def __call__(self) -> Iterable[DeviceSample]:
+        paths = [f"{self._parent}/{name}" for name in list_directory(self._parent) if fnmatchcase(name, self._pattern)]
+        driven = [path for path in paths if not self._drivers or _driver(path) in self._drivers]
+        self._known = {path: self._known.get(path) or DeviceDirectory(path, self._files) for path in driven}
+        return [DeviceSample(device, begin=device.begin) for device in self._known.values()]
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        self._files.close()

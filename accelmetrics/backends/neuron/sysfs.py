@@ -63,7 +63,7 @@ class Directory(DeviceDirectory):
     """The counters of one core, under its number on the machine, or of a chip."""
 
     def __init__(self, number_: int, path: str, files: Files) -> None:
-        super().__init__(path, files, slow=tuple(IDENTITY.values()))
+        super().__init__(path, files)
         self._number = number_
 
     def begin(self, progress: list[Any]) -> None:

@@ -15,7 +15,6 @@ from accelmetrics.backends.kit.polled import PolledReader
 from accelmetrics.backends.kit.system import KeptFile
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.testing import FakeClock
-from tests.support.waiting import wait_for
 
 FIELDS = (
     Field("temp", "device/hwmon/hwmon*/temp1_input", "mC"),
@@ -177,18 +176,14 @@ def test_a_card_that_sleeps_is_not_woken(tree: Tree) -> None:
     assert read(reader, 0)["temp"] == 45.5
 
 
-def test_slow_files_are_read_every_ten_seconds(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_a_device_is_is_read_once(tree: Tree) -> None:
     tree.card(0)
-    monkeypatch.setattr("accelmetrics.backends.kit.sysfs.SLOW", 1000.0)
-    reader = backend_of(FakeClock(), slow=("tt_aiclk",)).open().reader(OPTIONS)
-    first, again = [], []  # type: list[Any], list[Any]
-    read(reader, 0, first)
-    read(reader, 0, again)
-    assert ("tt_aiclk" in first, "tt_aiclk" in again) == (True, False)
-    monkeypatch.setattr("accelmetrics.backends.kit.sysfs.SLOW", 0.0)
-    reader = backend_of(FakeClock(), slow=("tt_aiclk",)).open().reader(OPTIONS)
-    read(reader, 0)
-    wait_for(lambda: (read(reader, 0, again), "tt_aiclk" in again)[1])
+    clock, progress = FakeClock(), []  # type: FakeClock, list[Any]
+    reader = backend_of(clock).open().reader(OPTIONS)
+    for _ in range(2):
+        clock.advance(1.0)
+        reader.read(0, progress)
+    assert (progress.count("tt_aiclk"), "tt_serial" in progress) == (2, False)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
