@@ -154,7 +154,10 @@ def test_a_device_that_hangs(card: dict[str, str], simulator: NvmlSimulator) -> 
     """One call that never returns costs one device."""
     for function in ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"):
         simulator.rule(function, gpu=1, hang=True)
-    found = examine("nvidia", card, "--timeout", "0.5", named=True)
+    for limit in ("0.5", "5", "50"):  # one within which a busy machine answers for the other device
+        found = examine("nvidia", card, "--timeout", limit, named=True)
+        if found.facts["devices"][:1] and found.facts["devices"][0]["readable"]:
+            break
     assert (found.status, found.strict) == (0, 1)
     assert [device["readable"] for device in found.facts["devices"]] == [True, False]
     assert "timed_out: a call into the driver has not returned" in found.words
