@@ -1,1 +1,1 @@
-"""The command line: one file per command, which says what options it takes (``configure``) and does it (``run``)."""
+"""The command line: one file per command, which says what options it takes (``OPTIONS``) and does it (``run``)."""

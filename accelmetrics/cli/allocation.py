@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,22 +28,6 @@ left there (RANK, LOCAL_RANK, and those of Open MPI, PMI, Slurm and Ray). Lists 
 Exit status: 0 whatever is found; 1 when a pool differs from what --expect says (a role uses other devices, or a process
 outside the role uses one of its own) or cannot be compared with it, and when a process that was named is not there; 2 for
 arguments that cannot be used."""
-
-
-def configure(parser: ArgumentParser) -> None:
-    """Add the options."""
-    add = parser.add_argument
-    add("--pid", type=pids, action="extend", dest="pids", metavar="PID,…", help="the processes (default: all that use a device)")
-    add(
-        "--children",
-        action="store_true",
-        dest="launchers",
-        help="--pid names launchers: look at what runs at and below them",
-    )
-    add("--role", type=roles, action="extend", metavar="NAME=PID,…", help="processes by role: actor=101,102,rollout=103")
-    add("--expect", type=pools, action="extend", metavar="NAME=LIST,…", help="devices by role: rollout=0-1,actor=2-3,teacher=4-7")
-    add("--json", action="store_true", help="print it as one JSON object")
-    arguments.add_reading(parser, "--backends", "--timeout")
 
 
 def pids(text: str) -> list[int]:
@@ -71,6 +55,29 @@ def _named(text: str, read: Callable[[str], Sequence[Any]]) -> list[tuple[str, A
             raise argparse.ArgumentTypeError(f"{word!r} has no name: write NAME=LIST, such as actor=0-1")
         pairs += [(name, value) for value in read(rest)]
     return pairs
+
+
+OPTIONS: arguments.Groups = {
+    "": {
+        "--pid": {
+            "type": pids,
+            "action": "extend",
+            "dest": "pids",
+            "metavar": "PID,…",
+            "help": "the processes (default: all that use a device)",
+        },
+        "--children": {"action": "store_true", "dest": "launchers", "help": "--pid names launchers: look at what runs at and below them"},
+        "--role": {"type": roles, "action": "extend", "metavar": "NAME=PID,…", "help": "processes by role: actor=101,102,rollout=103"},
+        "--expect": {
+            "type": pools,
+            "action": "extend",
+            "metavar": "NAME=LIST,…",
+            "help": "devices by role: rollout=0-1,actor=2-3,teacher=4-7",
+        },
+        "--json": {"action": "store_true", "help": "print it as one JSON object"},
+    },
+    arguments.READ: arguments.only("--backends", "--timeout"),
+}
 
 
 def run(options: Namespace, out: Stdout) -> int:

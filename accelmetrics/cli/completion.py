@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
+from accelmetrics.cli import options as arguments
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout
 
@@ -14,11 +15,11 @@ EXAMPLES = """\
   accelmetrics completion tcsh > ~/.accelmetrics.csh      and a line `source ~/.accelmetrics.csh` in ~/.tcshrc
 
 It needs the extra: pip install 'accelmetrics[completion]'"""
-
-
-def configure(parser: ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument("shell", nargs="?", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+OPTIONS: arguments.Groups = {
+    "": {
+        "shell": {"nargs": "?", "choices": SHELLS, "metavar": "SHELL", "help": ", ".join(SHELLS)},
+    },
+}
 
 
 def run(options: Namespace, out: Stdout) -> int:

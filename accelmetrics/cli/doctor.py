@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +24,13 @@ EXAMPLES = """\
 
 Exit status: 0 whatever is found. With --strict, 1 when a device is there and cannot be read: one that the driver lists and
 that gives nothing, or one that the bus shows and whose driver does not open."""
-
-
-def configure(parser: ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument("--json", action="store_true", help="print the findings as one JSON object")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 when a device is there and cannot be read")
-    arguments.add_reading(parser, "--backends", "--amd-source", "--timeout")
+OPTIONS: arguments.Groups = {
+    "": {
+        "--json": {"action": "store_true", "help": "print the findings as one JSON object"},
+        "--strict": {"action": "store_true", "help": "exit with 1 when a device is there and cannot be read"},
+    },
+    arguments.READ: arguments.only("--backends", "--amd-source", "--timeout"),
+}
 
 
 def run(options: Namespace, out: Stdout) -> int:

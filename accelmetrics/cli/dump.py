@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
@@ -41,30 +41,34 @@ Without --format it is a table on a terminal, and JSON elsewhere.
 
 Exit status: 0 also when some source could not be read (the document says which, `accelmetrics doctor` why);
 1 when nothing could be written; 2 for arguments that cannot be used; 130 after Ctrl-C; 141 when the reader has gone."""
-
-
-def configure(parser: ArgumentParser) -> None:
-    """Add the options."""
-    add = parser.add_argument
-    add("--format", choices=FORMATS, help="how to print it")
-    add("--json", action="store_true", help="short for --format json")
-    add("--flat", action="store_true", help="print the flat dict of metrics alone (json and jsonl)")
-    add("--keys", default=OWN_KEYS, metavar="NAME", help=KEYS_HELP)
-    add("--interval", type=arguments.pause, metavar="S", help="seconds from one reading to the next, without end unless --count is given")
-    add(
-        "--count",
-        type=arguments.count,
-        metavar="N",
-        help=f"how many readings (without --interval: one every {DEFAULT_INTERVAL:g} s)",
-    )
-    add("--settle", type=arguments.span, metavar="S", help=SETTLE_HELP)
-    add("--output", type=arguments.path, metavar="FILE", help="write there: one document replaces FILE whole, a stream adds lines to it")
-    arguments.add_reading(parser)
-
-
 KEYS_HELP = """print the flat dict under another monitor's names: wandb (default: everything, under our own), wandb-docs,
 nvidia-smi, prometheus, dcgm, otel, verl, training"""
 SETTLE_HELP = f"seconds to a second reading, which a single dump takes where rates need one (default: {DEFAULT_SETTLE:g}; 0: none)"
+OPTIONS: arguments.Groups = {
+    "": {
+        "--format": {"choices": FORMATS, "help": "how to print it"},
+        "--json": {"action": "store_true", "help": "short for --format json"},
+        "--flat": {"action": "store_true", "help": "print the flat dict of metrics alone (json and jsonl)"},
+        "--keys": {"default": OWN_KEYS, "metavar": "NAME", "help": KEYS_HELP},
+        "--interval": {
+            "type": arguments.pause,
+            "metavar": "S",
+            "help": "seconds from one reading to the next, without end unless --count is given",
+        },
+        "--count": {
+            "type": arguments.count,
+            "metavar": "N",
+            "help": f"how many readings (without --interval: one every {DEFAULT_INTERVAL:g} s)",
+        },
+        "--settle": {"type": arguments.span, "metavar": "S", "help": SETTLE_HELP},
+        "--output": {
+            "type": arguments.path,
+            "metavar": "FILE",
+            "help": "write there: one document replaces FILE whole, a stream adds lines to it",
+        },
+    },
+    arguments.READ: arguments.READING,
+}
 
 
 def complete(options: Namespace, terminal: bool) -> None:

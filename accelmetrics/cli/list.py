@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout, say
@@ -16,12 +16,12 @@ EXAMPLES = """\
   accelmetrics list --json | jq -r '.[].uuid'
   accelmetrics list --backends nvidia
   CUDA_VISIBLE_DEVICES=2,0 accelmetrics list --visible      those, with the numbers that a program has for them"""
-
-
-def configure(parser: ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument("--json", action="store_true", help="print a JSON array: the entries of `devices` in the document of dump --json")
-    arguments.add_reading(parser, "--backends", "--visible", "--timeout")
+OPTIONS: arguments.Groups = {
+    "": {
+        "--json": {"action": "store_true", "help": "print a JSON array: the entries of `devices` in the document of dump --json"},
+    },
+    arguments.READ: arguments.only("--backends", "--visible", "--timeout"),
+}
 
 
 def run(options: Namespace, out: Stdout) -> int:

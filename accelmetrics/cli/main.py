@@ -97,7 +97,7 @@ def _dispatch(arguments: list[str]) -> int:
     if first in COMMANDS:
         command = load(first)
         parser = Parser.for_command(first, COMMANDS[first], command.EXAMPLES)
-        command.configure(parser)
+        parser.add_options(command.OPTIONS)
         options = parser.parse_strictly(arguments[1:])
         with Stdout() as out:
             if "log_format" in options:
@@ -125,7 +125,7 @@ def _dispatch(arguments: list[str]) -> int:
 def load(name: str) -> ModuleType:
     """Import the module of a command.
 
-    It has ``EXAMPLES``, shown below its help, ``configure(parser)``, which adds its options, and ``run(options, out)``, which
+    It has ``EXAMPLES``, shown below its help, ``OPTIONS``, and ``run(options, out)``, which
     returns the exit status.
     """
     return importlib.import_module(f"accelmetrics.cli.{name}")
@@ -143,5 +143,5 @@ def root_parser(whole: bool = False) -> Parser:
     for name, summary in COMMANDS.items():
         added = commands.add_parser(name, prog=f"{PROGRAM} {name}", help=summary)
         if whole:
-            load(name).configure(added)
+            added.add_options(load(name).OPTIONS)
     return parser

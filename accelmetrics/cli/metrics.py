@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
 from accelmetrics.backends import registry
 from accelmetrics.backends.contract import Backend, Coverage
 from accelmetrics.backends.guard import guarded
+from accelmetrics.cli import options as arguments
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.text import aligned, wrapped
@@ -23,13 +24,13 @@ EXAMPLES = """\
   accelmetrics metrics                              every metric, its unit and its meaning
   accelmetrics metrics gpu.0.powerWatts             everything about one: sources, other names
   accelmetrics metrics --backend amd --json         what a source gives, for programs"""
-
-
-def configure(parser: ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument("key", nargs="?", metavar="KEY", help="one metric: gpu.0.temp, or its template gpu.{i}.temp")
-    parser.add_argument("--backend", metavar="NAME", help="the metrics that this source gives")
-    parser.add_argument("--json", action="store_true", help="print a JSON array")
+OPTIONS: arguments.Groups = {
+    "": {
+        "key": {"nargs": "?", "metavar": "KEY", "help": "one metric: gpu.0.temp, or its template gpu.{i}.temp"},
+        "--backend": {"metavar": "NAME", "help": "the metrics that this source gives"},
+        "--json": {"action": "store_true", "help": "print a JSON array"},
+    },
+}
 
 
 def run(options: Namespace, out: Stdout) -> int:

@@ -10,6 +10,11 @@ from typing import IO, Any, NoReturn
 
 from accelmetrics.schemas.errors import UnknownNameError
 
+Options = dict[str, dict[str, Any]]
+"""By an option's name, or an argument's: what argparse is told of it."""
+Groups = dict[str, Options]
+"""By their heading in the help, which is empty for a command's own."""
+
 PROGRAM = "accelmetrics"
 MAX_SECONDS = 1_000_000.0
 """Eleven days: within what every platform's clocks take."""
@@ -39,6 +44,13 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+
+    def add_options(self, groups: Groups) -> None:
+        """Add options under their headings."""
+        for title, options in groups.items():
+            group = self.add_argument_group(title) if title else self
+            for name, details in options.items():
+                group.add_argument(name, **details)
 
     def parse_strictly(self, arguments: list[str]) -> argparse.Namespace:
         """Parse; an argument that is left over is an error that lists the known ones."""
@@ -133,7 +145,6 @@ def label(text: str) -> tuple[str, str]:
 EXPORTERS = "where records go, again for more: jsonl:run.jsonl, prometheus, otlp:http://host:4317, … (docs/exporters.md)"
 VISIBLE = "only the devices that the watched process sees by its *_VISIBLE_DEVICES; with =renumber under its own numbers"
 
-Options = dict[str, dict[str, Any]]
 
 READING: Options = {
     "--backends": {"type": backends, "metavar": "LIST", "help": "sources, by name: nvidia,host; one named here is opened in any case"},
@@ -178,21 +189,16 @@ EXPORTING: Options = {
 }
 
 
-def add_group(parser: argparse.ArgumentParser, title: str, options: Options, *left_out: str) -> None:
-    """Add options that several commands have, under a heading of their own in the help."""
-    group = parser.add_argument_group(title)
-    for name, details in options.items():
-        if name not in left_out:
-            group.add_argument(name, **details)
+READ = "what is read, and how"
 
 
-def add_reading(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add the options that say what is read: those of these names, or all of them."""
-    add_group(parser, "what is read, and how", {name: READING[name] for name in names or READING})
+def only(*names: str) -> Options:
+    """Return some of the options that say what is read."""
+    return {name: READING[name] for name in names}
 
 
 def reading(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the keyword arguments of a sampler, a monitor or a diagnosis, from the options of :func:`add_reading`."""
+    """Return the keyword arguments of a sampler, a monitor or a diagnosis, from those of ``READING``."""
     names = ("backends", "gpus", "visible", "pid", "children", "disk_paths", "amd_source", "isolation", "timeout")
     chosen = {name: value for name, value in vars(options).items() if name in names and value}
     if "timeout" in chosen:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import signal
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -39,17 +39,16 @@ It runs until Ctrl-C or SIGTERM, delivers what is queued, and prints what the wh
 Exit status: 0 when it was stopped so; 1 when an exporter cannot be made, or something could not be delivered or printed (a line
 says what); 2 for arguments that cannot be used; 141 when the reader of its lines has gone."""
 SUMMARY_HELP = f"seconds from one summary of every device to the next (default: {DEFAULT_SUMMARY:g}; 0: only at the end)"
-
-
-def configure(parser: ArgumentParser) -> None:
-    """Add the options."""
-    add = parser.add_argument
-    add("--no-console", action="store_true", help="print no line a reading, and no summaries")
-    add("--summary-interval", type=arguments.span, default=DEFAULT_SUMMARY, metavar="S", help=SUMMARY_HELP)
-    add("--duration", type=arguments.pause, metavar="S", help="stop after so many seconds")
-    arguments.add_group(parser, "the readings", arguments.WATCHING)
-    arguments.add_group(parser, "where they go", arguments.EXPORTING)
-    arguments.add_reading(parser)
+OPTIONS: arguments.Groups = {
+    "": {
+        "--no-console": {"action": "store_true", "help": "print no line a reading, and no summaries"},
+        "--summary-interval": {"type": arguments.span, "default": DEFAULT_SUMMARY, "metavar": "S", "help": SUMMARY_HELP},
+        "--duration": {"type": arguments.pause, "metavar": "S", "help": "stop after so many seconds"},
+    },
+    "the readings": arguments.WATCHING,
+    "where they go": arguments.EXPORTING,
+    arguments.READ: arguments.READING,
+}
 
 
 def run(options: Namespace, out: Stdout) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -47,13 +47,13 @@ compressed) are read with each. They may be given in any order, and twice. Means
 three usual intervals is a gap, over which nothing is reckoned, and so is a clock that was set back.
 
 Exit status: 0; 1 when a file cannot be read or is no recording; 2 for arguments that cannot be used."""
-
-
-def configure(parser: ArgumentParser) -> None:
-    """Add the options."""
-    parser.add_argument("files", nargs="*", type=arguments.path, metavar="FILE", help="recordings")
-    parser.add_argument("--format", choices=("text", "json", "markdown"), help="how to print it (default: text)")
-    parser.add_argument("--shape", choices=("summary", "gpu-stats"), default="summary", help="what the JSON holds (default: summary)")
+OPTIONS: arguments.Groups = {
+    "": {
+        "files": {"nargs": "*", "type": arguments.path, "metavar": "FILE", "help": "recordings"},
+        "--format": {"choices": ("text", "json", "markdown"), "help": "how to print it (default: text)"},
+        "--shape": {"choices": ("summary", "gpu-stats"), "default": "summary", "help": "what the JSON holds (default: summary)"},
+    },
+}
 
 
 def run(options: Namespace, out: Stdout) -> int:

@@ -12,7 +12,7 @@ import shlex
 import signal
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -58,19 +58,18 @@ drawn where standard error is a terminal. GB on it are GiB.
 
 Exit status: the command's; 128 and the signal's number when a signal ended it, 127 when there is no such command, 126 when it
 cannot be run; before it was started, 1 when an exporter cannot be made, and 2 for arguments that cannot be used."""
-
-
-def configure(parser: ArgumentParser) -> None:
-    """Add the options."""
-    add = parser.add_argument
-    add("--stats", type=arguments.path, metavar="FILE", help="write the summary there as JSON, when the command has ended")
-    add("--no-line", action="store_true", help="draw no live line")
-    add("--no-summary", action="store_true", help="print no summary")
-    add("--quiet", action="store_true", help="neither")
-    arguments.add_group(parser, "the readings", arguments.WATCHING)
-    arguments.add_group(parser, "where they go", arguments.EXPORTING)
-    arguments.add_reading(parser, *(name for name in arguments.READING if name not in ("--pid", "--children")))
-    add("command", nargs=argparse.REMAINDER, metavar="-- COMMAND …", help="the command and its arguments")
+OPTIONS: arguments.Groups = {
+    "": {
+        "--stats": {"type": arguments.path, "metavar": "FILE", "help": "write the summary there as JSON, when the command has ended"},
+        "--no-line": {"action": "store_true", "help": "draw no live line"},
+        "--no-summary": {"action": "store_true", "help": "print no summary"},
+        "--quiet": {"action": "store_true", "help": "neither"},
+        "command": {"nargs": argparse.REMAINDER, "metavar": "-- COMMAND …", "help": "the command and its arguments"},
+    },
+    "the readings": arguments.WATCHING,
+    "where they go": arguments.EXPORTING,
+    arguments.READ: {name: details for name, details in arguments.READING.items() if name not in ("--pid", "--children")},
+}
 
 
 def run(options: Namespace, out: Stdout) -> int:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
+from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
 from accelmetrics.schemas.document import json_schema
 
 EXAMPLES = """\
   accelmetrics schema > accelmetrics.schema.json
   accelmetrics dump --json | check-jsonschema --schemafile accelmetrics.schema.json -"""
-
-
-def configure(_parser: ArgumentParser) -> None:
-    """Add nothing: it has no options."""
+OPTIONS: arguments.Groups = {}
 
 
 def run(_options: Namespace, out: Stdout) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from contextlib import closing, suppress
 
 from accelmetrics.cli import options as arguments
@@ -25,32 +25,34 @@ paths:
 
 It runs until Ctrl-C or SIGTERM. Exit status: 0 when it was stopped so; 1 when it cannot listen, or an exporter lost records (a
 line says how many); 2 for arguments that cannot be used."""
-
-
-def configure(parser: ArgumentParser) -> None:
-    """Add the options."""
-    add = parser.add_argument_group("the endpoint").add_argument
-    add("--listen", default="", metavar="HOST:PORT", help="where to listen (default: 127.0.0.1:22235; port 0: any)")
-    add("--tls-cert", type=arguments.path, metavar="FILE", help="certificate and chain (PEM): serve by TLS alone")
-    add("--tls-key", type=arguments.path, metavar="FILE", help="its private key, where that is a file of its own")
-    add("--tls-client-ca", type=arguments.path, metavar="FILE", help="let in only clients with a certificate of these authorities")
-    add("--tls-client-names", metavar="LIST", help="of those, only these names, separated by commas")
-    add("--auth", type=arguments.path, metavar="FILE", help="let in only clients with one of these passwords")
-    add("--bearer-token-file", type=arguments.path, metavar="FILE", help="let in clients with this token")
-    add("--allowed-host", action="append", default=[], metavar="NAME", help="a host name to answer to, beside localhost")
-    add("--make-password", metavar="USER", help="ask for a password and print the line for the --auth file, then exit")
-    add("--keys", default="prometheus", metavar="NAME", help="whose names the metrics have (default: prometheus)")
-    add("--per-link", action="store_true", help="serve every link of NVLink and xGMI by itself too: more than twice the series")
-    add("--max-series", type=arguments.count, metavar="N", help="serve at most so many series (default: 20000)")
-    add(
-        "--max-age",
-        type=arguments.pause,
-        metavar="S",
-        help="serve no reading that is older (default: two intervals and 1 s, at least 5 s)",
-    )
-    arguments.add_group(parser, "the readings", arguments.WATCHING)
-    arguments.add_group(parser, "where else they go", arguments.EXPORTING, "--wandb-project", "--wandb-run-name")
-    arguments.add_reading(parser)
+OPTIONS: arguments.Groups = {
+    "the endpoint": {
+        "--listen": {"default": "", "metavar": "HOST:PORT", "help": "where to listen (default: 127.0.0.1:22235; port 0: any)"},
+        "--tls-cert": {"type": arguments.path, "metavar": "FILE", "help": "certificate and chain (PEM): serve by TLS alone"},
+        "--tls-key": {"type": arguments.path, "metavar": "FILE", "help": "its private key, where that is a file of its own"},
+        "--tls-client-ca": {
+            "type": arguments.path,
+            "metavar": "FILE",
+            "help": "let in only clients with a certificate of these authorities",
+        },
+        "--tls-client-names": {"metavar": "LIST", "help": "of those, only these names, separated by commas"},
+        "--auth": {"type": arguments.path, "metavar": "FILE", "help": "let in only clients with one of these passwords"},
+        "--bearer-token-file": {"type": arguments.path, "metavar": "FILE", "help": "let in clients with this token"},
+        "--allowed-host": {"action": "append", "default": [], "metavar": "NAME", "help": "a host name to answer to, beside localhost"},
+        "--make-password": {"metavar": "USER", "help": "ask for a password and print the line for the --auth file, then exit"},
+        "--keys": {"default": "prometheus", "metavar": "NAME", "help": "whose names the metrics have (default: prometheus)"},
+        "--per-link": {"action": "store_true", "help": "serve every link of NVLink and xGMI by itself too: more than twice the series"},
+        "--max-series": {"type": arguments.count, "metavar": "N", "help": "serve at most so many series (default: 20000)"},
+        "--max-age": {
+            "type": arguments.pause,
+            "metavar": "S",
+            "help": "serve no reading that is older (default: two intervals and 1 s, at least 5 s)",
+        },
+    },
+    "the readings": arguments.WATCHING,
+    "where else they go": {"--exporter": arguments.EXPORTING["--exporter"]},
+    arguments.READ: arguments.READING,
+}
 
 
 def run(options: Namespace, out: Stdout) -> int:

@@ -9,7 +9,7 @@ import queue
 import signal
 import textwrap
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -60,28 +60,25 @@ keys:
 
 Exit status: 0 when it was ended by q, Ctrl-C or SIGTERM; 2 for arguments that cannot be used;
 141 when the reader of its lines has gone."""
-
-
-def configure(parser: ArgumentParser) -> None:
-    """Add the options."""
-    add = parser.add_argument
-    add(
-        "--hot-temperature",
-        type=arguments.number,
-        default=80.0,
-        metavar="C",
-        help="degrees Celsius above which a device is drawn as hot (default: 80)",
-    )
-    add(
-        "--hot-memory",
-        type=arguments.number,
-        default=90.0,
-        metavar="PERCENT",
-        help="memory in use above which it is hot (default: 90)",
-    )
-    add("--save-dir", default=".", metavar="DIRECTORY", help="where s saves (default: the working directory)")
-    arguments.add_group(parser, "the readings", arguments.WATCHING)
-    arguments.add_reading(parser)
+OPTIONS: arguments.Groups = {
+    "": {
+        "--hot-temperature": {
+            "type": arguments.number,
+            "default": 80.0,
+            "metavar": "C",
+            "help": "degrees Celsius above which a device is drawn as hot (default: 80)",
+        },
+        "--hot-memory": {
+            "type": arguments.number,
+            "default": 90.0,
+            "metavar": "PERCENT",
+            "help": "memory in use above which it is hot (default: 90)",
+        },
+        "--save-dir": {"default": ".", "metavar": "DIRECTORY", "help": "where s saves (default: the working directory)"},
+    },
+    "the readings": arguments.WATCHING,
+    arguments.READ: arguments.READING,
+}
 
 
 def run(options: Namespace, out: Stdout) -> int:

@@ -112,7 +112,7 @@ def test_every_help_has_examples_that_work(command: str, capsys: pytest.CaptureF
         words = shlex.split(example.partition("   ")[0], comments=True)
         arguments = words[2 : next((place for place, word in enumerate(words) if word in {"|", ">", ">>", "||"}), None)]
         parser = options.Parser.for_command(words[1], "x", "")
-        load(words[1]).configure(parser)
+        parser.add_options(load(words[1]).OPTIONS)
         assert isinstance(parser.parse_strictly(arguments), argparse.Namespace)
 
 

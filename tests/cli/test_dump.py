@@ -230,7 +230,7 @@ def test_csv_does_not_mix_with_a_file_of_another_kind(rig: Rig, tmp_path: Path, 
 
 def _completed(**given: Any) -> Namespace:
     parser = options.Parser.for_command("dump", "x", "")
-    dump.configure(parser)
+    parser.add_options(dump.OPTIONS)
     chosen = parser.parse_strictly([])
     vars(chosen).update(given)
     dump.complete(chosen, terminal=True)
