@@ -334,7 +334,7 @@ class Table:
         self._derived = tuple(row for row in every if isinstance(row, Derived))
         self._metrics = {row.metric: _metric(row.metric, kind, own) for row in every if not row.metric.startswith("_")}
         self._names = {name: metric.names for name, metric in self._metrics.items()}
-        self._instances: dict[tuple[str, str], Field | Rate] = {}
+        self._instances: dict[str, Field | Rate] = {}
         self.words = joined_words((name, self._words(row)) for row in every for name in self.names(row.metric))
 
     def _words(self, row: Row) -> str:
@@ -374,16 +374,13 @@ class Table:
                 yield row
                 continue
             for instance in record.instances(_places(row)[0].partition(".{}")[0]):
-                yield self._instances.get((row.metric, instance)) or self._instance(row, instance)
-
-    def _instance(self, row: Field | Rate, instance: str) -> Field | Rate:
-        metric = self._metrics[row.metric]
-        name = _PLACEHOLDER.sub(instance, row.metric)
-        self._metrics[name] = metric
-        self._names[name] = tuple(_PLACEHOLDER.sub(instance, each) for each in metric.names)
-        made = row._replace(metric=name, where=tuple(place.replace("{}", instance) for place in _places(row)))
-        self._instances[row.metric, instance] = made
-        return made
+                name = _PLACEHOLDER.sub(instance, row.metric)
+                if name not in self._instances:
+                    self._metrics[name] = self._metrics[row.metric]
+                    self._names[name] = tuple(_PLACEHOLDER.sub(instance, each) for each in self._names[row.metric])
+                    where = tuple(place.replace("{}", instance) for place in _places(row))
+                    self._instances[name] = row._replace(metric=name, where=where)
+                yield self._instances[name]
 
     def value(self, metric: str, record: Record) -> Value:
         """One metric that stands in a record."""

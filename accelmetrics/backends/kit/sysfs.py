@@ -15,13 +15,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 from functools import partial
+from glob import glob
 from typing import Any
 
 from accelmetrics.backends.kit.fields import Record
 from accelmetrics.backends.kit.polled import Connect, DeviceSample
-from accelmetrics.backends.kit.system import Files, KeptFile, list_directory, reason_of, sysroot
+from accelmetrics.backends.kit.system import Files, KeptFile, reason_of, sysroot
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 ASLEEP = ("suspended", "suspending")
@@ -69,29 +69,21 @@ class DeviceDirectory(Record):
         return self._read(place)
 
     def _read(self, place: str) -> str | Unavailable | None:
-        file = self._kept.get(place) or self._find(place)
-        if file is None:
-            return None
+        if place not in self._kept:
+            found = sorted(glob(place, root_dir=f"{sysroot()}{self.path}"))  # noqa: PTH207 - a Path would not keep the root apart
+            if not found:
+                return None
+            self._kept[place] = self._files.keep(f"{self.path}/{found[0]}")
         try:
-            return file.read().decode("utf-8", "replace").strip()
+            return self._kept[place].read().decode("utf-8", "replace").strip()
         except FileNotFoundError:
-            self._kept.pop(place)
+            del self._kept[place]
             return None
         except OSError as error:
-            self._kept.pop(place)  # hwmon directories get other numbers when a driver comes back
+            del self._kept[place]  # hwmon directories get other numbers when a driver comes back
             return reason_of(error, place)
         finally:
             self._progress.append(place)
-
-    def _find(self, place: str) -> KeptFile | None:
-        paths = [self.path]
-        for part in place.split("/"):
-            below = ((path, list_directory(path) if "*" in part else [part]) for path in paths)
-            paths = [f"{path}/{name}" for path, names in below for name in names if fnmatchcase(name, part)]
-        if not paths:
-            return None
-        self._kept[place] = file = self._files.keep(paths[0])
-        return file
 
 
 def _driver(path: str) -> str:
@@ -108,7 +100,7 @@ def directories(pattern: str, *, drivers: Sequence[str] = ()) -> Connect:
     """Connect a polled backend to directories below ``/sys``, one a device.
 
     Args:
-        pattern: Their path, with ``*`` in the last part: ``/sys/class/drm/card*``.
+        pattern: Their path, where ``*`` is any part of a name: ``/sys/class/drm/card*``.
         drivers: Kernel drivers, of which one must drive the device; any when empty.
     """
     return partial(_Directories, pattern, drivers)
@@ -118,13 +110,13 @@ class _Directories:
     """The directories that there are now, as a poll."""
 
     def __init__(self, pattern: str, drivers: Sequence[str]) -> None:
-        self._parent, _, self._pattern = pattern.rpartition("/")
+        self._pattern = pattern
         self._drivers = drivers
         self._files = Files()
         self._known: dict[str, DeviceDirectory] = {}
 
     def __call__(self) -> Iterable[DeviceSample]:
-        paths = [f"{self._parent}/{name}" for name in list_directory(self._parent) if fnmatchcase(name, self._pattern)]
+        paths = [f"/{path}" for path in sorted(glob(self._pattern.lstrip("/"), root_dir=sysroot() or "/"))]  # noqa: PTH207 - as above
         driven = [path for path in paths if not self._drivers or _driver(path) in self._drivers]
         self._known = {path: self._known.get(path) or DeviceDirectory(path, self._files) for path in driven}
         return [DeviceSample(device, begin=device.begin) for device in self._known.values()]
