@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import chain, count
 from typing import Any, TypeVar
 
 from accelmetrics.backends.guard import Outcome, guarded
@@ -31,14 +32,46 @@ WAITS = "waits for a call that it did not return from before the monitor was sto
 """The error of an exporter that hung when its monitor was stopped, and still does when that is started again."""
 
 log = logging.getLogger("accelmetrics")
-_current = threading.local()  # .worker: the worker whose thread this is
+_own = threading.local()  # .exporting: whether this thread is an exporter's
+
+
+def on_exporter_thread() -> bool:
+    """Whether this is called by an exporter or a callback, on whose thread nothing waits for exporters: they would wait in a circle."""
+    return getattr(_own, "exporting", False)
+
+
+class Delivery:
+    """What an export worker does from one start to its close.
+
+    Args:
+        woken: Wakes the worker's thread.
+
+    Attributes:
+        by: The moment of ``time.monotonic`` until which what is queued is delivered; None until it is closed.
+        ended: Set when the exporter is closed, or a new delivery goes on with it.
+    """
+
+    def __init__(self, woken: Flag) -> None:
+        self.by: float | None = None
+        self.ended = Flag()
+        self._woken = woken
+
+    @property
+    def expired(self) -> bool:
+        """Whether its time is up."""
+        return self.by is not None and time.monotonic() >= self.by
+
+    def close(self, by: float) -> None:
+        """Deliver what is queued until a moment of ``time.monotonic``, and close the exporter; does not wait for it."""
+        self.by = by if self.by is None else min(by, self.by)
+        self._woken.set()
 
 
 class ExportWorker:
     """An exporter's queue, thread and counters.
 
-    Waits for no lock, since ``close`` and ``join`` may run in a signal handler that interrupts any other method: what two
-    threads may both take (a record, the right to give up) is taken by one atomic call.
+    Waits for no lock, since a stop may run in a signal handler that interrupts any other method: what two
+    threads may both take (a record, the right to give up) is taken by one atomic call, and each count has one thread that adds.
 
     Args:
         exporter: Where the records go.
@@ -52,114 +85,82 @@ class ExportWorker:
         self.name = name
         self._capacity = capacity
         self._opened = opened
-        self._thread = OnDemandThread(f"accelmetrics-{name}", lambda: self._served < self._starts, self._run)
+        self._thread = OnDemandThread(f"accelmetrics-{name}", lambda: self._delivery is not self._noticed, self._run)
         self._woken = Flag()
+        self._delivery = self._noticed = Delivery(self._woken)  # the last that was started, and that the thread has noticed
+        self._delivery.ended.set()
         self._queue: deque[Record] = deque()
         self._in_hand: deque[Record] = deque()  # the record that is being delivered: what removes it counts it
-        self._starts = self._served = 0
-        self._sent = self._failed = self._dropped = 0
-        self._error = ""
-        self._told: set[tuple[str, type]] = set()
-        self._flushes = self._flushed = 0
-        self._closing_by: float | None = None
+        self._flushes: deque[Flag] = deque()  # set when everything before them is delivered and flushed
         self._giving_up = threading.Lock()  # only ever tried, never waited for
-        self._waiting: list[Flag] = []
-        self._waits = False  # whether its thread waits for another worker's
+        self._begin_counts()
+
+    def _begin_counts(self) -> None:
+        self._sent = self._failed = self._overflowed = self._undelivered = 0
+        self._logged: set[tuple[str, type]] = set()
+        self._error = ""
 
     @property
     def status(self) -> ExporterStatus:
         """The counts and the last error since the exporter was started."""
-        return ExporterStatus(self.name, self._sent, self._failed, self._dropped, self._left(), self._error)
-
-    @property
-    def _expired(self) -> bool:
-        return self._closing_by is not None and time.monotonic() >= self._closing_by
+        return ExporterStatus(self.name, self._sent, self._failed, self._overflowed + self._undelivered, self._left(), self._error)
 
     @property
     def _over(self) -> bool:
-        return self._served >= self._starts or not self._thread.alive
+        return self._delivery.ended.is_set() or not self._thread.alive
 
-    def start(self) -> None:
+    def start(self) -> Delivery:
         """Open the exporter in the background. One that is still delivering goes on, and is not opened anew."""
-        if self._expired or self._over:
-            if self._starts:
-                self._give_up()
-            self._sent = self._failed = self._dropped = 0
-            self._told = set()
+        before = self._delivery
+        if before.expired or self._over:
+            self._give_up()
+            self._begin_counts()
             self._error = "" if self._over else WAITS
-        self._closing_by = None
-        self._starts += 1
-        self._tell()
+        begun = self._delivery = Delivery(self._woken)
+        before.ended.set()  # a stop that still waits for it waits no more
         started = self._thread.start()
         if started.failure is not None:  # the records will be counted as dropped
             self._note(started, "has no thread")
+        return begun
 
     def put(self, record: Record) -> None:
         """Have a record delivered. Waits for nothing."""
-        if self._closing_by is not None and self._over:
-            self._dropped += 1  # it comes too late
+        if self._delivery.by is not None and self._over:
+            self._overflowed += 1  # it comes too late
             return
         self._queue.append(record)
         if len(self._queue) > self._capacity and _taken(self._queue) is not None:
-            self._dropped += 1
+            self._overflowed += 1
         self._woken.set()
 
     def flush(self, seconds: float) -> bool:
-        """Wait until everything is delivered and the exporter flushed, at most so long; whether it is."""
-        if self._thread.is_current:
-            return False
-        wanted = self._flushes = self._flushes + 1
-        self._woken.set()
-        return self._wait(lambda: self._flushed >= wanted or self._over, time.monotonic() + seconds) and not self._left()
+        """Wait until everything is delivered and the exporter flushed, at most so long; whether it is.
 
-    def close(self, by: float) -> None:
-        """Deliver what is queued until a moment of ``time.monotonic``, and close the exporter; does not wait for it."""
-        self._closing_by = by if self._closing_by is None else min(by, self._closing_by)
+        Does not wait on an exporter's thread.
+        """
+        if on_exporter_thread() or self._over:
+            return not self._left()
+        flushed = Flag()
+        self._flushes.append(flushed)
         self._woken.set()
+        return flushed.wait(seconds) and not self._left()
 
     def drop(self) -> None:
         """End without delivering what is queued."""
         self._queue.clear()
-        self.close(time.monotonic())
+        self._delivery.close(time.monotonic())
 
-    def join(self) -> None:
-        """Wait for the end, until the moment that ``close`` was given; what is left then is counted as dropped.
+    def join(self, delivery: Delivery) -> None:
+        """Wait for the end of a delivery that was closed, until its time is up; what is left then is counted as dropped.
 
-        Does not wait on the exporter's own thread, nor on one whose end this exporter waits for: what is queued is delivered
-        after that.
+        Does not wait on an exporter's thread: what is queued is delivered nevertheless.
         """
-        by = self._closing_by
-        if self._thread.is_current or by is None:
+        if delivery.by is None or on_exporter_thread():
             return
-        ended = self._wait(lambda: self._closing_by is None or self._over, by)
-        if self._closing_by is not None and (ended or self._expired):
+        if self._thread.alive:
+            delivery.ended.wait(delivery.by - time.monotonic())
+        if self._delivery is delivery:  # else it was started again meanwhile
             self._give_up()
-
-    def _wait(self, reached: Callable[[], bool], by: float) -> bool:
-        """Wait for something that the worker's thread does, at most until a moment of ``time.monotonic``; whether it is so.
-
-        Workers' threads that wait for each other would wait in vain: one of them does not wait for another that waits too.
-        """
-        own: ExportWorker | None = getattr(_current, "worker", None)
-        told = Flag()
-        self._waiting.append(told)
-        try:
-            if own is not None:
-                own._waits = True
-                own._tell()
-            while not reached() and (left := by - time.monotonic()) > 0 and not (own is not None and self._waits):
-                told.wait(left)
-                told.clear()
-        finally:
-            if own is not None:
-                own._waits = False
-            self._waiting.remove(told)
-        return reached()
-
-    def _tell(self) -> None:
-        """Have those look that wait for this worker."""
-        for told in self._waiting.copy():
-            told.set()
 
     def _left(self) -> int:
         return len(self._queue) + len(self._in_hand)
@@ -168,22 +169,23 @@ class ExportWorker:
 
     def _run(self) -> None:
         """Open the exporter, deliver, and close it."""
-        _current.worker = self
-        starts = self._starts
-        if not self._expired:
+        _own.exporting = True
+        delivery = self._noticed = self._delivery
+        if not delivery.expired:
             if self._open():
-                starts = self._deliver_all()
+                delivery = self._deliver_all()
                 self._note(guarded(self.exporter.flush), "could not flush")
             self._note(guarded(self.exporter.close), "could not close")
-        if self._closing_by is not None:
+        delivery.ended.set()
+        if self._delivery is delivery:  # else what waits is of a new start
             self._give_up()
-        self._served = starts
-        self._tell()
+            while (flushed := _taken(self._flushes)) is not None:
+                flushed.set()
 
     def _open(self) -> bool:
         """Open the exporter, as often as it takes; whether it is open."""
         pause = FIRST_PAUSE
-        while not self._expired:
+        while not self._delivery.expired:
             outcome = guarded(self.exporter.open)
             if outcome.failure is None:
                 self._error = ""
@@ -193,28 +195,27 @@ class ExportWorker:
             pause = self._rest(pause)
         return False
 
-    def _deliver_all(self) -> int:
-        """Deliver until the worker is closed; the number of starts that are dealt with by then."""
+    def _deliver_all(self) -> Delivery:
+        """Deliver, for one start after another, until there is one that was closed; which."""
         while True:
             self._woken.clear()  # before looking: what comes later sets it again
-            starts, flushes = self._starts, self._flushes
-            if self._closing_by is not None and (self._expired or not self._queue):
-                return starts
+            delivery = self._noticed = self._delivery
+            if delivery.by is not None and (delivery.expired or not self._queue):
+                return delivery
             record = _taken(self._queue)
             if record is not None:
                 self._in_hand.append(record)
                 self._deliver(record)
-            elif self._flushed < flushes:
+            elif (flushed := _taken(self._flushes)) is not None:
                 self._note(guarded(self.exporter.flush), "could not flush")
-                self._flushed = flushes
-                self._tell()
+                flushed.set()
             else:
                 self._woken.wait()
 
     def _deliver(self, record: Record) -> None:
         """Deliver a record, as often as it takes."""
         pause = FIRST_PAUSE
-        while self._in_hand and not self._expired:
+        while self._in_hand and not self._delivery.expired:
             outcome = guarded(self.exporter.export, record)
             self._note(outcome, "could not deliver")
             if outcome.failure is not None and isinstance(outcome.error, OSError):
@@ -227,28 +228,27 @@ class ExportWorker:
                     self._failed += 1
 
     def _rest(self, pause: float) -> float:
-        """Wait before the next attempt.
+        """Wait before the next attempt; closing ends it early, as there is less time for attempts then.
 
         Returns:
-            Seconds of the wait after that. Closing ends this one early, as there is less time for attempts then.
+            Seconds of the wait after that.
         """
-        until, pressed = time.monotonic() + pause, self._closing_by is not None
-        while (left := min(until, until if self._closing_by is None else self._closing_by) - time.monotonic()) > 0:
+        by = self._delivery.by
+        until = min(time.monotonic() + pause, float("inf") if by is None else by)
+        while self._delivery.by == by and (left := until - time.monotonic()) > 0:
             self._woken.wait(left)
             self._woken.clear()
-            if not pressed and self._closing_by is not None:
-                return FIRST_PAUSE
-        return min(2 * pause, LAST_PAUSE)
+        return min(2 * pause, LAST_PAUSE) if self._delivery.by == by else FIRST_PAUSE
 
     def _give_up(self) -> None:
         """Count and log what was not delivered in time."""
         if not self._giving_up.acquire(blocking=False):
             return
+        left = 0
         try:
-            left = 0
             while _taken(self._in_hand) is not None or _taken(self._queue) is not None:
                 left += 1
-            self._dropped += left
+            self._undelivered += left
         finally:
             self._giving_up.release()
         if left:
@@ -260,23 +260,20 @@ class ExportWorker:
             return
         self._error = f"{what}: {outcome.failure.detail}"
         kind = (what, type(outcome.error))
-        if kind not in self._told:
-            self._told.add(kind)
+        if kind not in self._logged:
+            self._logged.add(kind)
             log.warning("exporter %s %s", self.name, self._error)
 
 
-def _taken(records: deque[T]) -> T | None:
+def _taken(items: deque[T]) -> T | None:
     """Remove and return the oldest item, None where there is none: one atomic call, where a check before it would be two."""
     try:
-        return records.popleft()
+        return items.popleft()
     except IndexError:
         return None
 
 
 def distinct(name: str, taken: Iterable[str]) -> str:
     """Return a name that is not taken: with a number behind it where the name is."""
-    known, number, found = set(taken), 1, name
-    while found in known:
-        number += 1
-        found = f"{name}-{number}"
-    return found
+    known = set(taken)
+    return next(found for found in chain([name], (f"{name}-{number}" for number in count(2))) if found not in known)

@@ -131,9 +131,9 @@ class Monitor:
         with self._lock:
             last = self._run
             if last.over or not last.begun:
-                last.abandon()  # its stop may still be waiting for exporters, or Ctrl-C have come between
-                self._run = Run(self._state, self._ticker(), self._workers.values())
-                self._run.begin()
+                last.end()  # its stop may still be waiting for a last reading, or Ctrl-C have come between
+                self._run = Run(self._state, self._ticker())
+                self._run.begin(self._workers.values())
                 if self._stayed and not self._told:
                     self._told = True
                     log.warning(
@@ -154,7 +154,10 @@ class Monitor:
             InvalidOptionError: The timeout is no number.
         """
         by = time.monotonic() + _span(timeout)
-        end_all([self._current()], by)
+        self._check_process()
+        with self._lock:  # of a start in another thread
+            run = self._run
+        end_all([run], by)
 
     def pause(self) -> None:
         """Take no readings until ``resume``, or until it is stopped: nothing is remembered, exported or counted as missed."""

@@ -14,12 +14,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import NamedTuple
 from weakref import WeakSet, ref
 
 from accelmetrics.backends.guard import guarded
 from accelmetrics.monitor.energy import Meter, StepLog
-from accelmetrics.monitor.export_worker import ExportWorker
+from accelmetrics.monitor.export_worker import Delivery, ExportWorker, on_exporter_thread
 from accelmetrics.monitor.history import History, RowMaker
 from accelmetrics.monitor.ticker import Flag, Ticker
 from accelmetrics.monitor.window import Windows, living
@@ -105,7 +106,7 @@ class MonitorState(NamedTuple):
 
 
 class Run:
-    """Observes a ticker. ``take``, ``miss`` and ``fail`` are called on the ticker's thread, the rest by the program.
+    """Observes a ticker. ``take``, ``miss``, ``fail`` and ``end`` are called on the ticker's thread, the rest by the program.
 
     Without a lock: a signal handler may stop the monitor wherever it interrupts the program.
 
@@ -113,28 +114,35 @@ class Run:
         latest: The last reading, None before the first.
         error: Why no reading could be taken, in words; empty while they are taken.
         paused: Whether readings are passed over.
-        workers: Where records go.
         begun: Whether it was begun without an interruption.
         over: Whether it is being stopped, or has been.
-        left: Whether its last reading was taken, or none will be.
+        left: Set when its last reading was taken, or none will be.
         pid: The process in which its threads are.
     """
 
-    def __init__(self, state: MonitorState, ticker: Ticker, workers: Iterable[ExportWorker] = ()) -> None:
+    def __init__(self, state: MonitorState, ticker: Ticker) -> None:
         self.latest: Snapshot | None = None
         self.error = ""
         self.paused = False
-        self.workers = tuple(workers)
         self.begun = False
-        self.over = self.left = self._settled = True  # until it is begun
+        self.over = self._settled = True  # until it is begun
+        self.left = Flag()
+        self.left.set()
         self.pid = os.getpid()
+        self._by = float("inf")  # until when exporters may deliver, once it is over
         self._state = state
         self._ticker = ticker
+        self._deliveries: dict[ExportWorker, Delivery] = {}
         self._streams: dict[int, ref[Stream]] = {}
         self._rows = RowMaker()
         self._meter = Meter()
         self._joined = False
         self._ticks = self._missed = self._timed_out = 0
+
+    @property
+    def workers(self) -> tuple[ExportWorker, ...]:
+        """Where records go."""
+        return tuple(self._deliveries)
 
     def take(self, snapshot: Snapshot, at: float, tick: bool) -> None:
         """Remember, summarise and hand out a reading."""
@@ -153,7 +161,7 @@ class Run:
         self._state.history.add(self._rows.tick_row(snapshot, row))
         self.latest = snapshot
         steps = self._state.steps.take(self._meter)
-        if self.workers:
+        if self._deliveries:
             self._put(Record(snapshot, self._state.labels, steps, self.status))
         for stream in living(self._streams):
             stream.put(snapshot)
@@ -170,25 +178,19 @@ class Run:
             self.error = words
             log.warning("no reading: %s", words)
 
-    def begin(self) -> None:
+    def begin(self, workers: Iterable[ExportWorker]) -> None:
         """Open the exporters and take the first reading, in the background."""
-        self.over = self.left = self._settled = False
+        self._by = float("inf")
+        self.left.clear()
+        self.over = self._settled = False
         _running.add(self)
         stop_all_at_exit()
-        for worker in self.workers:
-            worker.start()
+        for worker in workers:
+            self._deliveries[worker] = worker.start()
         self._ticker.join(self)
         if self.over:  # a signal handler has stopped it in between
-            self._ticker.drop(self)
-            for worker in self.workers:
-                worker.close(time.monotonic())
+            self.end()
         self.begun = True
-
-    def abandon(self) -> None:
-        """End at once: another run begins, with the same workers."""
-        self.over = True
-        self._settle()
-        self.left, self.workers = True, ()
 
     def request(self) -> bool:
         """Have a reading taken soon; whether one will come."""
@@ -215,14 +217,13 @@ class Run:
 
     def add(self, worker: ExportWorker) -> None:
         """Deliver to one more from now on."""
-        self.workers = (*self.workers, worker)
-        worker.start()
+        delivery = self._deliveries[worker] = worker.start()
         if self.over:  # stopped in between
-            worker.close(time.monotonic())
+            delivery.close(self._by)
 
     def remove(self, worker: ExportWorker) -> None:
         """Deliver to one no more."""
-        self.workers = tuple(other for other in self.workers if other is not worker)
+        self._deliveries.pop(worker, None)
         worker.drop()
 
     @property
@@ -231,41 +232,41 @@ class Run:
         exporters = tuple(worker.status for worker in self.workers)
         return MonitorStatus(self._state.interval, self._ticks, self._missed, self._timed_out, exporters)
 
-    def leave(self, told: Flag, by: float) -> float:
-        """Ask for the last reading; sets ``left``, and then the flag, when it was taken.
+    def leave(self, by: float) -> float:
+        """Ask for the last reading, after which it ends. Exporters have until a moment of ``time.monotonic`` to deliver.
 
         Returns:
-            Until when that is waited for, where everything is to be over at a moment of ``time.monotonic``.
+            Until when that reading is waited for.
         """
+        self._by = min(by, self._by)
         self.over = True
-
-        def done() -> None:
-            self.left = True
-            told.set()
-
-        if not self.left:
-            self._ticker.leave(self, done)
+        if not self.left.is_set():
+            self._ticker.leave(self)
         now = time.monotonic()
         return now + max(0.0, min(LAST_READING_SHARE * (by - now), LAST_READING * self._state.timeout))
 
-    def end(self, by: float) -> None:
-        """After the last reading: deliver what is queued until a moment of ``time.monotonic``; does not wait for it."""
-        self._settle()
-        for worker in self.workers:
-            worker.close(by)
-
-    def _settle(self) -> None:
-        """Take no reading from now on: end what follows, deliver what was logged since the last one."""
-        if self._settled:
-            return
-        self._settled = True
+    def end(self) -> None:
+        """Take no reading from now on: end what follows, deliver what was logged since the last one, and close the exporters."""
+        self.over = True
         self._ticker.drop(self)
-        self._state.windows.settle()
-        for stream in living(self._streams):
-            stream.put(None)
-        steps = self._state.steps.take(self._meter, everything=True)
-        if steps and self.latest is not None:
-            self._put(Record(self.latest, self._state.labels, steps, self.status))
+        if not self._settled:
+            self._settled = True
+            self._state.windows.settle()
+            for stream in living(self._streams):
+                stream.put(None)
+            steps = self._state.steps.take(self._meter, everything=True)
+            if steps and self.latest is not None:
+                self._put(Record(self.latest, self._state.labels, steps, self.status))
+        for delivery in tuple(self._deliveries.values()):
+            delivery.close(self._by)
+        self.left.set()
+
+    def join(self) -> None:
+        """Wait until the exporters are closed, or their time is up."""
+        for worker, delivery in tuple(self._deliveries.items()):
+            worker.join(delivery)
+        if not on_exporter_thread():  # else the interpreter's exit has to wait for them
+            _running.discard(self)
 
     def _put(self, record: Record) -> None:
         for worker in self.workers:
@@ -281,20 +282,12 @@ def end_all(runs: Sequence[Run], by: float) -> None:
         runs: Which.
         by: The moment of ``time.monotonic`` at which the wait ends.
     """
-    told = Flag()
-    waiting = {run: run.leave(told, by) for run in runs}
-    while waiting:
-        told.clear()  # before looking
-        ended = [run for run, until in waiting.items() if run.left or time.monotonic() >= until]
-        for run in ended:
-            del waiting[run]
-            run.end(by)
-        if waiting and not ended:
-            told.wait(min(waiting.values()) - time.monotonic())
+    waiting = [(run.leave(by), run) for run in runs]
+    for until, run in sorted(waiting, key=itemgetter(0)):
+        run.left.wait(until - time.monotonic())
+        run.end()
     for run in runs:
-        for worker in run.workers:
-            worker.join()
-        _running.discard(run)
+        run.join()
 
 
 _running: WeakSet[Run] = WeakSet()

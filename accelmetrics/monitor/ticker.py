@@ -4,8 +4,8 @@ The schedule is absolute: the n-th reading is due n intervals after the first, h
 not be taken in time are counted, not made up for. Between two ticks a reading is taken on request, for windows that begin
 and end and for monitors that join and leave.
 
-The thread alone holds the ticker's state. Other threads and signal handlers only append to a queue and never wait for a lock:
-``Monitor.stop`` may interrupt any call of the program at any point.
+No state has a lock, and each step that changes it is one call in C: ``Monitor.stop`` may interrupt any call of the program at
+any point.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Hashable
-from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -119,13 +117,15 @@ class OnDemandThread:
         return guarded(thread.start)
 
     def _run(self) -> None:
-        while self._wanted() and self._claim.acquire(blocking=False):
+        while self._claim.acquire(blocking=False):
             self._thread = threading.current_thread()
             try:
                 self._work()
             finally:
                 self._thread = None
                 self._claim.release()
+            if not self._wanted():  # looked at when a start in between would begin another thread
+                return
 
 
 class MonitorClock:
@@ -157,116 +157,93 @@ class Ticker:
         self._make = make
         self._interval = interval
         self._clock = clock
-        self._calls: deque[Callable[[], object]] = deque()
         self._woken = Flag()
-        self._thread = OnDemandThread("accelmetrics-monitor", lambda: self._calls, self._run)
-        self._observers: list[Run] = []
-        self._joined: set[Run] = set()
-        self._leaving: dict[Run, list[Callable[[], object]]] = {}
+        self._thread = OnDemandThread("accelmetrics-monitor", lambda: self._observers, self._run)
+        self._observers: dict[Run, None] = {}
+        self._joined: set[Run] = set()  # owed a first reading
+        self._leaving: set[Run] = set()  # owed a last one
         self._requested = False
 
     def join(self, observer: Run) -> None:
         """Call an observer from now on, beginning with a reading that is taken at once."""
-        self._post(partial(self._add, observer))
+        self._observers[observer] = None
+        self._joined.add(observer)
+        self._woken.set()
         failure = self._thread.start().failure
         if failure is not None:
             self.drop(observer)
             observer.fail(f"no thread is to be had: {failure.detail}")
 
-    def leave(self, observer: Run, done: Callable[[], object]) -> None:
-        """Take one last reading for an observer, which begins after this call, and remove it.
-
-        Args:
-            observer: The observer.
-            done: Called when the reading was taken, or none will be.
-        """
-        self._post(partial(self._dismiss, observer, done))
-        if self._thread.is_current or not self._thread.alive:
-            self.drop(observer)
-            done()
+    def leave(self, observer: Run) -> None:
+        """Take one last reading for an observer, which begins after this call, and end it; at once where none will be taken."""
+        self._leaving.add(observer)
+        self._woken.set()
+        if self._thread.is_current or not self._thread.alive or observer not in self._observers:
+            self._end(observer)
 
     def drop(self, observer: Run) -> None:
-        """Remove an observer at once."""
-        self._post(partial(self._remove, observer))
+        """Give an observer no reading any more."""
+        self._observers.pop(observer, None)
+        self._joined.discard(observer)
+        self._leaving.discard(observer)
+        self._woken.set()
 
     def request(self) -> None:
         """Have a reading taken soon, besides the ticks."""
         self._requested = True
         self._woken.set()
 
-    def _post(self, call: Callable[[], object]) -> None:
-        """Have the thread make a call before its next reading."""
-        self._calls.append(call)
-        self._woken.set()
-
-    def _add(self, observer: Run) -> None:
-        self._observers.append(observer)
-        self._joined.add(observer)
-
-    def _dismiss(self, observer: Run, done: Callable[[], object]) -> None:
-        if observer in self._observers:
-            self._leaving.setdefault(observer, []).append(done)
-        else:
-            done()
-
-    def _remove(self, observer: Run) -> None:
-        self._joined.discard(observer)
-        if observer in self._observers:
-            self._observers.remove(observer)
-        for done in self._leaving.pop(observer, ()):
-            done()
+    def _end(self, observer: Run) -> None:
+        self.drop(observer)
+        guarded(observer.end)
 
     def _run(self) -> None:
         """Tick until there are no observers."""
-        self._make_calls()
-        if not self._observers:
-            return
         made = guarded(self._make)
         failure = made.failure
         if made.value is not None:
             failure = guarded(self._tick, made.value).failure
             guarded(made.value.close)
-        for observer in tuple(self._observers):
-            self._remove(observer)
-            if failure is not None:
+        if failure is not None:  # else those that are there now have joined just now
+            for observer in tuple(self._observers):
+                leaves = observer in self._leaving
+                self.drop(observer)
                 guarded(observer.fail, failure.detail)
-
-    def _make_calls(self) -> None:
-        self._woken.clear()  # before looking: a later call sets it again
-        while self._calls:
-            self._calls.popleft()()
+                if leaves:
+                    guarded(observer.end)
 
     def _tick(self, sampler: Sampler) -> None:
         clock = self._clock
         due = clock.monotonic()
         while self._observers:
             # An observer that leaves while a reading is taken is owed another one, which begins after that.
-            leaving, owed = tuple(self._leaving), self._joined | self._leaving.keys()
-            self._joined, self._requested = set(), False
+            leaving = self._leaving.copy()
+            owed = self._joined | leaving
+            self._joined -= owed
+            self._requested = False
             now = clock.monotonic()
             tick = now >= due - TOLERANCE
-            if not all(observer.paused for observer in self._observers):
+            if not all(observer.paused for observer in tuple(self._observers)):
                 self._read(sampler, now, tick, owed)
             for observer in leaving:
-                self._remove(observer)
+                self._end(observer)
             if tick:
                 due += self._interval
                 missed = int((clock.monotonic() - due) // self._interval)
                 if missed > 0:
                     due += missed * self._interval
-                    for observer in self._observers:
+                    for observer in tuple(self._observers):
                         guarded(observer.miss, missed)
             self._wait(due, now, clock.monotonic() - now)
 
     def _read(self, sampler: Sampler, now: float, tick: bool, owed: set[Run]) -> None:
         outcome = guarded(sampler.sample)
         at = now
-        self._make_calls()  # an observer that was dropped meanwhile gets no reading
         if outcome.value is not None:
             # The devices' moment: at the first reading a driver may take seconds to open, for which nothing is known.
             ages = [status.age_seconds for status in outcome.value.backends if status.age_seconds is not None]
             at = max(now, self._clock.monotonic() - min(ages, default=float("inf")))
-        for observer in self._observers:
+        for observer in tuple(self._observers):  # without those that were dropped meanwhile
             failure = outcome.failure
             if outcome.value is not None:
                 failure = guarded(observer.take, outcome.value, at, tick or observer in owed).failure
@@ -282,7 +259,7 @@ class Ticker:
             spent: Seconds that it took.
         """
         while True:
-            self._make_calls()
+            self._woken.clear()  # before looking: what comes later sets it again
             until = due
             if self._leaving or self._joined:
                 until = min(due, last + REQUEST_PAUSE)

@@ -39,8 +39,9 @@ def put(worker: ExportWorker, *wanted: int) -> None:
 
 def stop(worker: ExportWorker, seconds: float = HANG) -> None:
     """Close a worker and wait for its end, at most so long."""
-    worker.close(time.monotonic() + seconds)
-    worker.join()
+    delivery = worker._delivery
+    delivery.close(time.monotonic() + seconds)
+    worker.join(delivery)
 
 
 @pytest.fixture(autouse=True)
@@ -358,7 +359,7 @@ def test_a_restart_while_records_are_still_delivered_goes_on_with_them() -> None
     assert gate.entered.wait(HANG)
     stopping = threading.Thread(target=stop, args=(worker, HANG))
     stopping.start()
-    wait_for(lambda: worker._waiting)
+    wait_for(lambda: worker._delivery.by is not None)
     worker.start()
     put(worker, 2)
     stopping.join(HANG / 2)
@@ -376,8 +377,7 @@ def test_a_restart_while_the_exporter_closes_opens_it_again() -> None:
     gate, exporter = Gate(), Recorder()
     exporter.on_close = gate
     worker = ExportWorker(exporter, "closing")
-    worker.start()
-    worker.close(time.monotonic() + HANG)
+    worker.start().close(time.monotonic() + HANG)
     assert gate.entered.wait(HANG)
     worker.start()
     put(worker, 0)

@@ -86,7 +86,7 @@ def test_a_signal_handler_may_log_and_stop_wherever_it_interrupts_the_program(us
 
 
 RUINED = """
-import _thread, random
+import _thread, random, signal
 monitor = Monitor(0.01, backends=[gpus], history=100_000)
 def annoy():
     chance = random.Random(5)
@@ -97,15 +97,24 @@ caught, windows = 0, []
 monitor.start()
 ticks(monitor, 1)
 annoying = threading.Thread(target=annoy, daemon=True)
+inside = False
+def interrupt(*_):
+    global inside
+    if inside:
+        inside = False
+        raise KeyboardInterrupt
+signal.signal(signal.SIGINT, interrupt)
 annoying.start()
 while annoying.is_alive():
     try:
+        inside = True
         window = monitor.window("w")
         windows = [*windows[-200:], window]
         with window:
             window.summary
         window.summary, window.devices, window.energy_joules
         monitor.history.to_dict()
+        inside = False
     except KeyboardInterrupt:
         caught += 1
 for window in windows:
