@@ -211,7 +211,7 @@ class PolledDriver:
         self.machine_wide = any(source.machine for source in backend.sources)
         self.interval = backend.interval
         self._lock = threading.Lock()
-        self._devices: tuple[DeviceIdentity, ...] = ()
+        self.devices: Sequence[DeviceIdentity] = ()
         self._units: dict[tuple[str, object], int] = {}
         self._told_by: dict[tuple[int, str], int] = {}
         # Streams get ready while other sources are connected.
@@ -222,7 +222,7 @@ class PolledDriver:
         for source in self.sources:
             source.poll(NOT_WANTED)
         self._is_listed = True
-        if not self._devices:
+        if not self.devices:
             self.close()
             missing = SourceError(Reason.DRIVER_UNAVAILABLE, f"{self.sources[0].name} lists no {str(backend.kind).upper()}")
             failures = [source.latest.failure for source in self.sources if source.latest.failure is not None]
@@ -233,10 +233,6 @@ class PolledDriver:
         """Of the sources that are asked at every reading, those whose last poll did not fail: ``macmon+ioreg``."""
         answered = [each.name for each in self.sources if each.is_wanted and each.latest.failure is None and not each.spec.interval]
         return "+".join(answered) or self.sources[0].name
-
-    @property
-    def devices(self) -> Sequence[DeviceIdentity]:
-        return self._devices
 
     def reader(self, options: ReadOptions) -> PolledReader:
         return PolledReader(self, options)
@@ -256,7 +252,7 @@ class PolledDriver:
         seen.sort(key=lambda each: each[0]["vendor_index"])
         found: dict[int, DeviceSample] = {}
         with self._lock:
-            devices, units = list(self._devices), dict(self._units)
+            devices, units = list(self.devices), dict(self._units)
             for told, sample in seen:
                 keys = _keys(told)
                 alike = (units[key] for key in keys if key in units and is_same(devices[units[key]], told))
@@ -277,8 +273,8 @@ class PolledDriver:
                     self._told_by.update(dict.fromkeys(((unit, part) for part in best), source.rank))
                     devices[unit] = devices[unit]._replace(**best)
             self._units = units
-            if tuple(devices) != self._devices:
-                self._devices = tuple(devices)
+            if tuple(devices) != self.devices:
+                self.devices = tuple(devices)
         return found
 
 
@@ -314,9 +310,7 @@ class PolledReader:
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
         driver = self._driver
-        state = self._units.get(unit)
-        if state is None:
-            state = self._units[unit] = _Unit(len(driver.sources))
+        state = self._units.get(unit) or self._units.setdefault(unit, _Unit(len(driver.sources)))
         polls, before = [], state.polls
         for source, had in zip(driver.sources, before, strict=True):
             polls.append(source.poll(had))
@@ -357,7 +351,6 @@ class PolledReader:
     ) -> tuple[dict[str, Value], float]:
         """Every metric of a unit by all of its names, each from the first source that has it; and when they were read."""
         clock, sources = self._driver.backend.clock, self._driver.sources
-        children = self._options.children
         found: dict[str, Value] = {}
         read_at = math.inf
         tables = [source.machine if unit == MACHINE else source.table for source in sources]
@@ -372,7 +365,7 @@ class PolledReader:
                 if sample.begin is not None:
                     sample.begin(progress)
                     at = clock.monotonic()
-                record = sample.record if sample.scoped is None else sample.scoped(self._options, lambda pid: self._watches(pid, children))
+                record = sample.record if sample.scoped is None else sample.scoped(self._options, self._watches)
                 values = table.read(flat(record), counters, at, idle=sample.processes == ())
                 read_at = read_at if source.spec.interval else min(read_at, at)
             for metric, value in values.items():
@@ -381,13 +374,14 @@ class PolledReader:
             table.derive(found)
         return {name: found[metric] for table in tables for metric in found for name in table.names(metric)}, read_at
 
-    def _watches(self, pid: int, children: bool) -> bool:
-        """Whether a process is the watched one, or with ``children`` a descendant of it."""
+    def _watches(self, pid: int, whole_tree: bool = False) -> bool:
+        """Whether a process is the watched one, or a descendant where those are watched too."""
+        children = whole_tree or self._options.children
         return pid == self._options.pid or (children and self._tree.owns(pid, self._driver.backend.clock.monotonic()))
 
     def _reading(self, found: dict[str, Value], processes: tuple[DeviceProcess, ...] | None, read_at: float) -> Reading:
         backend, options = self._driver.backend, self._options
-        owned = [each for each in processes or () if self._watches(each.pid, options.children or not backend.exclusive)]
+        owned = [each for each in processes or () if self._watches(each.pid, whole_tree=not backend.exclusive)]
         used = None
         if not backend.exclusive:
             used = process_values(str(backend.kind), owned, found) if owned and backend.processes else None
