@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from argparse import Namespace
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from heapq import merge
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli import options as arguments, summaries
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout, say
 from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
 from accelmetrics.schemas.record import Record, Step
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
-from accelmetrics.schemas.summary import Energy, Summary
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
 from accelmetrics.schemas.vitals import POWER_LIMIT
 
 if TYPE_CHECKING:
     from accelmetrics.monitor.history import Layout, Row
     from accelmetrics.schemas.recording import Recording
+
+Plain = dict[str, Any]
 
 TAKEN = "JSON lines, which the exporter jsonl and `accelmetrics dump --json --interval` write"
 PENDING = 64
@@ -65,10 +67,13 @@ def run(options: Namespace, out: Stdout) -> int:
     found = report(_records(options.files))
     if found is None:
         raise AccelMetricsError(f"no record in {', '.join(options.files)}")
-    if found.repeated:
-        say(f"accelmetrics report: {found.repeated} readings are there twice, by their time: each is counted once")
-    forms = {"text": summaries.text, "json": summaries.document, "markdown": summaries.markdown}
-    out.write((summaries.gpu_stats if options.shape == "gpu-stats" else forms[options.format or "text"])(found))
+    if found["repeated"]:
+        say(f"accelmetrics report: {found['repeated']} readings are there twice, by their time: each is counted once")
+    if options.shape == "gpu-stats":
+        found = summaries.gpu_stats(found)
+    forms = {"text": summaries.text, "markdown": summaries.markdown}
+    form = options.format or ("json" if options.shape == "gpu-stats" else "text")
+    out.write(forms[form](found) if form in forms else json.dumps(found, indent=2) + "\n")
     return 0
 
 
@@ -115,98 +120,6 @@ def _telling(name: str) -> Iterator[None]:
 # Statistics
 
 
-class Gap(NamedTuple):
-    """A silence, or a clock that was set back.
-
-    Attributes:
-        after: Time of the last reading before it, in seconds since 1970.
-        seconds: How long it was; below 0 where the next reading bears an earlier time.
-    """
-
-    after: float
-    seconds: float
-
-
-class DeviceReport(NamedTuple):
-    """What a recording says of a device; None where it says nothing.
-
-    Attributes:
-        key: The device's key, with the host's name in front where there are several hosts.
-        place: Its identity.
-        measures: By our name, what it is judged by.
-        memory_total: In bytes.
-        power_limit: In watts.
-        energy: What it used.
-        throttled: By reason, for how many seconds its clocks were held down.
-        gaps: While others were read, when it gave nothing for longer than three usual intervals.
-    """
-
-    key: str
-    place: DeviceSlot
-    measures: Mapping[str, Summary]
-    memory_total: float | None
-    power_limit: float | None
-    energy: Energy | None
-    throttled: Mapping[str, float]
-    gaps: tuple[Gap, ...]
-
-    @property
-    def samples(self) -> int:
-        """Readings in which it gave any of the measures."""
-        return summaries.readings(self.measures)
-
-
-class Work:
-    """What the program logged of its work, of the steps that say both how much it was and how fast it went."""
-
-    def __init__(self) -> None:
-        self._amount = self._seconds = self._paid = self._joules = 0.0
-
-    def add(self, amount: float, per_second: float, per_joule: float | None) -> None:
-        """Take a step."""
-        self._amount += amount
-        self._seconds += amount / per_second
-        if per_joule:
-            self._paid += amount
-            self._joules += amount / per_joule
-
-    @property
-    def per_second(self) -> float:
-        """Mean over the time of the steps."""
-        return self._amount / self._seconds
-
-    @property
-    def per_joule(self) -> float | None:
-        """Work over the energy of those steps, of all devices together; None where no energy is known."""
-        return self._paid / self._joules if self._joules else None
-
-
-class Report(NamedTuple):
-    """What recordings came to.
-
-    Attributes:
-        hosts: Where they were made.
-        begin: Time of the first reading, in seconds since 1970.
-        end: Time of the last.
-        readings: How many records there are.
-        repeated: Records that were there twice, and were passed over; not among the readings.
-        gaps: Silences longer than three usual intervals, and where a clock was set back.
-        devices: Each device.
-        host: By key, the host's metrics; those of the first host where there are several.
-        work: By what is counted (``tokens``, ``samples``), the throughput.
-    """
-
-    hosts: tuple[str, ...]
-    begin: float
-    end: float
-    readings: int
-    repeated: int
-    gaps: tuple[Gap, ...]
-    devices: tuple[DeviceReport, ...]
-    host: Mapping[str, Summary]
-    work: Mapping[str, Work]
-
-
 class _Stream:
     """The records of one process of one run on one host, which are folded into its statistics many at a time.
 
@@ -221,9 +134,9 @@ class _Stream:
         self.rank = record.labels.get("rank", "")
         self.begin = self.end = self._last = self._at = record.snapshot.time_ns / 1e9
         self.readings = self.repeated = 0
-        self.gaps: list[Gap] = []
+        self.gaps: list[Plain] = []
         self.places: dict[str, DeviceSlot] = {}
-        self.silences: dict[str, list[Gap]] = {}
+        self.silences: dict[str, list[Plain]] = {}
         self.aggregator = WindowAggregator(self.begin)
         self._rows = RowMaker()
         self._pending: list[Snapshot] = []
@@ -265,7 +178,7 @@ class _Stream:
         elapsed = moment - self._last
         joined = 0 <= elapsed <= self._longest
         if not joined:
-            self.gaps.append(Gap(self._last, elapsed))
+            self.gaps.append(_gap(self._last, elapsed))
             self._note_silences(self._heard, self._last)
             self._heard.clear()
         # The statistics' own clock goes on where the recorded one was set back.
@@ -285,7 +198,12 @@ class _Stream:
         for key in keys:
             since = self._heard.get(key, until)
             if until - since > self._longest:
-                self.silences.setdefault(key, []).append(Gap(since, until - since))
+                self.silences.setdefault(key, []).append(_gap(since, until - since))
+
+
+def _gap(after: float, seconds: float) -> Plain:
+    """Return a silence after the last reading before it; below 0 s where the next one bears an earlier time."""
+    return {"after": rfc3339(int(after * 1e9)), "seconds": seconds}
 
 
 def stream_of(record: Record) -> tuple[str, ...]:
@@ -293,10 +211,13 @@ def stream_of(record: Record) -> tuple[str, ...]:
     return (record.snapshot.hostname, record.labels.get("run_id", ""), record.labels.get("rank", ""))
 
 
-def report(records: Iterable[Record]) -> Report | None:
-    """Summarise records, those of one process of a run in the order of their time; None when there are none."""
+def report(records: Iterable[Record]) -> Plain | None:
+    """Return what records came to, as the document that ``--format json`` prints; None when there are none.
+
+    Those of one process of a run are to be in the order of their time. The host's metrics are those of the first host.
+    """
     by_process: dict[tuple[str, ...], _Stream] = {}
-    work: dict[str, Work] = {}
+    work: dict[str, dict[str, float]] = {}
     for record in records:
         process = stream_of(record)
         stream = by_process.get(process) or by_process.setdefault(process, _Stream(record))
@@ -308,28 +229,43 @@ def report(records: Iterable[Record]) -> Report | None:
         return None
     for stream in streams:
         stream.settle()
+    begin, end = min(stream.begin for stream in streams), max(stream.end for stream in streams)
     kinds = {place.identity.kind for stream in streams for place in stream.places.values()}
-    return Report(
-        tuple(dict.fromkeys(stream.host for stream in streams)),
-        min(stream.begin for stream in streams),
-        max(stream.end for stream in streams),
-        sum(stream.readings for stream in streams),
-        sum(stream.repeated for stream in streams),
-        tuple(sorted(gap for stream in streams for gap in stream.gaps)),
-        tuple(device for stream in streams for device in _devices(stream, streams)),
-        {key: held for key, held in streams[0].aggregator.summary().items() if key.partition(".")[0] not in kinds},
-        work,
-    )
+    host = {key: held for key, held in streams[0].aggregator.summary().items() if key.partition(".")[0] not in kinds}
+    return {
+        "hosts": list(dict.fromkeys(stream.host for stream in streams)),
+        "begin": rfc3339(int(begin * 1e9)),
+        "end": rfc3339(int(end * 1e9)),
+        "duration_seconds": end - begin,
+        "readings": sum(stream.readings for stream in streams),
+        "repeated": sum(stream.repeated for stream in streams),
+        "gaps": sorted((gap for stream in streams for gap in stream.gaps), key=lambda gap: str(gap["after"])),
+        "devices": {key: device for stream in streams for key, device in _devices(stream, streams)},
+        "host": {key: held._asdict() for key, held in host.items()},
+        "work": {
+            name: {"per_second": done["amount"] / done["seconds"], "per_joule": done["paid"] / done["joules"] if done["joules"] else None}
+            for name, done in work.items()
+        },
+    }
 
 
-def _add_work(work: dict[str, Work], step: Step) -> None:
+def _add_work(work: dict[str, dict[str, float]], step: Step) -> None:
+    """Add up what a step says of the program's work, if it says both how much it was and how fast it went.
+
+    What was done per joule is the work over the energy of the steps that say that too, of all devices together.
+    """
     for name in WORK:
-        amount, rate = step.values.get(name), step.values.get(f"{name}_per_second")
+        amount, rate, per_joule = (step.values.get(name + more) for more in ("", "_per_second", "_per_joule"))
         if amount and rate:
-            work.setdefault(name, Work()).add(amount, rate, step.values.get(f"{name}_per_joule"))
+            done = work.setdefault(name, dict.fromkeys(("amount", "seconds", "paid", "joules"), 0.0))
+            done["amount"] += amount
+            done["seconds"] += amount / rate
+            if per_joule:
+                done["paid"] += amount
+                done["joules"] += amount / per_joule
 
 
-def _devices(stream: _Stream, streams: list[_Stream]) -> Iterator[DeviceReport]:
+def _devices(stream: _Stream, streams: list[_Stream]) -> Iterator[tuple[str, Plain]]:
     """Yield the devices of a stream; the host, and the rank or the number of the run, precede the key where there are several."""
     runs = [other for other in streams if other.host == stream.host]
     ranks = {other.rank for other in runs if other.rank}
@@ -338,16 +274,22 @@ def _devices(stream: _Stream, streams: list[_Stream]) -> Iterator[DeviceReport]:
         head.append(f"rank {stream.rank}" if len(ranks) == len(runs) else f"run {runs.index(stream) + 1}")
     summary, energy = stream.aggregator.summary(), stream.aggregator.energy_joules()
     for place in stream.places.values():
-        limit = summaries.first(summary, place.key, POWER_LIMIT)
+        limit, used = summaries.first(summary, place.key, POWER_LIMIT), energy.get(place.key)
         prefix = f"{place.key}.throttle."
         throttled = {key[len(prefix) :]: stream.aggregator.seconds_above(key, 0.5) for key in summary if key.startswith(prefix)}
-        yield DeviceReport(
+        measures = summaries.measured(summary, place.key)
+        yield (
             " ".join((*head, place.key)),
-            place,
-            summaries.measured(summary, place.key),
-            summaries.memory_total(summary, place),
-            None if limit is None else limit.last,
-            energy.get(place.key),
-            {reason: seconds for reason, seconds in throttled.items() if seconds and reason not in IDLE},
-            tuple(stream.silences.get(place.key, ())),
+            {
+                "name": place.identity.name,
+                "uuid": place.identity.uuid,
+                "vendor": place.identity.vendor,
+                **measures,
+                "memory_total_bytes": summaries.memory_total(summary, place),
+                "power_limit_watts": None if limit is None else limit.last,
+                "energy": None if used is None else used._asdict(),
+                "samples": summaries.samples(measures),
+                "throttled_seconds": {reason: seconds for reason, seconds in throttled.items() if seconds and reason not in IDLE},
+                "gaps": stream.silences.get(place.key, []),
+            },
         )
