@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from argparse import Namespace
 from collections import deque
@@ -69,11 +68,8 @@ def run(options: Namespace, out: Stdout) -> int:
         raise AccelMetricsError(f"no record in {', '.join(options.files)}")
     if found["repeated"]:
         say(f"accelmetrics report: {found['repeated']} readings are there twice, by their time: each is counted once")
-    if options.shape == "gpu-stats":
-        found = summaries.gpu_stats(found)
-    forms = {"text": summaries.text, "markdown": summaries.markdown}
-    form = options.format or ("json" if options.shape == "gpu-stats" else "text")
-    out.write(forms[form](found) if form in forms else json.dumps(found, indent=2) + "\n")
+    views = {"text": summaries.text, "markdown": summaries.markdown, "json": summaries.as_json}
+    out.write(summaries.as_json(summaries.gpu_stats(found)) if options.shape == "gpu-stats" else views[options.format or "text"](found))
     return 0
 
 

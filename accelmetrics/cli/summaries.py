@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -173,6 +174,11 @@ def markdown(report: Plain) -> str:
     if report["work"]:
         parts += ["", "## Power efficiency", "", *(f"- {_work(name, work)}" for name, work in report["work"].items())]
     return "\n".join(parts) + "\n"
+
+
+def as_json(document: Plain) -> str:
+    """Return a document for programs."""
+    return json.dumps(document, indent=2) + "\n"
 
 
 def gpu_stats(report: Plain) -> Plain:
