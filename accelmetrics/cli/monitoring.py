@@ -111,16 +111,26 @@ def handling(handler: Callable[[int, FrameType | None], object], *numbers: int) 
 
 
 @contextmanager
-def until_stopped(*more: int) -> Iterator[Stop]:
-    """Yield an event that SIGINT, SIGTERM, SIGHUP and more signals set; the second one of a kind ends the process as ever."""
+def until_stopped(*fatal: int) -> Iterator[Stop]:
+    """Yield an event that SIGINT, SIGTERM and SIGHUP set; the second one of a kind ends the process as ever.
+
+    So do signals that end the process afterwards.
+
+    Raises:
+        BrokenPipeError: It was set with SIGPIPE: the reader of the output has gone.
+    """
     stopped = Stop()
 
     def stop(number: int, _frame: FrameType | None) -> None:
         stopped.set(number)
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
-    with handling(stop, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *more):
+    with handling(stop, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *fatal):
         yield stopped
+    if stopped.signal in fatal:
+        os.kill(os.getpid(), stopped.signal)
+    if stopped.signal == signal.SIGPIPE:
+        raise BrokenPipeError
 
 
 # Exporters
@@ -168,12 +178,12 @@ def stream_lines(lines: FileExporter, descriptor: int) -> Exporter:
     return FunctionExporter(lines.name, export)
 
 
-def until_reader_gone(exporter: Exporter, gone: Callable[[], None]) -> Exporter:
+def until_reader_gone(exporter: Exporter, stopped: Stop) -> Exporter:
     """Return an exporter to standard output that takes no more records when the reader of that has gone.
 
     Args:
         exporter: The exporter.
-        gone: Called then.
+        stopped: Set then, as that ends any command of a pipeline.
     """
     unread = False
 
@@ -184,18 +194,25 @@ def until_reader_gone(exporter: Exporter, gone: Callable[[], None]) -> Exporter:
                 exporter.export(record)
             except BrokenPipeError:
                 unread = True
-                gone()
+                stopped.set(signal.SIGPIPE)
 
     return FunctionExporter(exporter.name, export, exporter)
 
 
-def exporters(options: Namespace, out: Stdout, gone: Callable[[], None] = lambda: None) -> list[Exporter]:
+def console(out: Stdout, stopped: Stop) -> Exporter:
+    """Return an exporter that prints a line a reading, until the reader of that has gone."""
+    from accelmetrics.exporters.console import line
+
+    return until_reader_gone(FunctionExporter("console", lambda record: out.show(line(record.snapshot) + "\n")), stopped)
+
+
+def exporters(options: Namespace, out: Stdout, stopped: Stop | None = None) -> list[Exporter]:
     """Make the exporters that the options ask for.
 
     Args:
         options: Of the command.
         out: Standard output, which one may print to.
-        gone: Called when the reader of that has gone.
+        stopped: Set when the reader of that has gone; None where the command goes on.
 
     Raises:
         UnknownNameError: There is none of that name.
@@ -203,7 +220,7 @@ def exporters(options: Namespace, out: Stdout, gone: Callable[[], None] = lambda
         MissingDependencyError: One needs a package that is not installed.
         WriteError: One writes to a file or a stream that cannot be written.
     """
-    chosen = [_exporter(wanted, out, gone) for wanted in options.exporter]
+    chosen = [_exporter(wanted, out, stopped or Stop()) for wanted in options.exporter]
     if getattr(options, "wandb_project", None) or getattr(options, "wandb_run_name", None):
         from accelmetrics.exporters.wandb import WandbExporter
 
@@ -211,7 +228,7 @@ def exporters(options: Namespace, out: Stdout, gone: Callable[[], None] = lambda
     return chosen
 
 
-def _exporter(wanted: str, out: Stdout, gone: Callable[[], None]) -> Exporter:
+def _exporter(wanted: str, out: Stdout, stopped: Stop) -> Exporter:
     """Make an exporter from its string form; its target may be a stream that this process was given."""
     from accelmetrics.exporters.console import ConsoleExporter
     from accelmetrics.exporters.files import FileExporter
@@ -223,11 +240,11 @@ def _exporter(wanted: str, out: Stdout, gone: Callable[[], None]) -> Exporter:
         made = create(f"{name}:{os.devnull}{mark}{options}")
         if isinstance(made, FileExporter):
             stream = stream_lines(made, duplicate_stream(target, number, out))
-            return until_reader_gone(stream, gone) if number == 1 else stream
+            return until_reader_gone(stream, stopped) if number == 1 else stream
     made = create(wanted)
     if isinstance(made, ConsoleExporter) and not made.stderr and out.descriptor is not None:
         made.stream = open(os.dup(out.descriptor), "w", encoding="utf-8", errors="replace")  # noqa: PTH123, SIM115 - kept until the end
-        return until_reader_gone(made, gone)
+        return until_reader_gone(made, stopped)
     # A file that cannot be opened is refused before anything begins; not a pipe, which waits for its reader.
     if isinstance(made, FileExporter) and (made.path.is_file() or not made.path.exists()):
         try:

@@ -68,11 +68,15 @@ class Stdout:
     """Standard output, kept for documents while the block runs: what any other code prints goes to standard error.
 
     Vendor libraries print, from C too, and a line of theirs in the middle would spoil the document.
+
+    Attributes:
+        terminal: Whether it is a terminal, or was one when the block began.
     """
 
     def __init__(self) -> None:
         self._stream: TextIO | None = sys.stdout
         self._descriptor: int | None = None
+        self.terminal = False
 
     def __enter__(self) -> Stdout:
         if self._stream is not None and descriptor_of(self._stream) == 1:
@@ -80,6 +84,7 @@ class Stdout:
                 self._stream.flush()
                 self._descriptor = os.dup(1)
                 os.dup2(2, 1)
+                self.terminal = os.isatty(self._descriptor)
         sys.stdout = sys.stderr
         return self
 
@@ -103,11 +108,6 @@ class Stdout:
     def descriptor(self) -> int | None:
         """The file descriptor; None where it is closed, or is no file."""
         return descriptor_of(self._stream) if self._descriptor is None else self._descriptor
-
-    @property
-    def terminal(self) -> bool:
-        """Whether it is a terminal."""
-        return self._descriptor is not None and os.isatty(self._descriptor)
 
     @property
     def width(self) -> int:
@@ -135,6 +135,14 @@ class Stdout:
                 self._stream.flush()
             else:
                 write_all(self._descriptor, text.encode(self._stream.encoding if self.terminal else "utf-8", "replace"))
+
+    def show(self, text: str) -> None:
+        """Write a text for people, as :meth:`write` does; a terminal that has gone away is no failure."""
+        try:
+            self.write(text)
+        except WriteError as error:
+            if not self.terminal or error.errno != errno.EIO:
+                raise
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-import signal
 import time
 from argparse import Namespace
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import FunctionExporter, Stop, exporters, monitor, tell_losses, until_reader_gone, until_stopped, warn
+from accelmetrics.cli.monitoring import Stop, console, exporters, monitor, tell_losses, until_stopped, warn
 from accelmetrics.cli.output import Stdout, WriteError
 from accelmetrics.cli.summaries import of_window
-from accelmetrics.exporters.console import line
 
 if TYPE_CHECKING:
     from accelmetrics.monitor.monitor import Monitor
@@ -55,36 +50,23 @@ def run(options: Namespace, out: Stdout) -> int:
     """Watch until stopped."""
     from accelmetrics.backends.kit.processes import is_visible
 
-    terminal = out.terminal
-
-    def show(text: str) -> None:
-        try:
-            out.write(text)
-        except WriteError as error:
-            if not terminal or error.errno != errno.EIO:
-                raise  # else the terminal has gone away, and nothing would read it
-
     with until_stopped() as stopped:
-        unread = partial(stopped.set, signal.SIGPIPE)  # as it ends any command of a pipeline
-        lines = FunctionExporter("console", lambda record: show(line(record.snapshot) + "\n"))
-        console = [] if options.no_console else [until_reader_gone(lines, unread)]
-        watching = monitor(options, [*console, *exporters(options, out, unread)])
+        lines = [] if options.no_console else [console(out, stopped)]
+        watching = monitor(options, [*lines, *exporters(options, out, stopped)])
         if options.pid is not None and not is_visible(options.pid):
             warn(f"there is no process {options.pid}: nothing of it can be read")
         whole = watching.window("total").begin()  # until after the last reading: each that is printed is in it
         with watching:
-            _watch(watching, options, show, stopped)
+            _watch(watching, options, out, stopped)
             seconds = whole.duration
         whole.end()
         lost = tell_losses(watching)
-        if stopped.signal == signal.SIGPIPE:
-            raise BrokenPipeError
         if not options.no_console:
-            show(of_window(whole, watching.latest, "total", seconds, watching.status.ticks))
+            out.show(of_window(whole, watching.latest, "total", seconds, watching.status.ticks))
     return int(lost)
 
 
-def _watch(watching: Monitor, options: Namespace, show: Callable[[str], None], stopped: Stop) -> None:
+def _watch(watching: Monitor, options: Namespace, out: Stdout, stopped: Stop) -> None:
     """Print a summary at each of its intervals, until stopped."""
     start = time.monotonic()
     end = start + (float("inf") if options.duration is None else options.duration)
@@ -102,7 +84,7 @@ def _watch(watching: Monitor, options: Namespace, show: Callable[[str], None], s
             due += every
             if not options.no_console:
                 with suppress(WriteError):  # it ends nothing, and is told at the end
-                    show(of_window(window, watching.latest, f"last {every:g} s"))
+                    out.show(of_window(window, watching.latest, f"last {every:g} s"))
 
 
 def _slow(watching: Monitor, interval: float) -> list[str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
-import queue
 import signal
 import textwrap
 import time
@@ -14,16 +12,16 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import Stop, announce, handling, log, monitor, until_stopped, warn
+from accelmetrics.cli.monitoring import Stop, announce, console, handling, log, monitor, tell_losses, until_stopped, warn
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout, WriteError, sink_of
 from accelmetrics.cli.terminal import capable, in_foreground, keyboard, whole_screen
-from accelmetrics.exporters.console import line
 from accelmetrics.exporters.device_table import Limits, Trail, height, table
 from accelmetrics.schemas.errors import MissingDependencyError, require
 from accelmetrics.schemas.snapshot import Snapshot
@@ -37,8 +35,8 @@ SAID_SECONDS = 10.0
 """For how long a message stays."""
 KEPT = 100
 """Messages that wait until the terminal is free again; the oldest go."""
-MOST_SAID, FEW_LINES = 3, 3
-"""Rows that a message may have, and rows of a terminal on which it takes the keys' place."""
+MOST_SAID = 3
+"""Rows that a message may have."""
 KEYS = ("q quit   s save   r reset history", "q quit  s save  r reset", "q quit s save r", "q quit")
 NO_KEYS = ("Ctrl-C ends it", "Ctrl-C")
 """In as many words as there is room for."""
@@ -94,24 +92,12 @@ def run(options: Namespace, out: Stdout) -> int:
             warn(f"no table: {error}")
             descriptor = None
     with until_stopped(*(() if descriptor is None else FATAL)) as stopped:
-        arrived: queue.SimpleQueue[Snapshot] = queue.SimpleQueue()
-        watching = monitor(options, [])
-        watching.subscribe(arrived.put)
+        watching = monitor(options, [console(out, stopped)] if descriptor is None else [])
         with watching:
             if descriptor is not None:
-                View(options, out, descriptor, stopped).show(watching, arrived)
-            while not stopped.is_set():
-                for snapshot in _news(arrived):
-                    out.write(line(snapshot) + "\n")
-                stopped.wait(min(LOOK, options.interval))
-    if stopped.signal in FATAL:
-        os.kill(os.getpid(), stopped.signal)
-    return 0
-
-
-def _news(arrived: queue.SimpleQueue[Snapshot]) -> Iterator[Snapshot]:
-    while not arrived.empty():
-        yield arrived.get()
+                View(options, out, descriptor, stopped).show(watching)
+            stopped.wait()
+    return int(tell_losses(watching))
 
 
 class View:
@@ -134,8 +120,7 @@ class View:
         self._out = out
         self._descriptor = descriptor
         self._stopped = stopped
-        self._drawn = io.StringIO()
-        self._console = Console(file=self._drawn, force_terminal=True, highlight=False, markup=False, emoji=False, legacy_windows=False)
+        self._console = Console(force_terminal=True, highlight=False, markup=False, emoji=False, legacy_windows=False)
         self._limits = Limits(options.hot_temperature, options.hot_memory)
         self._trail = Trail()
         self._latest: Snapshot | None = None
@@ -145,7 +130,7 @@ class View:
         self._changed = False
         self._suspend = False
 
-    def show(self, watching: Monitor, arrived: queue.SimpleQueue[Snapshot]) -> None:
+    def show(self, watching: Monitor) -> None:
         """Draw until stopped."""
 
         def noted(number: int, _frame: FrameType | None) -> None:
@@ -154,7 +139,7 @@ class View:
 
         with self.holding_messages(), handling(noted, signal.SIGWINCH, signal.SIGTSTP):
             while not self._stopped.is_set():
-                self._until_suspended(watching, arrived)
+                self._until_suspended(watching)
         for path in self._saved:
             announce("accelmetrics watch", f"saved {path}", f"saved {path}", {"path": path})
 
@@ -177,21 +162,21 @@ class View:
             for record in held:
                 handler.handle(record)
 
-    def _until_suspended(self, watching: Monitor, arrived: queue.SimpleQueue[Snapshot]) -> None:
+    def _until_suspended(self, watching: Monitor) -> None:
         # While another job has the screen, wait; with keys we are stopped as soon as we want them.
         while not (self._interrupted or os.isatty(0) or in_foreground(self._descriptor)):
-            self._take(arrived)
+            self._take(watching.latest)
             self._stopped.wait(LOOK)
         with ExitStack() as stack:
             pressed = stack.enter_context(keyboard())  # first: this is where a job in the background is stopped
             draw = stack.enter_context(whole_screen(self._out.write))
             self._changed = True
             while not self._interrupted:
-                self._take(arrived)
+                self._take(watching.latest)
                 if self._changed:
                     self._changed = False
                     draw(self._picture(watching.error, KEYS if os.isatty(0) else NO_KEYS))
-                for key in pressed(LOOK):
+                for key in pressed(min(LOOK, self._options.interval)):
                     if key == "q":
                         self._stopped.set()
                     elif key == "s":
@@ -211,10 +196,10 @@ class View:
     def _interrupted(self) -> bool:
         return self._stopped.is_set() or self._suspend
 
-    def _take(self, arrived: queue.SimpleQueue[Snapshot]) -> None:
-        for snapshot in _news(arrived):
-            self._latest = snapshot
-            self._trail.add(snapshot)
+    def _take(self, latest: Snapshot | None) -> None:
+        if latest is not None and latest is not self._latest:
+            self._latest = latest
+            self._trail.add(latest)
             self._changed = True
 
     def _picture(self, error: str, keys: Sequence[str]) -> str:
@@ -229,27 +214,24 @@ class View:
         if self._latest is not None:
             room, process = size.lines - len(below), self._options.pid is not None
             drawn = table(self._latest, self._limits, self._trail, width=size.columns, rows=room, process=process)
-        self._drawn.seek(0)
-        self._drawn.truncate()
-        for part in (drawn, *below):
-            self._console.print(part, width=size.columns, overflow="ellipsis", no_wrap=True, crop=True)
-        return "\n".join(self._drawn.getvalue().split("\n")[: size.lines])
+        with self._console.capture() as picture:
+            for part in (drawn, *below):
+                self._console.print(part, width=size.columns, overflow="ellipsis", no_wrap=True, crop=True)
+        return "\n".join(picture.get().split("\n")[: size.lines])
 
     def _save(self) -> None:
         if self._latest is None:
             self._say("nothing was read yet")
             return
         stem = Path(self._options.save_dir).absolute() / f"accelmetrics-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-        path, again = Path(f"{stem}.json"), 1
-        while path.exists():
-            again += 1
-            path = Path(f"{stem}-{again}.json")
+        names = (f"{stem}-{number}.json" if number > 1 else f"{stem}.json" for number in count(1))
+        path = next(name for name in names if not Path(name).exists())
         try:
-            sink_of(str(path), self._out).write(self._latest.to_json() + "\n")
+            sink_of(path, self._out).write(self._latest.to_json() + "\n")
         except WriteError as error:
             self._say(str(error))
         else:
-            self._saved.append(str(path))
+            self._saved.append(path)
             self._say(f"saved {path}")
 
     def _say(self, text: str) -> None:
@@ -267,14 +249,10 @@ def foot(said: str, keys: Sequence[str], size: os.terminal_size, wanted: int) ->
         wanted: Rows that the table would take.
     """
     fitting = next((words for words in keys if len(words) <= size.columns), keys[-1])
-    if not said:
-        return ["", fitting] if size.lines >= wanted + 2 else [fitting]
+    if not said and size.lines < wanted + 2:
+        return [fitting]
     most = max(1, min(MOST_SAID, size.lines - wanted - 1))
-    rows = textwrap.wrap(said, size.columns, break_on_hyphens=False)
-    if len(rows) > most:
-        # The middle is left out: at the end are a file's name and a reason.
-        room = size.columns * most
-        begin, end = room // 4, room - room // 4 - 1
-        said = f"{said[:begin]}…{said[len(said) - end :]}"
-        rows = [said[start : start + size.columns] for start in range(0, room, size.columns)]
-    return [*rows, *([fitting] if size.lines > FEW_LINES else [])]
+    room = most * size.columns
+    if len(said) > room:  # the middle is left out: at the end are a file's name and a reason
+        said = f"{said[: room // 4]}…{said[room // 4 + 1 - room :]}"
+    return [*(textwrap.wrap(said, size.columns, break_on_hyphens=False)[-most:] or [""]), fitting]

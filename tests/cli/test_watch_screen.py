@@ -107,4 +107,4 @@ def test_the_rows_below_the_table() -> None:
     assert foot("", ("many keys", "few"), size((80, 24)), 5) == ["", "many keys"]
     assert foot("", ("many keys", "few"), size((5, 6)), 5) == ["few"]
     assert foot("a b c", ("few",), size((3, 24)), 5) == ["a b", "c", "few"]
-    assert foot("x" * 100 + "end", ("few",), size((20, 3)), 5) == ["xxxxx…" + "x" * 11 + "end"]
+    assert foot("x" * 100 + "end", ("few",), size((20, 3)), 5) == ["xxxxx…" + "x" * 11 + "end", "few"]
