@@ -482,6 +482,7 @@ class _OpenSource:
         return told
 
     def _make(self) -> _Poll:
+        """Ask it now; while it stays closed, what is known stands."""
         if self.ask is None and self._clock.monotonic() < self._retry_at:
             return self.latest._replace(finished=self._clock.monotonic())
         units: dict[int, DeviceSample] = {}
