@@ -22,7 +22,9 @@ Result = dict[str, Any]
 
 def environment(simulator: NvmlSimulator | None = None) -> dict[str, str]:
     """What a program under measurement sees: the simulated machine, this checkout, and no checks that only tests want."""
-    base = {name: value for name, value in os.environ.items() if not name.startswith("ACCELMETRICS_")}
+    # Where Python may not keep what it compiled, each start would compile the package anew: that is not what users wait for.
+    left_out = ("ACCELMETRICS_", "PYTHONDONTWRITEBYTECODE")
+    base = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     base |= {"PYTHONPATH": str(REPOSITORY), "WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
     return base | (simulator.environment() if simulator else {})
 
