@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from accelmetrics.backends.nvidia.groups import BufferLayout, structure_of
+from accelmetrics.backends.nvidia.calls import BufferLayout, structure_of
 from accelmetrics.backends.nvidia.metrics import FAST_ROWS, MEMORY_ROWS, POWER_LIMIT, SHARES, Field, Row, fast_names
 from accelmetrics.schemas.metric import field_of
 

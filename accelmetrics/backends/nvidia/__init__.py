@@ -5,7 +5,8 @@ partials bound once per device, whose answers land in one preallocated buffer th
 
 How often: utilisation, memory, temperature, power, clocks and counters at every reading; processes, encoder, decoder and
 fan every second; limits, error counters, links, fabric and BAR1 every ten seconds; what never changes once. An answer of "not
-supported" is remembered until the driver is opened again, every other failure is asked again at the next reading.
+supported" is remembered until the driver is opened again. Every other failure is asked again at the next reading; a slow value that
+still fails then, at its pace.
 
 What can hang costs one device: opening the driver asks only what devices are listed by, on a thread that is replaced when a call
 does not return; everything else about a device is asked at its own first reading.
@@ -18,9 +19,9 @@ Deliberately not done: no call that measures inside the driver (PCIe throughput 
 between two GPM samples (they are those of two consecutive readings), no question about the fabric on drivers that it crashes.
 
 Which file: detection, without the driver, is here. ``nvml`` is the library and its return codes, ``metrics`` the table of what
-there is. ``gpu`` opens the driver and finds the GPUs, ``mig`` their instances. ``driver`` lists them and reads one of them for one
-consumer, out of what ``fast``, ``groups``, ``links``, ``gpm``, ``xid`` and ``processes`` read. One value more is a row in
-``metrics`` and one in the catalogue, then ``make generate``.
+there is. ``gpu`` opens the driver and finds the GPUs and their instances. ``driver`` lists them and reads one of them for one
+consumer, out of what ``calls``, ``links``, ``gpm``, ``xid`` and ``processes`` read. One value more is a row in ``metrics`` and one in
+the catalogue, then ``make generate``.
 """
 
 from __future__ import annotations

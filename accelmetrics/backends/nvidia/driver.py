@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Clock, Number, Reading, ReadOptions
 from accelmetrics.backends.kit.processes import ProcessTree
 from accelmetrics.backends.kit.system import read_once
-from accelmetrics.backends.nvidia.fast import MEMORY_NAMES, FastValues
-from accelmetrics.backends.nvidia.gpm import Gpm, GpmReader, SamplePool
-from accelmetrics.backends.nvidia.groups import Answer, Paced
+from accelmetrics.backends.nvidia.calls import MEMORY_NAMES, Answer, FastValues, Paced
+from accelmetrics.backends.nvidia.gpm import Gpm, SamplePool
 from accelmetrics.backends.nvidia.metrics import POWER_LIMIT, READING
 from accelmetrics.backends.nvidia.nvml import Handle, Library
 from accelmetrics.backends.nvidia.processes import ProcessShare, ProcessTable
@@ -34,7 +33,7 @@ class Device:
     Args:
         handle: NVML's handle of the device.
         fast: What is read at every reading.
-        gpm: Its GPM calls.
+        gpm: Binds its GPM calls for one consumer.
         table: The processes on it.
         slow: A GPU's values of slower paces, of which a MIG instance has none.
         partitioned: Whether it is a GPU in MIG mode.
@@ -49,7 +48,13 @@ class Device:
     """
 
     def __init__(
-        self, handle: Handle, fast: FastValues, gpm: Gpm, table: ProcessTable, slow: tuple[Paced, ...] = (), partitioned: bool = False
+        self,
+        handle: Handle,
+        fast: FastValues,
+        gpm: Callable[[], Gpm],
+        table: ProcessTable,
+        slow: tuple[Paced, ...] = (),
+        partitioned: bool = False,
     ) -> None:
         self.handle = handle
         self.fast = fast
@@ -69,8 +74,9 @@ class Device:
         """Read the slower values that are due."""
         for part in self._paced:
             # Remembered across a reading that fails half-way.
-            self._changed |= part.read(now, progress)
-        self.due = min(part.due for part in self._paced)
+            if now >= part.due and part.read(now, progress):
+                self._changed = True
+        self.due = min([part.due for part in self._paced])
         if self._changed:
             self._put_together()
             self._changed = False
@@ -108,18 +114,25 @@ class Listed:
         """Set the time of the next attempt to find it."""
         self._again, self._wait = now + self._wait, min(self._wait * 2, LONGEST_WAIT)
 
-    def refresh(self, now: float, progress: list[Any]) -> None:
+    def refresh(self, now: float, progress: list[Any]) -> Device:
         """Do what is due: find the device if it was lost, read the slower values.
 
         Raises:
             SourceError: It cannot be read.
         """
-        raise NotImplementedError
+        due = self.find(now, progress)
+        if self.device is None:
+            # A copy: an error that is raised again and again would grow.
+            failure = self._failure
+            raise SourceError(failure.reason, failure.message, backend=failure.backend, advice=failure.advice)
+        if now >= self.device.due:
+            self.device.refresh(now, progress)
+        self.due = min(due, self.device.due)
+        return self.device
 
-    def failed(self) -> SourceError:
-        """Copy the error that says why it cannot be read: one that is raised again and again would grow."""
-        failure = self._failure
-        return SourceError(failure.reason, failure.message, backend=failure.backend, advice=failure.advice)
+    def find(self, now: float, progress: list[Any]) -> float:
+        """Set ``device`` and complete ``identity``, as far as that is due. Returns: when it is wanted next."""
+        raise NotImplementedError
 
 
 class NvidiaDriver:
@@ -195,7 +208,7 @@ class NvidiaReader:
     def read(self, unit: int, progress: list[Any]) -> Reading:
         reader = self._readers.get(unit)
         if reader is None:
-            reader = self._readers[unit] = DeviceReader(self._driver.listed[unit], self._driver.samples, self._tree)
+            reader = self._readers[unit] = DeviceReader(self._driver.listed[unit], self._tree)
         return reader.read(self._now(), progress)
 
 
@@ -204,13 +217,11 @@ class DeviceReader:
 
     Args:
         listed: The device's place in the list.
-        samples: Lends GPM sample buffers.
         tree: The watched process and its descendants.
     """
 
-    def __init__(self, listed: Listed, samples: SamplePool, tree: ProcessTree) -> None:
+    def __init__(self, listed: Listed, tree: ProcessTree) -> None:
         self._listed = listed
-        self._samples = samples
         self._tree = tree
         self._device: Device | None = None
         self._parts: tuple[Reasons, ...] = ()
@@ -219,11 +230,9 @@ class DeviceReader:
     def read(self, now: float, progress: list[Any]) -> Reading:
         """Read the device now."""
         listed = self._listed
-        if now >= listed.due:
-            listed.refresh(now, progress)
         device = listed.device
-        if device is None:
-            raise listed.failed()
+        if device is None or now >= listed.due:
+            device = listed.refresh(now, progress)
         if device is not self._device:
             self._turn_to(device)
         fast, gpm = device.fast, self._gpm
@@ -242,7 +251,7 @@ class DeviceReader:
     def _turn_to(self, device: Device) -> None:
         """Start anew with a device whose calls were bound again."""
         self._device = device
-        self._gpm = GpmReader(device.gpm, self._samples)
+        self._gpm = device.gpm()
         self._share = ProcessShare(self._tree)
         self._parts = (NO_REASONS,) * 3
 

@@ -17,7 +17,7 @@ from operator import le, mul
 from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, Block
-from accelmetrics.backends.nvidia.groups import Answer, Group, Values
+from accelmetrics.backends.nvidia.calls import Group, Values
 from accelmetrics.backends.nvidia.metrics import GPM_METRICS, GPM_OF_INSTANCES, GPM_PACE, GPM_SUPPORT, ONCE, GpmMetric
 from accelmetrics.backends.nvidia.nvml import Handle, Library, check_device, impossible, unavailable
 from accelmetrics.schemas.errors import Reason, Unavailable
@@ -39,93 +39,48 @@ Sample = ctypes.c_void_p
 Samples = tuple[Sample, Sample]
 
 
-class Gpm:
-    """The GPM calls of one device, shared by its consumers: they never read it at the same time.
-
-    Args:
-        library: The open library.
-        handle: The GPU's handle.
-        instance: The MIG instance's id on that GPU, if it is one; its compute instances share what is measured.
-
-    Attributes:
-        metrics: What is measured.
-        names: Their names.
-        support: Whether the device has GPM, as its group's only value.
-        take: Takes a sample into its buffer; answers with the return code.
-    """
-
-    def __init__(self, library: Library, handle: Handle, instance: int | None = None) -> None:
-        whole = instance is None
-        self.metrics: tuple[GpmMetric, ...] = GPM_METRICS if whole else GPM_OF_INSTANCES
-        self.names = tuple(metric.name for metric in self.metrics)
-        self.support = Group(library, handle, (GPM_SUPPORT,), ONCE)
-        sample = library.function("nvmlGpmSampleGet" if whole else "nvmlGpmMigSampleGet")
-        self.take = partial(sample, handle, *(() if whole else (instance,)))
-        self._compute = library.function("nvmlGpmMetricsGet")
-        self._get = library.nvml.c_nvmlGpmMetricsGet_t()
-        self._get.version = 1
-        self._get.numMetrics = len(self.metrics)
-        for number, metric in enumerate(self.metrics):
-            self._get.metrics[number].metricId = metric.identifier
-        self._factors = tuple(metric.factor for metric in self.metrics)
-        self._limits = tuple(metric.maximum for metric in self.metrics)
-        self._pointers = (Sample * 2).from_buffer(self._get, SAMPLES_OFFSET)
-        self._raw = partial(struct.Struct("=" + METRIC_LAYOUT * len(self.metrics)).unpack_from, self._get, METRICS_OFFSET)
-
-    def between(self, first: Sample, second: Sample) -> int:
-        """Compute the metrics between two samples. Returns: the return code."""
-        self._pointers[0], self._pointers[1] = first.value, second.value
-        return self._compute(ctypes.byref(self._get))
-
-    def values(self) -> tuple[float, ...] | None:
-        """Return all metrics of the last ``between``; None where one of them failed or is impossible."""
-        raw = self._raw()
-        values = tuple(map(mul, raw[1::2], self._factors))
-        # NaN compares with nothing, so it fails the first test.
-        good = not any(raw[::2]) and all(map(le, values, self._limits)) and min(values) >= 0
-        return values if good else None
-
-    def answers(self) -> dict[str, Answer]:
-        """Return each metric of the last ``between``, or why it is missing."""
-        raw = self._raw()
-        return {
-            metric.name: unavailable(status) if status else _checked(metric, value * metric.factor)
-            for metric, status, value in zip(self.metrics, raw[::2], raw[1::2], strict=True)
-        }
-
-
-def _checked(metric: GpmMetric, value: float) -> Answer:
-    if 0 <= value <= metric.maximum:
-        return value
-    return 100.0 if metric.maximum == 100 and 100 < value <= _ROUNDING else impossible("nvmlGpmMetricsGet")
-
-
-class GpmReader(Values):
+class Gpm(Values):
     """One consumer's profiling metrics of one device: those since its own last sample.
 
     Args:
-        gpm: The device's calls.
+        library: The open library.
         samples: Lends sample buffers.
+        handle: The GPU's handle.
+        instance: The MIG instance's id on that GPU, if it is one; its compute instances share what is measured.
 
     Attributes:
         due: When the next sample is wanted.
     """
 
-    def __init__(self, gpm: Gpm, samples: SamplePool) -> None:
+    def __init__(self, library: Library, samples: SamplePool, handle: Handle, instance: int | None = None) -> None:
         super().__init__()
         self.due = -math.inf
-        self._gpm = gpm
+        self._metrics: tuple[GpmMetric, ...] = GPM_METRICS if instance is None else GPM_OF_INSTANCES
+        self._names = tuple(metric.name for metric in self._metrics)
+        self._factors = tuple(metric.factor for metric in self._metrics)
+        self._limits = tuple(metric.maximum for metric in self._metrics)
+        self._support = Group(library, handle, (GPM_SUPPORT,), ONCE)
         self._pool = samples
         self._samples: Samples | None = None
         self._sampled = False
+        self._take = partial(library.function("nvmlGpmSampleGet"), handle)
+        if instance is not None:
+            self._take = partial(library.function("nvmlGpmMigSampleGet"), handle, instance)
+        get = library.nvml.c_nvmlGpmMetricsGet_t()
+        get.version, get.numMetrics = 1, len(self._metrics)
+        for number, metric in enumerate(self._metrics):
+            get.metrics[number].metricId = metric.identifier
+        self._compute = partial(library.function("nvmlGpmMetricsGet"), ctypes.byref(get))
+        self._pointers = (Sample * 2).from_buffer(get, SAMPLES_OFFSET)
+        self._raw = partial(struct.Struct("=" + METRIC_LAYOUT * len(self._metrics)).unpack_from, get, METRICS_OFFSET)
 
     def read(self, now: float, progress: list[Any]) -> None:
         """Take a sample, and compute the metrics since the sample before."""
-        samples, gpm = self._samples or self._begin(now, progress), self._gpm
+        samples = self._samples or self._begin(now, progress)
         if samples is None:
             return
         older, newer = samples
-        status = gpm.take(older)
+        status = self._take(older)
         progress.append(status)
         if status:
             # The sample before stays good: the next one is measured against it.
@@ -137,23 +92,31 @@ class GpmReader(Values):
             self._miss(NEEDS_INTERVAL)
             return
         self.due = now + GPM_PACE
-        status = gpm.between(newer, older)
+        self._pointers[0], self._pointers[1] = newer.value, older.value
+        status = self._compute()
         progress.append(status)
-        values = None if status else gpm.values()
-        if values is not None:
-            self.block, self.unavailable = Block(gpm.names, values), NO_REASONS
-        elif status:
+        if status:
             self._fail(status, "nvmlGpmMetricsGet")
         else:
-            self.keep(gpm.answers())
+            self._decode()
+
+    def _decode(self) -> None:
+        """Convert what was computed: at once while each metric has a value, else one by one."""
+        raw = self._raw()
+        values = tuple(map(mul, raw[1::2], self._factors))
+        # NaN compares with nothing, so it fails the second test.
+        if not any(raw[::2]) and all(map(le, values, self._limits)) and min(values) >= 0:
+            self.block, self.unavailable = Block(self._names, values), NO_REASONS
+        else:
+            statuses = zip(self._metrics, raw[::2], values, strict=True)
+            self.keep({metric.name: unavailable(status) if status else _checked(metric, value) for metric, status, value in statuses})
 
     def _begin(self, now: float, progress: list[Any]) -> Samples | None:
         """Borrow sample buffers, if the device has GPM."""
-        support = self._gpm.support
-        support.read(now, progress)
-        answer = support.answers()[GPM_SUPPORT.name]
+        self._support.read(now, progress)
+        answer = self._support.answers[GPM_SUPPORT.name]
         if answer != 1:
-            self.due = support.due
+            self.due = self._support.due
             self._miss(answer if isinstance(answer, Unavailable) else NO_GPM)
             return None
         lent = self._pool.lend(self, progress)
@@ -169,7 +132,13 @@ class GpmReader(Values):
         self._miss(unavailable(status))
 
     def _miss(self, reason: Unavailable) -> None:
-        self.keep(dict.fromkeys(self._gpm.names, reason))
+        self.keep(dict.fromkeys(self._names, reason))
+
+
+def _checked(metric: GpmMetric, value: float) -> float | Unavailable:
+    if 0 <= value <= metric.maximum:
+        return value
+    return 100.0 if metric.maximum == 100 and 100 < value <= _ROUNDING else impossible("nvmlGpmMetricsGet")
 
 
 class SamplePool:

@@ -2,6 +2,12 @@
 
 What listing a GPU needs is asked when the driver is opened, on a thread that is replaced when a call does not return. The rest is asked
 at its first reading: there a call that hangs costs no other GPU.
+
+MIG instances are found when the driver is opened, and looked for again every ten seconds. An instance is a device of its own with
+memory, processes and GPM metrics. Power, temperature, clocks and memory errors are the board's and stay with the GPU, so that sums
+over devices are right. It has no ``gpu.process`` keys: W&B's have room for one number, and the GPU's hold what is used of all its
+instances. An instance is known by its UUID, which the driver derives from the GPU's and the instance's ids: one that is made again is
+the same device. Its number below the GPU is NVML's index, which another instance may have after a reconfiguration.
 """
 
 from __future__ import annotations
@@ -9,27 +15,28 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
-from collections import deque
 from collections.abc import Iterable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from accelmetrics.backends.contract import Clock
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.system import read_text
-from accelmetrics.backends.nvidia.conversion import convert_gpu
-from accelmetrics.backends.nvidia.driver import Device, HostMemory, Listed, NvidiaDriver, host_memory
-from accelmetrics.backends.nvidia.fast import FastValues
+from accelmetrics.backends.nvidia.calls import EARLY, FastValues, Group, Paced
+from accelmetrics.backends.nvidia.conversion import convert_gpu, convert_memory
+from accelmetrics.backends.nvidia.driver import FIRST_WAIT, Device, HostMemory, Listed, NvidiaDriver, host_memory
 from accelmetrics.backends.nvidia.gpm import Gpm
-from accelmetrics.backends.nvidia.groups import EARLY, Group, Paced
 from accelmetrics.backends.nvidia.links import Fabric, Links
-from accelmetrics.backends.nvidia.metrics import FAST_ROWS, SLOW_ROWS, TEN_SECONDS
-from accelmetrics.backends.nvidia.mig import MIG_ENABLED, Instance, list_instances
+from accelmetrics.backends.nvidia.metrics import FAST_ROWS, MEMORY_ROWS, SLOW_ROWS, TEN_SECONDS
 from accelmetrics.backends.nvidia.nvml import (
     BACKEND,
     GONE,
+    GPU_NOT_FOUND,
     INVALID_ARGUMENT,
     LOST,
+    NOT_FOUND,
+    SUCCESS,
     UNINITIALIZED,
     Handle,
     Library,
@@ -41,6 +48,7 @@ from accelmetrics.backends.nvidia.nvml import (
 from accelmetrics.backends.nvidia.processes import ProcessTable
 from accelmetrics.backends.nvidia.xid import Xids
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
+from accelmetrics.schemas.identity import DeviceIdentity
 
 MOST_GPUS = 1024
 """The most GPUs that are believed to be in one machine."""
@@ -51,6 +59,13 @@ MOST_CORES, MOST_NODES = 2**24, 1023
 """The most CUDA cores and NUMA nodes that are believed."""
 STALE = frozenset({INVALID_ARGUMENT})
 """What every call answers with a handle from before a reload of the driver that something else in this process noticed."""
+VERIFIED = 1.0
+"""Seconds for which a handle is taken to be of the same instance: the driver may give a destroyed one's handle to another."""
+USUAL_INSTANCES, MOST_INSTANCES = 7, 64
+"""How many instances a GPU can have: the most so far, assumed where the driver does not say, and the most that is believed."""
+MIG_ENABLED = 1
+NO_INSTANCE = frozenset({INVALID_ARGUMENT, NOT_FOUND, GPU_NOT_FOUND})
+"""Answers to a call with the handle of an instance that was destroyed."""
 
 
 def open_driver(clock: Clock) -> NvidiaDriver:
@@ -89,35 +104,30 @@ def _count(library: Library) -> int:
 
 
 def open_all(gpus: Iterable[Gpu]) -> None:
-    """Open GPUs one after the other on a thread, as far as the driver answers.
+    """Open GPUs one after the other, each on a thread, as far as the driver answers.
 
-    When a call has not returned for a while, the thread keeps the GPU that it is stuck with, and another one goes on with the rest. The
-    GPU is listed with all that is known of it once the call returns.
+    When a call has not returned for a while, the thread is left with the GPU that it is stuck with. The GPU is listed with all that is
+    known of it once the call returns.
     """
-    pending = deque(gpus)
     patience = PATIENCE
-    while pending:
+    for gpu in gpus:
         progress: list[Any] = []
-        done, abandoned = threading.Event(), threading.Event()
-        arguments = (pending, progress, done, abandoned)
-        threading.Thread(target=_open_pending, args=arguments, name="accelmetrics-nvidia-open", daemon=True).start()
+        thread = threading.Thread(target=guarded, args=(gpu.open, progress), name="accelmetrics-nvidia-open", daemon=True)
+        thread.start()
         seen = -1
-        while not done.wait(patience):
-            if len(progress) == seen:
-                abandoned.set()
-                patience = LATER_PATIENCE
-                break
+        while thread.is_alive() and len(progress) > seen:
             seen = len(progress)
-
-
-def _open_pending(pending: deque[Gpu], progress: list[Any], done: threading.Event, abandoned: threading.Event) -> None:
-    while pending and not abandoned.is_set():
-        guarded(pending.popleft().open, progress)
-    done.set()
+            thread.join(patience)
+        if thread.is_alive():
+            patience = LATER_PATIENCE
 
 
 def _stale() -> SourceError:
     return source_error(UNINITIALIZED, "the device's handle is no longer valid")
+
+
+def _gone() -> SourceError:
+    return SourceError(Reason.DEVICE_LOST, "the MIG instance no longer exists", backend=BACKEND, advice="see `nvidia-smi mig -lgi`")
 
 
 class Gpu(Listed):
@@ -152,18 +162,13 @@ class Gpu(Listed):
             self.opened = True
             self._driver.update()
 
-    def refresh(self, now: float, progress: list[Any]) -> None:
+    def find(self, now: float, progress: list[Any]) -> float:
         if self.opened and now >= self._again:
             self._enumerate(now, progress)
-        device, handle = self.device, self._handle
-        if device is None or handle is None:
-            raise self.failed()
-        if now >= self._instances_due and self._look_for_instances(now, handle, progress):
+        if self.device is not None and now >= self._instances_due and self._look_for_instances(now, self.device.handle, progress):
             # What a GPU supports depends on the mode: nothing that was remembered holds any more.
-            device = self.device = self._bind(handle)
-        if now >= device.due:
-            device.refresh(now, progress)
-        self.due = min(self._again, self._instances_due, device.due)
+            self.device = self._bind(self.device.handle)
+        return min(self._again, self._instances_due)
 
     def _look_for_instances(self, now: float, handle: Handle, progress: list[Any]) -> bool:
         """List MIG instances that turned up. Returns: whether the MIG mode has changed."""
@@ -176,8 +181,21 @@ class Gpu(Listed):
         elif queries.complete:
             self._partitioned, self._instances_due = False, math.inf
         if self._partitioned:
-            list_instances(self._driver, queries, handle, self.identity.anchor, self._instances)
+            self._list_instances(queries, handle)
         return self._partitioned != before
+
+    def _list_instances(self, queries: Queries, gpu: Handle) -> None:
+        """List the instances that turned up; those that are gone find out by themselves."""
+        most = queries.number("nvmlDeviceGetMaxMigDeviceCount", gpu)
+        for number in range(USUAL_INSTANCES if most is None else min(most, MOST_INSTANCES)):
+            handle = queries.handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
+            uuid = queries.text("nvmlDeviceGetUUID", handle) if handle is not None else ""
+            if handle is not None and uuid and uuid not in self._instances:
+                gpu_instance = queries.number("nvmlDeviceGetGpuInstanceId", handle)
+                name = queries.text("nvmlDeviceGetName", handle)
+                identity = self._driver.identify(number, name=name, uuid=uuid, parent=self.identity.anchor)
+                self._instances[uuid] = Instance(self._driver, gpu, handle, gpu_instance, identity)
+                self._driver.add(self._instances[uuid])
 
     def _enumerate(self, now: float, progress: list[Any]) -> None:
         """Find out what is not known yet, and bind the calls."""
@@ -246,7 +264,8 @@ class Gpu(Listed):
         slow += [Links(library, handle), Fabric(library, handle, self.identity.driver_version, self._note_fabric)]
         slow += [Xids(self._driver.listener, handle), *([HostMemory()] if self.identity.unified else [])]
         fast = FastValues(library, handle, FAST_ROWS, convert_gpu, STALE, _stale)
-        device = Device(handle, fast, Gpm(library, handle), ProcessTable(library, handle), tuple(slow), self._partitioned)
+        gpm = partial(Gpm, library, self._driver.samples, handle)
+        device = Device(handle, fast, gpm, ProcessTable(library, handle), tuple(slow), self._partitioned)
         device.memory_total = self.identity.memory_total_bytes
         return device
 
@@ -254,3 +273,64 @@ class Gpu(Listed):
         """Note how the GPU stands in the NVLink fabric."""
         self.identity = self.identity._replace(fabric=words)
         self._driver.update()
+
+
+class Instance(Listed):
+    """One MIG instance in the driver's list: bound to a handle while it exists.
+
+    Args:
+        driver: The open driver.
+        parent: The GPU's handle.
+        handle: Its own, when it was listed.
+        gpu_instance: The id that GPM knows it by, None where the driver does not say.
+        identity: Its UUID and its GPU.
+    """
+
+    def __init__(self, driver: NvidiaDriver, parent: Handle, handle: Handle, gpu_instance: int | None, identity: DeviceIdentity) -> None:
+        super().__init__(identity, _gone())
+        self.opened = True
+        self._driver = driver
+        self._parent = parent
+        self._gpu_instance = gpu_instance
+        self._verified = -math.inf
+        self._bind(handle)
+
+    def _bind(self, handle: Handle) -> None:
+        """Bind the calls of the instance to a handle."""
+        library = self._driver.library
+        fast = FastValues(library, handle, MEMORY_ROWS, convert_memory, NO_INSTANCE, _gone)
+        gpm = partial(Gpm, library, self._driver.samples, self._parent, self._gpu_instance)
+        self.device = Device(handle, fast, gpm, ProcessTable(library, handle))
+        self._wait = FIRST_WAIT
+
+    def find(self, now: float, progress: list[Any]) -> float:
+        if self.device is None and now >= self._again:
+            self._find_by_uuid(now, progress)
+        elif self.device is not None and now >= self._verified:
+            self._verify(self.device, now, progress)
+        return self._verified
+
+    def _verify(self, device: Device, now: float, progress: list[Any]) -> None:
+        """Check that the handle is still this instance's, and complete the identity."""
+        queries = Queries(self._driver.library, progress, LOST)
+        uuid = queries.text("nvmlDeviceGetUUID", device.handle)
+        if uuid == self.identity.uuid:
+            self._describe(queries, device.handle)
+            self._verified = now + VERIFIED * EARLY
+        elif queries.status in (SUCCESS, *NO_INSTANCE):
+            self.device = None
+            self._find_by_uuid(now, progress)
+
+    def _find_by_uuid(self, now: float, progress: list[Any]) -> None:
+        """Look for the instance by its UUID: it may have been made again, or moved to another handle."""
+        self._back_off(now)
+        handle = Queries(self._driver.library, progress, GONE).handle("nvmlDeviceGetHandleByUUID", self.identity.uuid.encode())
+        if handle is not None:
+            self._bind(handle)
+
+    def _describe(self, queries: Queries, handle: Handle) -> None:
+        """Complete the identity with what listing the instance did not need."""
+        if self.identity.memory_total_bytes is None:
+            total, architecture = queries.memory_total(handle) or None, queries.architecture(self._parent)
+            self.identity = self.identity._replace(memory_total_bytes=total, architecture=architecture)
+            self._driver.update()

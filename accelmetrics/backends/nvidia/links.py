@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from accelmetrics.backends.nvidia.groups import Answer, Group, Paced
+from accelmetrics.backends.nvidia.calls import Answer, Group, Paced
 from accelmetrics.backends.nvidia.metrics import (
     ALL_ONES,
     KIB,
@@ -27,7 +27,7 @@ from accelmetrics.backends.nvidia.metrics import (
     Field,
     Row,
 )
-from accelmetrics.backends.nvidia.nvml import Handle, Library, check_device, impossible, meaning, unavailable
+from accelmetrics.backends.nvidia.nvml import NOT_SUPPORTED, Handle, Library, check_device, impossible, meaning, unavailable
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 MOST_LINKS = 36
@@ -45,10 +45,7 @@ FABRIC_SAFE_FROM = 550
 NO_FABRIC, COMPLETED = 0, 3
 FABRIC_STATES = {1: "NVLink fabric: not joined", 2: "NVLink fabric: joining", COMPLETED: "NVLink fabric: joined"}
 TOO_OLD = Unavailable(Reason.NOT_SUPPORTED, f"drivers before {FABRIC_SAFE_FROM} crash when they are asked for it")
-UNKNOWN_DRIVER = Unavailable(
-    Reason.NOT_SUPPORTED,
-    f"the driver does not say which version it is, and is not asked: those before {FABRIC_SAFE_FROM} crash when they are",
-)
+UNKNOWN_DRIVER = TOO_OLD._replace(detail=f"the driver does not say which version it is, and {TOO_OLD.detail}")
 OUTSIDE = Unavailable(Reason.NOT_SUPPORTED, "the GPU belongs to no NVLink fabric")
 
 
@@ -65,30 +62,27 @@ class Links(Paced):
         self._state_by_field = True
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
-        changed = self._count.read(now, progress)
-        if changed:
-            links = self._count.answers()[COUNT.name]
-            self._links = 0 if isinstance(links, Unavailable) else int(links)
-            self._group = self._bind() if self._links else None
         if self._group is None:
+            self._count.read(now, progress)
             self.due = self._count.due
-            missing = self._count.unavailable.get(COUNT.name, NO_LINKS)
-            return dict.fromkeys(LINK_ERRORS, NO_LINKS if missing.reason == Reason.NOT_SUPPORTED else missing)
-        changed |= self._group.read(now, progress)
-        if changed and self._state_by_field:
-            found = self._group.answers()
-            self._state_by_field = not all(_is_unsupported(found[f"state.{link}"]) for link in range(self._links))
-            if not self._state_by_field:
-                self._group = self._bind()
-                self._group.read(now, progress)
-        self.due = min(self._count.due, self._group.due)
-        if not changed:
-            return None
-        found = self._group.answers()
+            count = self._count.answers[COUNT.name]
+            if isinstance(count, Unavailable) or count == 0:
+                none = count == 0 or _is_unsupported(count)
+                return dict.fromkeys(LINK_ERRORS, NO_LINKS if none else count)
+            self._links = int(count)
+            self._group = self._bind()
+        self._group.read(now, progress)
+        found = self._group.answers
+        if self._state_by_field and all(_is_unsupported(found[f"state.{link}"]) for link in range(self._links)):
+            self._state_by_field = False
+            self._group = self._bind()
+            self._group.read(now, progress)
+            found = self._group.answers
+        self.due = self._group.due
         return {**self._of_each(found), **self._of_all(found)}
 
     def _bind(self) -> Group:
-        return Group(self._library, self._handle, _rows(self._links, self._state_by_field), TEN_SECONDS, patient=True)
+        return Group(self._library, self._handle, _rows(self._links, self._state_by_field), TEN_SECONDS)
 
     def _of_each(self, found: Mapping[str, Answer]) -> dict[str, Answer]:
         """Select the metrics of single links; leave out what a link does not support."""
@@ -166,7 +160,9 @@ class Fabric(Paced):
         status = self._function(self._handle, self._info)
         progress.append(status)
         check_device(status, FABRIC)
-        self.wait(now, status)
+        self.wait(now, status != 0)
+        if status == NOT_SUPPORTED:
+            self.due = math.inf
         return {"fabricState": unavailable(status) if status else self._state()}
 
     def _state(self) -> Answer:

@@ -15,7 +15,7 @@ from typing import Any
 
 from accelmetrics.backends.contract import Block, Number
 from accelmetrics.backends.kit.processes import PACE, ProcessTree
-from accelmetrics.backends.nvidia.groups import Answer, Paced
+from accelmetrics.backends.nvidia.calls import Answer, Paced
 from accelmetrics.backends.nvidia.metrics import BOARD_METRICS, POWER_LIMIT, SECOND
 from accelmetrics.backends.nvidia.nvml import INSUFFICIENT_SIZE, NOT_FOUND, NOT_SUPPORTED, Handle, Library, check_device
 from accelmetrics.schemas.identity import DeviceProcess
@@ -121,7 +121,7 @@ class ProcessTable(Paced):
         if any(lists.values()) and self._samples.supported:
             failed |= self._samples.read(progress, self._seen) not in (0, NOT_FOUND, NOT_SUPPORTED)
             samples = self._samples.data
-        self.due = -math.inf if failed else now + self._interval
+        self.wait(now, failed)
         if (lists, samples) != self._answered:
             self._answered = (lists, samples)
             processes = self._merge(lists, samples)

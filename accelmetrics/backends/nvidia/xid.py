@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakSet
 
-from accelmetrics.backends.nvidia.groups import Answer, Paced
+from accelmetrics.backends.nvidia.calls import Answer, Paced
 from accelmetrics.backends.nvidia.metrics import SECOND
-from accelmetrics.backends.nvidia.nvml import FUNCTION_NOT_FOUND, GONE, TIMEOUT, Handle, Library, check_device, unavailable
+from accelmetrics.backends.nvidia.nvml import FUNCTION_NOT_FOUND, GONE, NOT_SUPPORTED, TIMEOUT, Handle, Library, check_device, unavailable
 
 XID_EVENT = 0x8
 """``nvmlEventTypeXidCriticalError``."""
@@ -135,8 +135,8 @@ class Xids(Paced):
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
         status = 0 if self._registered else self._listener.register(self._handle, progress)
         self._registered = status == 0
-        self.wait(now, status)
-        if not self._listener.able:
+        self.wait(now, status != 0)
+        if status == NOT_SUPPORTED or not self._listener.able:
             self.due = math.inf
         if failure := status or self._listener.failure:
             return {"xidErrors": unavailable(failure)}

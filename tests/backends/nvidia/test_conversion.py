@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from accelmetrics.backends.nvidia.calls import BufferLayout, structure_of
 from accelmetrics.backends.nvidia.conversion import convert_gpu, convert_memory
-from accelmetrics.backends.nvidia.groups import BufferLayout, structure_of
 from accelmetrics.backends.nvidia.metrics import FAST_ROWS, MEMORY_ROWS, SHARES, Field, Row, fast_names
 from tests.backends.nvidia.machine import Consumer
 from tests.simulators.nvml import NvmlSimulator

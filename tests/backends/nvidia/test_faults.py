@@ -179,7 +179,8 @@ def test_a_call_that_fails_from_the_start(simulator: NvmlSimulator, consume: Cal
             assert read_twice(consumer, 2).metrics == healthy[2].metrics, function
         simulator.clear_rules()
         if code not in GONE:
-            assert_recovery(consumer, healthy[1], function, code)
+            # What failed in its second reading too is met at its pace.
+            assert_recovery(consumer, healthy[1], function, code, 10.0)
         consumer.driver.close()
 
 
@@ -197,7 +198,9 @@ def test_a_call_that_fails_later(simulator: NvmlSimulator, consume: Callable[...
             assert_fault(consumer.read(1), healthy, function, code)
         simulator.clear_rules()
         if code not in GONE:
-            assert_recovery(consumer, healthy, function, code)
+            # "Not found" is how the driver says that no process was busy: an answer, which keeps its pace.
+            idle = code == Ret.NOT_FOUND and function == "nvmlDeviceGetProcessUtilization"
+            assert_recovery(consumer, healthy, function, code, 1.0 if idle else 0.2)
         consumer.driver.close()
 
 
@@ -220,18 +223,9 @@ def assert_unit_fails(consumer: Consumer, code: int, function: str) -> None:
     assert isinstance(raised.value, DriverGoneError) == (code in GONE), function
 
 
-AGAIN = {"nvmlDeviceGetGpuFabricInfoV": 10.0, "nvmlDeviceRegisterEvents": 1.0}
-"""Seconds until a call is made again that has failed twice, where that is not at the next reading."""
-
-
-def assert_recovery(consumer: Consumer, healthy: Seen, function: str, code: int) -> None:
-    """Everything is back at the next reading, whatever the pace of the value; only "not supported" is remembered.
-
-    What failed in its second reading too is met at its pace.
-    """
-    # "Not found" is how the driver says that no process was busy: an answer, which keeps its pace.
-    idle = code == Ret.NOT_FOUND and function == "nvmlDeviceGetProcessUtilization"
-    recovered = consumer.later(1.0 if idle else AGAIN.get(function, 0.2), 1)
+def assert_recovery(consumer: Consumer, healthy: Seen, function: str, code: int, seconds: float) -> None:
+    """Everything is back so many seconds later, whatever the pace of the value; only "not supported" is remembered."""
+    recovered = consumer.later(seconds, 1)
     if code == Ret.NOT_SUPPORTED and function not in ("nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"):
         assert {name for name in recovered.reasons if not is_conditional(name)} == KEYS.get(function, NO_KEYS), function
         return

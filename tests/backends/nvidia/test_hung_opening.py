@@ -60,16 +60,16 @@ def test_several_hung_gpus(
     """Each is waited for once, the later ones for less."""
     patience: list[float] = []
 
-    class NotedEvent(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
+    class NotedThread(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
             patience.append(timeout or 0.0)
-            return super().wait(timeout)
+            super().join(timeout)
 
     simulator = simulate(gpus=5)
     for unit in (0, 2, 4):
         simulator.rule(HANDLE, unit, hang=True)
     with monkeypatch.context() as patch:
-        patch.setattr(threading, "Event", NotedEvent)
+        patch.setattr(threading, "Thread", NotedThread)
         consumer = consume()
     waits = [seconds for seconds in patience if seconds in (gpu.PATIENCE, gpu.LATER_PATIENCE)]
     assert waits == sorted(waits, reverse=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from accelmetrics.backends.nvidia.groups import CallBuffer
+from accelmetrics.backends.nvidia.calls import CallBuffer
 from tests.backends.nvidia.machine import Consumer, called
 from tests.simulators.nvml import NvmlSimulator, Ret
 
@@ -134,14 +134,27 @@ def test_reasons_change_with_what_is_missing(simulator: NvmlSimulator, consumer:
     assert dict(before) == words
 
 
-def test_a_failed_slow_value_is_asked_again_alone(simulator: NvmlSimulator, consumer: Consumer) -> None:
-    """Retrying one value does not read its whole group again."""
-    simulator.rule("nvmlDeviceGetBAR1MemoryInfo", 0, error=Ret.TIMEOUT)
+def test_a_failed_slow_value_is_asked_again(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """At the next reading, once, and then at its pace: a value that is missing for long costs no calls at every reading."""
+    bar1 = "nvmlDeviceGetBAR1MemoryInfo"
+    simulator.rule(bar1, 0, error=Ret.TIMEOUT)
     consumer.read(0)
-    assert functions(simulator, consumer, 0.1) == FAST | GPM | {"nvmlDeviceGetBAR1MemoryInfo"}
+    assert bar1 in functions(simulator, consumer, 0.1)
+    assert functions(simulator, consumer, 0.1) == FAST
+    assert bar1 in functions(simulator, consumer, 10.0)
     simulator.clear_rules()
-    assert "bar1UsedBytes" in consumer.later(0.1).metrics
-    assert functions(simulator, consumer, 0.1) == FAST | GPM
+    assert bar1 not in functions(simulator, consumer, 0.1)
+    assert "bar1UsedBytes" in consumer.later(10.0).metrics
+
+
+def test_a_value_that_is_asked_once_is_asked_until_it_is_known(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """What never changes and failed twice is asked for every ten seconds."""
+    simulator.rule("nvmlDeviceGetMaxPcieLinkWidth", 0, error=Ret.TIMEOUT)
+    consumer.read(0)
+    assert consumer.later(0.1).reason("maxPcieLinkWidth") == "timed_out"
+    simulator.clear_rules()
+    assert consumer.later(10.0).metrics["maxPcieLinkWidth"] == 16
+    assert "nvmlDeviceGetMaxPcieLinkWidth" not in functions(simulator, consumer, 10.0)
 
 
 def test_progress_is_reported_call_by_call(simulator: NvmlSimulator, consumer: Consumer) -> None:

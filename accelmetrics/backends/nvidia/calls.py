@@ -1,7 +1,9 @@
-"""Calls whose answers land in one buffer, and groups of them that are read at a pace of their own.
+"""Calls whose answers land in one buffer: those made at every reading, and groups of them at a pace of their own.
 
 A bound call is a ``functools.partial`` with every argument given, which is the cheapest way from Python into the driver. All
-answers of a buffer are decoded by one ``unpack_from`` and checked against the table's rows.
+answers of a buffer are decoded by one ``unpack_from`` and checked against the table's rows. What is read at every reading has a
+shorter way: one generated expression checks and converts. It is taken while the calls answer as they did when the rows were last
+decoded one by one, and nothing that they answer is impossible. A test holds both ways equal.
 """
 
 from __future__ import annotations
@@ -11,10 +13,22 @@ import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import compress
 from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number
-from accelmetrics.backends.nvidia.metrics import ALL_ONES, LARGEST, Call, Field, Row
+from accelmetrics.backends.nvidia.metrics import (
+    ALL_ONES,
+    LARGEST,
+    MEMORY_ROWS,
+    POWER_LIMIT,
+    SHARES,
+    TEN_SECONDS,
+    Call,
+    Field,
+    Row,
+    fast_names,
+)
 from accelmetrics.backends.nvidia.nvml import (
     FUNCTION_NOT_FOUND,
     NOT_SUPPORTED,
@@ -24,10 +38,12 @@ from accelmetrics.backends.nvidia.nvml import (
     impossible,
     unavailable,
 )
-from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 Answer = Number | Unavailable
+Convert = Callable[[Sequence[Any], float], tuple[Number, ...] | None]
 NOTHING = Block((), ())
+MEMORY_NAMES = fast_names(MEMORY_ROWS)
 EARLY = 0.95
 """Values are read again after this share of their interval: readings every second that come a millisecond early find them due."""
 
@@ -43,7 +59,7 @@ _NARROW = {"I4x": 2**32 - 2, "H6x": 2**16 - 2}
 _LARGEST_VALUES = {kind: _NARROW[layout] for kind, layout in _VALUE_LAYOUTS.items() if layout in _NARROW}
 """The largest value of each narrow unsigned type: all-ones means that there is none."""
 _ALIGNMENT = 8
-_KEPT_LAYOUTS = 256
+_KEPT_LAYOUTS, _KEPT_MASKS = 256, 64
 
 
 def largest_value(signature: int) -> int:
@@ -200,22 +216,15 @@ class Values:
         self.block = NOTHING
         self.unavailable: Mapping[str, Unavailable] = NO_REASONS
 
-    def keep(self, answers: Mapping[str, Answer]) -> bool:
-        """Replace what differs. Returns: whether anything did."""
+    def keep(self, answers: Mapping[str, Answer]) -> None:
+        """Replace what differs."""
         metrics = {name: answer for name, answer in answers.items() if not isinstance(answer, Unavailable)}
         reasons = {name: answer for name, answer in answers.items() if isinstance(answer, Unavailable)}
         names, values = tuple(metrics), tuple(metrics.values())
-        changed = names != self.block.names or values != self.block.values
-        if changed:
+        if names != self.block.names or values != self.block.values:
             self.block = Block(self.block.names if names == self.block.names else names, values)
         if reasons != self.unavailable:
             self.unavailable = reasons
-            changed = True
-        return changed
-
-    def answers(self) -> dict[str, Answer]:
-        """Return every value, or why it is missing, by name."""
-        return {**dict(zip(self.block.names, self.block.values, strict=True)), **self.unavailable}
 
 
 class Paced(Values):
@@ -225,87 +234,221 @@ class Paced(Values):
         interval: Seconds between two calls; infinite for what never changes.
 
     Attributes:
+        answers: Every value, or why it is missing, by name.
         due: When ``read`` is wanted next, in seconds on the driver's clock.
     """
 
     def __init__(self, interval: float) -> None:
         super().__init__()
+        self.answers: Mapping[str, Answer] = {}
         self.due = -math.inf
         self._interval = interval * EARLY
         self._failed = False
 
     def read(self, now: float, progress: list[Any]) -> bool:
-        """Read if that is due. Returns: whether anything differs from before."""
-        if now < self.due:
-            return False
+        """Read now, and keep what differs. Returns: whether anything does."""
         answers = self.ask(now, progress)
-        return answers is not None and self.keep(answers)
+        if answers is None or answers == self.answers:
+            return False
+        self.answers = answers
+        self.keep(answers)
+        return True
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
         """Call the driver and set ``due``. Returns: every answer, or None when all of them are as before."""
         raise NotImplementedError
 
-    def wait(self, now: float, status: int) -> None:
+    def wait(self, now: float, failed: bool) -> None:
         """Set ``due`` after a call.
 
         A failure is met again at the next reading, once, since many pass by themselves; one that lasts is met once per interval, and not at
-        every reading. What the driver does not support is not asked for again.
+        every reading.
         """
-        again = status != 0 and not self._failed
-        self._failed = status != 0
-        self.due = math.inf if status == NOT_SUPPORTED else -math.inf if again else now + self._interval
+        self.due = now + self._interval
+        if failed:
+            self.due = now + min(self._interval, TEN_SECONDS * EARLY) if self._failed else -math.inf
+        self._failed = failed
 
 
 class Group(Paced):
-    """Rows whose calls are made together.
-
-    A call that failed is made again at the next reading, whatever the interval, unless the driver says that it does not support it:
-    then it is not made again at all.
+    """Rows whose calls are made together. What the driver does not support is not asked for again.
 
     Args:
         library: The open library.
         handle: The device's handle.
         rows: What to read.
         interval: As in :class:`Paced`.
-        patient: Fields that fail wait for the interval too; only a call that fails as a whole is made again at once.
     """
 
-    def __init__(self, library: Library, handle: Any, rows: tuple[Row, ...], interval: float, patient: bool = False) -> None:
+    def __init__(self, library: Library, handle: Any, rows: tuple[Row, ...], interval: float) -> None:
         super().__init__(interval)
         self._buffer = CallBuffer(library, handle, rows)
-        self._patient = patient
-        self._again: list[int] = []
-        self._next = -math.inf
         self._answered: tuple[Any, ...] = ()
+        self._failing = False
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
         buffer = self._buffer
-        whole = now >= self._next
-        for index in buffer.live if whole else self._again:
+        for index in buffer.live:
             status = buffer.statuses[index] = buffer.bound[index]()
             progress.append(status)
             # Checked at once: a lost device answers slowly, and none of the other calls would fare better.
             check_device(status, buffer.layout.calls[index].function)
-        if whole:
-            self._next = now + self._interval
         raw = buffer.numbers()
         answered = (*buffer.statuses, *raw)
         answers = None
         if answered != self._answered:
             self._answered = answered
             answers = buffer.decode(raw)
-            self._plan_again(answers)
-        self.due = -math.inf if self._again else self._next
+            buffer.live = [index for index in buffer.live if buffer.statuses[index] != NOT_SUPPORTED]
+            reasons = {answer.reason for answer in answers.values() if isinstance(answer, Unavailable)}
+            self._failing = any(buffer.statuses[index] for index in buffer.live) or not reasons <= {Reason.NOT_SUPPORTED}
+        self.wait(now, self._failing)
         return answers
 
-    def _plan_again(self, answers: Mapping[str, Answer]) -> None:
-        """Decide which calls are made at the next reading, and which never again."""
+
+class FastValues(Values):
+    """The values of one device that are read at every reading. Consumers share them: they never read at the same time.
+
+    Args:
+        library: The open library.
+        handle: The device's handle.
+        rows: What to read.
+        convert: The generated conversion of these rows.
+        stale: Return codes that say, when every call answers with one of them, that the handle is no longer the device's.
+        stale_error: Makes the error for that.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        handle: Any,
+        rows: tuple[Row, ...],
+        convert: Convert,
+        stale: frozenset[int],
+        stale_error: Callable[[], SourceError],
+    ) -> None:
+        super().__init__()
+        self._rows = rows
+        self._convert = convert
+        self._stale = stale
+        self._stale_error = stale_error
+        self._names = fast_names(rows)
+        self._left_out: frozenset[str] = frozenset()
+        self._limit: Answer = 1.0
+        self._watts: Number = 1.0
+        self._buffer = CallBuffer(library, handle, rows)
+        places = self._buffer.layout.places
+        self._flags, self._mask = next(((row.flags, place) for row, _, _, place in places if row.flags), ((), 0))
+        self._flag_block = lru_cache(maxsize=_KEPT_MASKS)(partial(_decode_flags, self._flags))
+        # How the calls answered when the rows were last decoded one by one; None when the next reading has to do that again.
+        self._usual: list[int] | None = None
+        # Which of the converted values are given; None for all of them.
+        self._given: list[bool] | None = None
+        self._flagged = False
+        self._calls: list[Callable[[], int]] = []
+        self._drop({index for index, status in enumerate(self._buffer.statuses) if status})
+
+    def depend_on(self, limit: Answer, left_out: frozenset[str]) -> None:
+        """Set what other values of the device decide.
+
+        Args:
+            limit: The enforced power limit in watts, or why it is not known.
+            left_out: Metrics that something else gives, even if this does not.
+        """
+        missing, missed = (answer if isinstance(answer, Unavailable) else None for answer in (limit, self._limit))
+        if missing != missed or left_out != self._left_out:
+            self._usual = None
+        self._limit, self._left_out = limit, left_out
+        self._watts = 1.0 if isinstance(limit, Unavailable) else limit
+
+    def read(self, progress: list[Any]) -> tuple[Block, Block]:
+        """Read now. Returns: the values, and those of the flags."""
+        start = len(progress)
+        append = progress.append
+        for call in self._calls:
+            append(call())
         buffer = self._buffer
-        buffer.live = [index for index in buffer.live if buffer.statuses[index] != NOT_SUPPORTED]
-        failed = {index for index in buffer.live if buffer.statuses[index]}
-        if not self._patient:
-            for _, names, index, _ in buffer.layout.places:
-                answer = answers[names[0]]
-                if isinstance(answer, Unavailable) and answer.reason != Reason.NOT_SUPPORTED:
-                    failed.add(index)
-        self._again = [index for index in buffer.live if index in failed]
+        raw = buffer.unpack()
+        if progress[start:] == self._usual and raw[buffer.layout.signatures] == buffer.signatures:
+            values = self._convert(raw, self._watts)
+            if values is not None:
+                if self._given is not None:
+                    values = tuple(compress(values, self._given))
+                return Block(self.block.names, values), self._flag_block(raw[self._mask]) if self._flagged else NOTHING
+        return self._read_rows(progress[start:])
+
+    def _read_rows(self, statuses: list[int]) -> tuple[Block, Block]:
+        """Decode row by row what was just read, and decide whether the next reading may take the fast way."""
+        buffer = self._buffer
+        for index, status in zip(buffer.live, statuses, strict=True):
+            check_device(status, buffer.layout.calls[index].function)
+            buffer.statuses[index] = status
+        if statuses and self._stale.issuperset(statuses):
+            raise self._stale_error()
+        raw = buffer.numbers()
+        answers = buffer.decode(raw)
+        self._relate(answers)
+        names = [name for name in self._names if name not in self._left_out]
+        missing = [name for name in self._flags if isinstance(answers[name], Unavailable)]
+        self.keep({name: answers[name] for name in (*names, *missing)})
+        self._flagged = bool(self._flags) and not missing
+        self._given = None if self.block.names == self._names else [name in self.block.names for name in self._names]
+        self._drop_unsupported(raw)
+        self._usual = None if self._is_doubtful(answers, raw) else [buffer.statuses[index] for index in buffer.live]
+        return self.block, self._flag_block(raw[self._mask]) if self._flagged else NOTHING
+
+    def _relate(self, answers: dict[str, Answer]) -> None:
+        """Compute the shares, and drop what is impossible beside another value."""
+        functions = {row.name: row.source.function for row in self._rows}
+        for share in (share for share in SHARES if share.name in self._names):
+            part, whole = answers[share.part], self._limit if share.whole == POWER_LIMIT else answers[share.whole]
+            if share.bounded and (_is_impossible(part) or _is_impossible(whole) or _exceeds(part, whole)):
+                part = whole = answers[share.part] = answers[share.whole] = impossible(functions[share.part])
+            if isinstance(part, Unavailable) or isinstance(whole, Unavailable):
+                answers[share.name] = part if isinstance(part, Unavailable) else whole
+            else:
+                answers[share.name] = part / whole * 100
+        for row in (row for row in self._rows if row.within):
+            if _is_impossible(answers[row.within]) or _exceeds(answers[row.name], answers[row.within]):
+                answers[row.name] = impossible(functions[row.name])
+
+    def _is_doubtful(self, answers: dict[str, Answer], raw: Sequence[Any]) -> bool:
+        """Return whether a value was impossible, or of a type whose all-ones the generated conversion does not know."""
+        for row, names, index, place in self._buffer.layout.places:
+            if any(_is_impossible(answers[name]) for name in names):
+                return True
+            if isinstance(row.source, Field) and not self._buffer.statuses[index] and largest_value(raw[place - 1]) < row.maximum:
+                return True
+        return False
+
+    def _drop_unsupported(self, raw: Sequence[Any]) -> None:
+        """Drop the calls that the driver does not support, and the batch of fields when it supports none of them."""
+        live, statuses = self._buffer.live, self._buffer.statuses
+        signatures = raw[self._buffer.layout.signatures]
+        if signatures and not statuses[-1] and all(signature >> 32 == NOT_SUPPORTED for signature in signatures):
+            statuses[-1] = NOT_SUPPORTED
+        unsupported = {index for index in live if statuses[index] == NOT_SUPPORTED}
+        # One call is kept: a device that is lost shows in what it answers.
+        if unsupported and len(unsupported) < len(live):
+            self._drop(unsupported)
+
+    def _drop(self, indices: set[int]) -> None:
+        """Drop calls; their numbers become harmless to convert."""
+        buffer = self._buffer
+        for index in indices:
+            buffer.fill(index)
+        buffer.live = [index for index in buffer.live if index not in indices]
+        self._calls = [buffer.bound[index] for index in buffer.live]
+
+
+def _decode_flags(names: tuple[str, ...], mask: int) -> Block:
+    """Return the bits of a mask as 0 and 1."""
+    return Block(names, tuple(mask >> bit & 1 for bit in range(len(names))))
+
+
+def _is_impossible(answer: Answer) -> bool:
+    return isinstance(answer, Unavailable) and answer.reason == Reason.INVALID_VALUE
+
+
+def _exceeds(part: Answer, whole: Answer) -> bool:
+    return not isinstance(part, Unavailable) and not isinstance(whole, Unavailable) and part > whole
