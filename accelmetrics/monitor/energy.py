@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping
 from math import isfinite
-from typing import SupportsFloat
+from typing import NamedTuple, SupportsFloat
 
 from accelmetrics.backends.guard import guarded
 from accelmetrics.monitor.history import Layout, Row, split
@@ -61,29 +61,17 @@ class DeviceEnergy:
         begin: When the window began, on the monitor's clock.
     """
 
-    __slots__ = (
-        "_at",
-        "_begin",
-        "_broken",
-        "_counted",
-        "_counted_at",
-        "_covered",
-        "_drawn",
-        "_held",
-        "_joined",
-        "_total",
-        "_waiting",
-        "_watts",
-    )
+    __slots__ = ("_begin", "_counted", "_counter", "_covered", "_drawn", "_held", "_joined", "_power", "_reset", "_waits")
 
     def __init__(self, begin: float) -> None:
         self._begin = begin
-        self._counted_at: float | None = None  # the moment of the counter's last reading, and its value
-        self._counted = self._total = self._covered = 0.0
-        self._broken = False
-        self._at: float | None = None  # the moment of the power's last reading, and its value
-        self._watts = self._drawn = self._joined = self._held = 0.0
-        self._waiting = True
+        self._counter: tuple[float, float] | None = None  # moment and value of its last reading
+        self._counted = self._covered = 0.0  # joules, and the seconds in which they were used
+        self._reset = False  # whether the counter began anew: what was used until then is not known
+        self._power: tuple[float, float] | None = None
+        self._waits = True  # whether the first reading of power is known to stand from the beginning on
+        # Joules, and the seconds in which they were used: between two readings, and at the edges.
+        self._drawn = self._joined = self._held = 0.0
 
     def add(self, at: float, end: float, joined: bool, counter: float | None, power: float | None) -> None:
         """Take one reading of both; None where there is none, infinity where the one before was served again.
@@ -93,61 +81,62 @@ class DeviceEnergy:
         if not joined:
             self.gap()
         if counter is None:
-            self._counted_at = None
+            self._counter = None
         elif isfinite(counter):
             self._add_counter(at, counter, end)
         if power is None:
-            self._at, self._waiting = None, False
+            self._power, self._waits = None, False
         elif at < self._begin:
-            self._waiting = True  # for the first one within, which is known to stand from the beginning on
-        elif at <= end:
-            self._add_power(at, power)
+            self._waits = True
         else:
-            if self._at is not None:
-                self._hold(self._watts, end - self._at)
-            elif self._waiting and isfinite(power):
-                self._hold(power, end - self._begin)
-            self._at, self._waiting = None, False
+            self._add_power(at, power, end)
 
     def gap(self) -> None:
         """Note that the device gave nothing, or was not read: what was used meanwhile is not known."""
-        self._counted_at = self._at = None
-        self._waiting = False
+        self._counter = self._power = None
+        self._waits = False
 
     def result(self) -> Energy | None:
         """Return what was used, by the counter if its readings cover as much as those of the power do; None when neither tells."""
-        if self._covered > 0 and not self._broken and self._covered >= 0.99 * self._joined:
-            return Energy(self._total, "counter", self._covered)
-        if self._joined + self._held > 0:
-            return Energy(self._drawn, "integrated", self._joined + self._held)
-        return None
+        if self._covered > 0 and not self._reset and self._covered >= 0.99 * self._joined:
+            return Energy(self._counted, "counter", self._covered)
+        known = self._joined + self._held
+        return Energy(self._drawn, "integrated", known) if known > 0 else None
 
     def _add_counter(self, at: float, value: float, end: float) -> None:
         """Add what was used since the last reading, but only the part between the window's beginning and end."""
-        before, last = self._counted_at, self._counted
-        self._counted_at, self._counted = at, value
-        if before is None or at <= before:
-            return
+        before, last = self._counter or (at, value)
+        self._counter = (at, value)
         inside = min(at, end) - max(before, self._begin)
-        if inside > 0 and value < last:
-            self._broken = True  # the counter began anew: what was used until then is not known
-        elif inside > 0:
-            self._total += (value - last) * inside / (at - before)
+        if at > before and inside > 0:
+            self._reset = self._reset or value < last
+            self._counted += (value - last) * inside / (at - before)
             self._covered += inside
 
-    def _add_power(self, at: float, watts: float) -> None:
-        if not isfinite(watts):
-            return
-        if self._at is not None:
-            self._drawn += (at - self._at) * (self._watts + watts) / 2
-            self._joined += at - self._at
-        elif self._waiting:
-            self._hold(watts, at - self._begin)
-        self._at, self._watts, self._waiting = at, watts, False
+    def _add_power(self, at: float, watts: float, end: float) -> None:
+        """Join a reading to the last one, or to the window's beginning; the one after the end shows that the last stood until then."""
+        before, fresh = self._power, isfinite(watts)
+        if before is None and self._waits and fresh:
+            self._hold(watts, min(at, end) - self._begin)
+        elif before is not None and at > end:
+            self._hold(before[1], end - before[0])
+        elif before is not None and fresh:
+            self._drawn += (at - before[0]) * (before[1] + watts) / 2
+            self._joined += at - before[0]
+        if fresh or at > end:
+            self._power, self._waits = None if at > end else (at, watts), False
 
     def _hold(self, watts: float, seconds: float) -> None:
         self._drawn += watts * seconds
         self._held += seconds
+
+
+class Reading(NamedTuple):
+    """What a device said of its energy: joules of its counter, or watts."""
+
+    quantity: str
+    at: float
+    value: float
 
 
 class Meter:
@@ -159,10 +148,7 @@ class Meter:
         self._since = 0.0
         self._moments = array("d")
         self._totals = array("d")
-        # By device, the quantity, moment and value of its last reading; None where that is not known.
-        self._last: dict[str, tuple[str, float, float] | None] = {}
-        self._layout: Layout = ()
-        self._columns: Columns = {}
+        self._last: dict[str, Reading | None] = {}  # by device, its last reading; None where that is not known
 
     @property
     def devices(self) -> int:
@@ -176,24 +162,24 @@ class Meter:
 
     def add(self, row: Row) -> None:
         """Take one reading."""
-        if row.layout is not self._layout:
-            self._layout, self._columns = row.layout, energy_columns(row.layout)
-        values = {
-            device: (COUNTER, row.values[counter]) if counter is not None else (POWER, row.values[power or 0])
-            for device, (counter, power) in self._columns.items()
+        readings = {
+            device: Reading(COUNTER, row.at, row.values[counter]) if counter is not None else Reading(POWER, row.at, row.values[power or 0])
+            for device, (counter, power) in energy_columns(row.layout).items()
         }
-        fresh = any(isfinite(value) for _, value in values.values())
-        if values and not fresh and row.joined and values.keys() >= self._last.keys():
+        again = not any(isfinite(reading.value) for reading in readings.values())
+        if readings and again and row.joined and readings.keys() >= self._last.keys():
             return  # all were served again: what was used since comes with the next reading
-        gains = [self._gain(device, quantity, value, row) for device, (quantity, value) in values.items()]
-        lost = self._last.keys() - values.keys()
-        self._last.update(dict.fromkeys(lost))
+        known = self._last if row.joined else {}
+        gains = [_used(known.get(device), reading) for device, reading in readings.items()]
+        lost = self._last.keys() - readings.keys()
+        fresh = {device: reading if isfinite(reading.value) else known.get(device) for device, reading in readings.items()}
+        self._last = {**dict.fromkeys(self._last), **fresh}
         if lost or not gains or None in gains:
             # A device said nothing: what lies before cannot be compared with what comes.
             self._since, self._moments, self._totals = row.at, array("d", [row.at]), array("d", [0.0])
             return
         self._moments.append(row.at)
-        self._totals.append((self._totals[-1] if self._totals else 0.0) + sum(gain or 0.0 for gain in gains))
+        self._totals.append(self._totals[-1] + sum(gain or 0.0 for gain in gains))
         del self._moments[: -self.KEPT], self._totals[: -self.KEPT]
 
     def at(self, moment: float) -> tuple[float, float] | None:
@@ -211,21 +197,16 @@ class Meter:
         start, first = moments[after - 1], totals[after - 1]
         return self._since, first + (totals[after] - first) * (moment - start) / (moments[after] - start)
 
-    def _gain(self, device: str, quantity: str, value: float, row: Row) -> float | None:
-        """Return what a device used since its last reading, None where that is not known."""
-        before = self._last.get(device)
-        if not isfinite(value) and row.joined:  # served again, beside others that were read
-            return 0.0 if before is not None else None
-        if not isfinite(value):
-            self._last[device] = None  # nor is it known what was used since it was read
-            return None
-        self._last[device] = (quantity, row.at, value)
-        if before is None or not row.joined or before[0] != quantity:
-            return None
-        _, at, last = before
-        if quantity == COUNTER:
-            return value - last if value >= last else None
-        return (value + last) / 2 * (row.at - at)
+
+def _used(before: Reading | None, after: Reading) -> float | None:
+    """Return what a device used between two readings, None where that is not known."""
+    if before is None:
+        return None
+    if not isfinite(after.value):
+        return 0.0  # served again, beside others that were read
+    if before.quantity != after.quantity or (after.quantity == COUNTER and after.value < before.value):
+        return None
+    return after.value - before.value if after.quantity == COUNTER else (after.value + before.value) / 2 * (after.at - before.at)
 
 
 class StepLog:
