@@ -59,17 +59,18 @@ class DeviceEnergy:
 
     Args:
         begin: When the window began, on the monitor's clock.
+        waits: Whether the first reading of power is known to stand from there on.
     """
 
     __slots__ = ("_begin", "_counted", "_counter", "_covered", "_drawn", "_held", "_joined", "_power", "_reset", "_waits")
 
-    def __init__(self, begin: float) -> None:
+    def __init__(self, begin: float, waits: bool = True) -> None:
         self._begin = begin
         self._counter: tuple[float, float] | None = None  # moment and value of its last reading
         self._counted = self._covered = 0.0  # joules, and the seconds in which they were used
         self._reset = False  # whether the counter began anew: what was used until then is not known
         self._power: tuple[float, float] | None = None
-        self._waits = True  # whether the first reading of power is known to stand from the beginning on
+        self._waits = waits
         # Joules, and the seconds in which they were used: between two readings, and at the edges.
         self._drawn = self._joined = self._held = 0.0
 
@@ -78,23 +79,16 @@ class DeviceEnergy:
 
         Those from before the beginning, and the one after the end, tell what lies between them and the window's edges.
         """
-        if not joined:
-            self.gap()
-        if counter is None:
+        if counter is None or not joined:
             self._counter = None
-        elif isfinite(counter):
-            self._add_counter(at, counter, end)
-        if power is None:
+        if power is None or not joined:
             self._power, self._waits = None, False
-        elif at < self._begin:
+        if counter is not None and isfinite(counter):
+            self._add_counter(at, counter, end)
+        if power is not None and at < self._begin:
             self._waits = True
-        else:
+        elif power is not None:
             self._add_power(at, power, end)
-
-    def gap(self) -> None:
-        """Note that the device gave nothing, or was not read: what was used meanwhile is not known."""
-        self._counter = self._power = None
-        self._waits = False
 
     def result(self) -> Energy | None:
         """Return what was used, by the counter if its readings cover as much as those of the power do; None when neither tells."""

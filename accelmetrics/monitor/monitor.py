@@ -111,19 +111,19 @@ class Monitor:
         self._workers: dict[str, ExportWorker] = {}
         for exporter in map(create, _listed(exporters)):
             if not any(exporter is known.exporter for known in self._workers.values()):
-                self._employ(exporter)
-        self._stayed: tuple[ExportWorker, ...] = ()
-        self._told = False
+                self._add_worker(exporter)
+        self._inherited: list[ExportWorker] = []  # of the parent, in the child of a fork
+        self._not_taken = ""  # the names of those that were not warned about
         extra = TorchMemory() if pid in {None, os.getpid()} else None
         windows = Windows(self._clock.monotonic, lambda: self._current().request())
         self._state = MonitorState(self.interval, timeout, self.labels, extra, History(history), windows, StepLog())
-        self._renew()
+        self._reset()
 
-    def _renew(self) -> None:
+    def _reset(self) -> None:
         """Begin as a monitor that has not run in this process."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._run = Run(self._state, self._ticker())
+        self._run = self._new_run()
 
     def start(self) -> Monitor:
         """Begin; the first reading is taken at once, in the background. Starting twice changes nothing."""
@@ -132,16 +132,16 @@ class Monitor:
             last = self._run
             if last.over or not last.begun:
                 last.end()  # its stop may still be waiting for a last reading, or Ctrl-C have come between
-                self._run = Run(self._state, self._ticker())
+                self._run = self._new_run()
                 self._run.begin(self._workers.values())
-                if self._stayed and not self._told:
-                    self._told = True
+                if self._not_taken:
                     log.warning(
                         "monitor: %s stay with the process that started them and get no records of its child %d: make a Monitor of its own "
                         "there, with a path or a port for each process",
-                        ", ".join(worker.name for worker in self._stayed),
+                        self._not_taken,
                         self._pid,
                     )
+                    self._not_taken = ""
         return self
 
     def stop(self, timeout: float = CLOSE_TIMEOUT) -> None:
@@ -195,8 +195,7 @@ class Monitor:
     @property
     def history(self) -> History:
         """The last readings, by column."""
-        self._check_process()
-        return self._state.history
+        return self._current().state.history
 
     @property
     def status(self) -> MonitorStatus:
@@ -211,14 +210,12 @@ class Monitor:
     @property
     def windows(self) -> tuple[Window, ...]:
         """The last windows that have ended, 32 at most, in the order of their ends."""
-        self._check_process()
-        return self._state.windows.past
+        return self._current().state.windows.past
 
     @property
     def steps(self) -> tuple[Step, ...]:
         """What was logged until the last reading, with what was derived from it: the last hundred."""
-        self._check_process()
-        return self._state.steps.given
+        return self._current().state.steps.given
 
     def window(self, name: str = "") -> Window:
         """A stretch of the program to be measured: a context manager, a decorator, or begun and ended by hand.
@@ -230,7 +227,7 @@ class Monitor:
         """
         if not isinstance(name, str):
             raise InvalidOptionError(f"a window's name must be a text, and not {name!r}: a decorator is written @monitor.window('name')")
-        return Window(self._state.windows, name)
+        return Window(self._current().state.windows, name)
 
     def log(self, /, step: int | None = None, **values: SupportsFloat | None) -> None:
         """Put numbers of the program into the stream: ``epoch``, ``loss``, ``learning_rate``, ``grad_norm``, any others.
@@ -239,8 +236,7 @@ class Monitor:
         total energy of the selected devices, and over the mean of one (``…_per_joule_of_mean_device``). Duration and energy
         are those since the last call. None is left out, and so is what is no finite number.
         """
-        self._check_process()
-        self._state.steps.add(self._clock.monotonic(), self._clock.time_ns(), step, values)
+        self._current().state.steps.add(self._clock.monotonic(), self._clock.time_ns(), step, values)
 
     def subscribe(self, callback: Callable[[Snapshot], object]) -> Callable[[], None]:
         """Have a function called with every snapshot, on a thread of its own.
@@ -256,7 +252,7 @@ class Monitor:
         self._check_process()
         exporter = SimpleNamespace(name="callback", open=bool, export=lambda record: callback(record.snapshot), flush=bool, close=bool)
         with self._lock:
-            worker = self._employ(cast("Exporter", exporter))
+            worker = self._add_worker(cast("Exporter", exporter))
             if not self._run.over:
                 self._run.add(worker)
 
@@ -274,15 +270,15 @@ class Monitor:
         self._current().follow(stream)
         return stream
 
-    def _employ(self, exporter: Exporter) -> ExportWorker:
-        """A worker for an exporter, from the next start on."""
+    def _add_worker(self, exporter: Exporter) -> ExportWorker:
+        """Make the worker of an exporter, for the next start and those after it."""
         name = distinct(str(getattr(exporter, "name", "") or type(exporter).__name__), self._workers)
         worker = ExportWorker(exporter, name, opened=stop_all_at_exit)
         self._workers = {**self._workers, name: worker}
         return worker
 
-    def _ticker(self) -> Ticker:
-        return shared_ticker(self._key, lambda: Ticker(self._make, self.interval, self._clock))
+    def _new_run(self) -> Run:
+        return Run(self._state, shared_ticker(self._key, lambda: Ticker(self._make, self.interval, self._clock)))
 
     def _current(self) -> Run:
         """Return the run that goes on, or the last one."""
@@ -293,10 +289,12 @@ class Monitor:
         """In the child of the process that it ran in, forget all that: threads and locks stayed behind."""
         if os.getpid() != self._pid:
             if self._run.begun:  # their files and sockets are those of the parent; kept, lest they be closed by being forgotten
-                self._stayed, self._workers, self._told = (*self._stayed, *self._workers.values()), {}, False
+                self._not_taken = ", ".join(self._workers)
+                self._inherited += self._workers.values()
+                self._workers = {}
             self._state.windows.forget()
             self._state = self._state._replace(history=History(self._state.history.bound), steps=StepLog())
-            self._renew()
+            self._reset()
 
 
 def _interval(interval: object) -> float:

@@ -111,6 +111,7 @@ class Run:
     Without a lock: a signal handler may stop the monitor wherever it interrupts the program.
 
     Attributes:
+        state: What the monitor keeps from one run to the next.
         latest: The last reading, None before the first.
         error: Why no reading could be taken, in words; empty while they are taken.
         paused: Whether readings are passed over.
@@ -130,7 +131,7 @@ class Run:
         self.left.set()
         self.pid = os.getpid()
         self._by = float("inf")  # until when exporters may deliver, once it is over
-        self._state = state
+        self.state = state
         self._ticker = ticker
         self._deliveries: dict[ExportWorker, Delivery] = {}
         self._streams: dict[int, ref[Stream]] = {}
@@ -148,21 +149,21 @@ class Run:
         """Remember, summarise and hand out a reading."""
         if self.paused or self._settled:
             return
-        if self._state.extra is not None and (found := guarded(self._state.extra, snapshot).value):
+        if self.state.extra is not None and (found := guarded(self.state.extra, snapshot).value):
             snapshot = snapshot.with_metrics(found)  # a new one: other monitors may have been given the same
         row = self._rows.row(snapshot, at, self._joined)
         self._joined, self.error = True, ""
-        self._state.windows.feed(row)
+        self.state.windows.feed(row)
         self._meter.add(row)
         if not tick:
             return
         self._ticks += 1
         self._timed_out += any(status.status == "timed_out" for status in snapshot.backends)
-        self._state.history.add(self._rows.tick_row(snapshot, row))
+        self.state.history.add(self._rows.tick_row(snapshot, row))
         self.latest = snapshot
-        steps = self._state.steps.take(self._meter)
+        steps = self.state.steps.take(self._meter)
         if self._deliveries:
-            self._put(Record(snapshot, self._state.labels, steps, self.status))
+            self._put(Record(snapshot, self.state.labels, steps, self.status))
         for stream in living(self._streams):
             stream.put(snapshot)
 
@@ -201,7 +202,7 @@ class Run:
     def pause(self) -> None:
         """Pass readings over; windows that have ended wait for none."""
         self.paused = True
-        self._state.windows.settle()
+        self.state.windows.settle()
 
     def resume(self) -> None:
         """Go on, beginning with a reading at once."""
@@ -230,7 +231,7 @@ class Run:
     def status(self) -> MonitorStatus:
         """The counts since the start."""
         exporters = tuple(worker.status for worker in self.workers)
-        return MonitorStatus(self._state.interval, self._ticks, self._missed, self._timed_out, exporters)
+        return MonitorStatus(self.state.interval, self._ticks, self._missed, self._timed_out, exporters)
 
     def leave(self, by: float) -> float:
         """Ask for the last reading, after which it ends. Exporters have until a moment of ``time.monotonic`` to deliver.
@@ -243,7 +244,7 @@ class Run:
         if not self.left.is_set():
             self._ticker.leave(self)
         now = time.monotonic()
-        return now + max(0.0, min(LAST_READING_SHARE * (by - now), LAST_READING * self._state.timeout))
+        return now + max(0.0, min(LAST_READING_SHARE * (by - now), LAST_READING * self.state.timeout))
 
     def end(self) -> None:
         """Take no reading from now on: end what follows, deliver what was logged since the last one, and close the exporters."""
@@ -251,12 +252,12 @@ class Run:
         self._ticker.drop(self)
         if not self._settled:
             self._settled = True
-            self._state.windows.settle()
+            self.state.windows.settle()
             for stream in living(self._streams):
                 stream.put(None)
-            steps = self._state.steps.take(self._meter, everything=True)
+            steps = self.state.steps.take(self._meter, everything=True)
             if steps and self.latest is not None:
-                self._put(Record(self.latest, self._state.labels, steps, self.status))
+                self._put(Record(self.latest, self.state.labels, steps, self.status))
         for delivery in tuple(self._deliveries.values()):
             delivery.close(self._by)
         self.left.set()

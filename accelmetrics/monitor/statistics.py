@@ -358,14 +358,11 @@ class WindowAggregator:
 
     def _fold_energy(self, rows: Sequence[Row], end: float) -> None:
         found = energy_columns(rows[0].layout)
-        for key in self.energy.keys() - found.keys():
-            self.energy[key].gap()
-        for key, (counter, power) in found.items():
+        for key in {**self.energy, **found}:
+            counter, power = found.get(key, (None, None))
             held = self.energy.get(key)
             if held is None:
-                held = self.energy[key] = DeviceEnergy(self._begin)
-                if self._layout is not None:
-                    held.gap()  # it was not there before
+                held = self.energy[key] = DeviceEnergy(self._begin, waits=self._layout is None)
             for row in rows:
                 values = row.values
                 held.add(row.at, end, row.joined, None if counter is None else values[counter], None if power is None else values[power])

@@ -129,19 +129,15 @@ class Window:
         self._owner = owner
         self._begin: float | None = None
         self._end: float | None = None
-        self._beginning, self._ending = threading.Lock(), threading.Lock()  # taken once, when it begins and ends
+        self.closed = Flag()
+        self._lock = threading.RLock()  # of what is folded; the monitor's thread only ever tries it
+        self._rows: deque[Row] = deque()
         self._pid = os.getpid()
         self._before: Row | None = None
         self._aggregator: WindowAggregator | None = None
         self._last: Row | None = None
         # What results were made from: the last row then, or FINAL; the statistics; and the results, by what computes them.
         self._kept: tuple[object, WindowAggregator, dict[object, Any]] = (None, WindowAggregator(0.0), {})
-        self._renew()
-
-    def _renew(self) -> None:
-        self.closed = Flag()
-        self._lock = threading.RLock()  # of what is folded; the monitor's thread only ever tries it
-        self._rows: deque[Row] = deque()
 
     def begin(self) -> Window:
         """Begin. A window begins once.
@@ -149,9 +145,9 @@ class Window:
         Raises:
             InvalidOptionError: It has begun already.
         """
-        self._check_process()
-        if not self._beginning.acquire(blocking=False):
+        if self._begin is not None:
             raise InvalidOptionError(f"the window {self.name!r} has begun already: monitor.window({self.name!r}) makes a new one")
+        self._pid = os.getpid()
         self._before = self._owner.last
         self._begin = self._owner.now()
         self._owner.admit(self)
@@ -159,8 +155,7 @@ class Window:
 
     def end(self) -> Window:
         """End. Ending twice, or without a beginning, changes nothing."""
-        self._check_process()
-        if self._begin is not None and self._ending.acquire(blocking=False):
+        if self._begin is not None and self._end is None:
             self._end = self._owner.now()
             self._owner.dismiss(self)
         return self
@@ -269,7 +264,9 @@ class Window:
         """Return the statistics until now, folded on this thread into a copy, and the results that were computed from them."""
         if self._kept[0] is FINAL:
             return self._kept[1:]
-        self._check_process()
+        if os.getpid() != self._pid:  # in the child of a fork no reading will come, and the thread that held the lock is not there
+            self._pid, self._lock = os.getpid(), threading.RLock()
+            self.closed.set()
         if self._end is not None and not self.closed.wait(PATIENCE):
             self._owner.silent = True  # no window waits for a reading until there is one
             self._owner.settle()
@@ -288,12 +285,3 @@ class Window:
     @property
     def _until(self) -> float:
         return float("inf") if self._end is None else self._end
-
-    def _check_process(self) -> None:
-        """In the child of a fork, where locks stay as they were and no reading will come, begin with fresh ones."""
-        if os.getpid() != self._pid:
-            self._pid = os.getpid()
-            rows = self._rows
-            self._renew()
-            self._rows.extend(rows)
-            self.closed.set()

@@ -66,7 +66,7 @@ def test_a_device_that_is_lost_and_comes_back_has_the_time_that_is_known() -> No
     held = DeviceEnergy(0.0)
     for at, counter, power in ((0.0, 0.0, 100.0), (1.0, 100.0, 100.0)):
         held.add(at, FOREVER, True, counter, power)
-    held.gap()
+    held.add(5.0, FOREVER, True, None, None)
     for at, counter, power in ((10.0, 200.0, 100.0), (11.0, 300.0, 100.0)):
         held.add(at, FOREVER, True, counter, power)
     assert held.result() == Energy(200.0, "counter", 2.0)
