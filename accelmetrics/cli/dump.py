@@ -134,7 +134,8 @@ def _format(options: Namespace, width: int, terminal: bool) -> Callable[[Snapsho
         from accelmetrics.cli import formats
 
         if options.format == "table":
-            return formats.tables(dialect, width)
+            end = "\n" if options.repeated else ""  # an empty line behind each of several tables
+            return lambda snapshot: (formats.table(snapshot, width) if dialect is None else formats.names(snapshot, dialect)) + end
         if dialect is not None and dialect.tabular:
             return formats.device_rows(dialect)
         return formats.csv(options.repeated, options.output, dialect)

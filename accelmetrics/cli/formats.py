@@ -25,24 +25,6 @@ SectionName = tuple[str, str]
 # Tables
 
 
-def tables(dialect: Dialect | None, width: int) -> Callable[[Snapshot], str]:
-    """Return the function that formats a snapshot as a table; tables after the first stand below an empty line.
-
-    Args:
-        dialect: Whose names the keys have; None for those of the catalogue.
-        width: Columns of the terminal.
-    """
-    gap = ""
-
-    def render(snapshot: Snapshot) -> str:
-        nonlocal gap
-        drawn = gap + (table(snapshot, width) if dialect is None else names(snapshot, dialect))
-        gap = "\n"
-        return drawn
-
-    return render
-
-
 def names(snapshot: Snapshot, dialect: Dialect) -> str:
     """Return a name and its value a line, below the dialect that they are of."""
     rows = [(name, number(value)) for name, value in dialect.flat(Record(snapshot)).items()]

@@ -105,20 +105,16 @@ def _dispatch(arguments: list[str]) -> int:
 
                 monitoring.begin(options)
             return int(command.run(options, out))
-    if not first:
-        say(root_parser().format_help().rstrip())
-        return MISUSED
-    if first in {"-h", "--help"}:
-        root_parser().print_help()
-    elif first == "--version":
-        from accelmetrics._version import __version__
-
-        with Stdout() as out:
-            out.write(f"accelmetrics {__version__}\n")
-    elif first.startswith("-"):
-        raise UnknownNameError("option", first, ("--help", "--version", "or a command first"))
-    else:
+    if first and not first.startswith("-"):
         raise UnknownNameError("command", first, COMMANDS)
+    parser = root_parser()
+    if not parser.parse_strictly(arguments).version:
+        say(parser.format_help().rstrip())
+        return MISUSED
+    from accelmetrics._version import __version__
+
+    with Stdout() as out:
+        out.write(f"accelmetrics {__version__}\n")
     return DONE
 
 

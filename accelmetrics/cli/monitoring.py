@@ -38,7 +38,7 @@ log = logging.getLogger("accelmetrics")
 
 
 def monitor(options: Namespace, exporters: Sequence[str | Exporter], pid: int | None = None) -> Monitor:
-    """Make the monitor that the options ask for; its messages go to standard error.
+    """Make the monitor that the options ask for.
 
     Args:
         options: Of the command.
@@ -63,7 +63,6 @@ def monitor(options: Namespace, exporters: Sequence[str | Exporter], pid: int | 
         if options.isolation == "process":
             sampler.close()  # a process that would not be asked again
         options.device_check = sampler  # kept with the options: it has the drivers open already
-    set_up(options.log_format, made.labels)
     return made
 
 
@@ -179,22 +178,18 @@ def stream_lines(lines: FileExporter, descriptor: int) -> Exporter:
 
 
 def until_reader_gone(exporter: Exporter, stopped: Stop) -> Exporter:
-    """Return an exporter to standard output that takes no more records when the reader of that has gone.
+    """Return an exporter to standard output that loses nothing when the reader of that has gone: nothing is read any more.
 
     Args:
         exporter: The exporter.
         stopped: Set then, as that ends any command of a pipeline.
     """
-    unread = False
 
     def export(record: Record) -> None:
-        nonlocal unread
-        if not unread:
-            try:
-                exporter.export(record)
-            except BrokenPipeError:
-                unread = True
-                stopped.set(signal.SIGPIPE)
+        try:
+            exporter.export(record)
+        except BrokenPipeError:
+            stopped.set(signal.SIGPIPE)
 
     return FunctionExporter(exporter.name, export, exporter)
 
@@ -319,7 +314,7 @@ def set_up(form: str, labels: Mapping[str, str]) -> None:
 
     Args:
         form: ``text`` or ``json``.
-        labels: Of the monitor.
+        labels: Those of every record.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter(labels) if form == "json" else logging.Formatter(f"{PROGRAM}: %(message)s"))

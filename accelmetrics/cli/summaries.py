@@ -93,21 +93,22 @@ def of_window(window: Window, latest: Snapshot | None, title: str, seconds: floa
 def of_devices(window: Window, latest: Snapshot | None) -> dict[str, Any]:
     """Return by device: its identity, and of each measure that it gave ``mean``, ``max`` and ``count``; its energy, its readings."""
     summary, energy = window.summary, window.energy_joules
-    devices: dict[str, Any] = {}
+    devices: dict[str, Plain] = {}
     for place in latest.identities if latest is not None else ():
-        identity = place.identity
-        found = devices[place.key] = {"name": identity.name or identity.vendor, "vendor": identity.vendor}
-        if identity.uuid:
-            found["uuid"] = identity.uuid
+        identity, used = place.identity, energy.get(place.key)
         held = measured(summary, place.key)
-        found["samples"] = samples(held)
-        for name, one in held.items():
-            if one is not None:
-                found[name.replace("_used", "")] = {part: one[part] for part in STATISTICS}
-        if total := memory_total(summary, place):
-            found["memory_total_bytes"] = total
-        if (used := energy.get(place.key)) is not None:
-            found.update(energy_joules=used.joules, energy_source=used.source, energy_seconds=used.seconds)
+        found = {
+            "name": identity.name or identity.vendor,
+            "vendor": identity.vendor,
+            "uuid": identity.uuid or None,
+            "samples": samples(held),
+            **{name.replace("_used", ""): one and {part: one[part] for part in STATISTICS} for name, one in held.items()},
+            "memory_total_bytes": memory_total(summary, place),
+            "energy_joules": used and used.joules,
+            "energy_source": used and used.source,
+            "energy_seconds": used and used.seconds,
+        }
+        devices[place.key] = {name: value for name, value in found.items() if value is not None}
     return devices
 
 
