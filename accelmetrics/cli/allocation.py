@@ -98,10 +98,8 @@ def run(options: Namespace, out: Stdout) -> int:
 
 
 def _grouped(pairs: Sequence[tuple[str, Any]] | None) -> dict[str, list[Any]]:
-    groups: dict[str, list[Any]] = {}
-    for name, value in pairs or ():
-        groups.setdefault(name, []).append(value)
-    return groups
+    given = pairs or ()
+    return {name: [value for other, value in given if other == name] for name, _ in given}
 
 
 def render(found: Allocation, width: int) -> str:

@@ -67,16 +67,13 @@ def verdict(found: Diagnosis) -> str:
 
 
 def _backend(backend: BackendFinding) -> Iterator[tuple[int, str]]:
-    """Yield the paragraphs of a backend, each with its depth."""
+    """Yield the paragraphs of a backend, each with its depth; those that are empty are left out."""
     words = {"absent": "not present", "ok": "works", "degraded": "works in part", "failed": "does not work", "timed_out": "does not answer"}
     source = f", read from {backend.source}" if backend.source and backend.status != "absent" else ""
     yield 0, f"{backend.name}: {words[backend.status]}{source}"
-    if backend.evidence:
-        yield 1, f"evidence: {backend.evidence}"
-    if backend.problem:
-        yield 1, f"problem: {backend.reason}: {backend.problem}"
-    if backend.advice:
-        yield 1, f"what to do: {backend.advice}"
+    yield 1, f"evidence: {backend.evidence}" if backend.evidence else ""
+    yield 1, f"problem: {backend.reason}: {backend.problem}" if backend.problem else ""
+    yield 1, f"what to do: {backend.advice}" if backend.advice else ""
     if backend.open_seconds is not None:
         reading = "" if backend.read_seconds is None else f", a reading {seconds(backend.read_seconds)}"
         yield 1, f"time: opening took {seconds(backend.open_seconds)}{reading}"
@@ -97,8 +94,7 @@ def _backend(backend: BackendFinding) -> Iterator[tuple[int, str]]:
 def _gaps(gaps: Sequence[Gap]) -> Iterator[tuple[int, str]]:
     for gap in gaps:
         yield 2, f"{f'{gap.reason} ({gap.detail})' if gap.detail else gap.reason}: {', '.join(gap.names)}"
-        if gap.advice:
-            yield 3, f"what to do: {gap.advice}"
+        yield 3, f"what to do: {gap.advice}" if gap.advice else ""
 
 
 def _count(number: int, what: str) -> str:

@@ -73,7 +73,7 @@ class Stop:
     just before a wait begins runs when that ends.
 
     Attributes:
-        signal: What asked for it: the number of a signal; 0 while nothing has.
+        signal: To be set to the number of the signal that asks for it, or to one that stands for what else does.
     """
 
     STEP = 0.05
@@ -82,20 +82,12 @@ class Stop:
     def __init__(self) -> None:
         self.signal = 0
 
-    def set(self, number: int = signal.SIGTERM) -> None:
-        """End every wait, now and later."""
-        self.signal = number
-
-    def is_set(self) -> bool:
-        """Return whether it was asked for."""
-        return self.signal > 0
-
     def wait(self, seconds: float = math.inf) -> bool:
         """Wait until it is asked for, at most so many seconds; return whether it was."""
         end = time.monotonic() + seconds
         while not self.signal and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, self.STEP))
-        return self.is_set()
+        return self.signal > 0
 
 
 @contextmanager
@@ -121,7 +113,7 @@ def until_stopped(*fatal: int) -> Iterator[Stop]:
     stopped = Stop()
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        stopped.set(number)
+        stopped.signal = number
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
     with handling(stop, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *fatal):
@@ -189,7 +181,7 @@ def until_reader_gone(exporter: Exporter, stopped: Stop) -> Exporter:
         try:
             exporter.export(record)
         except BrokenPipeError:
-            stopped.set(signal.SIGPIPE)
+            stopped.signal = signal.SIGPIPE
 
     return FunctionExporter(exporter.name, export, exporter)
 

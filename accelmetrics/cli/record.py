@@ -73,7 +73,7 @@ def _watch(watching: Monitor, options: Namespace, out: Stdout, stopped: Stop) ->
     every = options.summary_interval or float("inf")
     due = start + every
     judged = options.interval >= FAST
-    while not stopped.is_set() and time.monotonic() < end:
+    while not stopped.signal and time.monotonic() < end:
         window = watching.window("summary").begin()
         while (left := min(due, end) - time.monotonic()) > 0 and not stopped.wait(min(left, LOOK)):
             if not judged and (slow := _slow(watching, options.interval)):

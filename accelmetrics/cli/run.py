@@ -77,12 +77,8 @@ def run(options: Namespace, out: Stdout) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         raise UsageError("no command: write it behind two dashes, as in `accelmetrics run -- python train.py`")
-    if options.stats is not None:
-        folder = Path(options.stats).absolute().parent
-        if Path(options.stats).is_dir():
-            raise UsageError(f"--stats {options.stats} is a directory: name a file in it")
-        if not folder.is_dir():
-            raise UsageError(f"--stats {options.stats}: there is no directory {folder}")
+    if options.stats and (Path(options.stats).is_dir() or not Path(options.stats).absolute().parent.is_dir()):
+        raise UsageError(f"--stats {options.stats}: name a file in a directory that is there")
     with Signals() as signals:
         chosen = exporters(options, out)
         _checked = monitor(options, [])  # what cannot be used is told before anything is started; its drivers stay open

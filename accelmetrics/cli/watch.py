@@ -138,7 +138,7 @@ class View:
             self._suspend = self._suspend or number == signal.SIGTSTP
 
         with self.holding_messages(), handling(noted, signal.SIGWINCH, signal.SIGTSTP):
-            while not self._stopped.is_set():
+            while not self._stopped.signal:
                 self._until_suspended(watching)
         for path in self._saved:
             announce("accelmetrics watch", f"saved {path}", f"saved {path}", {"path": path})
@@ -178,7 +178,7 @@ class View:
                     draw(self._picture(watching.error, KEYS if os.isatty(0) else NO_KEYS))
                 for key in pressed(min(LOOK, self._options.interval)):
                     if key == "q":
-                        self._stopped.set()
+                        self._stopped.signal = signal.SIGINT
                     elif key == "s":
                         self._save()
                     elif key == "r":
@@ -194,7 +194,7 @@ class View:
 
     @property
     def _interrupted(self) -> bool:
-        return self._stopped.is_set() or self._suspend
+        return self._stopped.signal > 0 or self._suspend
 
     def _take(self, latest: Snapshot | None) -> None:
         if latest is not None and latest is not self._latest:

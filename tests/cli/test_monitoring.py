@@ -75,10 +75,10 @@ def test_a_signal_ends_every_wait(number: signal.Signals) -> None:
     """The one that is under way and those that follow; afterwards the signal acts as before."""
     before = signal.getsignal(number)
     with until_stopped() as stopped:
-        assert (stopped.wait(0), stopped.is_set()) == (False, False)
+        assert (stopped.wait(0), stopped.signal) == (False, 0)
         threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
         assert stopped.wait(HANG)
-        assert stopped.wait() and stopped.is_set()
+        assert (stopped.wait(), stopped.signal) == (True, number)
     assert signal.getsignal(number) == before
 
 

@@ -255,8 +255,8 @@ def test_stats_that_cannot_be_written_in_the_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "status", "said"),
     [
-        (("--stats", "/no/such/place/stats.json"), 2, "--stats /no/such/place/stats.json: there is no directory /no/such/place"),
-        (("--stats", "/tmp"), 2, "--stats /tmp is a directory: name a file in it"),
+        (("--stats", "/no/such/place/stats.json"), 2, "--stats /no/such/place/stats.json: name a file in a directory that is there"),
+        (("--stats", "/tmp"), 2, "--stats /tmp: name a file in a directory that is there"),
         (("--exporter", "jsonnl:x"), 2, "Did you mean 'jsonl'?"),
         (("--exporter", "jsonl:x?fsync=1"), 2, "Did you mean 'fsync_every'?"),
         (("--gpus", "7"), 2, "unknown device 'gpu.7'"),
