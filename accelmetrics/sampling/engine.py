@@ -66,20 +66,6 @@ class Statistics(NamedTuple):
         return Statistics(*map(sum, zip(self, more, strict=True)))
 
 
-class Past(NamedTuple):
-    """What users have seen of devices and sources that another process read until now.
-
-    Attributes:
-        numbering: The numbers of the devices; None where there were none.
-        keys: Every key that was given.
-        sequences: By backend, how many readings there were.
-    """
-
-    numbering: Numbering | None
-    keys: tuple[str, ...]
-    sequences: Mapping[str, int]
-
-
 class ThreadEngine:
     """Takes snapshots in this process.
 
@@ -88,21 +74,15 @@ class ThreadEngine:
         backends: Which backends, in numbering order.
         forced: Names of those that are opened whatever detection says.
         options: What to read, and how long to wait.
-        past: What users have seen already, from an earlier process.
 
     Attributes:
         readers: The readers of its sources, in the order of the backends.
         devices: The numbering of their devices.
+        began: When the last reading began, on the machine's monotonic clock.
+        settling: Opens when the first reading has ended; None while none is in progress.
     """
 
-    def __init__(
-        self,
-        registry: SourceRegistry,
-        backends: Sequence[Backend],
-        forced: frozenset[str],
-        options: Options,
-        past: Past | None = None,
-    ) -> None:
+    def __init__(self, registry: SourceRegistry, backends: Sequence[Backend], forced: frozenset[str], options: Options) -> None:
         self.statistics = Statistics()
         self.readers: list[SourceReader] = []
         self.devices = DeviceRegistry()
@@ -111,34 +91,40 @@ class ThreadEngine:
         self._forced = forced
         self._options = options
         self._selection = Selection(options.gpus)
-        self._past = past
         self._hostname = hostname()
-        self._locks: dict[int, threading.Lock] = {}  # by epoch: after a fork, a thread of the parent may hold the parent's for ever
-        self._epoch = -1
+        self._lock = threading.Lock()
+        self._joined = False
         self._first = True
+        self.settling: CountDownLatch | None = None
         self._slots: Sequence[DeviceSlot] = ()
         self._names = tuple(backend.name for backend in backends)
         self._all_open = False
         self._builder = SnapshotBuilder()
         self._unchecked = False
         self._last: Snapshot | None = None
-        self._last_began = 0.0
+        self.began = 0.0
+        registry.engines.add(self)
 
     def sample(self) -> Snapshot:
         """Take one snapshot. Safe from any thread: one that waited for another's reading takes part in what is left of the time."""
-        registry, timeout = self._registry, self._options.timeout
+        timeout = self._options.timeout
         called = time.monotonic()
-        with self._locks.setdefault(registry.epoch, threading.Lock()):
-            if self._last is not None and self._last_began >= called:
+        with self._lock:
+            if self._last is not None and self.began >= called:
                 return self._last
-            self._last_began = began = time.monotonic()
+            self.began = began = time.monotonic()
             budget = max(timeout - (began - called), SHORTEST_TURN * timeout)
-            if self._first or self._epoch != registry.epoch:
-                with registry.settling():
+            if self._first:
+                thread = threading.get_ident()
+                self.settling = latch = CountDownLatch(thread)
+                try:
                     self._open_first()
                     self._last = self._read(time.monotonic() + self._options.open_timeout, budget)
                     self._first = False
                     return self._last
+                finally:
+                    self.settling = None
+                    latch.count_down(thread)
             until = 0.0
             if not self._all_open:
                 until = self._open_due(began + budget)
@@ -148,14 +134,35 @@ class ThreadEngine:
 
     def close(self) -> None:
         """Give the sources back."""
-        with self._locks.setdefault(self._registry.epoch, threading.Lock()):
-            readers, self.readers = self.readers, []
-            self._epoch, self._last = -1, None
+        with self._lock:
+            readers = self.readers
+            self._start_over()
             self._registry.release(readers)
+
+    def after_fork(self) -> None:
+        """Leave the readers to the parent, one of whose threads may hold the lock for ever."""
+        self._lock = threading.Lock()
+        self._start_over()
+
+    def resume(self, numbering: Numbering, keys: Sequence[str], sequences: Mapping[str, int]) -> None:
+        """Go on where another process ended.
+
+        Args:
+            numbering: The numbers of the devices.
+            keys: Every key that was given.
+            sequences: By backend, how many readings there were.
+        """
+        self._join_sources()
+        self.devices.numbering = numbering
+        for reader in self.readers:
+            reader.resume(keys, sequences.get(reader.source.backend.name, 0))
+
+    def _start_over(self) -> None:
+        self.readers, self._joined, self._first, self._last = [], False, True, None
 
     def _join_sources(self) -> None:
         """Join the registry's sources: at first, and again in the child of a fork."""
-        registry, past = self._registry, self._past
+        registry = self._registry
         registry.release(self.readers)  # those of an interrupted attempt
         self.readers = []
         with registry.lock:
@@ -163,16 +170,12 @@ class ThreadEngine:
             for source in sources:
                 self.readers.append(SourceReader(source, self.devices, self._options, self._selection))
                 source.join(self.readers[-1])  # after it was noted: an interrupt leaves none that is not there
-        if past is not None and past.numbering is not None:
-            self.devices.numbering = past.numbering
-            for reader in self.readers:
-                reader.resume(past.keys, past.sequences.get(reader.source.backend.name, 0))
-        self._first, self._unchecked = True, self._options.gpus is not None
-        self._epoch = registry.epoch
+        self._unchecked = self._options.gpus is not None
+        self._joined = True
 
     def _open_first(self) -> None:
         """Join the sources, open them, wait as long as the first reading may, and set device numbers aside."""
-        if self._epoch != self._registry.epoch:
+        if not self._joined:
             self._join_sources()
         for reader in self.readers:
             reader.source.begin_opening(self._forced)
@@ -200,7 +203,7 @@ class ThreadEngine:
     def _check_selection(self) -> None:
         """Refuse devices that were asked for and are not there, as soon as every source that might have them is open."""
         sources = [reader.source for reader in self.readers if reader.source.backend.kind in self._selection.kinds]
-        if all(source.state in ("open", "absent") for source in sources):
+        if all(source.opened is not None or source.absent for source in sources):
             self._selection.check([slot for reader in self.readers for slot in reader.candidates])
             self._unchecked = False
 

@@ -22,7 +22,6 @@ beside a busy thread, each release costs a whole switch interval.
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import signal
@@ -35,14 +34,13 @@ import time
 import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from types import FunctionType
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Backend
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.registry import is_registered, select
 from accelmetrics.sampling.devices import Numbering
-from accelmetrics.sampling.engine import SHORTEST_TURN, Past, Statistics, ThreadEngine, hostname
+from accelmetrics.sampling.engine import SHORTEST_TURN, Statistics, ThreadEngine, hostname
 from accelmetrics.sampling.options import Options
 from accelmetrics.sampling.sources import SHARED, checked_coverage
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, Reason, SourceError, Unavailable, UnknownNameError
@@ -55,8 +53,8 @@ MARGIN, LARGEST_MARGIN = 0.2, 0.1
 """By how much the child's deadline is shorter: a share of it, and at most so many seconds."""
 FIRST_RETRY, LAST_RETRY = 0.1, 30.0
 """Seconds between attempts to start a child: doubled from the first to the last."""
-MAX_UNANSWERED = 3
-"""Readings in a row without an answer after which the child is replaced."""
+PATIENCE = 3.0
+"""Deadlines without an answer after which the child is replaced."""
 EXIT_STATUS_WAIT = 0.25
 """Seconds to wait for the exit status of a child that has closed the line."""
 CLOSE_TIMEOUT, KILL_TIMEOUT = 1.0, 0.5
@@ -69,14 +67,12 @@ class Answer(NamedTuple):
     """What a child answers.
 
     Attributes:
-        ticket: The number of the request; 0 when the child leaves.
         snapshot: The snapshot, None when there is an error.
         counted: What is to be counted for this reading.
         numbering: The numbering, when it changed.
-        error: Why the request was refused, or why the child leaves.
+        error: Why the request was refused, or (a ``SourceError``) why the child leaves.
     """
 
-    ticket: int
     snapshot: Snapshot | None = None
     counted: Statistics = Statistics()
     numbering: Numbering | None = None
@@ -158,23 +154,24 @@ def _timeval(seconds: float | None) -> bytes:
 
 
 class ReadingProcess(subprocess.Popen[bytes]):
-    """One reading process and the line to it.
+    """One reading process and the line to it. It is asked for one reading at a time.
 
     Args:
-        patient_until: Until when it may take to start, on the machine's monotonic clock.
+        owner: The engine that it reads for: when that is gone, the line is hung up.
+        patient_until: Until when it may take to start.
 
     Attributes:
         line: The line.
+        hang_up: Ends the line.
         up: Whether it has answered once.
-        unanswered: Readings in a row that it has not answered in time.
-        ticket: The number of the latest request.
+        asked: Whether it owes an answer.
+        patient_until: Until when the answer may come, on the machine's monotonic clock; then the child is replaced.
     """
 
     up = False
-    unanswered = 0
-    ticket = 0
+    asked = False
 
-    def __init__(self, patient_until: float) -> None:
+    def __init__(self, owner: object, patient_until: float) -> None:
         if not sys.executable:
             raise FileNotFoundError("it is not known where the interpreter is: sys.executable is empty")
         self.patient_until = patient_until
@@ -202,16 +199,12 @@ class ReadingProcess(subprocess.Popen[bytes]):
             _CHILDREN.append(self)
             theirs.close()
             self.line = Line(ours, lifeline)
+            self.hang_up = weakref.finalize(owner, self.line.hang_up)
+            self.hang_up.atexit = False  # the kernel closes the line then
             undo.pop_all()
 
     def __del__(self, *_: object) -> None:
         """Without ``Popen``'s warning about a process that is left to itself: this one may be."""
-
-    def ask(self) -> int:
-        """Send for a reading."""
-        self.ticket += 1
-        self.line.send(self.ticket, START_UP)
-        return self.ticket
 
     def gone_within(self, seconds: float) -> bool:
         """Whether it has ended, at the latest after so long."""
@@ -240,11 +233,10 @@ class ProcessEngine:
         self._host_keys = tuple(key for host in hosts if host for key in host.machine)
         self._lock = threading.Lock()
         self._child: ReadingProcess | None = None
-        self._finalizer: weakref.finalize[..., ProcessEngine] | None = None
         self._first = True
-        self._failures = 0
+        self._pause = FIRST_RETRY
         self._retry_at = 0.0
-        self._why = Unavailable(Reason.DRIVER_UNAVAILABLE, "the reading process has not been started")
+        self._why = Unavailable(Reason.DRIVER_UNAVAILABLE)
         self._last = Snapshot(0, hostname(), {}, (), {}, [BackendStatus(backend.name, "failed") for backend in backends])
         self._numbering: Numbering | None = None
         _ENGINES.add(self)
@@ -255,14 +247,11 @@ class ProcessEngine:
         with self._lock:
             # A thread that waited for another's reading has what is left of its time, and a tenth of it in any case.
             until = max(until, time.monotonic() + SHORTEST_TURN * self._options.timeout)
-            answered = False
-            try:
+            with ExitStack() as interrupted:  # in the middle of a message: the line cannot be used any more
+                interrupted.callback(self._disconnect)
                 child = self._ensure_child()
                 answer = None if child is None else self._ask(child, child.patient_until if self._first else until)
-                answered = True
-            finally:
-                if not answered:  # interrupted in the middle of a message: the line cannot be used any more
-                    self._disconnect()
+                interrupted.pop_all()
             self._first = False
             if answer is None:
                 return self._unavailable_snapshot()
@@ -280,8 +269,7 @@ class ProcessEngine:
             if child is not None and not child.gone_within(CLOSE_TIMEOUT):
                 child.kill()
                 child.gone_within(KILL_TIMEOUT)
-            self._why = Unavailable(Reason.DRIVER_UNAVAILABLE, "the sampler was closed")
-            self._failures, self._retry_at, self._first = 0, 0.0, True
+            self._pause, self._retry_at, self._first = FIRST_RETRY, 0.0, True
 
     def after_fork(self) -> None:
         """In the child of a fork the line belongs to the parent: close this copy of it, and start over."""
@@ -291,8 +279,6 @@ class ProcessEngine:
 
     def _ensure_child(self) -> ReadingProcess | None:
         """The child, started if need be; None until it is time to start another."""
-        if self._finalizer is not None and not self._finalizer.alive:  # the interpreter exits, and has hung up
-            self._child = self._finalizer = None
         if self._child is None and time.monotonic() >= self._retry_at:
             _reap_children()
             timeout, open_timeout, last = self._options.timeout, self._options.open_timeout, self._last
@@ -300,39 +286,39 @@ class ProcessEngine:
             if last.time_ns and not self._first:  # the numbering is known: sources that open at once need not wait for one that does not
                 open_timeout = min(shorter, open_timeout)
             options = self._options._replace(pid=self._options.pid or os.getpid(), timeout=shorter, open_timeout=open_timeout)
-            past = Past(self._numbering, (*last.metrics, *last.unavailable), {status.name: status.sequence for status in last.backends})
+            again = " again" if self._pause > FIRST_RETRY else ""
+            self._why = Unavailable(Reason.DRIVER_UNAVAILABLE, f"the reading process is being started{again}")
+            keys = (*last.metrics, *last.unavailable)
+            sequences = {status.name: status.sequence for status in last.backends}
             try:
-                self._child = child = ReadingProcess(time.monotonic() + timeout + self._options.open_timeout + START_UP)
-                self._finalizer = weakref.finalize(self, child.line.hang_up)
-                child.line.send((self._backends, self._forced, options, past), START_UP)
+                self._child = child = ReadingProcess(self, time.monotonic() + timeout + self._options.open_timeout + START_UP)
+                child.line.send((self._backends, self._forced, options, self._numbering, keys, sequences), START_UP)
             except (OSError, TypeError, ValueError) as error:  # no descriptors, no memory, no interpreter
                 self._drop(Reason.DRIVER_UNAVAILABLE, f"could not be started: {error}")
         return self._child
 
     def _ask(self, child: ReadingProcess, until: float) -> Answer | None:
-        """Send for a reading and wait for the answer to it; answers to earlier requests were counted when they did not come."""
+        """Send for a reading and wait for the answer to it; an answer that an earlier reading did not wait for is passed over."""
         try:
-            # One that is starting has its first request already: it is not asked again before it has answered that.
-            ticket = 0 if child.ticket and not child.up else child.ask()
             while True:
+                overdue = child.asked
+                if not overdue:
+                    child.asked = True
+                    child.line.send(None, START_UP)
+                    child.patient_until = max(child.patient_until, time.monotonic() + PATIENCE * self._options.timeout)
                 answer: Answer = child.line.receive(until)
                 if isinstance(answer.error, SourceError):
                     raise answer.error
-                child.up, child.unanswered = True, 0
-                self._failures = 0
+                child.up, child.asked, child.patient_until = True, False, 0.0
+                self._pause = FIRST_RETRY
                 self._numbering = answer.numbering or self._numbering
-                if answer.ticket == ticket:
+                if not overdue:
                     return answer
-                ticket = ticket or child.ask()
         except BlockingIOError:
-            child.unanswered += 1
-            if child.unanswered >= MAX_UNANSWERED if child.up else time.monotonic() >= child.patient_until:
+            if time.monotonic() >= child.patient_until:
                 self._drop(Reason.TIMED_OUT, "did not answer and was ended")
             elif child.up:
                 self._why = Unavailable(Reason.TIMED_OUT, "the reading process has not answered")
-            else:
-                again = " again" if self._failures else ""
-                self._why = Unavailable(Reason.DRIVER_UNAVAILABLE, f"the reading process is being started{again}")
         except (EOFError, OSError):
             child.gone_within(EXIT_STATUS_WAIT)
             self._drop(Reason.DRIVER_UNAVAILABLE, _ended(child.returncode))
@@ -346,15 +332,14 @@ class ProcessEngine:
         if child is not None:
             child.kill()
         self._why = Unavailable(reason, f"the reading process {fate}; another will be started")
-        self._retry_at = time.monotonic() + min(LAST_RETRY, FIRST_RETRY * 2.0**self._failures)
-        self._failures = min(self._failures + 1, 10)
+        self._retry_at = time.monotonic() + self._pause
+        self._pause = min(LAST_RETRY, 2.0 * self._pause)
 
     def _disconnect(self) -> ReadingProcess | None:
         """Hang up on the child."""
-        child, finalizer = self._child, self._finalizer
-        self._child = self._finalizer = None
-        if finalizer is not None:
-            finalizer()
+        child, self._child = self._child, None
+        if child is not None:
+            child.hang_up()
         _reap_children()
         return child
 
@@ -392,27 +377,21 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-class _Pickler(pickle.Pickler):
-    """Refuses what only the program that is run has."""
-
-    def persistent_id(self, item: object) -> None:
-        if isinstance(item, (type, FunctionType)) and item.__module__ == "__main__":
-            advice = "which the reading process does not run: move it into a module of its own"
-            raise SourceError(Reason.DRIVER_ERROR, f"{item.__qualname__} is defined in the program that is run, {advice}")
-
-
 def _portable(backend: Backend) -> str | bytes:
     """A registered backend by its name; any other, and one with a source pinned, must travel as itself."""
     if is_registered(backend):
         return backend.name
-    buffer = io.BytesIO()
-    outcome = guarded(_Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump, backend)
-    if outcome.failure is not None:
+    outcome = guarded(pickle.dumps, backend, pickle.HIGHEST_PROTOCOL)
+    why = "" if outcome.failure is None else outcome.failure.detail
+    if type(backend).__module__ == "__main__":
+        name = type(backend).__qualname__
+        why = f"{name} is defined in the program that is run, which the reading process does not run: move it into a module of its own"
+    if why or outcome.value is None:
         raise InvalidOptionError(
-            f"the backend {backend.name!r} cannot be sent to another process ({outcome.failure.detail}): "
+            f"the backend {backend.name!r} cannot be sent to another process ({why}): "
             "register it under the entry-point group accelmetrics.backends, or use isolation='thread'"
         ) from outcome.error
-    return buffer.getvalue()
+    return outcome.value
 
 
 def _ended(status: int | None) -> str:
@@ -434,7 +413,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         outcome = guarded(_serve, line)
         if outcome.failure is not None:  # the parent may have hung up, and not receive it
-            guarded(line.send, Answer(0, error=SourceError(*outcome.failure)))
+            guarded(line.send, Answer(error=SourceError(*outcome.failure)))
     finally:
         os._exit(0)
 
@@ -452,17 +431,19 @@ def _die_with_parent(pipe: int) -> None:
 
 def _serve(line: Line) -> None:
     # The code of backends that are not registered runs when they are unpickled here.
-    portable, forced, options, past = line.receive(None)
+    portable, forced, options, numbering, keys, sequences = line.receive(None)
     backends = [item if isinstance(item, str) else pickle.loads(item) for item in portable]
-    engine = ThreadEngine(SHARED, select(backends), forced, options, past)
+    engine = ThreadEngine(SHARED, select(backends), forced, options)
+    if numbering is not None:
+        engine.resume(numbering, keys, sequences)
     told: Numbering | None = None
     while True:
-        ticket, engine.statistics = line.receive(None), Statistics()
+        line.receive(None)
+        engine.statistics = Statistics()
         try:
-            snapshot = engine.sample()
+            answer = Answer(engine.sample())
         except UnknownNameError as error:
-            line.send(Answer(ticket, counted=engine.statistics, error=error))
-            continue
+            answer = Answer(error=error)
         numbering = engine.devices.numbering
-        line.send(Answer(ticket, snapshot, engine.statistics, None if numbering == told else numbering))
+        line.send(answer._replace(counted=engine.statistics, numbering=None if numbering == told else numbering))
         told = numbering

@@ -320,9 +320,9 @@ class SourceReader:
         """Add the reason why the source is not open to the entries, for every key that it ever gave."""
         source, name = self.source, self.source.backend.name
         self.failures = {}
-        if source.state == "absent":
+        if source.absent:
             return BackendStatus(name, "absent", source.detection.evidence)
-        failure = source.failure if source.failure is not None and source.state != "opening" else Failure(STILL_OPENING)
+        failure = Failure(STILL_OPENING) if source.opening or source.failure is None else source.failure
         self.failures = dict.fromkeys(self.mappers, failure)
         entries.extend((mapper, failure.why) for mapper in self.mappers.values())
         status: Status = "timed_out" if failure.why.reason == Reason.TIMED_OUT else "failed"

@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Backend, Clock, Coverage, Detection, Driver
@@ -26,6 +25,7 @@ from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import Metric, is_kind
 
 if TYPE_CHECKING:
+    from accelmetrics.sampling.engine import ThreadEngine
     from accelmetrics.sampling.reader import SourceReader
 
 SLOW_READING = 0.002
@@ -111,13 +111,13 @@ class ManagedSource:
     Attributes:
         pool: The workers that call the driver.
         readers: The samplers' readers of this source; without any it is closed.
-        state: ``new``, ``absent`` (detection found nothing), ``opening``, ``open``, ``failed``.
         detection: What detection found.
         coverage: Which metrics the backend gives.
         opened: The open driver; None while there is none.
         source: What the open driver reads, in one word.
         devices: The devices as the driver last listed them; kept when it goes away. The same object while nothing changed.
         failure: Why the source is not open; None while it is, and before it was tried.
+        absent: Whether that is since detection found nothing, and never did.
         opening_since: When the last attempt to open began, on the machine's monotonic clock.
         open_seconds: How long it took.
         busy_seconds: How much work the last whole reading was, added up over its units.
@@ -130,13 +130,13 @@ class ManagedSource:
         self.clock = clock
         self.pool = WorkerPool(backend.name)
         self.readers: WeakSet[SourceReader] = WeakSet()
-        self.state: Literal["new", "absent", "opening", "open", "failed"] = "new"
         self.detection = Detection(False, "not looked for yet")
         self.coverage = guarded(checked_coverage, backend).value or Coverage()
         self.opened: OpenDriver | None = None
         self.source = ""
         self.devices: tuple[DeviceIdentity, ...] = ()
         self.failure: Failure | None = None
+        self.absent = False
         self.opening_since = 0.0
         self.open_seconds: float | None = None
         self.busy_seconds = 0.0
@@ -145,8 +145,13 @@ class ManagedSource:
         self._attempt: CountDownLatch | None = None
         self._lock = threading.Lock()
         self.was_open = False
-        self._failed_attempts = 0
+        self._pause = FIRST_RETRY
         self._retry_at = 0.0
+
+    @property
+    def opening(self) -> bool:
+        """Whether an attempt to open it is in progress."""
+        return self._attempt is not None
 
     @property
     def interval(self) -> float:
@@ -172,8 +177,8 @@ class ManagedSource:
         begun = False
         try:
             with self._lock:
-                due = self.state == "new" or (forced and self.state == "absent") or self.clock.monotonic() >= self._retry_at
-                if self._attempt is not None or self.state in ("open", "opening") or not due:
+                due = (forced and self.absent) or self.clock.monotonic() >= self._retry_at
+                if self.opening or self.opened is not None or not due:
                     return False
                 self._attempt, self.opening_since = attempt, time.monotonic()
             begun = self.pool.submit(partial(self._open, forced))
@@ -196,42 +201,38 @@ class ManagedSource:
         if calls.setdefault(OPENING, worker) is not worker:
             return  # another worker is at it
         if self.opened is None:
-            self.state = "opening"
             looked = guarded(_detect, self.backend)
             self.detection = looked.value or Detection(True, looked.failure.detail if looked.failure else "detection gave nothing")
             outcome = guarded(OpenDriver, self.backend) if self.detection.present or forced else None
             with self._lock:
                 self._settle(outcome)
         del calls[OPENING]
-        self.tidy(worker)
         with self._lock:
             attempt, self._attempt = self._attempt, None
+        self.tidy(worker)
         if attempt is not None:
             attempt.count_down(self.backend.name)
 
     def _settle(self, outcome: Outcome[OpenDriver] | None) -> None:
         """Note what came of an attempt to open; None means that detection found nothing."""
         self.open_seconds = None if outcome is None else outcome.seconds
-        absent = Failure(Unavailable(Reason.DRIVER_UNAVAILABLE, self.detection.evidence), self.detection.advice)
         if outcome is not None and outcome.value is not None:
             self.opened = outcome.value
             self.devices, self._listed = outcome.value.devices, None
-            self.state, self.failure, self._failed_attempts, self.was_open = "open", None, 0, True
+            self.failure, self.absent, self._pause, self.was_open = None, False, FIRST_RETRY, True
             self.pool.wanted = 1
             if self.interval > 0:
                 self.pool.idle = self._keep_pace
         elif outcome is not None and outcome.failure is not None:
             self._fail(Failure.of(outcome.failure, outcome.error))
-        elif self.was_open:
-            self._fail(absent._replace(advice=""))  # what was there once is missed, and looked for again soon
-        else:
-            self.state, self.failure, self._retry_at = "absent", absent, self.clock.monotonic() + LAST_RETRY
+        else:  # what was there once is missed, and looked for again soon
+            missed = Unavailable(Reason.DRIVER_UNAVAILABLE, self.detection.evidence)
+            self._fail(Failure(missed, "" if self.was_open else self.detection.advice), absent=not self.was_open)
 
-    def _fail(self, failure: Failure) -> None:
-        self.failure = failure
-        self._retry_at = self.clock.monotonic() + min(LAST_RETRY, FIRST_RETRY * 2.0**self._failed_attempts)
-        self._failed_attempts = min(self._failed_attempts + 1, 10)
-        self.state = "failed"
+    def _fail(self, failure: Failure, absent: bool = False) -> None:
+        self.failure, self.absent = failure, absent
+        self._retry_at = self.clock.monotonic() + (LAST_RETRY if absent else self._pause)
+        self._pause = min(LAST_RETRY, 2.0 * self._pause)
 
     def look(self) -> None:
         """Note the devices that the driver lists now, and what it reads. Lets through whatever a plug-in throws."""
@@ -265,16 +266,16 @@ class ManagedSource:
         return max(IDLE_PAUSE, min(reader.asked_at for reader in readers) + self.pace - self.clock.monotonic()) if readers else None
 
     def join(self, reader: SourceReader) -> None:
-        """Keep the source open for a reader."""
+        """Keep the source open for a reader; the first one has it opened without delay."""
         with self._lock:
+            if not self.readers:
+                self._pause, self._retry_at = FIRST_RETRY, 0.0
             self.readers.add(reader)
 
     def leave(self, reader: SourceReader) -> None:
         """Close the driver, on a worker, when no reader is left; waits for that, though not for a call that is stuck."""
         with self._lock:
             self.readers.discard(reader)
-            if not self.readers and self.state in ("absent", "failed"):
-                self.state, self._failed_attempts = "new", 0
         closed = CountDownLatch(self.backend.name)
 
         def close(worker: Worker) -> None:
@@ -287,9 +288,8 @@ class ManagedSource:
     def tidy(self, worker: Worker) -> None:
         """Close, on a worker, the driver if no reader is left, and drivers that went away if no call into them is in progress."""
         with self._lock:
-            if not self.readers and self.state != "opening":
+            if not self.readers and not self.opening:
                 self._retire()
-                self.state, self._failed_attempts = "new", 0
         if self.opened is None:
             self.pool.release()
         calls = self.pool.calls
@@ -315,30 +315,17 @@ class SourceRegistry:
 
     Attributes:
         clock: What intervals and timestamps are taken from.
-        epoch: Raised when everything was made anew, after a fork.
         lock: Held while samplers join or leave sources.
+        engines: The engines that use it.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.clock = clock
-        self.epoch = 0
         self.lock = threading.Lock()
+        self.engines: WeakSet[ThreadEngine] = WeakSet()
         self._sources: dict[object, ManagedSource] = {}
         self._devices: dict[tuple[object, ...], DeviceRegistry] = {}
-        self._settling: dict[int, tuple[CountDownLatch, float]] = {}
         _REGISTRIES.add(self)
-
-    @contextmanager
-    def settling(self) -> Iterator[None]:
-        """Have forks in other threads wait while a sampler takes its first reading."""
-        thread = threading.get_ident()
-        latch = CountDownLatch(thread)
-        try:
-            self._settling[thread] = latch, time.monotonic()
-            yield
-        finally:
-            self._settling.pop(thread, None)
-            latch.count_down(thread)
 
     def acquire(self, backends: Sequence[Backend]) -> tuple[list[ManagedSource], DeviceRegistry]:
         """Find the sources of backends, for readers that join them while the lock is held.
@@ -355,11 +342,9 @@ class SourceRegistry:
         return [self._sources[key] for key in keys], self._devices.setdefault(keys, DeviceRegistry())
 
     def release(self, readers: Sequence[SourceReader]) -> None:
-        """Close what no other sampler uses. Sources from before a fork are left to the parent."""
-        known = set(self._sources.values())
+        """Close what no other sampler uses."""
         for reader in readers:
-            if reader.source in known:
-                reader.source.leave(reader)
+            reader.source.leave(reader)
         with self.lock:
             self._sweep()
 
@@ -383,16 +368,18 @@ class SourceRegistry:
 
     def after_fork(self) -> None:
         """Forget drivers, workers and locks; keep the numbering."""
-        self.epoch += 1
         self.lock = threading.Lock()
-        self._sources, self._settling = {}, {}
+        self._sources = {}
         self._devices = {keys: DeviceRegistry(devices.numbering) for keys, devices in self._devices.items()}
+        for engine in list(self.engines):
+            engine.after_fork()
 
     def settle(self) -> None:
         """Wait until no driver is being opened and no other thread takes a sampler's first reading, though not for what hangs."""
-        for thread, (latch, began) in list(self._settling.items()):
-            if thread != threading.get_ident():
-                latch.wait(began + FORK_PATIENCE - time.monotonic())
+        for engine in list(self.engines):
+            latch = engine.settling
+            if latch is not None and threading.get_ident() not in latch.away:
+                latch.wait(engine.began + FORK_PATIENCE - time.monotonic())
         for source in list(self._sources.values()):
             source.wait_for_opening(source.opening_since + FORK_PATIENCE)
 

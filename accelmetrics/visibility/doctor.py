@@ -189,7 +189,7 @@ def _backend(snapshot: Snapshot, status: BackendStatus, reader: SourceReader) ->
     if status.status not in ("ok", "absent") and not source.devices:
         late = status.status == "timed_out"
         wrong = Unavailable(Reason.TIMED_OUT if late else Reason.DRIVER_ERROR, status.detail)
-        if source.state == "failed" and source.failure is not None:
+        if source.failure is not None:
             wrong = source.failure.why
     # A driver's ``remark`` says why a better source is not used.
     remark = getattr(source.opened.driver, "remark", "") if source.opened is not None else ""

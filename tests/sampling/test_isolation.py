@@ -483,7 +483,7 @@ def test_a_sampler_can_be_closed_in_the_child_of_a_fork_that_another_thread_was_
         script.write_text("hang")
         thread = threading.Thread(target=sampler.sample)
         thread.start()
-        wait_for(sampler._engine._lock.locked)  # type: ignore[union-attr]
+        wait_for(sampler._engine._lock.locked)
         pid = os.fork()
         if pid == 0:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
