@@ -99,21 +99,13 @@ class Signals:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        while self.wait(0):
+        while self.next():
             pass
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, self.before)
 
-    def wait(self, seconds: float) -> Arrived | None:
-        """Return the next signal, None when none has come within so many seconds."""
-        arrived = self._next()
-        if arrived is None and seconds:
-            time.sleep(seconds)
-            arrived = self._next()
-        return arrived
-
-    def _next(self) -> Arrived | None:
+    def next(self) -> Arrived | None:
         """Return the next pending signal, without waiting."""
         if self._told:
             # Never with a time to wait: Python gives memory that was never written where a stop of the process outlasts it.
@@ -215,9 +207,11 @@ class ChildProcess:
                 os.kill(os.getpid(), signal.SIGSTOP)
                 self._send(signal.SIGCONT)
             on_look()
-            arrived = signals.wait(pause)
-            pause = min(pause * GROWTH, LONGEST_LOOK)
-            if arrived is not None and not arrived.to_all:
+            arrived = signals.next()
+            if arrived is None:
+                time.sleep(pause)
+                pause = min(pause * GROWTH, LONGEST_LOOK)
+            elif not arrived.to_all:
                 self._send(arrived.number)
         seconds = time.monotonic() - self._began
         status, name = os.waitstatus_to_exitcode(state), ""

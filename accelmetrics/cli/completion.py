@@ -5,7 +5,6 @@ from __future__ import annotations
 from argparse import Namespace
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout
 
 SHELLS = ("bash", "zsh", "tcsh")
@@ -17,7 +16,7 @@ EXAMPLES = """\
 It needs the extra: pip install 'accelmetrics[completion]'"""
 OPTIONS: arguments.Groups = {
     "": {
-        "shell": {"nargs": "?", "choices": SHELLS, "metavar": "SHELL", "help": ", ".join(SHELLS)},
+        "shell": {"choices": SHELLS, "metavar": "|".join(SHELLS), "help": ", ".join(SHELLS)},
     },
 }
 
@@ -27,8 +26,6 @@ def run(options: Namespace, out: Stdout) -> int:
     from accelmetrics.cli.main import root_parser
     from accelmetrics.schemas.errors import require
 
-    if options.shell is None:
-        raise UsageError(f"for which shell? One of {', '.join(SHELLS)}")
     script: str = require("shtab", "completion").complete(root_parser(whole=True), options.shell)
     out.write(script.rstrip("\n") + "\n")
     return 0

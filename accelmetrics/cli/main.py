@@ -89,7 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         words = " ".join(str(error).split())  # one line, whatever was typed
         monitoring.fail(" ".join([PROGRAM, *(name for name in arguments[:1] if name in COMMANDS)]), words)
-        return MISUSED if isinstance(error, (UsageError, InvalidOptionError, UnknownNameError)) else FAILED
+        misused = isinstance(error, (UsageError, InvalidOptionError, UnknownNameError))
+        return MISUSED if misused else getattr(error, "status", FAILED)  # a command that cannot be started has a shell's
 
 
 def _dispatch(arguments: list[str]) -> int:

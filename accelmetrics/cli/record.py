@@ -70,7 +70,7 @@ def _watch(watching: Monitor, options: Namespace, out: Stdout, stopped: Stop) ->
     """Print a summary at each of its intervals, until stopped."""
     start = time.monotonic()
     end = start + (float("inf") if options.duration is None else options.duration)
-    every = options.summary_interval or float("inf")
+    every = float("inf") if options.no_console else options.summary_interval or float("inf")
     due = start + every
     judged = options.interval >= FAST
     while not stopped.signal and time.monotonic() < end:
@@ -82,9 +82,8 @@ def _watch(watching: Monitor, options: Namespace, out: Stdout, stopped: Stop) ->
         window.end()
         if time.monotonic() >= due:
             due += every
-            if not options.no_console:
-                with suppress(WriteError):  # it ends nothing, and is told at the end
-                    out.show(of_window(window, watching.latest, f"last {every:g} s"))
+            with suppress(WriteError):  # it ends nothing, and is told at the end
+                out.show(of_window(window, watching.latest, f"last {every:g} s"))
 
 
 def _slow(watching: Monitor, interval: float) -> list[str]:

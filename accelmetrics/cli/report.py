@@ -50,7 +50,7 @@ three usual intervals is a gap, over which nothing is reckoned, and so is a cloc
 Exit status: 0; 1 when a file cannot be read or is no recording; 2 for arguments that cannot be used."""
 OPTIONS: arguments.Groups = {
     "": {
-        "files": {"nargs": "*", "type": arguments.path, "metavar": "FILE", "help": "recordings"},
+        "files": {"nargs": "+", "type": arguments.path, "metavar": "FILE", "help": "recordings"},
         "--format": {"choices": ("text", "json", "markdown"), "help": "how to print it (default: text)"},
         "--shape": {"choices": ("summary", "gpu-stats"), "default": "summary", "help": "what the JSON holds (default: summary)"},
     },
@@ -59,8 +59,6 @@ OPTIONS: arguments.Groups = {
 
 def run(options: Namespace, out: Stdout) -> int:
     """Read the recordings and print the report."""
-    if not options.files:
-        raise UsageError("no recording: name one or more files, such as run.jsonl")
     if options.shape == "gpu-stats" and options.format not in (None, "json"):
         raise UsageError(f"--shape gpu-stats is JSON and excludes --format {options.format}")
     found = report(_records(options.files))

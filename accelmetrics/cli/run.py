@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.child_process import KILLED, ChildProcess, CommandError, Ended, Signals
+from accelmetrics.cli.child_process import KILLED, ChildProcess, Ended, Signals
 from accelmetrics.cli.monitoring import exporters, fail, monitor, tell, tell_losses
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, say, sink_of
@@ -82,14 +82,10 @@ def run(options: Namespace, out: Stdout) -> int:
     with Signals() as signals:
         chosen = exporters(options, out)
         _checked = monitor(options, [])  # what cannot be used is told before anything is started; its drivers stay open
-        while (early := signals.wait(0)) is not None:
+        while (early := signals.next()) is not None:
             if early.number in ENDING:
                 return KILLED + early.number
-        try:
-            return _run(options, command, signals, chosen, out)
-        except CommandError as error:
-            fail("accelmetrics run", str(error))
-            return error.status
+        return _run(options, command, signals, chosen, out)
 
 
 def _run(options: Namespace, command: list[str], signals: Signals, chosen: list[Exporter], out: Stdout) -> int:

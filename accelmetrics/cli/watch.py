@@ -179,8 +179,8 @@ class View:
                 for key in pressed(min(LOOK, self._options.interval)):
                     if key == "q":
                         self._stopped.signal = signal.SIGINT
-                    elif key == "s":
-                        self._save()
+                    elif key == "s" and self._latest is not None:
+                        self._save(self._latest)
                     elif key == "r":
                         self._trail.clear()
                         self._say("the history is empty")
@@ -219,15 +219,12 @@ class View:
                 self._console.print(part, width=size.columns, overflow="ellipsis", no_wrap=True, crop=True)
         return "\n".join(picture.get().split("\n")[: size.lines])
 
-    def _save(self) -> None:
-        if self._latest is None:
-            self._say("nothing was read yet")
-            return
+    def _save(self, snapshot: Snapshot) -> None:
         stem = Path(self._options.save_dir).absolute() / f"accelmetrics-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
         names = (f"{stem}-{number}.json" if number > 1 else f"{stem}.json" for number in count(1))
         path = next(name for name in names if not Path(name).exists())
         try:
-            sink_of(path, self._out).write(self._latest.to_json() + "\n")
+            sink_of(path, self._out).write(snapshot.to_json() + "\n")
         except WriteError as error:
             self._say(str(error))
         else:

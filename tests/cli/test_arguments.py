@@ -41,7 +41,7 @@ REFUSED = [
     (["dump", "--gpus", "GPU-ffffffff"], ["unknown device 'GPU-ffffffff'"]),
     (["dump", "--backends", "rigg"], ["unknown backend 'rigg'", "Did you mean 'rig'?", "host"]),
     (["dump", "--backends", "rig,rig"], ["rig more than once"]),
-    (["dump", "--backends", "rig,"], ["--backends", "empty name"]),
+    (["dump", "--backends", "rig,"], ["unknown backend ''"]),
     (["dump", "--disk-path", ""], ["--disk-path", "empty path"]),
     (["dump", "--output", ""], ["--output", "empty path"]),
     (["dump", "--format", "xml"], ["--format", "'xml'", "table", "jsonl", "csv"]),
@@ -60,7 +60,7 @@ REFUSED = [
     (["metrics", "gpu.0.powerWats"], ["unknown metric 'gpu.0.powerWats'", "Did you mean 'gpu.{i}.powerWatts'?"]),
     (["metrics", "--backend", "nobody"], ["unknown backend 'nobody'"]),
     (["schema", "--json"], ["unknown option '--json'"]),
-    (["completion"], ["for which shell?", "bash, zsh, tcsh"]),
+    (["completion"], ["required", "bash|zsh|tcsh"]),
     (["completion", "fish"], ["'fish'", "bash", "zsh", "tcsh"]),
 ]
 

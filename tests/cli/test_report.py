@@ -272,7 +272,7 @@ def test_a_cut_line_is_told(steady: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        ([], 2, "no recording: name one or more files"),
+        ([], 2, "required: FILE"),
         (["{missing}"], 1, "cannot read {missing}"),
         (["{steady}", "--shape", "gpu-stats", "--format", "text"], 2, "excludes --format text"),
         (["{other}"], 1, "report takes JSON lines, which the exporter jsonl and `accelmetrics dump --json --interval` write"),

@@ -22,7 +22,7 @@ from accelmetrics import Monitor
 from accelmetrics.cli.child_process import Arrived, Signals
 from tests.cli.shell import COMMAND, call, environment, one_line, rest_of, start
 from tests.simulators.nvml import NvmlSimulator, Ramp
-from tests.support.waiting import HANG
+from tests.support.waiting import HANG, wait_for
 
 RUN = ("run", "--backends", "host")
 NOTES_SIGNALS = """
@@ -167,12 +167,9 @@ def test_signals_are_held_and_handed_out(told: bool) -> None:
     """Where the system says who sent them, and where it does not; afterwards they act as before."""
     before = signal.getsignal(signal.SIGUSR1), signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with Signals(told) as signals:
-        assert signals.wait(0) is None
+        assert signals.next() is None
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)  # another test may have left a thread that would take it
-        arrived = None
-        while arrived is None:
-            arrived = signals.wait(0.02)
-        assert arrived == Arrived(signal.SIGUSR1, False)
+        assert wait_for(signals.next) == Arrived(signal.SIGUSR1, False)
     assert (signal.getsignal(signal.SIGUSR1), signal.pthread_sigmask(signal.SIG_BLOCK, ())) == before
 
 

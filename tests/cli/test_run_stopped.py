@@ -79,7 +79,7 @@ def test_what_was_not_asked_for_is_no_signal(monkeypatch: pytest.MonkeyPatch) ->
     with Signals() as signals:
         found = iter([type("Info", (), {"si_signo": 1580671520, "si_code": 5})])
         monkeypatch.setattr(signal, "sigtimedwait", lambda numbers, seconds: next(found, None))
-        assert signals.wait(0.01) is None
+        assert signals.next() is None
 
 
 def test_signals_are_passed_on_between_two_readings() -> None:
@@ -162,7 +162,7 @@ def test_who_leads_a_session_passes_a_hang_up_on(told: bool, monkeypatch: pytest
                 monkeypatch.setattr(signal, "sigtimedwait", lambda numbers, seconds, found=found: next(found, None))
             else:
                 signal.pthread_kill(threading.get_ident(), signal.SIGHUP)  # another thread of the tests might take it
-            assert signals.wait(0.2) == Arrived(signal.SIGHUP, to_all)
+            assert wait_for(signals.next) == Arrived(signal.SIGHUP, to_all)
 
 
 def test_a_command_without_a_name() -> None:
