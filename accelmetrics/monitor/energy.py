@@ -212,7 +212,7 @@ class StepLog:
         self._taking = threading.Lock()
         # The moment of the last one that was given out, what it was, and the energy until then.
         self._last: tuple[float, Step, tuple[float, float] | None] | None = None
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     @property
     def given(self) -> tuple[Step, ...]:
@@ -224,7 +224,7 @@ class StepLog:
         found = ((name, self._number(name, value)) for name, value in values.items())
         numbers = {name: number for name, number in found if number is not None}
         if len(self._pending) == PENDING:
-            self._tell("", "monitor.log: %d steps wait for a reading: the oldest go", PENDING)
+            self._warn("", "monitor.log: %d steps wait for a reading: the oldest go", PENDING)
         self._pending.append((at, Step(time_ns, self._step(step), numbers)))
 
     def take(self, meter: Meter, everything: bool = False) -> tuple[Step, ...]:
@@ -261,7 +261,7 @@ class StepLog:
         number = outcome.value
         if number is not None and isfinite(number):
             return number
-        self._tell(name, "monitor.log: %s is a %s that is no finite number: left out, here and from now on", name, type(value).__name__)
+        self._warn(name, "monitor.log: %s is a %s that is no finite number: left out, here and from now on", name, type(value).__name__)
         return None
 
     def _step(self, step: object) -> int | None:
@@ -270,12 +270,12 @@ class StepLog:
         whole = step if isinstance(step, int) else guarded(operator.index, step).value  # type: ignore[arg-type]  # that is what is asked
         if whole is not None and -LARGEST_STEP <= whole < LARGEST_STEP:
             return int(whole)
-        self._tell("step", "monitor.log: the step is a %s that is no whole number of 64 bits: left out", type(step).__name__)
+        self._warn("step", "monitor.log: the step is a %s that is no whole number of 64 bits: left out", type(step).__name__)
         return None
 
-    def _tell(self, mark: str, words: str, *details: object) -> None:
-        if mark not in self._told:
-            self._told.add(mark)
+    def _warn(self, mark: str, words: str, *details: object) -> None:
+        if mark not in self._warned:
+            self._warned.add(mark)
             log.warning(words, *details)
 
 

@@ -71,7 +71,7 @@ class ExportWorker:
     """An exporter's queue, thread and counters.
 
     Waits for no lock, since a stop may run in a signal handler that interrupts any other method: what two
-    threads may both take (a record, the right to give up) is taken by one atomic call, and each count has one thread that adds.
+    threads may both take (a record) is taken by one atomic call, and each count has one thread that adds to it.
 
     Args:
         exporter: Where the records go.
@@ -92,18 +92,18 @@ class ExportWorker:
         self._queue: deque[Record] = deque()
         self._in_hand: deque[Record] = deque()  # the record that is being delivered: what removes it counts it
         self._flushes: deque[Flag] = deque()  # set when everything before them is delivered and flushed
-        self._giving_up = threading.Lock()  # only ever tried, never waited for
         self._begin_counts()
 
     def _begin_counts(self) -> None:
-        self._sent = self._failed = self._overflowed = self._undelivered = 0
+        self._sent = self._failed = self._overflowed = 0
+        self._given_up: list[int] = []  # records each time; appended to by any thread
         self._logged: set[tuple[str, type]] = set()
         self._error = ""
 
     @property
     def status(self) -> ExporterStatus:
         """The counts and the last error since the exporter was started."""
-        return ExporterStatus(self.name, self._sent, self._failed, self._overflowed + self._undelivered, self._left(), self._error)
+        return ExporterStatus(self.name, self._sent, self._failed, self._overflowed + sum(self._given_up), self._left(), self._error)
 
     @property
     def _over(self) -> bool:
@@ -242,16 +242,11 @@ class ExportWorker:
 
     def _give_up(self) -> None:
         """Count and log what was not delivered in time."""
-        if not self._giving_up.acquire(blocking=False):
-            return
         left = 0
-        try:
-            while _taken(self._in_hand) is not None or _taken(self._queue) is not None:
-                left += 1
-            self._undelivered += left
-        finally:
-            self._giving_up.release()
+        while _taken(self._in_hand) is not None or _taken(self._queue) is not None:
+            left += 1
         if left:
+            self._given_up.append(left)
             log.warning("exporter %s: %d records were not delivered in time", self.name, left)
 
     def _note(self, outcome: Outcome[Any], what: str) -> None:

@@ -171,8 +171,8 @@ class Ticker:
         self._woken.set()
         failure = self._thread.start().failure
         if failure is not None:
-            self.drop(observer)
             observer.fail(f"no thread is to be had: {failure.detail}")
+            self._end(observer)
 
     def leave(self, observer: Run) -> None:
         """Take one last reading for an observer, which begins after this call, and end it; at once where none will be taken."""
@@ -206,11 +206,8 @@ class Ticker:
             guarded(made.value.close)
         if failure is not None:  # else those that are there now have joined just now
             for observer in tuple(self._observers):
-                leaves = observer in self._leaving
-                self.drop(observer)
                 guarded(observer.fail, failure.detail)
-                if leaves:
-                    guarded(observer.end)
+                self._end(observer)
 
     def _tick(self, sampler: Sampler) -> None:
         clock = self._clock
