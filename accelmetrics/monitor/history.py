@@ -146,7 +146,6 @@ class History:
     """
 
     def __init__(self, bound: int | timedelta) -> None:
-        self.bound = bound
         self._count: int | None = None
         self._age = float("inf")
         if isinstance(bound, timedelta) and bound > timedelta():

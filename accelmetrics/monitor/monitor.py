@@ -115,14 +115,19 @@ class Monitor:
         self._inherited: list[ExportWorker] = []  # of the parent, in the child of a fork
         self._not_taken = ""  # the names of those that were not warned about
         extra = TorchMemory() if pid in {None, os.getpid()} else None
-        windows = Windows(self._clock.monotonic, lambda: self._current().request())
-        self._state = MonitorState(self.interval, timeout, self.labels, extra, History(history), windows, StepLog())
+
+        def new_state() -> MonitorState:
+            windows = Windows(self._clock.monotonic, lambda: self._current().request())
+            return MonitorState(self.interval, timeout, self.labels, extra, History(history), windows, StepLog())
+
+        self._new_state = new_state
         self._reset()
 
     def _reset(self) -> None:
         """Begin as a monitor that has not run in this process."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
+        self._state = self._new_state()
         self._run = self._new_run()
 
     def start(self) -> Monitor:
@@ -292,8 +297,6 @@ class Monitor:
                 self._not_taken = ", ".join(self._workers)
                 self._inherited += self._workers.values()
                 self._workers = {}
-            self._state.windows.forget()
-            self._state = self._state._replace(history=History(self._state.history.bound), steps=StepLog())
             self._reset()
 
 

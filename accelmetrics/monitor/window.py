@@ -58,10 +58,6 @@ class Windows:
     def __init__(self, now: Callable[[], float], request: Callable[[], bool]) -> None:
         self.now = now
         self._request = request
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin anew, in the child of a fork."""
         self.last: Row | None = None
         self.silent = False
         # Weak, as a window that the program has lost, say by Ctrl-C in the middle of its beginning, is never ended.
@@ -83,23 +79,25 @@ class Windows:
         expected = not self.silent and self._request()
         self._past.append(window)
         if not expected:
-            self._open.pop(id(window), None)
-            window.closed.set()
+            self._close(window)
 
     def feed(self, row: Row) -> None:
         """Hand a reading to every open window; those that it closes get no more."""
         self.last, self.silent = row, False
         for window in living(self._open):
             window.feed(row)
-            if window.closed.is_set():
-                self._open.pop(id(window), None)
+            if row.at >= window.end_moment:
+                self._close(window)
 
     def settle(self) -> None:
         """Close the windows that have ended: no reading will come for a while. Open ones go on when one comes."""
         for window in living(self._open):
             if window.ended:
-                self._open.pop(id(window), None)
-                window.closed.set()
+                self._close(window)
+
+    def _close(self, window: Window) -> None:
+        self._open.pop(id(window), None)
+        window.closed.set()
 
 
 def living(known: dict[int, ref[T]]) -> list[T]:
@@ -121,6 +119,7 @@ class Window:
 
     Attributes:
         name: What it was called.
+        end_moment: When it ended, on the monitor's clock; infinite until then.
         closed: Set when no further reading will be part of it.
     """
 
@@ -128,7 +127,7 @@ class Window:
         self.name = name
         self._owner = owner
         self._begin: float | None = None
-        self._end: float | None = None
+        self.end_moment = float("inf")
         self.closed = Flag()
         self._lock = threading.RLock()  # of what is folded; the monitor's thread only ever tries it
         self._rows: deque[Row] = deque()
@@ -155,8 +154,8 @@ class Window:
 
     def end(self) -> Window:
         """End. Ending twice, or without a beginning, changes nothing."""
-        if self._begin is not None and self._end is None:
-            self._end = self._owner.now()
+        if self._begin is not None and not self.ended:
+            self.end_moment = self._owner.now()
             self._owner.dismiss(self)
         return self
 
@@ -205,14 +204,12 @@ class Window:
     @property
     def duration(self) -> float:
         """Seconds from beginning to end, or until now, by the monotonic clock; 0 before it begins."""
-        if self._begin is None:
-            return 0.0
-        return (self._owner.now() if self._end is None else self._end) - self._begin
+        return min(self._owner.now(), self.end_moment) - self._begin if self._begin is not None else 0.0
 
     @property
     def ended(self) -> bool:
         """Whether it has ended."""
-        return self._end is not None
+        return self.end_moment < float("inf")
 
     @property
     def summary(self) -> Mapping[str, Summary]:
@@ -238,18 +235,16 @@ class Window:
         return self._folded()[0].seconds_above(key, threshold)
 
     def feed(self, row: Row) -> None:
-        """Take a reading, on the monitor's thread; it may close the window."""
+        """Take a reading, on the monitor's thread."""
         self._rows.append(row)
         self._last = row
-        if self._end is not None and row.at >= self._end:
-            self.closed.set()
-        elif len(self._rows) >= PENDING and self._lock.acquire(blocking=False):
+        if len(self._rows) >= PENDING and self._lock.acquire(blocking=False):
             try:
                 rows = self._rows.copy()
                 self._rows.clear()  # first: the child of a fork in between does not fold them again
                 if self._kept[0] is not FINAL and self._begin is not None:
                     self._aggregator = self._aggregator or WindowAggregator(self._begin, self._before)
-                    self._aggregator.fold(rows, self._until)
+                    self._aggregator.fold(rows, self.end_moment)
             finally:
                 self._lock.release()
 
@@ -267,7 +262,7 @@ class Window:
         if os.getpid() != self._pid:  # in the child of a fork no reading will come, and the thread that held the lock is not there
             self._pid, self._lock = os.getpid(), threading.RLock()
             self.closed.set()
-        if self._end is not None and not self.closed.wait(PATIENCE):
+        if self.ended and not self.closed.wait(PATIENCE):
             self._owner.silent = True  # no window waits for a reading until there is one
             self._owner.settle()
             self.closed.set()
@@ -275,13 +270,9 @@ class Window:
             mark = FINAL if self.closed.is_set() else self._last
             if self._begin is not None and self._kept[0] is not mark:
                 folded = copy.deepcopy(self._aggregator) or WindowAggregator(self._begin, self._before)
-                folded.fold(self._rows.copy(), self._until)
+                folded.fold(self._rows.copy(), self.end_moment)
                 self._kept = (mark, folded, {})
                 if mark is FINAL:
                     self._aggregator = self._before = None
                     self._rows.clear()
             return self._kept[1:]
-
-    @property
-    def _until(self) -> float:
-        return float("inf") if self._end is None else self._end
