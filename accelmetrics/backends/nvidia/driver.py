@@ -20,8 +20,6 @@ from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 
 Reasons = Mapping[str, Unavailable]
-FIRST_WAIT, LONGEST_WAIT = 1.0, 10.0
-"""Seconds between two attempts to find a device: doubling from the first to the longest."""
 _NO_HOST_MEMORY = Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and /proc/meminfo cannot be read")
 _OF_INSTANCES = ("gpu", "memory", "encoderUtilization", "decoderUtilization")
 _PARTITIONED = Unavailable(Reason.NOT_SUPPORTED, "the GPU is in MIG mode: it has no utilisation as a whole, see smActive of its instances")
@@ -108,11 +106,6 @@ class Listed:
         self.due = -math.inf
         self._failure = failure
         self._again = -math.inf
-        self._wait = FIRST_WAIT
-
-    def _back_off(self, now: float) -> None:
-        """Set the time of the next attempt to find it."""
-        self._again, self._wait = now + self._wait, min(self._wait * 2, LONGEST_WAIT)
 
     def refresh(self, now: float, progress: list[Any]) -> Device:
         """Do what is due: find the device if it was lost, read the slower values.

@@ -25,7 +25,7 @@ from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.backends.nvidia.calls import EARLY, FastValues, Group, Paced
 from accelmetrics.backends.nvidia.conversion import convert_gpu, convert_memory
-from accelmetrics.backends.nvidia.driver import FIRST_WAIT, Device, HostMemory, Listed, NvidiaDriver, host_memory
+from accelmetrics.backends.nvidia.driver import Device, HostMemory, Listed, NvidiaDriver, host_memory
 from accelmetrics.backends.nvidia.gpm import Gpm
 from accelmetrics.backends.nvidia.links import Fabric, Links
 from accelmetrics.backends.nvidia.metrics import FAST_ROWS, MEMORY_ROWS, SLOW_ROWS, TEN_SECONDS
@@ -36,7 +36,6 @@ from accelmetrics.backends.nvidia.nvml import (
     INVALID_ARGUMENT,
     LOST,
     NOT_FOUND,
-    SUCCESS,
     UNINITIALIZED,
     Handle,
     Library,
@@ -57,6 +56,8 @@ PATIENCE, LATER_PATIENCE = 4.0, 1.0
 mode a GPU that is not in use is initialised by looking up its handle, which takes up to three seconds."""
 MOST_CORES, MOST_NODES = 2**24, 1023
 """The most CUDA cores and NUMA nodes that are believed."""
+FIRST_WAIT, LONGEST_WAIT = 1.0, 10.0
+"""Seconds between two attempts to find a GPU: doubling from the first to the longest."""
 STALE = frozenset({INVALID_ARGUMENT})
 """What every call answers with a handle from before a reload of the driver that something else in this process noticed."""
 VERIFIED = 1.0
@@ -144,7 +145,7 @@ class Gpu(Listed):
         self._driver = driver
         self._index = index
         self._handle: Handle | None = None
-        self._recognised = False
+        self._wait = FIRST_WAIT
         self._partitioned = False
         self._instances: dict[str, Instance] = {}
         self._instances_due = -math.inf
@@ -169,6 +170,10 @@ class Gpu(Listed):
             # What a GPU supports depends on the mode: nothing that was remembered holds any more.
             self.device = self._bind(self.device.handle)
         return min(self._again, self._instances_due)
+
+    def _back_off(self, now: float) -> None:
+        """Set the time of the next attempt to find the GPU."""
+        self._again, self._wait = now + self._wait, min(self._wait * 2, LONGEST_WAIT)
 
     def _look_for_instances(self, now: float, handle: Handle, progress: list[Any]) -> bool:
         """List MIG instances that turned up. Returns: whether the MIG mode has changed."""
@@ -202,8 +207,7 @@ class Gpu(Listed):
         queries = Queries(self._driver.library, progress, GONE)
         self._back_off(now)
         try:
-            handle = self._handle if self._recognised and self._handle is not None else self._recognise(queries, progress)
-            self._describe(queries, handle)
+            self._describe(queries, self._handle or self._recognise(queries, progress))
             if queries.complete:
                 self._again = math.inf
         except DriverGoneError:
@@ -218,11 +222,11 @@ class Gpu(Listed):
         handle = lookup.handle("nvmlDeviceGetHandleByIndex_v2", self._index)
         if handle is None:
             raise source_error(lookup.status, f"NVIDIA GPU {self._index} cannot be opened")
-        self._handle = handle
         address = queries.pci_bus_id(handle)
         name = queries.text("nvmlDeviceGetName", handle)
         self._learn(pci_bus_id=address, name=name, uuid=queries.text("nvmlDeviceGetUUID", handle))
-        self._recognised = queries.complete
+        if queries.complete:
+            self._handle = handle
         return handle
 
     def _describe(self, queries: Queries, handle: Handle) -> None:
@@ -292,7 +296,6 @@ class Instance(Listed):
         self._driver = driver
         self._parent = parent
         self._gpu_instance = gpu_instance
-        self._verified = -math.inf
         self._bind(handle)
 
     def _bind(self, handle: Handle) -> None:
@@ -301,32 +304,20 @@ class Instance(Listed):
         fast = FastValues(library, handle, MEMORY_ROWS, convert_memory, NO_INSTANCE, _gone)
         gpm = partial(Gpm, library, self._driver.samples, self._parent, self._gpu_instance)
         self.device = Device(handle, fast, gpm, ProcessTable(library, handle))
-        self._wait = FIRST_WAIT
 
     def find(self, now: float, progress: list[Any]) -> float:
-        if self.device is None and now >= self._again:
-            self._find_by_uuid(now, progress)
-        elif self.device is not None and now >= self._verified:
-            self._verify(self.device, now, progress)
-        return self._verified
-
-    def _verify(self, device: Device, now: float, progress: list[Any]) -> None:
-        """Check that the handle is still this instance's, and complete the identity."""
-        queries = Queries(self._driver.library, progress, LOST)
-        uuid = queries.text("nvmlDeviceGetUUID", device.handle)
-        if uuid == self.identity.uuid:
-            self._describe(queries, device.handle)
-            self._verified = now + VERIFIED * EARLY
-        elif queries.status in (SUCCESS, *NO_INSTANCE):
-            self.device = None
-            self._find_by_uuid(now, progress)
-
-    def _find_by_uuid(self, now: float, progress: list[Any]) -> None:
-        """Look for the instance by its UUID: it may have been made again, or moved to another handle."""
-        self._back_off(now)
-        handle = Queries(self._driver.library, progress, GONE).handle("nvmlDeviceGetHandleByUUID", self.identity.uuid.encode())
-        if handle is not None:
-            self._bind(handle)
+        """Look the instance up by its UUID: it may be gone, have been made again, or have another handle."""
+        if now >= self._again:
+            queries = Queries(self._driver.library, progress, LOST)
+            handle = queries.handle("nvmlDeviceGetHandleByUUID", self.identity.uuid.encode())
+            self._again = now + VERIFIED * EARLY
+            if handle is not None:
+                if self.device is None or self.device.handle.value != handle.value:
+                    self._bind(handle)
+                self._describe(queries, handle)
+            elif queries.status in NO_INSTANCE:
+                self.device = None
+        return self._again
 
     def _describe(self, queries: Queries, handle: Handle) -> None:
         """Complete the identity with what listing the instance did not need."""

@@ -301,18 +301,13 @@ def _refusal(nvml: Any, code: int) -> SourceError:
         advice = advise(library=True) or advice
     elif code == LIB_RM_VERSION_MISMATCH:
         kernel = kernel_module_version() or "of an unknown version"
-        words = f"the loaded kernel module is {kernel}, the installed library {_library_version(nvml)} ({found.symbol})"
+        library = "of another version"
+        with suppress(nvml.NVMLError):
+            # NVML puts its own major number in front: ``12.535.161.07``.
+            library = nvml.nvmlSystemGetNVMLVersion().partition(".")[2] or library
+        words = f"the loaded kernel module is {kernel}, the installed library {library} ({found.symbol})"
         advice = "reboot, or stop what uses the GPUs and reload the kernel module; then start this program again"
     return SourceError(found.reason, words, backend=BACKEND, advice=advice)
-
-
-def _library_version(nvml: Any) -> str:
-    """Return the library's driver version; NVML puts its own major number in front (``12.535.161.07``)."""
-    try:
-        _, _, version = nvml.nvmlSystemGetNVMLVersion().partition(".")
-    except nvml.NVMLError:
-        return "of another version"
-    return str(version) or "of another version"
 
 
 def no_device() -> SourceError:

@@ -18,7 +18,17 @@ from weakref import WeakSet
 
 from accelmetrics.backends.nvidia.calls import Answer, Paced
 from accelmetrics.backends.nvidia.metrics import SECOND
-from accelmetrics.backends.nvidia.nvml import FUNCTION_NOT_FOUND, GONE, NOT_SUPPORTED, TIMEOUT, Handle, Library, check_device, unavailable
+from accelmetrics.backends.nvidia.nvml import (
+    FUNCTION_NOT_FOUND,
+    GONE,
+    NOT_SUPPORTED,
+    TIMEOUT,
+    Handle,
+    Library,
+    check_device,
+    function_not_found,
+    unavailable,
+)
 
 XID_EVENT = 0x8
 """``nvmlEventTypeXidCriticalError``."""
@@ -37,50 +47,31 @@ class XidListener:
     """The event set of an open driver, and the thread that looks into it.
 
     Attributes:
-        able: Whether the driver has the functions that it takes.
+        missing: The return code that says why there is no event set; 0 while there is one.
         failure: The return code of the last look; 0 while looking works.
         counts: By GPU's handle, how many Xid errors there were of each code, the newest code last.
         calling: Held while the thread is in the driver.
     """
 
     def __init__(self, library: Library) -> None:
-        looks = ("nvmlEventSetWait_v2", "nvmlEventSetWait")
-        self.able = library.has("nvmlEventSetCreate") and library.has("nvmlDeviceRegisterEvents") and library.has(*looks)
-        self._create = library.function("nvmlEventSetCreate")
         self._register = library.function("nvmlDeviceRegisterEvents")
-        self._look = library.function(*looks)
+        self._look = library.function("nvmlEventSetWait_v2", "nvmlEventSetWait")
         self._free = library.function("nvmlEventSetFree")
+        self._set = ctypes.c_void_p()
+        self.missing = FUNCTION_NOT_FOUND
+        if function_not_found not in (self._register, self._look):
+            self.missing = library.function("nvmlEventSetCreate")(ctypes.byref(self._set))
         self.failure = 0
         self.counts: dict[int | None, dict[int, int]] = {}
         self.calling = threading.Lock()
-        self._set = ctypes.c_void_p()
         self._stop = threading.Event()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._make_set()
-
-    def _make_set(self) -> int:
-        """Create the event set, unless there is one. Returns: the return code; TIMEOUT while another worker is creating it."""
-        if self._set.value is not None:
-            return 0
-        if not self.able:
-            return FUNCTION_NOT_FOUND
-        if not self._starting.acquire(blocking=False):
-            return TIMEOUT
-        try:
-            return self._create(ctypes.byref(self._set))
-        finally:
-            self._starting.release()
 
     def register(self, handle: Handle, progress: list[Any]) -> int:
         """Register a GPU and begin to count its errors. Returns: the return code."""
-        missing = self._make_set()
-        if missing:
-            progress.append(missing)
-            return missing
-        status = self._register(handle, ctypes.c_ulonglong(XID_EVENT), self._set)
+        status = self.missing or self._register(handle, ctypes.c_ulonglong(XID_EVENT), self._set)
         progress.append(status)
-        check_device(status, "nvmlDeviceRegisterEvents")
         if status == 0:
             self.counts.setdefault(handle.value, {})
             with self._starting:
@@ -136,8 +127,10 @@ class Xids(Paced):
         status = 0 if self._registered else self._listener.register(self._handle, progress)
         self._registered = status == 0
         self.wait(now, status != 0)
-        if status == NOT_SUPPORTED or not self._listener.able:
+        if self._listener.missing or status == NOT_SUPPORTED:
             self.due = math.inf
+        elif status:
+            check_device(status, "nvmlDeviceRegisterEvents")
         if failure := status or self._listener.failure:
             return {"xidErrors": unavailable(failure)}
         counts = self._listener.counts[self._handle.value]

@@ -118,9 +118,9 @@ def test_an_instance_that_is_destroyed(simulator: NvmlSimulator, consume: Callab
     for _ in range(70):
         with pytest.raises(SourceError):
             consumer.later(0.1, 3)
-    assert simulator.count("nvmlDeviceGetHandleByUUID") == 3, "looked for with back-off: after 1, 2 and 4 seconds"
+    assert simulator.count("nvmlDeviceGetHandleByUUID") == 7, "looked for once a second"
     simulator.partition(1, ["3g.40gb", "1g.10gb"])
-    assert consumer.later(60.0, 3).metrics["memoryTotalBytes"] == 40 * GIB
+    assert consumer.later(1.0, 3).metrics["memoryTotalBytes"] == 40 * GIB
 
 
 def test_a_handle_that_was_given_to_another_instance(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:

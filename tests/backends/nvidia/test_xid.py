@@ -136,11 +136,13 @@ def test_a_gpu_that_cannot_be_registered_for_long_is_not_asked_at_every_reading(
 
 
 def test_a_set_that_cannot_be_made(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
-    """It is made at a later reading."""
-    simulator.rule(CREATE, error=Ret.MEMORY, times=2)
+    """A reason until the driver is opened again."""
+    simulator.rule(CREATE, error=Ret.MEMORY, times=1)
     consumer = consume()
     assert consumer.read(0).reason("xidErrors") == "driver_error"
-    assert consumer.later(0.2).metrics["xidErrors"] == 0
+    assert simulator.count(REGISTER) == 0
+    consumer.driver.close()
+    assert consume().read(0).metrics["xidErrors"] == 0
 
 
 def test_while_looking_fails_there_is_no_number(simulator: NvmlSimulator, consumer: Consumer) -> None:
