@@ -42,7 +42,6 @@ class Device:
         unavailable: Why others of them are missing; the same object while nothing changed.
         limit: The enforced power limit in watts, if it is known.
         whole: Whether it is a GPU, of which the watched process has a share.
-        memory_total: Its memory in bytes, if known.
     """
 
     def __init__(
@@ -63,7 +62,6 @@ class Device:
         self.unavailable: Reasons = NO_REASONS
         self.limit: Number | None = None
         self.whole = bool(slow)
-        self.memory_total: int | None = None
         self.partitioned = partitioned
         self._paced = (*slow, table)
         self._changed = False
@@ -237,8 +235,10 @@ class DeviceReader:
             self._merge(device)
         blocks = [values, flags, gpm.block, *device.blocks]
         processes = device.table.processes
-        if processes and device.whole and (share := self._share.block(processes, now, values, device.memory_total, device.limit)):
-            blocks.append(share)
+        if processes and device.whole:
+            share = self._share.block(processes, now, values, listed.identity.memory_total_bytes, device.limit)
+            if share is not None:
+                blocks.append(share)
         return Reading(blocks, self._merged, processes)
 
     def _turn_to(self, device: Device) -> None:

@@ -247,7 +247,6 @@ class Gpu(Listed):
         )
         if self.device is None or self.identity.unified != unified:
             self.device = self._bind(handle)
-        self.device.memory_total = self.identity.memory_total_bytes
 
     def _ask_numa_node(self, queries: Queries, handle: Handle) -> int | None:
         """NVML says it for GPUs that are NUMA nodes themselves; the slot's node is the kernel's to say. -1 is "none"."""
@@ -269,9 +268,7 @@ class Gpu(Listed):
         slow += [Xids(self._driver.listener, handle), *([HostMemory()] if self.identity.unified else [])]
         fast = FastValues(library, handle, FAST_ROWS, convert_gpu, STALE, _stale)
         gpm = partial(Gpm, library, self._driver.samples, handle)
-        device = Device(handle, fast, gpm, ProcessTable(library, handle), tuple(slow), self._partitioned)
-        device.memory_total = self.identity.memory_total_bytes
-        return device
+        return Device(handle, fast, gpm, ProcessTable(library, handle), tuple(slow), self._partitioned)
 
     def _note_fabric(self, words: str) -> None:
         """Note how the GPU stands in the NVLink fabric."""

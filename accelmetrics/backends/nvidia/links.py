@@ -6,7 +6,6 @@ without the field for the state are asked for it link by link.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import struct
 from collections.abc import Callable, Mapping
@@ -24,22 +23,27 @@ from accelmetrics.backends.nvidia.metrics import (
     LINK_TRAFFIC,
     ONCE,
     TEN_SECONDS,
+    Call,
     Field,
     Row,
 )
-from accelmetrics.backends.nvidia.nvml import NOT_SUPPORTED, Handle, Library, check_device, impossible, meaning, unavailable
+from accelmetrics.backends.nvidia.nvml import Handle, Library, impossible, meaning
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 MOST_LINKS = 36
 COUNT = Row("links", Field(91, "NVLINK_LINK_COUNT"), every=ONCE, maximum=MOST_LINKS)
-TOTALS = {"tx": "nvlinkTxBytesTotal", "rx": "nvlinkRxBytesTotal"}
+TOTALS = {"nvlinkTxBytesTotal": "txBytesTotal", "nvlinkRxBytesTotal": "rxBytesTotal"}
+"""The metric of all links, and that of one of them."""
 NO_LINKS = Unavailable(Reason.NOT_SUPPORTED, "the GPU has no NVLink")
 
-FABRIC = "nvmlDeviceGetGpuFabricInfoV"
-FABRIC_VERSION = 0x02000024
-"""``nvmlGpuFabricInfo_v2``: the structure's size and its version."""
-FABRIC_INFO = struct.Struct("=4x16sIIB7x")
-"""Its cluster, the status of joining, the clique, and the state, which is one byte."""
+FABRIC = Call(
+    ("nvmlDeviceGetGpuFabricInfoV",),
+    "4xQQIIB7x",
+    ("clusterLow", "clusterHigh", "status", "cliqueId", "state"),
+    version=0x02000024,
+)
+"""The cluster's id, which has 16 bytes, the status of joining, the clique, and the state, which is one byte."""
+FABRIC_ROWS = tuple(Row(member, FABRIC, member, maximum=2**64 - 1) for member in FABRIC.members)
 FABRIC_SAFE_FROM = 550
 """The first driver whose function can be called: on older ones it crashes the process."""
 NO_FABRIC, COMPLETED = 0, 3
@@ -73,33 +77,25 @@ class Links(Paced):
             self._group = self._bind()
         self._group.read(now, progress)
         found = self._group.answers
-        if self._state_by_field and all(_is_unsupported(found[f"state.{link}"]) for link in range(self._links)):
+        if self._state_by_field and all(_is_unsupported(found[f"nvlink.{link}.state"]) for link in range(self._links)):
             self._state_by_field = False
             self._group = self._bind()
             self._group.read(now, progress)
             found = self._group.answers
         self.due = self._group.due
-        return {**self._of_each(found), **self._of_all(found)}
+        return self._relate(found)
 
     def _bind(self) -> Group:
         return Group(self._library, self._handle, _rows(self._links, self._state_by_field), TEN_SECONDS)
 
-    def _of_each(self, found: Mapping[str, Answer]) -> dict[str, Answer]:
-        """Select the metrics of single links; leave out what a link does not support."""
-        answers: dict[str, Answer] = {}
-        for link in range(self._links):
-            answers[f"nvlink.{link}.state"] = found[f"state.{link}"]
-            answers.update((f"nvlink.{link}.{way}BytesTotal", found[f"{way}.{link}"]) for way in LINK_TRAFFIC)
-        return {name: answer for name, answer in answers.items() if not _is_unsupported(answer)}
-
-    def _of_all(self, found: Mapping[str, Answer]) -> dict[str, Answer]:
-        """Add up errors over all links, and traffic where the driver does not add it up itself."""
-        answers: dict[str, Answer] = {}
+    def _relate(self, found: Mapping[str, Answer]) -> dict[str, Answer]:
+        """Add up errors over all links, and traffic where the driver does not add it up itself; leave out what a link does not support."""
+        answers = {name: found[name] for name in _of_links(self._links) if not _is_unsupported(found[name])}
         for name in LINK_ERRORS:
             summed = self._sum(name, found)
-            answers[name] = found[f"{name}.all"] if summed is None else summed
-        for way, name in TOTALS.items():
-            summed = self._sum(way, found) if _is_unsupported(found[f"{way}.all"]) else None
+            answers[name] = found[name] if summed is None else summed
+        for name, of_link in TOTALS.items():
+            summed = self._sum(of_link, found) if _is_unsupported(found[name]) else None
             if summed is not None:
                 answers[name] = summed
         return answers
@@ -108,10 +104,10 @@ class Links(Paced):
         """Add up a metric over the links; None unless all that are not down have a value."""
         values = []
         for link in range(self._links):
-            answer = found[f"{name}.{link}"]
+            answer = found[f"nvlink.{link}.{name}"]
             if not isinstance(answer, Unavailable):
                 values.append(answer)
-            elif found[f"state.{link}"] != 0:
+            elif found[f"nvlink.{link}.state"] != 0:
                 return None
         return sum(values) if values else None
 
@@ -119,23 +115,29 @@ class Links(Paced):
 @cache
 def _rows(links: int, state_by_field: bool) -> tuple[Row, ...]:
     """Make the rows for so many links; cached, since all GPUs of a machine have the same number."""
-    rows = [Row(f"{way}.all", field._replace(scope=ALL_ONES), maximum=LARGEST, factor=KIB) for way, field in LINK_TRAFFIC.items()]
-    rows += [Row(f"{name}.all", of_all, maximum=LARGEST) for name, (_, of_all) in LINK_ERRORS.items()]
+    rows = [Row(name, LINK_TRAFFIC[way]._replace(scope=ALL_ONES), maximum=LARGEST, factor=KIB) for name, way in TOTALS.items()]
+    rows += [Row(name, of_all, maximum=LARGEST) for name, (_, of_all) in LINK_ERRORS.items()]
     for link in range(links):
         state = LINK_STATE._replace(scope=link) if state_by_field else LINK_STATE_CALL._replace(arguments=(link,))
-        rows.append(Row(f"state.{link}", state, maximum=1))
+        rows.append(Row(f"nvlink.{link}.state", state, maximum=1))
         for way, field in LINK_TRAFFIC.items():
-            rows.append(Row(f"{way}.{link}", field._replace(scope=link), maximum=LARGEST, factor=KIB))
+            rows.append(Row(f"nvlink.{link}.{way}", field._replace(scope=link), maximum=LARGEST, factor=KIB))
         for name, (of_link, _) in LINK_ERRORS.items():
-            rows.append(Row(f"{name}.{link}", of_link._replace(scope=link), maximum=LARGEST))
+            rows.append(Row(f"nvlink.{link}.{name}", of_link._replace(scope=link), maximum=LARGEST))
     return tuple(rows)
+
+
+@cache
+def _of_links(links: int) -> tuple[str, ...]:
+    """Name the metrics of single links."""
+    return tuple(f"nvlink.{link}.{name}" for link in range(links) for name in ("state", *LINK_TRAFFIC))
 
 
 def _is_unsupported(answer: Answer) -> bool:
     return isinstance(answer, Unavailable) and answer.reason == Reason.NOT_SUPPORTED
 
 
-class Fabric(Paced):
+class Fabric(Group):
     """State of one GPU in the fabric of NVLink switches.
 
     Args:
@@ -146,36 +148,31 @@ class Fabric(Paced):
     """
 
     def __init__(self, library: Library, handle: Handle, driver_version: str, announce: Callable[[str], None]) -> None:
-        super().__init__(TEN_SECONDS)
+        super().__init__(library, handle, FABRIC_ROWS, TEN_SECONDS)
         self._refused = _refused(driver_version)
-        self._function = library.function(FABRIC)
-        self._handle = handle
         self._announce = announce
-        self._info = (ctypes.c_uint * (FABRIC_INFO.size // 4))(FABRIC_VERSION)
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
         if self._refused is not None:
             self.due = math.inf
             return {"fabricState": self._refused}
-        status = self._function(self._handle, self._info)
-        progress.append(status)
-        check_device(status, FABRIC)
-        self.wait(now, status != 0)
-        if status == NOT_SUPPORTED:
-            self.due = math.inf
-        return {"fabricState": unavailable(status) if status else self._state()}
+        found = super().ask(now, progress)
+        if found is None:
+            return None
+        numbers = [int(answer) for answer in found.values() if not isinstance(answer, Unavailable)]
+        return {"fabricState": self._state(*numbers) if numbers else found["state"]}
 
-    def _state(self) -> Answer:
-        cluster, status, clique, state = FABRIC_INFO.unpack(self._info)
+    def _state(self, low: int, high: int, status: int, clique: int, state: int) -> Answer:
         if state == NO_FABRIC:
             self._announce("")
             return OUTSIDE
         if state not in FABRIC_STATES:
-            return impossible(FABRIC)
+            return impossible(FABRIC.function)
         failed = state == COMPLETED and status
         words = f"NVLink fabric: joining failed ({meaning(status).symbol})" if failed else FABRIC_STATES[state]
+        cluster = struct.pack("=QQ", low, high)
         self._announce(f"{words}, clique {clique} of cluster {cluster.hex()}" if any(cluster) else words)
-        return int(state)
+        return state
 
 
 def _refused(version: str) -> Unavailable | None:

@@ -276,7 +276,7 @@ SHARES = (
 LINK_STATE = Field(165, "NVLINK_GET_STATE")
 LINK_STATE_CALL = Call(("nvmlDeviceGetNvLinkState",))
 """The state on drivers without the field, link by link."""
-LINK_TRAFFIC = {"tx": Field(138, "NVLINK_THROUGHPUT_DATA_TX"), "rx": Field(139, "NVLINK_THROUGHPUT_DATA_RX")}
+LINK_TRAFFIC = {"txBytesTotal": Field(138, "NVLINK_THROUGHPUT_DATA_TX"), "rxBytesTotal": Field(139, "NVLINK_THROUGHPUT_DATA_RX")}
 """KiB of payload; the scope is a link, or all of them."""
 LINK_ERRORS = {
     "nvlinkCrcErrors": (Field(163, "NVLINK_ERROR_DL_CRC"), Field(38, "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL")),
@@ -331,7 +331,7 @@ def coverage() -> Coverage:
     links = {
         name: f"the sum of {of_link.words} over the links, else {of_all.words}, 10 s" for name, (of_link, of_all) in LINK_ERRORS.items()
     }
-    traffic = {f"nvlink.{{link}}.{way}BytesTotal": f"{field.words} of the link, KiB × 1024, 10 s" for way, field in LINK_TRAFFIC.items()}
+    traffic = {f"nvlink.{{link}}.{way}": f"{field.words} of the link, KiB × 1024, 10 s" for way, field in LINK_TRAFFIC.items()}
     held = "usedGpuMemory of nvmlDeviceGetComputeRunningProcesses and …GraphicsRunningProcesses, 1 s"
     return Coverage(
         devices={

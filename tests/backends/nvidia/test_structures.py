@@ -81,7 +81,6 @@ def test_versions_of_structures() -> None:
     assert metrics.MEMORY.version == pynvml.nvmlMemory_v2
     assert isinstance(metrics.GPM_SUPPORT.source, Call)
     assert metrics.GPM_SUPPORT.source.version == pynvml.NVML_GPM_SUPPORT_VERSION
-    assert pynvml.nvmlGpuFabricInfo_v2 == links.FABRIC_VERSION
 
 
 def test_bits_of_the_clocks_event_reasons() -> None:
@@ -114,13 +113,14 @@ def test_the_layout_of_an_event() -> None:
     assert pynvml.nvmlEventTypeXidCriticalError == xid.XID_EVENT
 
 
-def test_the_layout_of_the_fabric() -> None:
-    """Size and members; the binding reads the state's byte with the room behind it."""
+def test_the_fabric() -> None:
+    """The binding reads the state's byte with the room behind it."""
     binding = pynvml.c_nvmlGpuFabricInfo_v2_t
     filled = binding()
     filled.status, filled.cliqueId, filled.state, filled.healthMask = 2, 3, 4, 5
-    assert links.FABRIC_INFO.size == ctypes.sizeof(binding) == links.FABRIC_VERSION & 0xFFFFFF
-    assert links.FABRIC_INFO.unpack(bytes(filled)) == (bytes(16), 2, 3, 4)
+    assert struct.calcsize("=" + links.FABRIC.layout) == ctypes.sizeof(binding)
+    assert struct.unpack("=" + links.FABRIC.layout, bytes(filled)) == (0, 0, 2, 3, 4)
+    assert links.FABRIC.version == pynvml.nvmlGpuFabricInfo_v2
     states = ("NOT_SUPPORTED", "NOT_STARTED", "IN_PROGRESS", "COMPLETED")
     assert [getattr(pynvml, f"NVML_GPU_FABRIC_STATE_{name}") for name in states] == [links.NO_FABRIC, *links.FABRIC_STATES]
 
