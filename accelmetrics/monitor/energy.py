@@ -204,20 +204,19 @@ def _used(before: Reading | None, after: Reading) -> float | None:
 
 
 class StepLog:
-    """Takes what is logged, from any thread and from signal handlers, and gives it out with the next reading."""
+    """Takes what is logged, from any thread and from signal handlers, and gives it out with the next reading.
+
+    Attributes:
+        given: The last steps that were given out.
+    """
 
     def __init__(self) -> None:
         self._pending: deque[tuple[float, Step]] = deque(maxlen=PENDING)
-        self._given: deque[Step] = deque(maxlen=KEPT)
+        self.given: deque[Step] = deque(maxlen=KEPT)
         self._taking = threading.Lock()
         # The moment of the last one that was given out, what it was, and the energy until then.
         self._last: tuple[float, Step, tuple[float, float] | None] | None = None
         self._warned: set[str] = set()
-
-    @property
-    def given(self) -> tuple[Step, ...]:
-        """The last ones that were given out."""
-        return tuple(self._given.copy())
 
     def add(self, at: float, time_ns: int, step: object, values: Mapping[str, SupportsFloat | None]) -> None:
         """Note numbers; what is none, or not finite, is left out and told once. Never waits, and raises nothing."""
@@ -247,7 +246,7 @@ class StepLog:
                     used = joules[1] - before[2][1] if joules and before[2] and joules[0] == before[2][0] else 0.0
                     derived = _derived(logged, before[1], at - before[0], used, meter.devices)
                 found.append(Step(logged.time_ns, logged.step, {**logged.values, **derived, **logged.values}))
-            self._given.extend(found)
+            self.given.extend(found)
         finally:
             self._taking.release()
         return tuple(found)

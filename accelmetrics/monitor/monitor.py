@@ -132,7 +132,7 @@ class Monitor:
 
     def start(self) -> Monitor:
         """Begin; the first reading is taken at once, in the background. Starting twice changes nothing."""
-        self._check_process()
+        self._current()
         with self._lock:
             last = self._run
             if last.over or not last.begun:
@@ -159,7 +159,7 @@ class Monitor:
             InvalidOptionError: The timeout is no number.
         """
         by = time.monotonic() + _span(timeout)
-        self._check_process()
+        self._current()
         with self._lock:  # of a start in another thread
             run = self._run
         end_all([run], by)
@@ -215,12 +215,12 @@ class Monitor:
     @property
     def windows(self) -> tuple[Window, ...]:
         """The last windows that have ended, 32 at most, in the order of their ends."""
-        return self._current().state.windows.past
+        return tuple(self._current().state.windows.past.copy())
 
     @property
     def steps(self) -> tuple[Step, ...]:
         """What was logged until the last reading, with what was derived from it: the last hundred."""
-        return self._current().state.steps.given
+        return tuple(self._current().state.steps.given.copy())
 
     def window(self, name: str = "") -> Window:
         """A stretch of the program to be measured: a context manager, a decorator, or begun and ended by hand.
@@ -254,7 +254,7 @@ class Monitor:
         """
         if not callable(callback):
             raise InvalidOptionError(f"{callback!r} cannot be called: subscribe a function that takes a snapshot")
-        self._check_process()
+        self._current()
         exporter = SimpleNamespace(name="callback", open=bool, export=lambda record: callback(record.snapshot), flush=bool, close=bool)
         with self._lock:
             worker = self._add_worker(cast("Exporter", exporter))
@@ -262,7 +262,7 @@ class Monitor:
                 self._run.add(worker)
 
         def unsubscribe() -> None:
-            self._check_process()
+            self._current()
             with self._lock:
                 self._workers = {name: known for name, known in self._workers.items() if known is not worker}
                 self._run.remove(worker)
@@ -286,18 +286,14 @@ class Monitor:
         return Run(self._state, shared_ticker(self._key, lambda: Ticker(self._make, self.interval, self._clock)))
 
     def _current(self) -> Run:
-        """Return the run that goes on, or the last one."""
-        self._check_process()
-        return self._run
-
-    def _check_process(self) -> None:
-        """In the child of the process that it ran in, forget all that: threads and locks stayed behind."""
+        """Return the run that goes on, or the last one; in the child of a fork an idle one: threads and locks stayed behind."""
         if os.getpid() != self._pid:
             if self._run.begun:  # their files and sockets are those of the parent; kept, lest they be closed by being forgotten
                 self._not_taken = ", ".join(self._workers)
                 self._inherited += self._workers.values()
                 self._workers = {}
             self._reset()
+        return self._run
 
 
 def _interval(interval: object) -> float:

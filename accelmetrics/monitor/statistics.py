@@ -20,7 +20,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import isfinite
-from typing import NamedTuple
 
 from accelmetrics.monitor.energy import DeviceEnergy, energy_columns
 from accelmetrics.monitor.history import REPEATED, Layout, Row, split
@@ -39,20 +38,6 @@ ACCURACY = 0.005
 _GROWTH = math.log1p(ACCURACY)
 _LARGEST = math.log(1.7e308)
 _NO_NUMBERS, _NO_COUNTS = array("d"), array("q")
-
-
-class Block(NamedTuple):
-    """When the rows of one block were read, in seconds; they have the same keys, and nothing was left out between them.
-
-    Attributes:
-        lead: From the row before the block to its first one; 0 where something was left out between them.
-        after: From each row to the next one; 0 after the last.
-        ages: From the window's beginning to each row.
-    """
-
-    lead: float
-    after: Sequence[float]
-    ages: Sequence[float]
 
 
 class Accumulator:
@@ -131,23 +116,30 @@ class Accumulator:
             self._seconds += seconds
             self._weighted += self.last * seconds
 
-    def fold(self, values: array[float], block: Block) -> None:
-        """Take the values of a block: infinity where the last reading was served again, NaN where there was none."""
+    def fold(self, values: array[float], lead: float, after: Sequence[float], ages: Sequence[float]) -> None:
+        """Take the values of rows between which nothing was left out.
+
+        Args:
+            values: Infinity where the last reading was served again, NaN where there was none.
+            lead: Seconds from the row before them to the first one; 0 where something was left out there.
+            after: Seconds from each row to the next one; 0 after the last.
+            ages: Seconds from the window's beginning to each row.
+        """
         if self._stands:
-            self.hold(block.lead)
+            self.hold(lead)
         stands, waits, first = self._stands, self._waits, values[0]
         if isfinite(first) and values.count(first) == len(values):  # most metrics do not change for a while
-            self.add(first, sum(block.after, block.ages[0] if waits else 0.0), len(values))
+            self.add(first, sum(after, ages[0] if waits else 0.0), len(values))
             stands, waits = True, False
         else:
-            for value, after, age in zip(values, block.after, block.ages, strict=True):
+            for value, seconds, age in zip(values, after, ages, strict=True):
                 if isfinite(value):
-                    self.add(value, after + age if waits else after)
+                    self.add(value, seconds + age if waits else seconds)
                     stands, waits = True, False
                 elif math.isnan(value):
                     stands = waits = False
                 elif stands:
-                    self.hold(after)
+                    self.hold(seconds)
         self._stands, self._waits = stands, waits
 
     def lose(self, seconds: float = 0.0) -> None:
@@ -303,7 +295,8 @@ class WindowAggregator:
             self._wait_for(layout)
         moments = [row.at for row in rows]
         lead = max(0.0, min(moments[0], end) - self._at) if joined else 0.0
-        block = Block(lead, [*(after - before for before, after in pairwise(moments)), 0.0], [at - self._begin for at in moments])
+        after = [*(following - at for at, following in pairwise(moments)), 0.0]
+        ages = [at - self._begin for at in moments]
         if not joined:
             self._last.clear()
             for held in (*self._metrics.values(), *self._across.values()):
@@ -320,7 +313,7 @@ class WindowAggregator:
                 if closing:
                     held.close(column[0], lead, end - self._begin)
                 else:
-                    held.fold(column, block)
+                    held.fold(column, lead, after, ages)
 
     def _change_layout(self, layout: Layout, lead: float) -> None:
         """End what stands of keys that are gone, and of the metrics over all devices where a device came or went."""
@@ -330,7 +323,9 @@ class WindowAggregator:
         for key in set(before).difference(layout):
             self._metrics[key].lose(lead)
         for name, devices in _members(before).items():
-            if devices.keys() != _members(layout).get(name, {}).keys():
+            now = _members(layout).get(name, {})
+            if devices.keys() != now.keys():
+                self._last[name] = {device: value for device, value in self._last.get(name, {}).items() if device in now}
                 for kind in ACROSS:
                     self._across[f"{kind}.{name}"].lose(lead)
 
@@ -344,7 +339,7 @@ class WindowAggregator:
         for name, devices in _members(layout).items():
             known = self._known.setdefault(name, set())
             known.update(devices)
-            last = self._last[name] = {device: value for device, value in self._last.get(name, {}).items() if device in devices}
+            last = self._last.setdefault(name, {})
             mean, largest, total = (found.setdefault(f"{kind}.{name}", array("d")) for kind in ACROSS)
             for values in zip(*(columns[key] for key in devices.values()), strict=True):
                 fresh = {device: value for device, value in zip(devices, values, strict=True) if isfinite(value)}
@@ -353,7 +348,6 @@ class WindowAggregator:
                 mean.append(added / len(last) if fresh else REPEATED)
                 largest.append(max(last.values()) if fresh else REPEATED)
                 total.append(REPEATED if not fresh else added if len(last) == len(known) else math.nan)
-        self._last = {name: self._last[name] for name in _members(layout)}
         return found
 
     def _fold_energy(self, rows: Sequence[Row], end: float) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from types import ModuleType
 from typing import Any
 
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
@@ -44,9 +43,8 @@ class TorchMemory:
 
 def _started() -> Any:
     """``torch.cuda``, if the program has imported it and started it."""
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None) if isinstance(torch, ModuleType) else None
     # While another thread is still importing it, parts may be missing.
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
     is_initialized = getattr(cuda, "is_initialized", None)
     return cuda if is_initialized is not None and is_initialized() else None
 

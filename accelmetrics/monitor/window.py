@@ -52,6 +52,7 @@ class Windows:
 
     Attributes:
         last: The last reading that was handed to windows, None before the first.
+        past: The last ones that have ended, in the order of their ends.
         silent: Whether a window waited for its last reading in vain, and none has come since.
     """
 
@@ -62,12 +63,7 @@ class Windows:
         self.silent = False
         # Weak, as a window that the program has lost, say by Ctrl-C in the middle of its beginning, is never ended.
         self._open: dict[int, ref[Window]] = {}
-        self._past: deque[Window] = deque(maxlen=KEPT_WINDOWS)
-
-    @property
-    def past(self) -> tuple[Window, ...]:
-        """The last ones that have ended, in the order of their ends."""
-        return tuple(self._past.copy())
+        self.past: deque[Window] = deque(maxlen=KEPT_WINDOWS)
 
     def admit(self, window: Window) -> None:
         """Hand a window readings from now on, beginning with one that is taken at once."""
@@ -77,7 +73,7 @@ class Windows:
     def dismiss(self, window: Window) -> None:
         """Take one more reading for a window that has ended, or close it where none will come."""
         expected = not self.silent and self._request()
-        self._past.append(window)
+        self.past.append(window)
         if not expected:
             self._close(window)
 

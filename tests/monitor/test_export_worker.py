@@ -372,6 +372,38 @@ def test_a_restart_while_records_are_still_delivered_goes_on_with_them() -> None
     assert exporter.count("close") == 1
 
 
+def test_a_close_that_comes_after_the_next_start_does_not_close_that_one() -> None:
+    """A stop in one thread beside a start in another ends its own delivery alone."""
+    exporter = Recorder()
+    worker = ExportWorker(exporter, "restarted")
+    first = worker.start()
+    worker.start()
+    first.close(time.monotonic())
+    worker.join(first)
+    put(worker, 0, 1)
+    assert worker.flush(HANG)
+    assert (numbers(exporter), worker.status.dropped) == ([0, 1], 0)
+    stop(worker)
+
+
+def test_records_that_several_threads_give_up_are_counted_once_each() -> None:
+    """Stops at the same time, and the exporter's own thread."""
+    gate, exporter = Gate(), Recorder()
+    exporter.on_export = gate
+    worker = ExportWorker(exporter, "hung", capacity=5000)
+    worker.start()
+    put(worker, *range(5000))
+    assert gate.entered.wait(HANG)
+    stops = [threading.Thread(target=stop, args=(worker, 0.0)) for _ in range(8)]
+    for one in stops:
+        one.start()
+    gate.release()
+    for one in stops:
+        one.join(HANG)
+    no_threads("accelmetrics-hung")
+    assert (worker.status.sent + worker.status.dropped, worker.status.queued) == (5000, 0)
+
+
 def test_a_restart_while_the_exporter_closes_opens_it_again() -> None:
     """The thread that closed it does."""
     gate, exporter = Gate(), Recorder()

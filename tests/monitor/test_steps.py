@@ -189,7 +189,7 @@ def test_steps_that_no_reading_takes_are_bounded(caplog: pytest.LogCaptureFixtur
     assert [record.getMessage() for record in caplog.records] == [f"monitor.log: {PENDING} steps wait for a reading: the oldest go"]
     found = steps.take(meter(2.0))
     assert [found[0].step, len(found)] == [500, PENDING]
-    assert steps.given == found[-KEPT:]
+    assert tuple(steps.given) == found[-KEPT:]
 
 
 def test_every_step_is_given_out_once_however_many_ask() -> None:
