@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.text import aligned, clipped, quantity, wrapped
-
-if TYPE_CHECKING:
-    from accelmetrics.visibility.allocation import Allocation, Worker
+from accelmetrics.visibility.allocation import Allocation, Worker, allocation
 
 HEAD = ("ROLE", "RANK", "LOCAL", "PID", "COMMAND", "LIST", "SEES", "USES")
 EXAMPLES = """\
@@ -82,8 +80,6 @@ OPTIONS: arguments.Groups = {
 
 def run(options: Namespace, out: Stdout) -> int:
     """Print the table and the findings."""
-    from accelmetrics.visibility.allocation import allocation
-
     if options.launchers and not options.pids:
         raise UsageError("--children needs the launcher whose children are meant: give it with --pid")
     found = allocation(

@@ -10,7 +10,6 @@ import errno
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -171,9 +170,6 @@ class ChildProcess:
     def __init__(self, command: Sequence[str], signals: Signals, more: Mapping[str, str]) -> None:
         if not command[0]:
             raise CommandError("", FileNotFoundError())
-        for stream in filter(None, (sys.stdout, sys.stderr)):
-            with suppress(OSError):
-                stream.flush()
         environment = {**os.environ, **more}
         given: dict[str, Any] = {"setsigmask": signals.before, "setsigdef": signals.defaults}
         try:

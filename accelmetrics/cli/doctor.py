@@ -6,15 +6,13 @@ import json
 import platform
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelmetrics._version import __version__
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.text import seconds, wrapped
-
-if TYPE_CHECKING:
-    from accelmetrics.visibility.doctor import BackendFinding, Diagnosis, Gap
+from accelmetrics.visibility.doctor import BackendFinding, Diagnosis, Gap, diagnose
 
 INDENT = "  "
 EXAMPLES = """\
@@ -35,8 +33,6 @@ OPTIONS: arguments.Groups = {
 
 def run(options: Namespace, out: Stdout) -> int:
     """Print the findings."""
-    from accelmetrics.visibility.doctor import diagnose
-
     found = diagnose(**arguments.reading(options))
     machine = {"version": __version__, "python": platform.python_version(), "platform": platform.platform()}
     if options.json:

@@ -6,17 +6,12 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.options import DEFAULT_INTERVAL, UsageError
 from accelmetrics.cli.output import Stdout, sink_of
 from accelmetrics.schemas.errors import Reason
-
-if TYPE_CHECKING:
-    from accelmetrics.dialects.contract import Dialect
-    from accelmetrics.sampling.sampler import Sampler
-    from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.snapshot import Snapshot
 
 FORMATS = ("table", "json", "jsonl", "csv")
 OWN_KEYS = "wandb"
@@ -81,21 +76,20 @@ def complete(options: Namespace, terminal: bool) -> None:
         UsageError: Some of them exclude each other.
         UnknownNameError: There is no such dialect.
     """
-    repeated = options.interval is not None or (options.count or 1) > 1
+    options.repeated = options.interval is not None or (options.count or 1) > 1
     if options.json and options.format not in (None, "json"):
         raise UsageError(f"--json is short for --format json and excludes --format {options.format}: give one of them")
     if options.flat and options.format in ("table", "csv"):
         raise UsageError(f"--flat excludes --format {options.format}: it goes with json and jsonl")
-    if repeated and options.settle is not None:
+    if options.repeated and options.settle is not None:
         raise UsageError(
             "--settle is for a single dump and excludes --interval and --count above 1: a stream's second reading has the rates"
         )
-    options.repeated = repeated
     options.output = "" if options.output in (None, "-") else options.output
     if options.json:
         options.format = "json"
     elif options.format is None:
-        options.format = "jsonl" if repeated else "table" if terminal and not options.output and not options.flat else "json"
+        options.format = "jsonl" if options.repeated else "table" if terminal and not options.output and not options.flat else "json"
     options.count = None if options.interval and options.count is None else options.count or 1
     options.interval = options.interval or DEFAULT_INTERVAL
     options.settle = DEFAULT_SETTLE if options.settle is None else options.settle
@@ -116,9 +110,9 @@ def run(options: Namespace, out: Stdout) -> int:
     with Sampler(**arguments.reading(options)) as sampler, ExitStack() as stack:
         sink = stack.enter_context(closing(sink_of(options.output, out, options.repeated))) if options.output else out
         if not options.repeated:
-            sink.write(text(settled(sampler, options.settle)))
+            sink.write(text(settled(sampler.sample, options.settle)))
         else:
-            for snapshot in readings(sampler, options.interval, options.count):
+            for snapshot in readings(sampler.sample, options.interval, options.count):
                 sink.write(text(snapshot))
     return 0
 
@@ -129,7 +123,7 @@ def _format(options: Namespace, width: int, terminal: bool) -> Callable[[Snapsho
     Raises:
         WriteError: The file that rows are added to holds something else.
     """
-    dialect: Dialect | None = options.keys
+    dialect = options.keys
     if options.format in ("table", "csv"):
         from accelmetrics.cli import formats
 
@@ -153,21 +147,21 @@ def _format(options: Namespace, width: int, terminal: bool) -> Callable[[Snapsho
     return flat
 
 
-def settled(sampler: Sampler, settle: float) -> Snapshot:
+def settled(sample: Callable[[], Snapshot], settle: float) -> Snapshot:
     """Take a reading; where some key needs an interval, take a second one so many seconds later."""
-    snapshot = sampler.sample()
+    snapshot = sample()
     if settle and any(why.reason == Reason.NEEDS_INTERVAL for why in snapshot.unavailable.values()):
         time.sleep(settle)
-        snapshot = sampler.sample()
+        snapshot = sample()
     return snapshot
 
 
-def readings(sampler: Sampler, interval: float, number: int | None) -> Iterator[Snapshot]:
+def readings(sample: Callable[[], Snapshot], interval: float, number: int | None) -> Iterator[Snapshot]:
     """Yield readings on an absolute schedule: the time that one takes does not delay the next, and missed ticks are left out."""
     start = time.monotonic()
     taken = 0
     while True:
-        yield sampler.sample()
+        yield sample()
         taken += 1
         if taken == number:
             return

@@ -11,6 +11,8 @@ from accelmetrics.cli.text import aligned, quantity
 from accelmetrics.schemas.snapshot import Snapshot
 
 HEAD = ("KEY", "VENDOR", "NAME", "UUID", "PCI", "MEMORY", "DRIVER")
+NONE_VISIBLE = "No device is visible: look at CUDA_VISIBLE_DEVICES and its like, or leave --visible out."
+NONE_FOUND = "No devices were found. `accelmetrics doctor` says what was looked for, and what to do where something is expected."
 EXAMPLES = """\
   accelmetrics list
   accelmetrics list --json | jq -r '.[].uuid'
@@ -39,10 +41,8 @@ def run(options: Namespace, out: Stdout) -> int:
             say(f"{status.name}: {status.detail}")
     if options.visible and any(device.visible_index is None for device in snapshot.devices):
         say("Which devices a program sees, or under which numbers, cannot be told in full: `accelmetrics allocation` says why.")
-    if options.visible and not snapshot.identities:
-        say("No device is visible: look at CUDA_VISIBLE_DEVICES and its like, or leave --visible out.")
-    elif not snapshot.identities:
-        say("No devices were found. `accelmetrics doctor` says what was looked for, and what to do where something is expected.")
+    if not snapshot.identities:
+        say(NONE_VISIBLE if options.visible else NONE_FOUND)
     return 0
 
 

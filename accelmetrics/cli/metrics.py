@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accelmetrics.backends import registry
@@ -37,8 +37,9 @@ def run(options: Namespace, out: Stdout) -> int:
     """Print the catalogue, or the part that was asked for."""
     names = [options.backend] if options.backend else registry.names()
     plug_ins = {name: registry.load(name) for name in names if name not in registry.BUILT_IN}
+    own = [Section("Plug-in", name, registry.describe(plug_in)) for name, plug_in in plug_ins.items()]
     given = _given(plug_ins)
-    sections = chosen(options.key, options.backend, plug_ins, given)
+    sections = chosen(options.key, options.backend, own, given)
     if options.json:
         entries = [entry(row, given.get(row.key, {})) for section in sections for row in section.rows]
         out.write(json.dumps(entries, indent=2, ensure_ascii=False) + "\n")
@@ -53,20 +54,18 @@ def _given(plug_ins: Mapping[str, Backend]) -> dict[str, dict[str, str]]:
     """Return, by the key of a row, the sources that give it, each with where it is read."""
     given = {key: dict(sources) for key, sources in given_by().items()}
     for name, backend in plug_ins.items():
-        registry.describe(backend)
         coverage = guarded(backend.coverage).value or Coverage()
         for key, words in read_from(backend.kind or "", coverage._asdict()).items():
             given.setdefault(key, {})[name] = words
     return given
 
 
-def chosen(key: str | None, backend: str | None, plug_ins: Mapping[str, Backend], given: Given) -> list[Section]:
+def chosen(key: str | None, backend: str | None, own: Sequence[Section], given: Given) -> list[Section]:
     """Return the sections, with the rows that were asked for.
 
     Raises:
         UsageError: There is no such metric.
     """
-    own = [Section("Plug-in", name, registry.describe(plug_in)) for name, plug_in in plug_ins.items()]
     try:
         template = find(key).key if key else ""
     except UnknownNameError as error:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import Stop, console, exporters, monitor, tell_losses, until_stopped, warn
 from accelmetrics.cli.output import Stdout, WriteError
 from accelmetrics.cli.summaries import of_window
-
-if TYPE_CHECKING:
-    from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.monitor.monitor import Monitor
 
 DEFAULT_SUMMARY = 30.0
 FAST = 0.5

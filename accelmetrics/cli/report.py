@@ -10,19 +10,18 @@ from contextlib import contextmanager
 from heapq import merge
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelmetrics.cli import options as arguments, summaries
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout, say
+from accelmetrics.monitor.history import Layout, Row, RowMaker
+from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
 from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.recording import Recording, recordings
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
 from accelmetrics.schemas.vitals import POWER_LIMIT
-
-if TYPE_CHECKING:
-    from accelmetrics.monitor.history import Layout, Row
-    from accelmetrics.schemas.recording import Recording
 
 Plain = dict[str, Any]
 
@@ -76,8 +75,6 @@ def run(options: Namespace, out: Stdout) -> int:
 
 def _records(files: list[str]) -> Iterator[Record]:
     """Yield all records of all files, those of one process of a run by time."""
-    from accelmetrics.schemas.recording import recordings
-
     groups: dict[tuple[str, ...], list[Iterator[Record]]] = {}
     seen: set[Path] = set()
     for name in files:
@@ -121,9 +118,6 @@ class _Stream:
     """
 
     def __init__(self, record: Record) -> None:
-        from accelmetrics.monitor.history import RowMaker
-        from accelmetrics.monitor.statistics import WindowAggregator
-
         self.host = record.snapshot.hostname
         self.rank = record.labels.get("rank", "")
         self.begin = self.end = self._last = self._at = record.snapshot.time_ns / 1e9

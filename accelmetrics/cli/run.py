@@ -17,23 +17,21 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.child_process import KILLED, ChildProcess, Ended, Signals
 from accelmetrics.cli.monitoring import exporters, fail, monitor, tell, tell_losses
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, say, sink_of
-from accelmetrics.cli.summaries import MIB, of_devices, of_process, of_window, readings
+from accelmetrics.cli.summaries import GIB, MIB, of_devices, of_process, of_window, readings
 from accelmetrics.cli.terminal import LastRow, begin_line
 from accelmetrics.cli.text import cells, clipped
+from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.record import Exporter
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.vitals import Vitals, processors, vitals
-
-if TYPE_CHECKING:
-    from accelmetrics.monitor.monitor import Monitor
-    from accelmetrics.monitor.window import Window
 
 STOP_SECONDS = 0.85
 """For the last reading, and again for what exporters have queued: the command's status is not kept waiting."""
@@ -43,7 +41,6 @@ ENDING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM
 BETWEEN, APART = " │ ", "   "
 TURN = 3.0
 """Seconds for which devices are shown on the live line, where there are more than fit."""
-GIB = 2.0**30
 SHOWN = 60
 """Columns of the command that the summary names."""
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelmetrics.cli.text import aligned
+from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.schemas.summary import Summary
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, TEMPERATURE, UTILIZATION
-
-if TYPE_CHECKING:
-    from accelmetrics.monitor.window import Window
 
 Plain = dict[str, Any]
 
@@ -157,11 +155,8 @@ def markdown(report: Plain) -> str:
     devices = report["devices"].values()
     moments = f"{_moment(report['begin'])} to {_moment(report['end'])}"
     parts = [f"# {', '.join(report['hosts'])}", "", f"{report['readings']} readings, {moments}.", ""]
-    if devices:
-        parts.append(f"| Metric | {' | '.join(report['devices'])} | Mean |")
-        parts.append("| --- |" + " ---: |" * (len(devices) + 1))
-    else:
-        parts.append("No devices.")
+    heading = [f"| Metric | {' | '.join(report['devices'])} | Mean |", "| --- |" + " ---: |" * (len(devices) + 1)]
+    parts += heading if devices else ["No devices."]
     for title, name, part, scale in (
         ("Mean utilisation (%)", "utilization_percent", "mean", 1.0),
         ("Mean memory used (GiB)", "memory_used_bytes", "mean", GIB),

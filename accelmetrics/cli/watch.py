@@ -15,7 +15,6 @@ from datetime import datetime
 from itertools import count
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import Stop, announce, console, handling, log, monitor, tell_losses, until_stopped, warn
@@ -23,11 +22,9 @@ from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout, WriteError, sink_of
 from accelmetrics.cli.terminal import capable, in_foreground, keyboard, whole_screen
 from accelmetrics.exporters.device_table import Limits, Trail, height, table
+from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.errors import MissingDependencyError, require
 from accelmetrics.schemas.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from accelmetrics.monitor.monitor import Monitor
 
 LOOK = 0.1
 """Seconds between two looks at whether there is something new to draw."""

@@ -155,7 +155,7 @@ def test_the_interval_is_an_absolute_schedule(rig: Rig, clock: Time) -> None:
     """Readings that take their time put nothing off; ticks that are missed are left out."""
     stamps = []
     with Sampler([rig.backend]) as sampler:
-        for number, _ in enumerate(dump.readings(sampler, 0.125, 6)):
+        for number, _ in enumerate(dump.readings(sampler.sample, 0.125, 6)):
             stamps.append(clock.now)
             clock.now += {1: 0.0625, 2: 0.3125}.get(number, 0.0)
     assert [(stamp - stamps[0]) / 0.125 for stamp in stamps] == [0, 1, 2, 5, 6, 7]
