@@ -269,7 +269,7 @@ class SourceReader:
         paced = opened.interval > 0
         # What is served has arrived since the last time, or is one of a paced source and not stale.
         limit = (now - 2.0 * source.pace if paced else self.asked_at) - self._options.timeout
-        fresh, gives, first = False, False, len(entries)
+        fresh, first = False, len(entries)
         for unit, mapper in self._units:
             what, read_at, driver = arrived.get(unit, NOT_ARRIVED)
             if what is None or driver is not opened or read_at < limit:
@@ -284,7 +284,6 @@ class SourceReader:
                 failures[mapper.key] = what
                 entries.append((mapper, what.why))
             else:
-                gives = gives or _gives(what)
                 entries.append((mapper, what))
                 oldest = min(oldest, read_at)
         if source.devices is not self._listing:
@@ -296,8 +295,9 @@ class SourceReader:
         self.failures = failures
         status: Status = "ok"
         detail = "; ".join(filter(None, (source.detection.evidence, self._filter.caveat)))
-        if not gives or failures or self._lost:
-            status, detail = self._fared(entries[first:], detail)
+        silent = None if failures else _silence(entries[first:])
+        if failures or silent or self._lost:
+            status, detail = self._fared(silent)
             entries.extend((mapper, LOST) for mapper in self._lost)
         name = source.backend.name
         if len(failures) == len(self._units):
@@ -328,20 +328,14 @@ class SourceReader:
         status: Status = "timed_out" if failure.why.reason == Reason.TIMED_OUT else "failed"
         return BackendStatus(name, status, failure.why.detail, duration_seconds=source.open_seconds, sequence=self._sequence)
 
-    def _fared(self, entries: Sequence[Entry], remarks: str) -> tuple[Status, str]:
+    def _fared(self, silent: Unavailable | None) -> tuple[Status, str]:
         """How an open source fared that is not well, or gives no value, and what there is to say about it."""
-        failures = self.failures
-        if failures:
-            late = [failure.why.reason == Reason.TIMED_OUT for failure in failures.values()]
-            wrong = [(key, failure.why) for key, failure in failures.items()]
-            status: Status = "degraded" if len(failures) < len(entries) else "timed_out" if all(late) else "failed"
-        else:
-            silent = _silence(entries)
-            if silent is not None:
-                return "timed_out" if silent.reason == Reason.TIMED_OUT else "degraded", f"{silent.reason}: {silent.detail}"
-            if not self._lost:
-                return "ok", remarks
-            wrong, status = [(mapper.key, LOST) for mapper in self._lost], "degraded"
+        if silent is not None:
+            return "timed_out" if silent.reason == Reason.TIMED_OUT else "degraded", f"{silent.reason}: {silent.detail}"
+        wrong = [(key, failure.why) for key, failure in self.failures.items()] or [(mapper.key, LOST) for mapper in self._lost]
+        status: Status = "degraded"
+        if len(self.failures) == len(self._units):
+            status = "timed_out" if all(why.reason == Reason.TIMED_OUT for _, why in wrong) else "failed"
         return status, "; ".join([f"{key or self.source.backend.name}: {why.reason}: {why.detail}" for key, why in wrong])
 
     def _list_devices(self, devices: tuple[DeviceIdentity, ...], machine_wide: bool) -> None:
@@ -367,21 +361,16 @@ def _dropped(source: ManagedSource) -> None:
         source.pool.queue.put(source.tidy)
 
 
-def _gives(reading: Reading) -> bool:
-    """Whether there is a value in a reading, or something that is not of the contract's form."""
-    if not isinstance(reading.blocks, (list, tuple)):
-        return True
-    for block in reading.blocks:  # noqa: SIM110 - a generator costs more here
-        if type(block) is not Block or block.names:
-            return True
-    return False
-
-
 def _silence(entries: Sequence[Entry]) -> Unavailable | None:
     """Why a source that was read gives no value of any unit, where something is wrong; None where it gives one."""
     faults: list[Unavailable] = []
     for _, what in entries:
-        if not isinstance(what, Reading) or _gives(what) or fault(what):
+        if not isinstance(what, Reading) or not isinstance(what.blocks, (list, tuple)):
+            return None
+        for block in what.blocks:
+            if type(block) is not Block or block.names:
+                return None
+        if fault(what):
             return None
         faults.extend(why for why in what.unavailable.values() if why.reason not in NO_FAULTS)
     return next((why for why in faults if why.reason != Reason.TIMED_OUT), faults[0] if faults else None)
