@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from accelmetrics.backends.contract import Backend, Clock
 from accelmetrics.backends.registry import pinned, select
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from accelmetrics.sampling.isolation import ProcessEngine
 
 MOST_SHARED = 8
-"""Samplers that :func:`sample` keeps; the one that was not used for the longest time is closed."""
+"""Samplers that :func:`sample` keeps; the one that was not used for the longest time is dropped, and closes what no other uses."""
 
 _Items = TypeVar("_Items")
 
@@ -125,8 +124,7 @@ class Sampler:
         self.close()
 
 
-_shared: OrderedDict[object, Sampler] = OrderedDict()
-"""By options, the samplers of :func:`sample`. Changed by single operations, without a lock that a fork could copy while it is held."""
+_shared = lru_cache(MOST_SHARED)(Sampler)
 
 
 def sample(  # noqa: PLR0913 - every option is a keyword with a default
@@ -143,34 +141,25 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
     amd_source: str | None = None,
 ) -> Snapshot:
     """Read everything once. The options are those of :class:`Sampler`; calls with equal ones share one sampler."""
-    backends, gpus, disk_paths = _kept(backends), _kept(gpus), _kept(disk_paths)
-    key: object = (backends, gpus, visible, pid, children, disk_paths, timeout, open_timeout, isolation, amd_source)
+    options: dict[str, Any] = {
+        "gpus": _kept(gpus),
+        "visible": visible,
+        "pid": pid,
+        "children": children,
+        "disk_paths": _kept(disk_paths),
+        "timeout": timeout,
+        "open_timeout": open_timeout,
+        "isolation": isolation,
+        "amd_source": amd_source,
+    }
+    chosen = _kept(backends)
     try:
-        sampler = _shared.get(key)
+        sampler = _shared(chosen, **options)
     except TypeError:  # an option that cannot be used, or a backend that cannot be hashed
-        key, sampler = None, None
-    if sampler is None:
-        sampler = Sampler(
-            backends,
-            gpus=gpus,
-            visible=visible,
-            pid=pid,
-            children=children,
-            disk_paths=disk_paths,
-            timeout=timeout,
-            open_timeout=open_timeout,
-            isolation=isolation,
-            amd_source=amd_source,
-        )
-        if key is not None:
-            sampler = _shared.setdefault(key, sampler)
-    with suppress(KeyError):  # there is none by that key, or another thread was quicker
-        _shared.move_to_end(key)
-        while len(_shared) > MOST_SHARED:
-            _shared.popitem(last=False)[1].close()
+        sampler = Sampler(chosen, **options)
     return sampler.sample()
 
 
 def _kept(items: _Items) -> _Items:
-    """A list as what a dict's key can have in it; anything else, a text too, as it is, for :class:`Sampler` to refuse."""
+    """A list as what can be hashed; anything else, a text too, as it is, for :class:`Sampler` to refuse."""
     return cast(_Items, tuple(items)) if isinstance(items, Iterable) and not isinstance(items, (str, bytes)) else items

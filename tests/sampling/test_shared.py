@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Generator
+from functools import lru_cache
 
 import pytest
 
@@ -200,8 +201,9 @@ def test_samplers_leave_no_reference_cycles(closed: bool, interval: float) -> No
 
 
 def test_at_most_so_many_shared_samplers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that was not used for the longest time is closed."""
-    monkeypatch.setattr(sampler_module, "_shared", type(sampler_module._shared)())
+    """The one that was not used for the longest time gives its driver back."""
+    shared = lru_cache(MOST_SHARED)(Sampler)
+    monkeypatch.setattr(sampler_module, "_shared", shared)
     backends: list[FakeBackend] = []
     for number in range(MOST_SHARED + 3):
         backend = FakeBackend(f"fake-{number}")
@@ -209,11 +211,11 @@ def test_at_most_so_many_shared_samplers_are_kept(monkeypatch: pytest.MonkeyPatc
         accelmetrics.sample([backend])
         accelmetrics.sample([backends[0] if backends else backend])  # used again and again
         backends.append(backend)
-    assert len(sampler_module._shared) == MOST_SHARED
-    assert [backend.closed for backend in backends] == [0, 1, 1, 1, *[0] * (MOST_SHARED - 1)]
+    assert shared.cache_info().currsize == MOST_SHARED
+    wait_for(lambda: [backend.closed for backend in backends] == [0, 1, 1, 1, *[0] * (MOST_SHARED - 1)])
     assert accelmetrics.sample([backends[1]]).metrics == {"gpu.0.temp": 1}
-    for sampler in sampler_module._shared.values():
-        sampler.close()
+    shared.cache_clear()
+    wait_for(lambda: all(backend.closed for backend in backends))
 
 
 def test_the_numbering_of_backends_made_by_hand_goes_with_them() -> None:
