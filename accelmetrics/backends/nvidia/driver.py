@@ -197,10 +197,16 @@ class NvidiaReader:
         self._readers: dict[int, DeviceReader] = {}
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
+        now = self._now()
+        listed = self._driver.listed[unit]
+        device = listed.device
+        if device is None or now >= listed.due:
+            device = listed.refresh(now, progress)
         reader = self._readers.get(unit)
-        if reader is None:
-            reader = self._readers[unit] = DeviceReader(self._driver.listed[unit], self._tree)
-        return reader.read(self._now(), progress)
+        if reader is None or reader.device is not device:
+            # Calls that were bound again are read anew.
+            reader = self._readers[unit] = DeviceReader(listed, device, self._tree)
+        return reader.read(now, progress)
 
 
 class DeviceReader:
@@ -208,45 +214,34 @@ class DeviceReader:
 
     Args:
         listed: The device's place in the list.
+        device: Its bound calls.
         tree: The watched process and its descendants.
     """
 
-    def __init__(self, listed: Listed, tree: ProcessTree) -> None:
+    def __init__(self, listed: Listed, device: Device, tree: ProcessTree) -> None:
+        self.device = device
         self._listed = listed
-        self._tree = tree
-        self._device: Device | None = None
-        self._parts: tuple[Reasons, ...] = ()
+        self._gpm = device.gpm()
+        self._share = ProcessShare(tree)
+        self._parts: tuple[Reasons, ...] = (NO_REASONS,) * 3
         self._merged: dict[str, Unavailable] = {}
 
     def read(self, now: float, progress: list[Any]) -> Reading:
         """Read the device now."""
-        listed = self._listed
-        device = listed.device
-        if device is None or now >= listed.due:
-            device = listed.refresh(now, progress)
-        if device is not self._device:
-            self._turn_to(device)
-        fast, gpm = device.fast, self._gpm
-        values, flags = fast.read(progress)
+        device, gpm = self.device, self._gpm
+        values, flags = device.fast.read(progress)
         if now >= gpm.due:
             gpm.read(now, progress)
         before, slow_before, gpm_before = self._parts
-        if fast.unavailable is not before or device.unavailable is not slow_before or gpm.unavailable is not gpm_before:
+        if device.fast.unavailable is not before or device.unavailable is not slow_before or gpm.unavailable is not gpm_before:
             self._merge(device)
         blocks = [values, flags, gpm.block, *device.blocks]
         processes = device.table.processes
         if processes and device.whole:
-            share = self._share.block(processes, now, values, listed.identity.memory_total_bytes, device.limit)
+            share = self._share.block(processes, now, values, self._listed.identity.memory_total_bytes, device.limit)
             if share is not None:
                 blocks.append(share)
         return Reading(blocks, self._merged, processes)
-
-    def _turn_to(self, device: Device) -> None:
-        """Start anew with a device whose calls were bound again."""
-        self._device = device
-        self._gpm = device.gpm()
-        self._share = ProcessShare(self._tree)
-        self._parts = (NO_REASONS,) * 3
 
     def _merge(self, device: Device) -> None:
         """Put all reasons into one mapping, which stays while its parts are the same objects."""
