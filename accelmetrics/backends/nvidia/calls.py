@@ -414,12 +414,10 @@ class FastValues(Values):
 
     def _is_doubtful(self, answers: dict[str, Answer], raw: Sequence[Any]) -> bool:
         """Return whether a value was impossible, or of a type whose all-ones the generated conversion does not know."""
-        for row, names, index, place in self._buffer.layout.places:
-            if any(_is_impossible(answers[name]) for name in names):
-                return True
-            if isinstance(row.source, Field) and not self._buffer.statuses[index] and largest_value(raw[place - 1]) < row.maximum:
-                return True
-        return False
+        places, statuses = self._buffer.layout.places, self._buffer.statuses
+        impossible_one = any(_is_impossible(answers[name]) for _, names, _, _ in places for name in names)
+        fields = [(row, raw[place - 1]) for row, _, index, place in places if isinstance(row.source, Field) and not statuses[index]]
+        return impossible_one or any(largest_value(signature) < row.maximum for row, signature in fields)
 
     def _drop_unsupported(self, raw: Sequence[Any]) -> None:
         """Drop the calls that the driver does not support, and the batch of fields when it supports none of them."""
