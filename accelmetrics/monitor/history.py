@@ -146,15 +146,15 @@ class History:
     """
 
     def __init__(self, bound: int | timedelta) -> None:
-        self._count: int | None = None
-        self._age = float("inf")
+        count, self._age = None, float("inf")
         if isinstance(bound, timedelta) and bound > timedelta():
             self._age = bound.total_seconds()
         elif isinstance(bound, int) and not isinstance(bound, bool) and bound >= 0:
-            self._count = min(bound, sys.maxsize)
+            count = min(bound, sys.maxsize)
         else:
             raise InvalidOptionError(f"history is {bound!r}: it must be a number of readings from 0 up, or a timedelta above 0")
-        self.clear()
+        # By reading its layout, and its moment, time and values: as bytes, since an array for each takes 5 % more.
+        self._readings: deque[tuple[Layout, bytes]] = deque(maxlen=count)
 
     def add(self, row: Row) -> None:
         """Remember a reading and forget what is beyond the bound."""
@@ -165,8 +165,7 @@ class History:
 
     def clear(self) -> None:
         """Forget everything."""
-        # By reading its layout, and its moment, time and values: as bytes, since an array for each takes 5 % more.
-        self._readings: deque[tuple[Layout, bytes]] = deque(maxlen=self._count)
+        self._readings.clear()
 
     def __len__(self) -> int:
         return len(self._readings)

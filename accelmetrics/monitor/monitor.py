@@ -127,8 +127,7 @@ class Monitor:
         """Begin as a monitor that has not run in this process."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._state = self._new_state()
-        self._run = self._new_run()
+        self._run = self._new_run(self._new_state())
 
     def start(self) -> Monitor:
         """Begin; the first reading is taken at once, in the background. Starting twice changes nothing."""
@@ -137,7 +136,7 @@ class Monitor:
             last = self._run
             if last.over or not last.begun:
                 last.end()  # its stop may still be waiting for a last reading, or Ctrl-C have come between
-                self._run = self._new_run()
+                self._run = self._new_run(last.state)
                 self._run.begin(self._workers.values())
                 if self._not_taken:
                     log.warning(
@@ -282,8 +281,8 @@ class Monitor:
         self._workers = {**self._workers, name: worker}
         return worker
 
-    def _new_run(self) -> Run:
-        return Run(self._state, shared_ticker(self._key, lambda: Ticker(self._make, self.interval, self._clock)))
+    def _new_run(self, state: MonitorState) -> Run:
+        return Run(state, shared_ticker(self._key, lambda: Ticker(self._make, self.interval, self._clock)))
 
     def _current(self) -> Run:
         """Return the run that goes on, or the last one; in the child of a fork an idle one: threads and locks stayed behind."""

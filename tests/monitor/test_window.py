@@ -319,7 +319,7 @@ def test_only_the_last_windows_are_known() -> None:
             with monitor.window(str(number)):
                 pass
         assert [window.name for window in monitor.windows] == [str(number) for number in range(20, KEPT_WINDOWS + 20)]
-        until(lambda: not monitor._state.windows._open)
+        until(lambda: not monitor._run.state.windows._open)
 
 
 def test_windows_on_many_threads_beside_a_quick_monitor() -> None:

@@ -143,7 +143,7 @@ def test_a_window_that_was_dropped_is_measured_no_further() -> None:
             monitor.window("lost").begin()
         kept = monitor.window("kept").begin()
         gc.collect()
-        assert living(monitor._state.windows._open) == [kept]
+        assert living(monitor._run.state.windows._open) == [kept]
         kept.end()
 
 
