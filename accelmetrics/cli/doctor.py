@@ -6,12 +6,12 @@ import json
 import platform
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from accelmetrics._version import __version__
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.text import seconds, wrapped
+from accelmetrics.visibility.allocation import plain
 from accelmetrics.visibility.doctor import BackendFinding, Diagnosis, Gap, diagnose
 
 INDENT = "  "
@@ -43,13 +43,6 @@ def run(options: Namespace, out: Stdout) -> int:
         blocks = ([line for depth, text in part for line in wrapped(text, out.width, INDENT * depth)] for part in parts)
         out.write("\n\n".join(map("\n".join, blocks)) + "\n")
     return 1 if options.strict and found.unreadable else 0
-
-
-def plain(record: Any) -> Any:
-    """Return records as dicts, all the way down."""
-    if hasattr(record, "_asdict"):
-        return {name: plain(value) for name, value in record._asdict().items()}
-    return [plain(part) for part in record] if isinstance(record, tuple) else record
 
 
 def verdict(found: Diagnosis) -> str:

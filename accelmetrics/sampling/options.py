@@ -73,7 +73,7 @@ def checked(
     for option, value in times:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MAX_SECONDS:
             raise InvalidOptionError(f"{option} is {value!r}: it must be a number of seconds above 0, at most {MAX_SECONDS:,.0f}")
-    paths = _items(disk_paths)
+    paths = items(disk_paths)
     if paths is None or not all(_is_text(path) for path in paths):
         raise InvalidOptionError(f"disk_paths takes a list of mount points such as ['/'], not {disk_paths!r}")
     choices = None if gpus is None else _choices(gpus)
@@ -81,7 +81,7 @@ def checked(
 
 
 def _choices(gpus: Sequence[Choice]) -> tuple[Choice, ...]:
-    choices = _items(gpus)
+    choices = items(gpus)
     if choices is None:
         raise InvalidOptionError(f"gpus takes a list of numbers, keys or UUIDs, not {gpus!r}: write [{gpus!r}]")
     for choice in choices:
@@ -100,8 +100,8 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _items(value: object) -> tuple[Any, ...] | None:
-    """The items of a list; None when it is none, or is a text, whose items are its letters."""
+def items(value: object) -> tuple[Any, ...] | None:
+    """List what was given as a list; None when it is none, or is a text, whose items are its letters."""
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else None
 
 

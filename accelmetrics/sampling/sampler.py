@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 from accelmetrics.backends.contract import Backend, Clock
 from accelmetrics.backends.registry import pinned, select
 from accelmetrics.sampling.engine import Statistics, ThreadEngine
-from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible, checked
+from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible, checked, items
 from accelmetrics.sampling.sources import SHARED, SourceRegistry
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.snapshot import Snapshot
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 MOST_SHARED = 8
 """Samplers that :func:`sample` keeps; the one that was not used for the longest time is dropped, and closes what no other uses."""
-
-_Items = TypeVar("_Items")
 
 
 class Sampler:
@@ -142,17 +140,17 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
 ) -> Snapshot:
     """Read everything once. The options are those of :class:`Sampler`; calls with equal ones share one sampler."""
     options: dict[str, Any] = {
-        "gpus": _kept(gpus),
+        "gpus": _hashable(gpus),
         "visible": visible,
         "pid": pid,
         "children": children,
-        "disk_paths": _kept(disk_paths),
+        "disk_paths": _hashable(disk_paths),
         "timeout": timeout,
         "open_timeout": open_timeout,
         "isolation": isolation,
         "amd_source": amd_source,
     }
-    chosen = _kept(backends)
+    chosen = _hashable(backends)
     try:
         sampler = _shared(chosen, **options)
     except TypeError:  # an option that cannot be used, or a backend that cannot be hashed
@@ -160,6 +158,7 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
     return sampler.sample()
 
 
-def _kept(items: _Items) -> _Items:
+def _hashable(value: Any) -> Any:
     """A list as what can be hashed; anything else, a text too, as it is, for :class:`Sampler` to refuse."""
-    return cast(_Items, tuple(items)) if isinstance(items, Iterable) and not isinstance(items, (str, bytes)) else items
+    listed = items(value)
+    return value if listed is None else listed

@@ -154,8 +154,7 @@ class Allocation(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """The whole in new plain containers, ready for ``json``."""
-        plain: dict[str, Any] = _plain(self)
-        return {**plain, "as_expected": self.as_expected}
+        return {**plain(self), "as_expected": self.as_expected}
 
     def to_json(self, indent: int | None = None) -> str:
         """The whole as text, on one line unless ``indent`` is given."""
@@ -297,20 +296,14 @@ def _findings(made: Allocation, members: Sequence[job.Member], snapshot: Snapsho
     by_pid = {member.pid: member for member in members}
     for pool in made.pools:
         yield from _pool_findings(pool, made, members, processes, [key for key in pool.expected if key in unclear])
-    for worker in made.workers:
-        environment = by_pid[worker.pid].environment
-        if environment.gone:
-            yield Finding("gone", environment.why, (worker.pid,))
-        elif environment.values is None:
-            yield Finding("unreadable", f"{worker.label}: {environment.why}; its list and rank are not known", (worker.pid,))
-    for one, other in combinations(made.workers, 2):
-        common = tuple(sorted(one.uses & other.uses))
-        if common and not _same_rank(by_pid[one.pid], by_pid[other.pid]):
-            yield _shared(one, other, common)
     rules = [rule(vendor) for vendor in dict.fromkeys(slot.identity.vendor for slot in snapshot.identities)]
     variables = " or ".join(found.variable for found in rules if found is not None)
     for worker in made.workers:
         yield from _worker_findings(worker, by_pid[worker.pid].environment, variables, bool(unclear))
+    for one, other in combinations(made.workers, 2):
+        common = tuple(sorted(one.uses & other.uses))
+        if common and not _same_rank(by_pid[one.pid], by_pid[other.pid]):
+            yield _shared(one, other, common)
     yield from _device_findings(made, members, processes, unclear)
     for status in snapshot.backends:
         if status.name != "host" and status.status in {"failed", "timed_out", "degraded"}:
@@ -371,7 +364,12 @@ def _shared(one: Worker, other: Worker, common: tuple[str, ...]) -> Finding:
 
 def _worker_findings(worker: Worker, environment: Environment, variables: str, unclear: bool) -> Iterator[Finding]:
     """Compare a worker's list with what it uses."""
+    if environment.gone:
+        yield Finding("gone", environment.why, (worker.pid,))
+        return
     seen = worker.visible or ()
+    if environment.values is None:
+        yield Finding("unreadable", f"{worker.label}: {environment.why}; its list and rank are not known", (worker.pid,))
     if worker.visible is not None:
         # Where the driver lists the processes of a split device under the whole, that may be any of its partitions.
         inside = {part for key in seen for part in (key, ".".join(key.split(".")[:2]))}
@@ -384,7 +382,7 @@ def _worker_findings(worker: Worker, environment: Environment, variables: str, u
         yield Finding("list_problem", f"{worker.label}: {note}", (worker.pid,))
     if not worker.lists and variables and len(seen) > 1:
         yield Finding("no_list", f"{worker.label}: no list is set ({variables}): it sees all {len(seen)} devices", (worker.pid,))
-    if not worker.used and not environment.gone and not unclear:
+    if not worker.used and not unclear:
         given = f", though it was given {_listed(seen)}" if worker.lists and seen else ""
         yield Finding("no_device", f"{worker.label} uses no device{given}", (worker.pid,))
 
@@ -414,7 +412,8 @@ def _listed(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
-def _plain(record: Any) -> Any:
+def plain(record: Any) -> Any:
+    """List records as dicts, all the way down."""
     if hasattr(record, "_asdict"):
-        return {name: _plain(value) for name, value in record._asdict().items()}
-    return [_plain(part) for part in record] if isinstance(record, tuple) else record
+        return {name: plain(value) for name, value in record._asdict().items()}
+    return [plain(part) for part in record] if isinstance(record, tuple) else record
