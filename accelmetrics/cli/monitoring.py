@@ -103,12 +103,13 @@ def handling(handler: Callable[[int, FrameType | None], object], *numbers: int) 
 
 @contextmanager
 def until_stopped(*fatal: int) -> Iterator[Stop]:
-    """Yield an event that SIGINT, SIGTERM and SIGHUP set; the second one of a kind ends the process as ever.
+    """Yield a request to end, which SIGINT, SIGTERM and SIGHUP make; the second one of a kind ends the process as ever.
 
-    So do signals that end the process afterwards.
+    Args:
+        fatal: Signals that make it too, and by which the process ends after the block.
 
     Raises:
-        BrokenPipeError: It was set with SIGPIPE: the reader of the output has gone.
+        BrokenPipeError: It was made with SIGPIPE: the reader of the output has gone.
     """
     stopped = Stop()
 

@@ -53,8 +53,8 @@ keys:
   s   save the latest reading as a document, as `accelmetrics dump --json` prints it, in accelmetrics-YYYYMMDD-HHMMSS.json
   r   reset the history
 
-Exit status: 0 when it was ended by q, Ctrl-C or SIGTERM; 2 for arguments that cannot be used;
-141 when the reader of its lines has gone."""
+Exit status: 0 when it was ended by q, Ctrl-C or SIGTERM; 1 when a line could not be printed; 2 for arguments that cannot be
+used; 141 when the reader of its lines has gone."""
 OPTIONS: arguments.Groups = {
     "": {
         "--hot-temperature": {
@@ -104,7 +104,7 @@ class View:
         options: Of the command.
         out: The terminal.
         descriptor: Its own.
-        stopped: Set when it is to end.
+        stopped: Asks for its end.
 
     Attributes:
         said: The message that is on the screen; empty for none.
