@@ -113,7 +113,8 @@ class Gpm(Values):
 
     def _begin(self, now: float, progress: list[Any]) -> Samples | None:
         """Borrow sample buffers, if the device has GPM."""
-        self._support.read(now, progress)
+        if now >= self._support.due:
+            self._support.read(now, progress)
         answer = self._support.answers[GPM_SUPPORT.name]
         if answer != 1:
             self.due = self._support.due

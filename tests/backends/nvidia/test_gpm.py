@@ -26,8 +26,15 @@ def test_no_reading_sleeps(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) 
     """The 100 ms between two samples are those between two readings."""
     consumer.read(1)  # begins to listen for Xid errors, on a thread whose start is waited for
     waited: list[object] = []
+    here, wait = threading.current_thread(), threading.Condition.wait
+
+    def noted_wait(condition: threading.Condition, timeout: float | None = None) -> bool:
+        if threading.current_thread() is here:
+            waited.append(timeout)
+        return wait(condition, timeout)
+
     monkeypatch.setattr(time, "sleep", waited.append)
-    monkeypatch.setattr(threading.Condition, "wait", lambda *arguments: waited.append(arguments))
+    monkeypatch.setattr(threading.Condition, "wait", noted_wait)
     consumer.read(0)
     assert "smActive" in consumer.later(0.2).metrics
     assert waited == []
@@ -167,3 +174,5 @@ def test_half_an_allocation_is_given_back(simulator: NvmlSimulator, consumer: Co
     simulator.rule(ALLOC, error=Ret.MEMORY, after=1)
     assert consumer.read(0).reason("smActive") == "driver_error"
     assert simulator.count(FREE) == 1
+    consumer.later(0.2)
+    assert simulator.count("nvmlGpmQueryDeviceSupport") == 1, "whether there is GPM is known"
