@@ -338,6 +338,22 @@ def test_a_start_that_ctrl_c_interrupts_can_be_done_again(monkeypatch: pytest.Mo
     assert exporter.count("open") == exporter.count("close")
 
 
+def test_a_monitor_without_a_thread_is_not_running_and_can_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says why, and waits for nothing."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monitor = Monitor(INTERVAL, backends=[gpus(1)])
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        monitor.start()
+    assert (monitor.running, "can't start new thread" in monitor.error) == (False, True)
+    with monitor:
+        ticks(monitor, 2)
+        assert (monitor.running, monitor.error) == (True, "")
+
+
 def test_a_device_that_is_not_there_is_said_and_does_not_end_the_program(caplog: pytest.LogCaptureFixture) -> None:
     """Found out at the first reading, told once, in `error` as long as it is so."""
     with caplog.at_level(logging.WARNING, logger="accelmetrics"), Monitor(INTERVAL, backends=[gpus(1)], gpus=[7]) as monitor:
