@@ -2,14 +2,13 @@
 
 Up to ROCm 6.4 the output is a list, ``[{"gpu": 0, "usage": {…}}, …]``; since 7.0 the list stands in ``{"gpu_data": […]}``. Around it
 stand warnings and headings, several documents may follow one another, and the last may be cut. What all have in common is an
-object that begins with the card's number, so those are picked out, wherever they stand; one that is not complete is not there.
+object with the card's number under ``gpu``; one that is not complete is not there.
 
 Units as printed; "MB" is 1,048,576 bytes. An energy of 0 is how the tool prints that there is no counter.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -19,7 +18,7 @@ from typing import Any
 
 from accelmetrics.backends.amd.cards import card_name, device_memory, is_integrated, let_sleep, memory_rows, numa_node, pcie_generation
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.kit import Command, DeviceSample, PolledBackend
+from accelmetrics.backends.kit import Command, DeviceSample, PolledBackend, json_documents
 from accelmetrics.backends.kit.fields import Field, flat, text
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
@@ -30,7 +29,6 @@ STATIC_PACE = 60.0
 TIMEOUT = 10.0
 """Seconds: it takes one to two on a loaded machine with eight cards."""
 DIRECTORIES = ("/opt/rocm/bin",)
-MAX_CARDS = 256
 
 # The last spellings of a row are those of ROCm 6.0.
 LIMITS = ("limit.ppt0.socket_power_limit", "limit.socket_power", "limit.current_power", "limit.max_power")
@@ -80,7 +78,6 @@ IDENTITY = {
 }
 
 _START = re.compile(r'\{\s*"gpu"\s*:\s*(\d{1,4})\s*(?=[,}])', re.ASCII)
-_DECODER = json.JSONDecoder()
 
 
 Output = tuple[dict[int, dict[str, Any]], bool]
@@ -90,17 +87,12 @@ Output = tuple[dict[int, dict[str, Any]], bool]
 def parse(printed: str) -> Output:
     """Read what the tool printed. Any text is fine; what is not understood gives no cards."""
     cards: dict[int, dict[str, Any]] = {}
-    complete, end = True, 0
-    for start in _START.finditer(printed):
-        if start.start() < end:
-            continue
-        if len(cards) == MAX_CARDS:
-            break
-        try:
-            cards[int(start[1])], end = _DECODER.raw_decode(printed, start.start())
-        except (ValueError, RecursionError):  # malformed or cut; a number too long for int(); nested beyond reason
-            complete = False
-    return cards, complete
+    for document in json_documents(printed):
+        listed = document.get("gpu_data", [document]) if isinstance(document, dict) else document
+        for card in listed if isinstance(listed, list) else ():
+            if isinstance(card, dict) and type(card.get("gpu")) is int:
+                cards[card["gpu"]] = card
+    return cards, all(int(number) in cards for number in _START.findall(printed))
 
 
 def sample(card: Mapping[str, Any]) -> DeviceSample:

@@ -26,6 +26,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -53,6 +54,7 @@ from accelmetrics.backends.kit import (
     PolledBackend,
     PollOnce,
     is_absent,
+    json_documents,
     number,
     quoted,
     text,
@@ -146,9 +148,6 @@ IDENTITY = {
 Card = Mapping[str, object]
 """One card: keys in lower case without white space around them, since releases differ in nothing else. Values as printed."""
 
-MAX_ATTEMPTS = 64
-"""Objects that are tried before the text counts as noise."""
-_OBJECT = re.compile(r'(?=\{\s*")')
 _CARD = re.compile(r"card(\d{1,4})", re.IGNORECASE | re.ASCII)
 _CARD_START = re.compile(r'"card(\d{1,4})"\s*:\s*(?=\{)', re.IGNORECASE | re.ASCII)
 _DECODER = json.JSONDecoder()
@@ -172,30 +171,20 @@ def parse(printed: str) -> Output:
     """Read what the tool printed. Any text is fine; what is not understood gives no cards."""
     cards: dict[int, Card] = {}
     system: Card = {}
-    for _, document in _objects(printed, _OBJECT):
-        for key, value in document.items():
+    for document in json_documents(printed):
+        for key, value in document.items() if isinstance(document, dict) else ():
             card = _CARD.fullmatch(key.strip())
             if card and isinstance(value, dict):
                 cards[int(card[1])] = _lowered(value)
-        system = _lowered(document.get("system")) or system
+            elif key == "system":
+                system = _lowered(value) or system
     if cards:
         return Output(cards, system, True)
-    return Output({int(start[1]): _lowered(card) for start, card in _objects(printed, _CARD_START)}, {}, False)
-
-
-def _objects(printed: str, beginning: re.Pattern[str]) -> Iterator[tuple[re.Match[str], dict[str, object]]]:
-    """Every complete object that stands where something ends, outermost ones only."""
-    position = 0
-    for _ in range(MAX_ATTEMPTS):
-        start = beginning.search(printed, position)
-        if start is None:
-            return
-        try:
-            value, position = _DECODER.raw_decode(printed, start.end())
-        except (ValueError, RecursionError):  # malformed or cut; a number too long for int(); nested beyond reason
-            position = start.end() + 1
-        else:
-            yield start, value
+    _, *cut = _CARD_START.split(printed)
+    for number_, text_ in zip(cut[::2], cut[1::2], strict=True):
+        with suppress(ValueError, RecursionError):  # malformed or cut; a number too long for int(); nested beyond reason
+            cards[int(number_)] = _lowered(_DECODER.raw_decode(text_)[0])
+    return Output(cards, {}, False)
 
 
 def _lowered(value: object) -> Card:
@@ -275,10 +264,7 @@ def architecture(printed: str) -> str:
 
 INSTALL = "install ROCm's package rocm-smi-lib (Debian and Ubuntu also have it as rocm-smi), or put rocm-smi on PATH"
 JOIN_GROUPS = "add the user to the video and render groups: sudo usermod -aG video,render $USER, then log in again"
-ADVICE: Mapping[str, str] = {
-    Reason.TIMED_OUT: "run rocm-smi by hand and look at dmesg: a GPU or its driver may hang",
-    Reason.NO_PERMISSION: "let this user execute it",
-}
+ADVICE = "run rocm-smi by hand, and look at dmesg, to see what they say"
 FOREIGN_KEYS = ("hcu ", "dcu ")
 """How Hygon's tool, which has the same name, begins what AMD's begins with "GPU "."""
 FINDINGS: tuple[tuple[str, bool, Reason, str, str], ...] = (
@@ -308,10 +294,11 @@ def _connect(command: Command) -> PollOnce:
 
     def poll() -> Iterable[DeviceSample]:
         let_sleep("rocm-smi")
-        completed, output = _run(command, flags[0])
-        if not output.cards and _refused(completed) and len(flags) > 1:
+        completed = command.run(*flags[0])
+        if len(flags) > 1 and _refused(completed) and not parse(completed.stdout).cards:
             del flags[0]
-            completed, output = _run(command, flags[0])
+            completed = command.run(*flags[0])
+        output = parse(completed.stdout)
         if not output.cards:
             raise failure(command, completed)
         if any(key.startswith(FOREIGN_KEYS) for card in output.cards.values() for key in card):
@@ -322,15 +309,6 @@ def _connect(command: Command) -> PollOnce:
             raise SourceError(Reason.PARSE_ERROR, "rocm-smi's output was cut")
 
     return poll
-
-
-def _run(command: Command, flags: tuple[str, ...]) -> tuple[Completed, Output]:
-    try:
-        completed = command.run(*flags)
-    except SourceError as error:
-        error.advice = error.advice or ADVICE.get(error.reason, "")
-        raise
-    return completed, parse(completed.stdout)
 
 
 def _refused(completed: Completed) -> bool:
@@ -372,5 +350,6 @@ def backend(clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, timeout: fl
         fields=FIELDS,
         identity=IDENTITY,
         interval=interval,
+        advice=ADVICE,
         clock=clock,
     )

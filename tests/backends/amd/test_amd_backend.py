@@ -206,7 +206,7 @@ def test_a_tool_that_may_not_be_executed_says_so(stand_in: RocmSmiStandIn) -> No
     error = opening_failure()
     assert error.reason == Reason.NO_PERMISSION
     assert str(stand_in.command) in error.message
-    assert error.advice == "let this user execute it"
+    assert error.advice == "run rocm-smi by hand, and look at dmesg, to see what they say"
 
 
 def test_what_the_kernel_shows_to_be_wrong_comes_first_among_the_advice(stand_in: RocmSmiStandIn, system: Path) -> None:
