@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -105,22 +105,26 @@ def _count(library: Library) -> int:
 
 
 def open_all(gpus: Iterable[Gpu]) -> None:
-    """Open GPUs one after the other, each on a thread, as far as the driver answers.
+    """Open GPUs one after the other on a thread, as far as the driver answers.
 
-    When a call has not returned for a while, the thread is left with the GPU that it is stuck with. The GPU is listed with all that is
-    known of it once the call returns.
+    When a call has not returned for a while, the thread is left with the GPU that it is stuck with, and another one goes on with the rest.
+    The GPU is listed with all that is known of it once the call returns.
     """
-    patience = PATIENCE
-    for gpu in gpus:
+    pending, patience, finished = iter(gpus), PATIENCE, False
+    while not finished:
         progress: list[Any] = []
-        thread = threading.Thread(target=guarded, args=(gpu.open, progress), name="accelmetrics-nvidia-open", daemon=True)
+        thread = threading.Thread(target=_open_pending, args=(pending, progress), name="accelmetrics-nvidia-open", daemon=True)
         thread.start()
         seen = -1
         while thread.is_alive() and len(progress) > seen:
             seen = len(progress)
             thread.join(patience)
-        if thread.is_alive():
-            patience = LATER_PATIENCE
+        finished, patience = not thread.is_alive(), LATER_PATIENCE
+
+
+def _open_pending(pending: Iterator[Gpu], progress: list[Any]) -> None:
+    for gpu in pending:
+        guarded(gpu.open, progress)
 
 
 def _stale() -> SourceError:
