@@ -7,7 +7,6 @@ Where a runtime's behaviour is not documented, the answer is that it cannot be t
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -95,7 +94,7 @@ def visibility(environ: Environ, devices: Devices) -> Visibility:
         vendors.setdefault((device.kind, device.vendor), []).append(place)
     for (_, vendor), places in vendors.items():
         own = [devices[place] for place in places]
-        found = rule(vendor)
+        found = VENDORS.get(vendor)
         seen = found.see(environ, own) if found else VisibleSet(tuple(_by_number(own)))
         lists.update(dict.fromkeys(seen.lists))
         caveats += seen.caveats
@@ -408,7 +407,7 @@ def see_tpu(environ: Environ, devices: Devices) -> VisibleSet:
     listed = VisibleList(variable, environ[variable])
     if any(_TWO_PER_CHIP.search(f"{device.name} {device.architecture}") for device in devices):
         return VisibleSet(None, False, (listed,), (f"{variable} counts chips, and a chip of TPU v2 or v3 is two devices",))
-    return _in_order_of_numbers(listed, [entry.strip() for entry in listed.value.split(",")], dict(enumerate(order)))
+    return _numbers_alone(listed, [entry.strip() for entry in listed.value.split(",")], dict(enumerate(order)), rising=True)
 
 
 def see_neuron(environ: Environ, devices: Devices) -> VisibleSet:
@@ -420,7 +419,7 @@ def see_neuron(environ: Environ, devices: Devices) -> VisibleSet:
     if CORES in environ:
         listed = VisibleList(CORES, environ[CORES])
         entries = [part for entry in listed.value.split(",") for part in _range(entry.strip())]
-        return _in_order_of_numbers(listed, entries, {device.vendor_index: place for place, device in enumerate(devices)})
+        return _numbers_alone(listed, entries, {device.vendor_index: place for place, device in enumerate(devices)}, rising=True)
     wanted = environ.get(CORE_COUNT, "0")
     lists = (VisibleList(CORE_COUNT, wanted),) if CORE_COUNT in environ else ()
     if wanted in {"0", str(len(devices))}:
@@ -436,8 +435,15 @@ def _range(entry: str) -> Sequence[str]:
     return [str(number) for number in range(int(found[1]), int(found[2]) + 1)]
 
 
-def _in_order_of_numbers(listed: VisibleList, entries: Sequence[str], known: Mapping[int, int]) -> VisibleSet:
-    """The devices of a list that its runtime refuses to start with unless every entry is a device."""
+def _numbers_alone(listed: VisibleList, entries: Sequence[str], known: Mapping[int, int], *, rising: bool) -> VisibleSet:
+    """The devices of a list of numbers, of which anything else cannot be told.
+
+    Args:
+        listed: The list.
+        entries: Its entries.
+        known: Positions of the devices by the numbers that the list has for them.
+        rising: Whether the program's order is that of the numbers; else it is the list's.
+    """
     numbers, caveats = _chosen(
         listed.variable,
         entries,
@@ -445,8 +451,9 @@ def _in_order_of_numbers(listed: VisibleList, entries: Sequence[str], known: Map
         invalid="unknown",
         twice="unknown",
     )
-    seen = None if numbers is None else tuple(known[number] for number in sorted(numbers))
-    return VisibleSet(seen, seen is not None, (listed,), tuple(caveats))
+    if numbers is None:
+        return VisibleSet(None, False, (listed,), tuple(caveats))
+    return VisibleSet(tuple(known[number] for number in (sorted(numbers) if rising else numbers)), True, (listed,), tuple(caveats))
 
 
 def see_ascend(environ: Environ, devices: Devices) -> VisibleSet:
@@ -478,15 +485,11 @@ def plain_list(variable: str) -> VisibleRule:
     """Make the rule of a runtime whose list holds numbers of devices, in the program's order; anything else cannot be told."""
 
     def see(environ: Environ, devices: Devices) -> VisibleSet:
-        value = environ.get(variable)
-        if value is None:
+        if variable not in environ:
             return VisibleSet(tuple(_by_number(devices)))
+        listed = VisibleList(variable, environ[variable])
         known = {device.vendor_index: place for place, device in enumerate(devices)}
-        entries = [entry.strip() for entry in value.split(",")]
-        chosen, caveats = _chosen(
-            variable, entries, lambda entry: known.get(int(entry)) if _DIGITS.fullmatch(entry) else None, invalid="unknown", twice="unknown"
-        )
-        return VisibleSet(None if chosen is None else tuple(chosen), chosen is not None, (VisibleList(variable, value),), tuple(caveats))
+        return _numbers_alone(listed, [entry.strip() for entry in listed.value.split(",")], known, rising=False)
 
     return VisibleRule(see, variable)
 
@@ -494,15 +497,6 @@ def plain_list(variable: str) -> VisibleRule:
 def declare_list(vendor: str, variable: str) -> None:
     """Note the plain list of a vendor without a rule here: its backend declares it when its module is imported."""
     VENDORS.setdefault(vendor, plain_list(variable))
-
-
-def rule(vendor: str) -> VisibleRule | None:
-    """Find the rule of a vendor; None where nothing hides its devices."""
-    from accelmetrics.backends.registry import BUILT_IN  # it imports the kit, which declares lists here
-
-    if vendor not in VENDORS and vendor in BUILT_IN:
-        importlib.import_module(BUILT_IN[vendor].target.partition(":")[0])
-    return VENDORS.get(vendor)
 
 
 VENDORS: dict[str, VisibleRule] = {

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.kit.processes import Environment
-from accelmetrics.backends.visible import VisibleList, rule, visibility
+from accelmetrics.backends.visible import VENDORS, VisibleList, visibility
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Selection
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import InvalidOptionError
@@ -296,7 +296,7 @@ def _findings(made: Allocation, members: Sequence[job.Member], snapshot: Snapsho
     by_pid = {member.pid: member for member in members}
     for pool in made.pools:
         yield from _pool_findings(pool, made, members, processes, [key for key in pool.expected if key in unclear])
-    rules = [rule(vendor) for vendor in dict.fromkeys(slot.identity.vendor for slot in snapshot.identities)]
+    rules = [VENDORS.get(vendor) for vendor in dict.fromkeys(slot.identity.vendor for slot in snapshot.identities)]
     variables = " or ".join(found.variable for found in rules if found is not None)
     for worker in made.workers:
         yield from _worker_findings(worker, by_pid[worker.pid].environment, variables, bool(unclear))

@@ -283,7 +283,7 @@ class Child:
     def __init__(self, argv: Sequence[str], *, environment: Mapping[str, str] = NOTHING, files: Mapping[str, str] = NOTHING) -> None:
         if not argv or not argv[0].startswith("/"):
             raise ValueError(f"a command needs an absolute path: {list(argv)!r}")
-        _RUNNING.reap()
+        _reap_earlier()
         self.ended = False
         self._path = argv[0]
         self._returncode: int | None = None
@@ -302,7 +302,7 @@ class Child:
             finally:
                 os.close(status)
             undo.pop_all()
-        _RUNNING.children.add(self)
+        _CHILDREN.add(self)
 
     def _write(self, files: Mapping[str, str]) -> None:
         if files and not self.directory:
@@ -408,9 +408,9 @@ class Child:
         self.reap()
         self._close_pipes()
         _remove(self.directory)
-        _RUNNING.children.discard(self)
+        _CHILDREN.discard(self)
         if self.process.returncode is None:
-            _RUNNING.unreaped.append(self.process)
+            _UNREAPED.append(self.process)
 
     def _close_pipes(self) -> None:
         if self._status >= 0:
@@ -426,29 +426,28 @@ class Child:
         self.process.returncode = 0
 
 
-class _Running:
-    """The commands of this process, which a fork must let go of, and those that the kernel has not let go of yet."""
-
-    def __init__(self) -> None:
-        self.children: set[Child] = set()
-        self.unreaped: list[subprocess.Popen[bytes]] = []
-
-    def reap(self) -> None:
-        """Reap what earlier runs could not."""
-        for process in [each for each in self.unreaped if each.poll() is not None]:
-            with suppress(ValueError):  # another thread has just removed it
-                self.unreaped.remove(process)
-
-    def after_fork(self) -> None:
-        """Let go of the pipes, whose closing is what ends a command."""
-        children, self.children, self.unreaped = self.children, set(), []
-        for child in children:
-            child.abandon()
+_CHILDREN: set[Child] = set()
+"""The commands of this process, which a fork must let go of."""
+_UNREAPED: list[subprocess.Popen[bytes]] = []
+"""Those that were killed and that the kernel has not let go of yet."""
 
 
-_RUNNING = _Running()
+def _reap_earlier() -> None:
+    for process in [each for each in _UNREAPED if each.poll() is not None]:
+        with suppress(ValueError):  # another thread has just removed it
+            _UNREAPED.remove(process)
+
+
+def _after_fork() -> None:
+    """Let go of the pipes, whose closing is what ends a command."""
+    for child in _CHILDREN:
+        child.abandon()
+    _CHILDREN.clear()
+    _UNREAPED.clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_RUNNING.after_fork)
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _path() -> list[str]:
