@@ -20,23 +20,21 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.kit import NodeHolders
 from accelmetrics.backends.kit.system import read_text
 from accelmetrics.schemas.identity import DeviceProcess
 
-NANOSECONDS = {"ns": 1}
-UNITS = {"": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+UNITS = {"": 1, "ns": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 MEMORY = {"vram": ("drm-memory-vram", "drm-resident-vram"), "gtt": ("drm-memory-gtt", "drm-resident-gtt")}
 """The first is there on every kernel; the second is how newer ones spell it."""
 MOST = 2**50
 """Bytes; more is no count."""
 
-_LINE = re.compile(r"^(drm-[a-z0-9-]+):[ \t]*(\S{1,64})[ \t]*([a-z]*)[ \t]*$", re.MULTILINE | re.IGNORECASE | re.ASCII)
-_DIGITS = re.compile(r"\d{1,19}", re.ASCII)
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_COUNT = re.compile(r"^(drm-[a-z0-9-]+):[ \t]*(\d{1,19})[ \t]*(ns|[kmg]ib|)[ \t]*$", re.MULTILINE | re.IGNORECASE | re.ASCII)
+_ADDRESS = re.compile(r"^drm-pdev:[ \t]*([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])[ \t]*$", re.MULTILINE | re.IGNORECASE | re.ASCII)
 
 
 class Client(NamedTuple):
@@ -52,7 +50,7 @@ class Client(NamedTuple):
     """
 
     address: str
-    number: str
+    number: int
     vram: int | None
     gtt: int | None
     graphics: int
@@ -61,21 +59,13 @@ class Client(NamedTuple):
 
 def parse(text: str) -> Client | None:
     """Read one file; None when it is not that of a GPU."""
-    found = {name.lower(): (value, unit.lower()) for name, value, unit in _LINE.findall(text)}
-    address, number = found.get("drm-pdev", ("", ""))[0].lower(), found.get("drm-client-id", ("", ""))[0]
-    if _ADDRESS.fullmatch(address) is None or _DIGITS.fullmatch(number) is None:
+    address = _ADDRESS.search(text)
+    counts = {name.lower(): int(digits) * UNITS[unit.lower()] for name, digits, unit in _COUNT.findall(text)}
+    if address is None or "drm-client-id" not in counts:
         return None
-    vram, gtt = (next((size for name in names if (size := _count(found.get(name), UNITS)) is not None), None) for names in MEMORY.values())
-    graphics, compute = (_count(found.get(f"drm-engine-{engine}"), NANOSECONDS, 2**63) or 0 for engine in ("gfx", "compute"))
-    return Client(address, number, vram, gtt, graphics, compute)
-
-
-def _count(said: tuple[str, str] | None, units: Mapping[str, int], most: int = MOST) -> int | None:
-    """A count in the first of some units; None where it is none, or too large."""
-    if said is None or said[1] not in units or _DIGITS.fullmatch(said[0]) is None:
-        return None
-    count = int(said[0]) * units[said[1]]
-    return count if count <= most else None
+    vram, gtt = (next((counts[name] for name in names if counts.get(name, MOST + 1) <= MOST), None) for names in MEMORY.values())
+    graphics, compute = (counts.get(f"drm-engine-{engine}", 0) for engine in ("gfx", "compute"))
+    return Client(address[1].lower(), counts["drm-client-id"], vram, gtt, graphics, compute)
 
 
 # All clients of all processes
