@@ -7,7 +7,6 @@ Nothing here wakes a card.
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import NamedTuple
 
 from accelmetrics.backends.contract import Detection
 from accelmetrics.backends.kit.fields import MEMORY, POWER_SHARE, Field, Row, Value, number
-from accelmetrics.backends.kit.system import list_directory, pci_devices, read_text, sysroot, system_path
+from accelmetrics.backends.kit.system import PCI_ADDRESS, link_name, list_directory, pci_devices, read_text, system_path
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 VENDORS = {"0x1002": "amd", "0x1d94": "hygon"}
@@ -46,8 +45,6 @@ INSTINCT = {
 """The same of the cards of data centres, where no such list is installed."""
 ASLEEP = ("suspended", "suspending")
 
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
-
 
 def gpus() -> list[str]:
     """List the PCI addresses of the GPUs under any driver, in address order."""
@@ -66,21 +63,12 @@ def vendor_of(address: str) -> str:
 
 def is_driven(address: str) -> bool:
     """Whether a kernel driver that shows its values drives it."""
-    return driver_of(address) in DRIVERS
+    return link_name(f"{device_path(address)}/driver") in DRIVERS
 
 
 def is_suspended(address: str) -> bool:
     """Whether the device is powered down, so that almost any question would wake it."""
     return read_text(f"{device_path(address)}/power/runtime_status") in ASLEEP
-
-
-def driver_of(address: str) -> str:
-    """The kernel driver that a PCI device is bound to; empty when it is bound to none."""
-    try:
-        link = os.readlink(f"{sysroot()}{device_path(address)}/driver")  # noqa: PTH115  asked at every reading, and a Path costs more
-    except OSError:
-        return ""
-    return link.rpartition("/")[2]
 
 
 def exists(path: str) -> bool:
@@ -98,7 +86,7 @@ def is_integrated(address: str, device: str = "") -> bool | None:
     if device.lower().removeprefix("0x") in PROCESSORS:
         return True
     normalized = address.lower()
-    if _ADDRESS.fullmatch(normalized) is None or is_suspended(normalized):
+    if PCI_ADDRESS.fullmatch(normalized) is None or is_suspended(normalized):
         return None
     try:
         with system_path(f"{device_path(normalized)}/gpu_metrics").open("rb") as metrics:
@@ -129,7 +117,7 @@ def card_name(device: str, revision: str = "", maker: str = "AMD") -> str:
 def numa_node(address: str) -> int | None:
     """NUMA node of the slot, None where there is one node only or it is unknown."""
     normalized = address.lower()
-    printed = read_text(f"{device_path(normalized)}/numa_node") if _ADDRESS.fullmatch(normalized) else None
+    printed = read_text(f"{device_path(normalized)}/numa_node") if PCI_ADDRESS.fullmatch(normalized) else None
     return int(printed) if printed and printed.isdecimal() else None
 
 
@@ -196,7 +184,7 @@ FOREIGN = {"radeon": "an old card that ROCm does not know", "vfio-pci": "passed 
 
 def detect() -> Detection:
     """Look at the PCI bus, then at what the driver shows."""
-    drivers = {address: driver_of(address) for address in gpus()}
+    drivers = {address: link_name(f"{device_path(address)}/driver") for address in gpus()}
     loaded = any(exists(f"/sys/module/{driver}") or exists(f"/sys/bus/pci/drivers/{driver}") for driver in DRIVERS)
     advice = "" if exists("/dev/kfd") or exists("/dev/dri") else PASS_DEVICES
     usable = {address: driver for address, driver in drivers.items() if driver not in FOREIGN}

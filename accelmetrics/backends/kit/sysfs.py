@@ -13,7 +13,6 @@ so that a file that hangs costs its own device.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 from glob import glob
@@ -21,12 +20,10 @@ from typing import Any
 
 from accelmetrics.backends.kit.fields import Record
 from accelmetrics.backends.kit.polled import Connect, DeviceSample
-from accelmetrics.backends.kit.system import Files, KeptFile, reason_of, sysroot
+from accelmetrics.backends.kit.system import PCI_ADDRESS, Files, KeptFile, link_name, reason_of, sysroot
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 ASLEEP = ("suspended", "suspending")
-
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
 
 class DeviceDirectory(Record):
@@ -65,7 +62,7 @@ class DeviceDirectory(Record):
             return name[len(name.rstrip("0123456789")) :]
         if place == "@pci":
             paths = (os.path.realpath(f"{sysroot()}{self.path}{below}") for below in ("/device", ""))
-            return next((last for path in paths if _ADDRESS.fullmatch(last := path.rpartition("/")[2])), None)
+            return next((last for path in paths if PCI_ADDRESS.fullmatch(last := path.rpartition("/")[2])), None)
         return self._read(place)
 
     def _read(self, place: str) -> str | Unavailable | None:
@@ -84,16 +81,6 @@ class DeviceDirectory(Record):
             return reason_of(error, place)
         finally:
             self._progress.append(place)
-
-
-def _driver(path: str) -> str:
-    """The kernel driver that a directory's device is bound to; empty when it is bound to none."""
-    for below in ("/device/driver", "/driver"):
-        try:
-            return os.readlink(f"{sysroot()}{path}{below}").rpartition("/")[2]  # noqa: PTH115 - the link's text is wanted
-        except OSError:
-            continue
-    return ""
 
 
 def directories(pattern: str, *, drivers: Sequence[str] = ()) -> Connect:
@@ -117,7 +104,8 @@ class _Directories:
 
     def __call__(self) -> Iterable[DeviceSample]:
         paths = [f"/{path}" for path in sorted(glob(self._pattern.lstrip("/"), root_dir=sysroot() or "/"))]  # noqa: PTH207 - as above
-        driven = [path for path in paths if not self._drivers or _driver(path) in self._drivers]
+        drivers = ((path, link_name(f"{path}/device/driver") or link_name(f"{path}/driver")) for path in paths)
+        driven = [path for path, driver in drivers if not self._drivers or driver in self._drivers]
         self._known = {path: self._known.get(path) or DeviceDirectory(path, self._files) for path in driven}
         return [DeviceSample(device, begin=device.begin) for device in self._known.values()]
 

@@ -24,6 +24,7 @@ from accelmetrics.schemas.errors import Reason, Unavailable
 
 VARIABLE = "ACCELMETRICS_SYSROOT"
 PCI = "/sys/bus/pci/devices"
+PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _FIRST_SIZE = 4096
 
 
@@ -67,6 +68,14 @@ def read_once(path: str) -> bytes:
     finally:
         os.close(fd)
     return b"".join(parts)
+
+
+def link_name(path: str) -> str:
+    """The last name of what a system link leads to, as of a device's ``driver``; empty where there is none."""
+    try:
+        return os.readlink(sysroot() + path).rpartition("/")[2]  # noqa: PTH115 - asked at every reading, and a Path costs more
+    except OSError:
+        return ""
 
 
 def reason_of(error: OSError | ValueError, what: str) -> Unavailable:

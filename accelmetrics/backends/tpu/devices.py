@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from accelmetrics.backends.contract import Detection
 from accelmetrics.backends.kit import NodeHolders
-from accelmetrics.backends.kit.system import PCI, list_directory, pci_devices, read_text, system_path
+from accelmetrics.backends.kit.system import PCI, link_name, list_directory, pci_devices, read_text, system_path
 from accelmetrics.schemas.errors import MissingDependencyError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 
@@ -116,17 +116,9 @@ def _node(address: str) -> str:
     accelerators = [name for name in list_directory(f"{PCI}/{address}/accel") if _DIGITS.search(name)]
     if accelerators:
         return f"/dev/{accelerators[0]}"
-    group, driver = (_link(f"{PCI}/{address}/{name}") for name in ("iommu_group", "driver"))
+    group, driver = (link_name(f"{PCI}/{address}/{name}") for name in ("iommu_group", "driver"))
     shown = driver.startswith("vfio") or system_path(f"/dev/vfio/{group}").exists()
     return f"/dev/vfio/{group}" if group.isdecimal() and shown else ""
-
-
-def _link(path: str) -> str:
-    """The last name of what a link leads to; empty where there is none."""
-    try:
-        return system_path(path).readlink().name
-    except OSError:
-        return ""
 
 
 def detect() -> Detection:
