@@ -157,10 +157,9 @@ def test_a_slow_start_is_waited_for(busy: NeuronMonitorStandIn) -> None:
 
 def test_silence_makes_readings_stale_and_then_a_new_child(busy: NeuronMonitorStandIn) -> None:
     with sampler(timeout=0.2) as made:
-        assert made.sample().metrics[CORE] == 12.5
+        until(made, lambda seen: seen.metrics.get(CORE) == 12.5)
         busy.tell(mode="hang")
-        snapshot = until(made, lambda seen: CORE not in seen.metrics)
-        assert snapshot.unavailable[CORE].reason == Reason.STALE
+        snapshot = until(made, lambda seen: CORE not in seen.metrics and seen.unavailable[CORE].reason == Reason.STALE)
         assert HOST not in snapshot.metrics
         wait_for(lambda: len(busy.starts) > 1)
         busy.tell(mode="")
@@ -182,7 +181,7 @@ def test_a_tool_that_ends_at_once_is_told_with_its_last_words(tool: NeuronMonito
 @pytest.mark.parametrize(("mode", "words"), [("die", "ended with status 1"), ("partial", "ended with status 1"), ("crash", "signal 11")])
 def test_a_tool_that_dies_is_started_again(busy: NeuronMonitorStandIn, mode: str, words: str) -> None:
     with sampler(timeout=0.2) as made:
-        assert made.sample().metrics[CORE] == 12.5
+        until(made, lambda seen: seen.metrics.get(CORE) == 12.5)
         busy.tell(mode=mode)
         snapshot = until(made, lambda seen: CORE not in seen.metrics and words in seen.unavailable[CORE].detail)
         assert snapshot.unavailable[CORE].reason == snapshot.unavailable[HOST].reason == Reason.DRIVER_ERROR
@@ -211,7 +210,7 @@ def test_lines_that_are_no_reports_are_told(tool: NeuronMonitorStandIn) -> None:
 
 def test_garbage_that_lasts_is_told(busy: NeuronMonitorStandIn) -> None:
     with sampler(timeout=0.2) as made:
-        assert made.sample().metrics[CORE] == 12.5
+        until(made, lambda seen: seen.metrics.get(CORE) == 12.5)
         busy.tell(mode="malformed")
         until(made, lambda seen: CORE not in seen.metrics and seen.unavailable[CORE].reason == Reason.PARSE_ERROR)
         busy.tell(mode="")
