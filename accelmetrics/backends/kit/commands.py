@@ -18,12 +18,13 @@ What a run promises, whatever the command does:
 
 What is deliberately not done: a command that ended by itself in time, and closed its output, may leave a daemon behind.
 
-:class:`Child` is the one place where processes are started: :func:`run` reads its two streams to their end, and
-:mod:`~accelmetrics.backends.kit.line_process` reads records for as long as it lives.
+:class:`Child` is the one place where processes are started and read: by :func:`run` to their end, and by
+:mod:`~accelmetrics.backends.kit.line_process` for records, for as long as they live.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import shutil
@@ -32,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -48,6 +49,8 @@ MAX_OUTPUT = 4 * 1024 * 1024
 """Bytes of standard output and standard error together."""
 GRACE = 0.2
 """Seconds for which output is still read after the command itself has ended."""
+GLANCE = 0.25
+"""Seconds between two looks at a command that prints nothing."""
 REAP = 2.0
 """Seconds for a killed command to be gone; one that the kernel holds on to is reaped by a later run."""
 CHUNK = 65536
@@ -229,35 +232,20 @@ def run(
         SourceError: It could not be started (``driver_unavailable``, ``no_permission``) or was late (``timed_out``).
     """
     started = time.monotonic()
+    outputs: tuple[list[bytes], list[bytes]] = ([], [])
+    left, full = max_output, False
     with Child(argv, environment=environment) as child:
-        outputs: tuple[list[bytes], list[bytes]] = ([], [])
-        deadline, left, full = started + timeout, max_output, False
-        with child.selector() as selector:
-            while selector.get_map() and not full:
-                ready = selector.select(max(0.0, deadline - time.monotonic()))
-                if not ready:
-                    break
-                for key, _ in ready:
-                    chunk = os.read(key.fd, CHUNK)
-                    if not chunk or key.data is None:
-                        selector.unregister(key.fileobj)
-                    if key.data is None:
-                        child.note_end(chunk)
-                        deadline = min(deadline, time.monotonic() + GRACE)
-                    else:
-                        full = full or len(chunk) > left
-                        outputs[key.data].append(chunk[:left])
-                        left -= len(chunk[:left])
-            idle = not selector.get_map()
-        ended = child.ended
-        if not (ended and idle):
-            child.kill()
+        for stream, piece in child.read(timeout):
+            outputs[stream].append(piece[:left])
+            if len(piece) > left:
+                full = True
+                break
+            left -= len(piece)
         files = {name: text for name in read if (text := child.read_file(name)) is not None}
-        returncode = child.reap()
-    if not (ended or full):
+    if not (child.ended or full):
         raise SourceError(Reason.TIMED_OUT, f"{argv[0]} gave no answer in {timeout:g} s and was killed")
     stdout, stderr = (b"".join(parts).decode("utf-8", "replace") for parts in outputs)
-    return Completed(stdout, stderr, returncode, time.monotonic() - started, full, files)
+    return Completed(stdout, stderr, child.returncode, time.monotonic() - started, full, files)
 
 
 class Child:
@@ -273,7 +261,8 @@ class Child:
 
     Attributes:
         directory: Its working directory; empty where no file system may be written to, and the command starts in ``/``.
-        ended: Whether the command itself has ended, as far as :meth:`note_end` was told.
+        ended: Whether the command itself has ended, as far as :meth:`read` has come.
+        returncode: When it was left: the exit status, negative for the signal that ended it.
 
     Raises:
         ValueError: The path is not absolute.
@@ -285,8 +274,10 @@ class Child:
             raise ValueError(f"a command needs an absolute path: {list(argv)!r}")
         _reap_earlier()
         self.ended = False
+        self.returncode = -signal.SIGKILL  # stands for a status that does not come
+        self._finished = False
         self._path = argv[0]
-        self._returncode: int | None = None
+        self._told: int | None = None
         self._mark = uuid4().hex
         try:
             self.directory = tempfile.mkdtemp(prefix="accelmetrics-")
@@ -333,31 +324,46 @@ class Child:
         except OSError as error:
             raise _not_started(self._path, error) from error
 
-    @property
-    def outputs(self) -> tuple[IO[bytes], IO[bytes]]:
-        """Standard output and standard error, to read from."""
-        assert self.process.stdout is not None and self.process.stderr is not None
-        return self.process.stdout, self.process.stderr
+    def read(self, seconds: float = math.inf) -> Iterator[tuple[int, bytes]]:
+        """Read both outputs until they are closed and the command has ended, or the time is up.
 
-    def selector(self) -> selectors.BaseSelector:
-        """Both outputs, with 0 and 1 for data, and what tells that the command has ended, with None."""
-        selector = selectors.DefaultSelector()
-        for number, output in enumerate(self.outputs):
-            selector.register(output, selectors.EVENT_READ, number)
-        selector.register(self._status, selectors.EVENT_READ, None)
-        return selector
+        Args:
+            seconds: For how long; a command that has ended leaves ``GRACE`` seconds at most.
 
-    def note_end(self, said: bytes) -> None:
-        """Take what :meth:`selector`'s third descriptor said: that the command has ended.
+        Yields:
+            0 for standard output or 1 for standard error, and a piece of it; an empty one when nothing came for ``GLANCE`` seconds.
 
         Raises:
-            SourceError: It could not even be started.
+            SourceError: The command could not even be started.
         """
+        until = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            stdout, stderr = self._outputs
+            for number, descriptor in enumerate((stdout.fileno(), stderr.fileno(), self._status)):
+                selector.register(descriptor, selectors.EVENT_READ, number)
+            while selector.get_map() and (left := until - time.monotonic()) > 0:
+                ready = selector.select(min(GLANCE, left))
+                for key, _ in ready:
+                    piece = os.read(key.fd, CHUNK)
+                    if key.fd == self._status:
+                        self._note_end(piece)
+                        until = min(until, time.monotonic() + GRACE)
+                    elif piece:
+                        yield key.data, piece
+                    if not piece:
+                        selector.unregister(key.fd)
+                if not ready:
+                    yield 0, b""
+            self._finished = not selector.get_map()
+
+    def _note_end(self, said: bytes) -> None:
+        """Take what the watchdog says of the command's end: its status, then nothing; nothing alone where the watchdog was killed."""
         self.ended = True
         if said.startswith(b"!"):
             error = OSError(int(said[1:]), os.strerror(int(said[1:])))
             raise _not_started(self._path, error)
-        self._returncode = int(said) if said else None
+        if said:
+            self._told = int(said)
 
     def read_file(self, name: str) -> str | None:
         """The text of a file in its working directory; None when it is not there or too long."""
@@ -369,54 +375,52 @@ class Child:
 
     def end(self) -> None:
         """Begin to end the command, its group, and every descendant that left the group; returns at once."""
-        if self.process.stdin is not None:
+        gone = self.ended and self._told is None
+        if self.process.stdin is not None and not gone:
             self.process.stdin.close()  # the watchdog does it
         else:
             self._kill_group()
-
-    def kill(self) -> None:
-        """End them, and wait until they have ended."""
-        self.end()
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(REAP)
-        self._kill_group()
 
     def _kill_group(self) -> None:
         if self.process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
-    def reap(self) -> int:
-        """Wait for the command, which has ended or was killed; the signal that was sent stands for a status that does not come."""
-        if self._returncode is None:
-            self._kill_group()  # its watchdog is gone, or there is none
-        elif self.process.stdin is not None and not self.process.stdin.closed:
-            with suppress(BrokenPipeError):
-                os.write(self.process.stdin.fileno(), b".")  # what it left behind may live
-        try:
-            status = self.process.wait(REAP)
-        except subprocess.TimeoutExpired:
-            status = -signal.SIGKILL
-        return status if self._returncode is None else self._returncode
+    def _wait(self) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(REAP)
 
     def __enter__(self) -> Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self.ended:
-            self.kill()
-        self.reap()
+        stdin = self.process.stdin
+        if self._finished and self._told is not None and stdin is not None and not stdin.closed:
+            with suppress(BrokenPipeError):
+                os.write(stdin.fileno(), b".")  # what it left behind may live
+        else:
+            self.end()
+            self._wait()
+            self._kill_group()
+        self._wait()
+        status = self.process.returncode if self._told is None else self._told
+        self.returncode = -signal.SIGKILL if status is None else status
         self._close_pipes()
         _remove(self.directory)
         _CHILDREN.discard(self)
         if self.process.returncode is None:
             _UNREAPED.append(self.process)
 
+    @property
+    def _outputs(self) -> tuple[IO[bytes], IO[bytes]]:
+        assert self.process.stdout is not None and self.process.stderr is not None
+        return self.process.stdout, self.process.stderr
+
     def _close_pipes(self) -> None:
         if self._status >= 0:
             os.close(self._status)
             self._status = -1
-        for pipe in (self.process.stdin, *self.outputs):
+        for pipe in (self.process.stdin, *self._outputs):
             if pipe is not None:
                 pipe.close()
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.kit.commands import CHUNK, NOTHING, SHOWN, Child, Command
+from accelmetrics.backends.kit.commands import NOTHING, SHOWN, Child, Command
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ STEADY = 60.0
 """Seconds after which a child has run well: the pause after its end is the first again."""
 START_UP = 10.0
 """Seconds that a child may take to its first record, if that is longer than the silence allowed to it later."""
-GLANCE = 0.25
-"""Seconds between two looks at a child that prints nothing; a block that was followed by nothing for so long is whole."""
 ENDING = 5.0
 """Seconds that closing waits for the thread."""
 MAX_LINE = 16 * 1024 * 1024
@@ -60,23 +58,16 @@ class Lines:
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
-        self._begun = bytearray()
-        self._too_long = False
+        self._begun = b""
         self.dropped = 0
 
-    def feed(self, chunk: bytes) -> list[bytes]:
+    def feed(self, piece: bytes) -> list[bytes]:
         """The lines that end in this piece, without their ends and without empty ones."""
-        self._begun += chunk
-        lines: list[bytes] = []
-        if b"\n" in chunk:
-            *ends, rest = bytes(self._begun).split(b"\n")
-            fitting = [line for line in ends[self._too_long :] if len(line) <= self._bound]
-            self.dropped += len(ends) - len(fitting)
-            lines = [line for line in map(bytes.strip, fitting) if line]
-            self._begun, self._too_long = bytearray(rest), False
-        if len(self._begun) > self._bound:
-            self._begun, self._too_long = bytearray(), True
-        return lines
+        *ended, begun = (self._begun + piece).split(b"\n")
+        self._begun = begun[: self._bound + 1]  # enough to know that it is too long
+        fitting = [line.strip() for line in ended if len(line) <= self._bound]
+        self.dropped += len(ended) - len(fitting)
+        return [line for line in fitting if line]
 
 
 class Blocks:
@@ -102,7 +93,8 @@ class Blocks:
             begins = self._begins.match(line) is not None
             if begins and self._lines:
                 complete.append(self._take())
-            (self._lines if begins or self._lines or self._usual else self.heading).append(line)
+            in_block = begins or self._lines or self._usual
+            (self._lines if in_block else self.heading).append(line)
         return complete
 
     def quiet(self) -> list[bytes]:
@@ -181,7 +173,7 @@ class LineProcess:
         self._child: Child | None = None
         self._record: tuple[bytes, float, int] | None = None
         self._failure: Unavailable | None = NO_NEWS
-        self._words, self._noisy = b"", False
+        self._words = b""
         self._due = 0.0
         self.starts = 0
         self.ends = 0
@@ -248,71 +240,50 @@ class LineProcess:
         """One child, from its start to its end: why it has ended."""
         with Child(self._argv, environment=self._environment, files=self._files) as child:
             with self._news:
-                self._words, self._noisy = b"", False
+                self._words = b""
                 self._due = self._clock.monotonic() + max(self._silence, START_UP)
                 self._child = child
                 if self._closed:
                     return CLOSED
             self.starts += 1
-            silent = self._listen(child)
-            ended = child.ended
-            child.kill()  # all of it, or what it left behind
-            status = child.reap()
-        if silent:
-            reason = Reason.PARSE_ERROR if self._noisy else Reason.TIMED_OUT
+            self._listen(child)
+            child.end()  # what it left behind, too
+        if not child.ended:
+            strange = self._failure is not None and self._failure.reason == Reason.PARSE_ERROR
+            reason = Reason.PARSE_ERROR if strange else Reason.TIMED_OUT
             return self._told(reason, f"gave no record for {self._silence:g} s and was killed")
-        if not ended:
-            return self._told(Reason.DRIVER_ERROR, "closed its output and was killed")
+        status = child.returncode
         return self._told(Reason.DRIVER_ERROR, f"ended with status {status}" if status >= 0 else f"was ended by signal {-status}")
 
-    def _listen(self, child: Child) -> bool:
-        """Read until the child has ended, or closed its outputs (False), or was silent for too long (True)."""
-        take = self._taker()
-        with child.selector() as selector:
-            while any(key.data is not None for key in selector.get_map().values()):
-                ready = selector.select(GLANCE)
-                for key, _ in ready:
-                    chunk = os.read(key.fd, CHUNK)
-                    if key.data is None:
-                        child.note_end(chunk)
-                    elif chunk:
-                        self._note(chunk) if key.data else take(chunk)
-                    if not chunk or key.data is None:
-                        selector.unregister(key.fileobj)
-                if not ready:
-                    take(b"")
-                if self._clock.monotonic() >= self._due:
-                    return True
-                if not ready and child.ended:  # what it left behind holds its outputs open
-                    return False
-            # It has closed its outputs: its end is told soon, unless it goes on without them.
-            for key, _ in selector.select(GLANCE) if selector.get_map() else ():
-                child.note_end(os.read(key.fd, CHUNK))
-        return False
+    def _listen(self, child: Child) -> None:
+        """Read until the child has ended, or was silent for too long."""
+        lines = Lines(self._max_line)
+        blocks = None if isinstance(self._opening, bytes) else Blocks(self._opening)
+        for stream, piece in child.read():
+            if stream:
+                self._note(piece)
+            else:
+                dropped = lines.dropped
+                complete = lines.feed(piece)
+                if lines.dropped > dropped:
+                    self._fail(Unavailable(Reason.PARSE_ERROR, f"{self._name} printed a line of more than {self._max_line} bytes: dropped"))
+                if blocks is None:
+                    self._publish(self._records(complete))
+                else:
+                    self._publish(blocks.feed(complete) if piece else blocks.quiet())
+            if self._clock.monotonic() >= self._due:
+                return
 
-    def _taker(self) -> Callable[[bytes], None]:
-        """What takes the pieces of standard output; an empty piece says that nothing came for a while."""
-        lines, opening = Lines(self._max_line), self._opening
-        blocks = None if isinstance(opening, bytes) else Blocks(opening)
-
-        def take(chunk: bytes) -> None:
-            dropped = lines.dropped
-            complete = lines.feed(chunk) if chunk else []
-            if blocks is not None:
-                self._publish(blocks.feed(complete) if chunk else blocks.quiet())
-            elif isinstance(opening, bytes):
-                self._publish([line for line in complete if line.startswith(opening)])
-                strange = [line for line in complete if not line.startswith(opening)]
-                if strange:
-                    self._noisy = True
-                    self._note(b"\n".join(strange) + b"\n")
-                if len(strange) == len(complete) > 0 and self._failure is not None:
-                    self._fail(self._told(Reason.PARSE_ERROR, "has printed no record"))
-            if lines.dropped > dropped and not complete:
-                self._noisy = True
-                self._fail(Unavailable(Reason.PARSE_ERROR, f"{self._name} printed a line of more than {self._max_line} bytes: dropped"))
-
-        return take
+    def _records(self, lines: list[bytes]) -> list[bytes]:
+        """The lines that are records; the others are words."""
+        assert isinstance(self._opening, bytes)
+        records = [line for line in lines if line.startswith(self._opening)]
+        strange = [line for line in lines if not line.startswith(self._opening)]
+        if strange:
+            self._note(b"\n".join((*strange, b"")))
+            if self._failure is not None:
+                self._fail(self._told(Reason.PARSE_ERROR, "has printed no record"))
+        return records
 
     def _publish(self, records: list[bytes]) -> None:
         now = self._clock.monotonic()
