@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Number
-from accelmetrics.backends.kit.system import list_directory, read_once, read_text, sysroot, system_path
+from accelmetrics.backends.kit.system import list_directory, read_text, sysroot, system_path
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 
@@ -183,43 +183,26 @@ def descendants(root: int, progress: list[Any] | None = None) -> list[int]:
         progress: Grows with each process that is looked at.
     """
     progress = [] if progress is None else progress
-    listed = _children(root)
-    by_parent = None if listed is not None else _children_by_parents(progress)
+    listed = system_path(f"/proc/{root}/task/{root}/children").exists()
+    children = _children if listed else _children_by_parents(progress).get
     found, seen = [root], {root}
     for pid in found:
-        if by_parent is not None:
-            listed = by_parent.get(pid)
-        elif pid != root:
-            listed = _children(pid)
-        new = [child for child in dict.fromkeys(listed or ()) if child not in seen]
+        new = [child for child in dict.fromkeys(children(pid) or ()) if child not in seen]
         found += new
         seen.update(new)
         progress.append(pid)
     return found
 
 
-def _children(pid: int) -> list[int] | None:
-    """Processes that the threads of one process started; None where the kernel does not list them, or the process has ended."""
-    found = _children_of_thread(pid, str(pid))
-    if found is None or _is_single_threaded(pid):
-        return found
-    threads = [thread for thread in list_directory(f"/proc/{pid}/task") if thread != str(pid)]
-    return found + [child for thread in threads for child in _children_of_thread(pid, thread) or ()]
-
-
-def _is_single_threaded(pid: int) -> bool:
+def _children(pid: int) -> list[int]:
+    """Processes that the threads of one process started; none where it has ended."""
+    task = f"/proc/{pid}/task"
     try:
-        return os.stat(f"{sysroot()}/proc/{pid}/task").st_nlink == _LINKS_OF_ONE_THREAD  # noqa: PTH116  a sixth of what a listing costs
+        single = os.stat(sysroot() + task).st_nlink == _LINKS_OF_ONE_THREAD  # noqa: PTH116  a sixth of what a listing costs
     except OSError:
-        return False
-
-
-def _children_of_thread(pid: int, thread: str) -> list[int] | None:
-    """Processes that one thread started; None where the kernel has no such list, or the thread has ended."""
-    try:
-        words = read_once(f"/proc/{pid}/task/{thread}/children").split()
-    except OSError:
-        return None
+        return []
+    threads = [str(pid)] if single else list_directory(task)
+    words = [word for thread in threads for word in (read_text(f"{task}/{thread}/children") or "").split()]
     return [int(word) for word in words if word.isdigit() and len(word) < _LONGEST_NUMBER]
 
 

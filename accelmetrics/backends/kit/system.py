@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from accelmetrics.backends.contract import Detection
@@ -103,14 +103,13 @@ class KeptFile:
             its end. Most files of ``/proc`` and ``/sys`` come whole, and the second call is saved.
     """
 
-    __slots__ = ("__weakref__", "_close", "_fd", "_pieces", "_size", "path")
+    __slots__ = ("__weakref__", "_fd", "_pieces", "_size", "path")
 
     def __init__(self, path: str, pieces: bool = False) -> None:
         self.path = path
         self._pieces = pieces
         self._size = _FIRST_SIZE
         self._fd = -1
-        self._close: weakref.finalize[[int], KeptFile] | None = None
 
     def read(self) -> bytes:
         """The file's content now.
@@ -120,8 +119,6 @@ class KeptFile:
         """
         if self._fd < 0:
             self._fd = os.open(sysroot() + self.path, os.O_RDONLY)
-            # Readers have no end of life of their own: the descriptor goes when the last of them does.
-            self._close = weakref.finalize(self, os.close, self._fd)
         try:
             return self._content()
         except OSError:
@@ -130,10 +127,13 @@ class KeptFile:
 
     def close(self) -> None:
         """Give the descriptor back. A later ``read`` opens the file again."""
-        self._fd = -1
-        if self._close is not None:
-            self._close()
-            self._close = None
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        """Readers have no end of life of their own: the descriptor goes when the last of them does."""
+        self.close()
 
     def _content(self) -> bytes:
         data = os.pread(self._fd, self._size, 0)
@@ -185,29 +185,14 @@ class PciBus:
     def vendors(self) -> dict[str, list[str]]:
         """By vendor id, the addresses of its functions, in order. Not to be changed."""
         addresses = list_directory(PCI)
-        root = sysroot()
-        mark, now = (os.getpid(), root, addresses), time.monotonic()
+        mark, now = (os.getpid(), sysroot(), addresses), time.monotonic()
         known, until, found = self._latest
         if known != mark or now >= until:
             found = {}
             for address in addresses:
-                found.setdefault(_first_word(f"{root}{PCI}/{address}/vendor"), []).append(address)
+                found.setdefault(read_text(f"{PCI}/{address}/vendor") or "", []).append(address)
             self._latest = (mark, now + self.LASTS, found)
         return found
-
-
-def _first_word(path: str) -> str:
-    """What a short file says, in as few calls as there can be; empty when it may not be read."""
-    try:
-        fd = os.open(path, os.O_RDONLY)
-    except OSError:
-        return ""
-    try:
-        return os.read(fd, 32).decode("ascii", "replace").strip()
-    except OSError:
-        return ""
-    finally:
-        os.close(fd)
 
 
 _BUS = PciBus()
@@ -263,28 +248,21 @@ def find_hardware(
         pass_nodes: How to start a container that is to have the device nodes, where ``--device`` does not say it.
     """
     cards, there = find_pci(pci), find_nodes(nodes)
-    missing = f"no {', no '.join(nodes)}" if nodes and not there else ""
-    count = f"{len(cards)} {kind.upper()}{'' if len(cards) == 1 else 's'}"
-    words = [f"{count} on the PCI bus ({', '.join(cards)})"] if cards else []
-    words += there or ([missing] if cards and missing else [])
-    advice = ""
-    if cards and missing:
+    importable = bool(python_module) and PathFinder.find_spec(python_module) is not None
+    words, advice = [], ""
+    if cards:
+        words.append(f"{len(cards)} {kind.upper()}{'' if len(cards) == 1 else 's'} on the PCI bus ({', '.join(cards)})")
+    elif importable and not there:
+        words.append("none on this PCI bus (they may be reached over the network)")
+    elif pci and not there:
+        vendors = ", ".join(dict.fromkeys(f"0x{each.partition(':')[0]}" for each in pci))
+        words.append(f"no device of {vendor.title()} ({vendors}) on the PCI bus")
+    words += there
+    if nodes and not there and (cards or not importable):
+        words.append(f"no {', no '.join(nodes)}")
+    if cards and nodes and not there:
         how = pass_nodes or f"--device={nodes[0].replace('*', '0')}"
         advice = f"{'' if pass_nodes else 'load the kernel driver; '}in a container, start it with {how}"
-    importable = bool(python_module) and _importable(python_module)
-    if not cards and not there:
-        names = ", ".join(dict.fromkeys(f"0x{each.partition(':')[0]}" for each in pci))
-        words = [f"no device of {vendor.title()} ({names}) on the PCI bus"] if pci else []
-        words += [missing] if missing else []
-        if importable:
-            words = ["none on this PCI bus (they may be reached over the network)"]
     if python_module:
         words = [f"Python module {python_module}", *words] if importable else [*words, f"no Python module {python_module}"]
     return Detection(bool(cards or there or importable), ", ".join(words), max(len(cards), len(there)), advice)
-
-
-def _importable(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ValueError:  # something of that name was put among the loaded modules by hand
-        return False
