@@ -52,7 +52,7 @@ GRACE = 0.2
 GLANCE = 0.25
 """Seconds between two looks at a command that prints nothing."""
 REAP = 2.0
-"""Seconds for a killed command to be gone; one that the kernel holds on to is reaped by a later run."""
+"""Seconds for a killed command to be gone; one that the kernel holds on to is reaped by ``subprocess`` when it starts another."""
 CHUNK = 65536
 SHOWN = 300
 """Characters of a command's own words that are told."""
@@ -76,7 +76,7 @@ class Completed(NamedTuple):
         returncode: Its exit status, negative for the signal that ended it.
         seconds: How long it took.
         truncated: Whether it was killed since it printed more than the bound.
-        files: By name, the text of the files that were asked for and that it wrote in its working directory.
+        written: The text of the file that was asked for; None where it wrote none, or one above ``MAX_OUTPUT``.
     """
 
     stdout: str
@@ -84,7 +84,7 @@ class Completed(NamedTuple):
     returncode: int
     seconds: float
     truncated: bool
-    files: Mapping[str, str] = NOTHING
+    written: str | None = None
 
     @property
     def words(self) -> str:
@@ -148,8 +148,7 @@ class Command:
         Raises:
             SourceError: It is not installed, could not be started, or was late.
         """
-        files = (self.output,) if self.output else ()
-        return run(self.argv(*more), timeout=self.timeout, environment=self.environment, read=files)
+        return run(self.argv(*more), timeout=self.timeout, environment=self.environment, output=self.output)
 
     def poll(self, parse: Callable[[str], Iterable[DeviceSample]]) -> Connect:
         """Connect a polled backend to this command: each poll runs it and parses what it printed.
@@ -162,7 +161,7 @@ class Command:
 
         def poll() -> Iterable[DeviceSample]:
             completed = self.run()
-            text = completed.files.get(self.output, "") if self.output else completed.stdout
+            text = (completed.written or "") if self.output else completed.stdout
             failed = completed.returncode or completed.truncated or not text.strip()
             found = False
             try:
@@ -217,7 +216,7 @@ def run(
     timeout: float,
     max_output: int = MAX_OUTPUT,
     environment: Mapping[str, str] = NOTHING,
-    read: Sequence[str] = (),
+    output: str = "",
 ) -> Completed:
     """Run a command to its end.
 
@@ -226,7 +225,7 @@ def run(
         timeout: Seconds after which it is killed.
         max_output: Bytes of output after which it is killed.
         environment: Variables besides the reduced environment, as :class:`Command` takes them.
-        read: Names of files in its working directory to read when it has ended.
+        output: A file that it writes in its working directory and that is read when it has ended.
 
     Raises:
         SourceError: It could not be started (``driver_unavailable``, ``no_permission``) or was late (``timed_out``).
@@ -241,11 +240,11 @@ def run(
                 full = True
                 break
             left -= len(piece)
-        files = {name: text for name in read if (text := child.read_file(name)) is not None}
+        written = child.read_file(output) if output else None
     if not (child.ended or full):
         raise SourceError(Reason.TIMED_OUT, f"{argv[0]} gave no answer in {timeout:g} s and was killed")
     stdout, stderr = (b"".join(parts).decode("utf-8", "replace") for parts in outputs)
-    return Completed(stdout, stderr, child.returncode, time.monotonic() - started, full, files)
+    return Completed(stdout, stderr, child.returncode, time.monotonic() - started, full, written)
 
 
 class Child:
@@ -272,7 +271,6 @@ class Child:
     def __init__(self, argv: Sequence[str], *, environment: Mapping[str, str] = NOTHING, files: Mapping[str, str] = NOTHING) -> None:
         if not argv or not argv[0].startswith("/"):
             raise ValueError(f"a command needs an absolute path: {list(argv)!r}")
-        _reap_earlier()
         self.ended = False
         self.returncode = -signal.SIGKILL  # stands for a status that does not come
         self._finished = False
@@ -408,8 +406,6 @@ class Child:
         self._close_pipes()
         _remove(self.directory)
         _CHILDREN.discard(self)
-        if self.process.returncode is None:
-            _UNREAPED.append(self.process)
 
     @property
     def _outputs(self) -> tuple[IO[bytes], IO[bytes]]:
@@ -431,23 +427,13 @@ class Child:
 
 
 _CHILDREN: set[Child] = set()
-"""The commands of this process, which a fork must let go of."""
-_UNREAPED: list[subprocess.Popen[bytes]] = []
-"""Those that were killed and that the kernel has not let go of yet."""
-
-
-def _reap_earlier() -> None:
-    for process in [each for each in _UNREAPED if each.poll() is not None]:
-        with suppress(ValueError):  # another thread has just removed it
-            _UNREAPED.remove(process)
+"""The commands of this process."""
 
 
 def _after_fork() -> None:
     """Let go of the pipes, whose closing is what ends a command."""
-    for child in _CHILDREN:
-        child.abandon()
-    _CHILDREN.clear()
-    _UNREAPED.clear()
+    while _CHILDREN:
+        _CHILDREN.pop().abandon()
 
 
 if hasattr(os, "register_at_fork"):

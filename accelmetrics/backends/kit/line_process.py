@@ -4,7 +4,7 @@
 
     process = LineProcess(["/usr/bin/macmon", "pipe"], silence=5.0)    # starts at once, on a thread of its own
     process.wait(2.0)                                                  # for the first record, where that is worth waiting for
-    record = process.latest()                                          # Record(line, arrived, age, number), or None
+    record = process.latest()                                          # Record(line, arrived, number), or None
     process.failure                                                    # why there is nothing newer; None when all is well
     process.close()
 
@@ -113,13 +113,11 @@ class Record(NamedTuple):
     Attributes:
         line: Its bytes, without the line's end.
         arrived: When its end arrived, on the process's clock.
-        age: Seconds since then.
         number: Counted from 1, over all children of this process.
     """
 
     line: bytes
     arrived: float
-    age: float
     number: int
 
 
@@ -138,6 +136,7 @@ class LineProcess:
         first_pause: Seconds before a child is replaced for the first time.
 
     Attributes:
+        clock: What times are taken from.
         starts: How often it was started.
         ends: How often it has ended, was killed, or could not be started.
 
@@ -166,12 +165,12 @@ class LineProcess:
         self._silence = silence
         self._opening = opening
         self._max_line = max_line
-        self._clock = clock
+        self.clock = clock
         self._pause = self._first_pause = first_pause
         self._news = threading.Condition()
         self._closed = False
         self._child: Child | None = None
-        self._record: tuple[bytes, float, int] | None = None
+        self._record: Record | None = None
         self._failure: Unavailable | None = NO_NEWS
         self._words = b""
         self._due = 0.0
@@ -188,11 +187,7 @@ class LineProcess:
 
     def latest(self) -> Record | None:
         """The newest record, however old; None before the first."""
-        record = self._record
-        if record is None:
-            return None
-        line, arrived, number = record
-        return Record(line, arrived, max(0.0, self._clock.monotonic() - arrived), number)
+        return self._record
 
     def wait(self, seconds: float) -> Record | None:
         """The newest record; waits so long for the first, but no longer than until the command has failed once."""
@@ -221,12 +216,12 @@ class LineProcess:
 
     def _supervise(self) -> None:
         while not self._closed:
-            started = self._clock.monotonic()
+            started = self.clock.monotonic()
             try:
                 failure = self._run()
             except SourceError as error:
                 failure = error.unavailable
-            if self._clock.monotonic() - started >= STEADY:
+            if self.clock.monotonic() - started >= STEADY:
                 self._pause = self._first_pause
             self._fail(failure)
             with self._news:
@@ -241,7 +236,7 @@ class LineProcess:
         with Child(self._argv, environment=self._environment, files=self._files) as child:
             with self._news:
                 self._words = b""
-                self._due = self._clock.monotonic() + max(self._silence, START_UP)
+                self._due = self.clock.monotonic() + max(self._silence, START_UP)
                 self._child = child
                 if self._closed:
                     return CLOSED
@@ -271,7 +266,7 @@ class LineProcess:
                     self._publish(self._records(complete))
                 else:
                     self._publish(blocks.feed(complete) if piece else blocks.quiet())
-            if self._clock.monotonic() >= self._due:
+            if self.clock.monotonic() >= self._due:
                 return
 
     def _records(self, lines: list[bytes]) -> list[bytes]:
@@ -286,12 +281,12 @@ class LineProcess:
         return records
 
     def _publish(self, records: list[bytes]) -> None:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         with self._news:
             if records and not self._closed:
                 self._due = now + self._silence
-                number = self._record[2] if self._record else 0
-                self._record = records[-1], now, number + len(records)
+                before = self._record.number if self._record is not None else 0
+                self._record = Record(records[-1], now, before + len(records))
                 self._failure = None
                 self._news.notify_all()
 
@@ -361,9 +356,10 @@ class LinePoll:
             else:
                 self._samples, self._arrived, self._misread = tuple(samples), record.arrived, None
             self._seen = record.number
-        if record is not None and record.arrived - self._arrived + record.age <= self._stale:
+        oldest = self.process.clock.monotonic() - self._stale
+        if record is not None and self._arrived >= oldest:
             return self._samples
-        if self._misread is not None and record is not None and record.age <= self._stale:
+        if self._misread is not None and record is not None and record.arrived >= oldest:
             raise self._misread
         why = self.process.failure or Unavailable(Reason.STALE, "its last record is too old")
         raise SourceError(why.reason, why.detail)

@@ -143,18 +143,14 @@ def number_here(pid: int) -> int | None:
         return pid
     if pid == own.numbers[-1]:
         return own.numbers[0]
-    depth, namespace = len(own.numbers) - 1, _namespace_of("self")
+    namespace = _namespace_of("self")
     for entry in filter(str.isdecimal, list_directory("/proc")):
         status = read_status(entry)
-        if status and len(status.numbers) > depth and status.numbers[depth] == pid and _within(namespace, entry, status, depth):
+        # One that is nested deeper has another number in between; the namespace of another user's process is not shown.
+        alike = status is not None and len(status.numbers) == len(own.numbers) and status.numbers[-1] == pid
+        if alike and _namespace_of(entry) in {namespace, ""}:
             return int(entry)
     return None
-
-
-def _within(namespace: str, entry: str, status: Status, depth: int) -> bool:
-    """Whether a process is in the given namespace, as far as the kernel lets us see; one nested deeper is not looked up."""
-    theirs = _namespace_of(entry)
-    return len(status.numbers) == depth + 1 and (not namespace or not theirs or theirs == namespace)
 
 
 def _namespace_of(pid: str) -> str:
