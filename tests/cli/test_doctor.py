@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -251,18 +250,6 @@ def test_nothing_here(tree: Tree) -> None:
     assert all(" not present evidence: no device of " in paragraph for paragraph in others)
     assert host.startswith("host: works, read from ")
     assert last == "No device was found."
-
-
-def test_it_takes_little_longer_than_a_reading(tree: Tree) -> None:
-    """All sources are looked at and read side by side, as a dump reads them; the best of three of each."""
-    doctor, dump = (min(_seconds(tree, *arguments) for _ in range(3)) for arguments in (("doctor",), ("dump", "--json")))
-    assert doctor < 3 * dump
-
-
-def _seconds(tree: Tree, *arguments: str) -> float:
-    started = time.monotonic()
-    assert run(*arguments, env=tree.environment()).returncode == 0
-    return time.monotonic() - started
 
 
 def test_a_broken_plug_in(tmp_path: Path) -> None:

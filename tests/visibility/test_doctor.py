@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -9,13 +10,35 @@ import pytest
 from accelmetrics.backends.contract import Detection
 from accelmetrics.schemas.errors import DriverGoneError, InvalidOptionError, Reason, SourceError, UnknownNameError
 from accelmetrics.testing import FakeBackend
+from accelmetrics.testing.fake import FakeDriver
 from accelmetrics.visibility.doctor import ADVICE, BackendFinding, diagnose
+from tests.support.waiting import HANG
 
 
 def finding(backend: FakeBackend, **options: Any) -> BackendFinding:
     """What is found out about one backend."""
     (found,) = diagnose([backend], **options).backends
     return found
+
+
+def test_sources_are_opened_and_read_side_by_side() -> None:
+    """Each waits in its opening, and in its first reading, until the other is there too."""
+    together = threading.Barrier(2)
+
+    class Waiting(FakeBackend):
+        def open(self) -> FakeDriver:
+            together.wait(HANG)
+            return super().open()
+
+    def utilization() -> int:
+        together.wait(HANG)
+        return 50
+
+    backends = [Waiting(name) for name in ("one", "other")]
+    for backend in backends:
+        backend.device(0).set(utilization=utilization)
+    found = diagnose(backends, timeout=HANG, open_timeout=HANG).backends
+    assert [one.status for one in found] == ["ok", "ok"]
 
 
 def test_a_backend_that_works(gpus: FakeBackend) -> None:
