@@ -339,8 +339,10 @@ class Child:
             stdout, stderr = self._outputs
             for number, descriptor in enumerate((stdout.fileno(), stderr.fileno(), self._status)):
                 selector.register(descriptor, selectors.EVENT_READ, number)
-            while selector.get_map() and (left := until - time.monotonic()) > 0:
-                ready = selector.select(min(GLANCE, left))
+            left = seconds
+            while selector.get_map() and left > 0:
+                left = until - time.monotonic()  # once it is over, what came meanwhile is still read
+                ready = selector.select(max(0.0, min(GLANCE, left)))
                 for key, _ in ready:
                     piece = os.read(key.fd, CHUNK)
                     if key.fd == self._status:

@@ -361,26 +361,20 @@ class NodeHolders:
         present = {int(entry) for entry in list_directory("/proc") if entry.isdecimal() and len(entry) < 10}
         looks = {pid: look for pid, look in self._looks.items() if pid in present}
         self._turn = [pid for pid in self._turn if pid in looks] or sorted(looks)
-        self._newcomers(sorted(present - looks.keys(), reverse=True), looks, progress)
-        self._again(looks, progress)
-        self._looks = looks
-        self.complete = len(looks) == len(present) and all(look.whole for look in looks.values()) and _namespace_of("1") == WHOLE_MACHINE
-
-    def _newcomers(self, pids: list[int], looks: dict[int, Look], progress: list[Any]) -> None:
         until, self._patience = self._clock() + self._patience, LATER_PASS
-        for pid in pids:
+        for pid in sorted(present - looks.keys(), reverse=True):
             looks[pid] = self._look_through(pid)
             progress.append(pid)
             if self._clock() >= until:
-                return
-
-    def _again(self, looks: dict[int, Look], progress: list[Any]) -> None:
+                break
         calls = 0
         while self._turn and calls < AGAIN:
             pid = self._turn.pop()
             looks[pid] = self._look_through(pid)
             progress.append(pid)
             calls += looks[pid].calls
+        self._looks = looks
+        self.complete = len(looks) == len(present) and all(look.whole for look in looks.values()) and _namespace_of("1") == WHOLE_MACHINE
 
     def _look_through(self, pid: int) -> Look:
         """Look for the device nodes among the descriptors of one process, if this user may."""
