@@ -114,7 +114,7 @@ class ThreadEngine:
                 return self._last
             self.began = began = time.monotonic()
             budget = max(timeout - (began - called), SHORTEST_TURN * timeout)
-            if self._first:
+            if self._first or not self._joined:  # a fork within a first reading leaves it half done in the child
                 thread = threading.get_ident()
                 self.settling = latch = CountDownLatch(thread)
                 try:
@@ -141,7 +141,7 @@ class ThreadEngine:
 
     def after_fork(self) -> None:
         """Leave the readers to the parent, one of whose threads may hold the lock for ever."""
-        self._lock = threading.Lock()
+        self._lock, self.settling = threading.Lock(), None
         self._start_over()
 
     def resume(self, numbering: Numbering, keys: Sequence[str], sequences: Mapping[str, int]) -> None:

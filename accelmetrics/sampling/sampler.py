@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from functools import lru_cache
 from types import TracebackType
@@ -123,6 +124,10 @@ class Sampler:
 
 
 _shared = lru_cache(MOST_SHARED)(Sampler)
+_making = threading.RLock()
+"""Held while one is looked up, so that calls of several threads make one; a fork waits for it and gives it back on both sides."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 
 
 def sample(  # noqa: PLR0913 - every option is a keyword with a default
@@ -152,7 +157,8 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
     }
     chosen = _hashable(backends)
     try:
-        sampler = _shared(chosen, **options)
+        with _making:
+            sampler = _shared(chosen, **options)
     except TypeError:  # an option that cannot be used, or a backend that cannot be hashed
         sampler = Sampler(chosen, **options)
     return sampler.sample()

@@ -11,8 +11,9 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Backend, Clock, Coverage, Detection, Driver
@@ -27,6 +28,8 @@ from accelmetrics.schemas.metric import Metric, is_kind
 if TYPE_CHECKING:
     from accelmetrics.sampling.engine import ThreadEngine
     from accelmetrics.sampling.reader import SourceReader
+
+T = TypeVar("T")
 
 SLOW_READING = 0.002
 """Seconds of work per reading above which several workers share it."""
@@ -371,12 +374,12 @@ class SourceRegistry:
         self.lock = threading.Lock()
         self._sources = {}
         self._devices = {keys: DeviceRegistry(devices.numbering) for keys, devices in self._devices.items()}
-        for engine in list(self.engines):
+        for engine in _members(self.engines):
             engine.after_fork()
 
     def settle(self) -> None:
         """Wait until no driver is being opened and no other thread takes a sampler's first reading, though not for what hangs."""
-        for engine in list(self.engines):
+        for engine in _members(self.engines):
             latch = engine.settling
             if latch is not None and threading.get_ident() not in latch.away:
                 latch.wait(engine.began + FORK_PATIENCE - time.monotonic())
@@ -384,17 +387,24 @@ class SourceRegistry:
             source.wait_for_opening(source.opening_since + FORK_PATIENCE)
 
 
+def _members(found: WeakSet[T]) -> list[T]:
+    """What is in a set that other threads add to, without a lock, which a fork could copy in its locked state."""
+    while True:
+        with suppress(RuntimeError):  # it has just been added to
+            return list(found)
+
+
 _REGISTRIES: WeakSet[SourceRegistry] = WeakSet()
 
 
 def _before_fork() -> None:
     if not isinstance(threading.current_thread(), Worker):
-        for registry in list(_REGISTRIES):
+        for registry in _members(_REGISTRIES):
             registry.settle()
 
 
 def _after_fork() -> None:
-    for registry in list(_REGISTRIES):
+    for registry in _members(_REGISTRIES):
         registry.after_fork()
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any
 
 import pytest
 
@@ -21,6 +25,17 @@ from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeDriver
 from tests.sampling.conftest import workers
 from tests.support.waiting import HANG, Gate, wait_for
+
+
+@contextmanager
+def switching_often() -> Iterator[None]:
+    """Let threads take turns as often as there are."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_an_impatient_sampler_does_not_make_a_patient_one_give_up(gpus: FakeBackend) -> None:
@@ -216,6 +231,44 @@ def test_at_most_so_many_shared_samplers_are_kept(monkeypatch: pytest.MonkeyPatc
     assert accelmetrics.sample([backends[1]]).metrics == {"gpu.0.temp": 1}
     shared.cache_clear()
     wait_for(lambda: all(backend.closed for backend in backends))
+
+
+def test_threads_that_call_sample_for_the_first_time_make_one_sampler(gpus: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Sampler] = []
+
+    class Counted(Sampler):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            made.append(self)
+            for _ in range(100_000):  # every other thread has its turn
+                pass
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(sampler_module, "_shared", lru_cache(MOST_SHARED)(Counted))
+    with switching_often(), ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: accelmetrics.sample([gpus]), range(8)))
+    assert len(made) == 1
+    made[0].close()
+
+
+def test_a_fork_waits_for_samplers_while_others_are_made() -> None:
+    """The set that it looks through grows meanwhile."""
+    samplers = [Sampler(["host"]) for _ in range(3)]
+    done = threading.Event()
+
+    def make() -> None:
+        while not done.is_set():
+            samplers.append(Sampler(["host"]))
+            del samplers[3:]
+
+    other = threading.Thread(target=make)
+    with switching_often():
+        other.start()
+        try:
+            for _ in range(2000):
+                SHARED.settle()
+        finally:
+            done.set()
+            other.join()
 
 
 def test_the_numbering_of_backends_made_by_hand_goes_with_them() -> None:
