@@ -63,6 +63,5 @@ backend = PolledBackend(
     identity=IDENTITY,
     interval=2.0,
     processes='rbln-smi "contexts"',
-    visible="RBLN_DEVICES",
     advice="see whether rbln-smi lists any NPU, and dmesg why not",
 )

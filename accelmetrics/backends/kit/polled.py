@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detection, Reading, ReadOptions
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.fields import (
+    NOT_READ,
     Counters,
     Printed,
     Record,
@@ -462,7 +463,7 @@ class _OpenSource:
             return self.latest
 
     def identify(self, position: int, sample: DeviceSample) -> dict[str, Any]:
-        """The parts of a device's identity that its record tells; a record that stays the same object is asked once."""
+        """The parts of a device's identity that its record tells; a record that stays the same object is asked until it has told all."""
         record = flat({} if sample.machine else sample.record)
         known = self._identities.get(record)
         if known is not None:
@@ -478,7 +479,8 @@ class _OpenSource:
         memory = self.table.value("memoryTotalBytes", record)
         if isinstance(memory, int):
             told["memory_total_bytes"] = memory
-        self._identities[record] = told
+        if told.keys() >= self.spec.identity.keys() and (memory is NOT_READ or isinstance(memory, int)):
+            self._identities[record] = told
         return told
 
     def _make(self) -> _Poll:

@@ -258,7 +258,7 @@ class Paced(Values):
         """Call the driver and set ``due``. Returns: every answer, or None when all of them are as before."""
         raise NotImplementedError
 
-    def wait(self, now: float, failed: bool) -> None:
+    def schedule(self, now: float, failed: bool) -> None:
         """Set ``due`` after a call.
 
         A failure is met again at the next reading, once, since many pass by themselves; one that lasts is met once per interval, and not at
@@ -302,7 +302,7 @@ class Group(Paced):
             buffer.live = [index for index in buffer.live if buffer.statuses[index] != NOT_SUPPORTED]
             reasons = {answer.reason for answer in answers.values() if isinstance(answer, Unavailable)}
             self._failing = any(buffer.statuses[index] for index in buffer.live) or not reasons <= {Reason.NOT_SUPPORTED}
-        self.wait(now, self._failing)
+        self.schedule(now, self._failing)
         return answers
 
 

@@ -83,10 +83,13 @@ def open_driver(clock: Clock) -> NvidiaDriver:
         cuda = queries.number("nvmlSystemGetCudaDriverVersion_v2") or 0
         version = queries.text("nvmlSystemGetDriverVersion")
         driver = NvidiaDriver(library, clock, version, f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "")
-        gpus = [Gpu(driver, index) for index in range(count)]
         on_failure.pop_all()
-    driver.listed.extend(gpus)
-    open_all(gpus)
+        on_failure.callback(driver.close)
+        gpus = [Gpu(driver, index) for index in range(count)]
+        driver.listed.extend(gpus)
+        on_failure.callback(driver.listed.clear)  # no thread could be started: nothing is asked of them
+        open_all(gpus)
+        on_failure.pop_all()
     driver.update()
     return driver
 

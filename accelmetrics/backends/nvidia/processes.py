@@ -121,7 +121,7 @@ class ProcessTable(Paced):
         if any(lists.values()) and self._samples.supported:
             failed |= self._samples.read(progress, self._seen) not in (0, NOT_FOUND, NOT_SUPPORTED)
             samples = self._samples.data
-        self.wait(now, failed)
+        self.schedule(now, failed)
         if (lists, samples) != self._answered:
             self._answered = (lists, samples)
             processes = self._merge(lists, samples)

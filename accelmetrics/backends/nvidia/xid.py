@@ -76,9 +76,10 @@ class XidListener:
             self.counts.setdefault(handle.value, {})
             with self._starting:
                 if self._thread is None and not self._stop.is_set():
-                    self._thread = threading.Thread(target=self._listen, name="accelmetrics-nvidia-xid", daemon=True)
+                    thread = threading.Thread(target=self._listen, name="accelmetrics-nvidia-xid", daemon=True)
                     _LISTENERS.add(self)
-                    self._thread.start()
+                    thread.start()
+                    self._thread = thread
         return status
 
     def close(self) -> bool:
@@ -126,7 +127,7 @@ class Xids(Paced):
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
         status = 0 if self._registered else self._listener.register(self._handle, progress)
         self._registered = status == 0
-        self.wait(now, status != 0)
+        self.schedule(now, status != 0)
         if self._listener.missing or status == NOT_SUPPORTED:
             self.due = math.inf
         elif status:

@@ -186,6 +186,19 @@ def test_who_a_device_is_is_read_once(tree: Tree) -> None:
     assert (progress.count("tt_aiclk"), "tt_serial" in progress) == (2, False)
 
 
+def test_who_a_device_is_is_read_until_it_is_known(tree: Tree) -> None:
+    """A driver may make its files one after the other."""
+    serial = tree.card(0) / "tt_serial"
+    serial.unlink()
+    clock = FakeClock()
+    driver = backend_of(clock).open()
+    assert driver.devices[0].serial == ""
+    serial.write_text("0100\n")
+    clock.advance(1.0)
+    driver.reader(OPTIONS).read(0, [])
+    assert driver.devices[0].serial == "0100"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
 def test_descriptors_are_kept_and_given_back(tree: Tree) -> None:
     def count() -> int:

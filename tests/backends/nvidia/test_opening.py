@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -228,6 +229,20 @@ def test_a_reload_between_two_readings(simulator: NvmlSimulator, consumer: Consu
         pynvml.nvmlInit()
     with pytest.raises(DriverGoneError):
         consumer.later(0.2)
+
+
+def test_without_a_thread_to_open_on_nothing_is_left_open(simulator: NvmlSimulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML counts its users: it is shut down as often as it was initialised."""
+    ended = simulator.count("nvmlShutdown")
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            backend.open()
+    assert simulator.count("nvmlShutdown") == ended + 1
 
 
 def test_two_drivers_in_one_process(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
