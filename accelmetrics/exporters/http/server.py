@@ -47,9 +47,9 @@ SPARE = 0.5
 """Seconds of a scrape's timeout that are left for the answer's way back."""
 TARPIT = 1.0
 """Seconds until a refusal beyond the limit is answered."""
-COME_AGAIN = (429, 503)
-COPIED = 1 << 16
-"""Bytes of a body that may be copied."""
+RETRY_AFTER_STATUSES = (429, 503)
+LARGE_BODY = 1 << 16
+"""Bytes of a body above which it is sent apart from its headers."""
 SCRAPE_TIMEOUT = "X-Prometheus-Scrape-Timeout-Seconds"
 NO_HEADERS: Mapping[str, str] = {}
 
@@ -110,6 +110,7 @@ class Client:
         remote_ip: The client's address.
         protocol: ``http`` or ``https``.
         let_in: Whether a request of it has been let in.
+        idle_since: When the server last began to wait for the client, by the loop's clock.
     """
 
     def __init__(self, stream: IOStream, remote_ip: str, protocol: str) -> None:
@@ -118,30 +119,25 @@ class Client:
         self.protocol = protocol
         self.let_in = False
         self._loop = asyncio.get_running_loop()
-        self._since = self._loop.time()
-        self._timer: asyncio.TimerHandle | None = None
+        self.idle_since = self._loop.time()
+        self._timeout: asyncio.TimerHandle | None = None
 
-    def wait(self, seconds: float) -> None:
+    def start_timeout(self, seconds: float) -> None:
         """Close the connection unless the client does its part within so many seconds."""
-        self.work()
-        self._since = self._loop.time()
-        self._timer = self._loop.call_later(seconds, self.stream.close)
+        self.stop_timeout()
+        self.idle_since = self._loop.time()
+        self._timeout = self._loop.call_later(seconds, self.stream.close)
 
-    def work(self) -> None:
+    def stop_timeout(self) -> None:
         """Stop the timer: the client waits for the server. A route that streams does this, and limits each write itself."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
 
     @property
-    def may_go(self) -> bool:
+    def evictable(self) -> bool:
         """Whether the server waits for the client, so that its connection may be closed for another one."""
-        return self._timer is not None
-
-    @property
-    def worth(self) -> tuple[bool, float]:
-        """Order in which connections are closed: clients that were never let in first, then by how long they are waited for."""
-        return self.let_in, self._since
+        return self._timeout is not None
 
 
 class Route(RequestHandler):
@@ -168,20 +164,20 @@ class Route(RequestHandler):
 
     async def prepare(self) -> None:
         """Refuse a client that may not come in."""
-        self.client.work()
+        self.client.stop_timeout()
         await self.server.check(self.request, self.client, self._public)
 
     async def get(self) -> None:
         """Answer; ``HEAD`` likewise, without the body."""
         answer = await self.server.compute(self._compute, self.request)
         self.set_status(answer.status)
-        if answer.status in COME_AGAIN:
+        if answer.status in RETRY_AFTER_STATUSES:
             self.set_header("Retry-After", "1")
         self.set_header("Content-Type", answer.content_type)
         for name, value in answer.headers.items():
             self.set_header(name, value)
         self.set_header("Content-Length", str(len(answer.body)))
-        if len(answer.body) > COPIED:
+        if len(answer.body) > LARGE_BODY:
             self.flush()  # the headers by themselves: sent together, tornado copies the body for each client
         self.finish(answer.body)
 
@@ -189,7 +185,7 @@ class Route(RequestHandler):
 
     def on_finish(self) -> None:
         """Limit the time for the answer to be taken."""
-        self.client.wait(self.server.limits.write)
+        self.client.start_timeout(self.server.limits.write)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer an error in one line."""
@@ -200,7 +196,7 @@ class Route(RequestHandler):
         elif status_code == 405:
             said = "only GET and HEAD are served"
             self.set_header("Allow", "GET, HEAD")
-        elif status_code in COME_AGAIN:
+        elif status_code in RETRY_AFTER_STATUSES:
             self.set_header("Retry-After", "1")
         self.finish(f"{said or self._reason}\n")
 
@@ -328,7 +324,7 @@ class Server(HTTPServerConnectionDelegate):
             try:
                 accepted, (host, *_) = await self._loop.sock_accept(listening)
             except OSError:  # no file descriptor is free, or the client is gone already
-                self._make_room(self._clients)
+                self._evict(self._clients)
                 await asyncio.sleep(PAUSE)
                 continue
             self._admit(accepted, host)
@@ -342,7 +338,7 @@ class Server(HTTPServerConnectionDelegate):
             crowded = host
         elif len(self._clients) >= self._most:
             crowded = addresses.most_common(1)[0][0]
-        if crowded and not self._make_room(client for client in self._clients if client.remote_ip == crowded):
+        if crowded and not self._evict(client for client in self._clients if client.remote_ip == crowded):
             accepted.close()
             return
         most = 4 * self.limits.head_bytes
@@ -358,12 +354,12 @@ class Server(HTTPServerConnectionDelegate):
             return
         client = Client(stream, host, protocol)
         self._clients.add(client)
-        client.wait(self.limits.head)
+        client.start_timeout(self.limits.head)
         HTTP1ServerConnection(stream, self._parameters, client).start_serving(self)
 
-    def _make_room(self, clients: Iterable[Client]) -> bool:
-        """Close the connection that is worth least; False where all of them wait for the server."""
-        client = min((one for one in clients if one.may_go), key=lambda one: one.worth, default=None)
+    def _evict(self, clients: Iterable[Client]) -> bool:
+        """Close the connection that was idle longest, those never let in first; False where all of them wait for the server."""
+        client = min((one for one in clients if one.evictable), key=lambda one: (one.let_in, one.idle_since), default=None)
         if client is None:
             return False
         self._clients.discard(client)
@@ -374,13 +370,13 @@ class Server(HTTPServerConnectionDelegate):
         """Wait for a connection's first request or its next one."""
         client = cast(Client, cast(HTTP1Connection, request_conn).context)
         if client.let_in:
-            client.wait(self.limits.idle)
+            client.start_timeout(self.limits.idle)
         return self._application.start_request(server_conn, request_conn)
 
     def on_close(self, server_conn: object) -> None:
         """Forget a connection."""
         client = cast(Client, cast(HTTP1ServerConnection, server_conn).context)
-        client.work()
+        client.stop_timeout()
         self._clients.discard(client)
 
     # Requests, on the loop's thread
@@ -432,7 +428,7 @@ class Server(HTTPServerConnectionDelegate):
             self._refused.clear()
         self._refused[client.remote_ip] += 1
         if self._refused[client.remote_ip] > self.limits.refusals:
-            client.wait(TARPIT + self.limits.write)
+            client.start_timeout(TARPIT + self.limits.write)
             await asyncio.sleep(TARPIT)
             raise HTTPError(429, "too many requests without valid credentials")
         raise HTTPError(401, "credentials are missing or wrong")
@@ -445,8 +441,11 @@ class Server(HTTPServerConnectionDelegate):
         """
         if self._computing >= self.limits.computing:
             raise HTTPError(503, "too many requests at once")
-        asked = _seconds(request.headers.get(SCRAPE_TIMEOUT, ""))
-        limit = self.limits.answer if asked is None else min(self.limits.answer, max(asked - SPARE, asked / 2))
+        limit = self.limits.answer
+        with contextlib.suppress(ValueError):  # no header, or no number in it
+            asked = float(request.headers.get(SCRAPE_TIMEOUT, ""))
+            if asked > 0:
+                limit = min(limit, max(asked - SPARE, asked / 2))
         self._computing += 1
         try:
             answer = self._submit(self._answers, call, request)
@@ -474,14 +473,6 @@ def _is_address(host: str) -> bool:
         ipaddress.ip_address(host.strip("[]"))
         return True
     return False
-
-
-def _seconds(text: str) -> float | None:
-    try:
-        seconds = float(text)
-    except ValueError:
-        return None
-    return seconds if 0 < seconds < float("inf") else None
 
 
 def _close(sockets: Iterable[socket.socket]) -> None:
