@@ -31,7 +31,7 @@ LINE = "GPU0 (H100 80GB HBM3): 93% │ 45.2/80GB │ 27W │ 48°C"
 
 @pytest.fixture
 def busy(simulator: NvmlSimulator) -> NvmlSimulator:
-    """A GPU with the numbers of the issue's example, and one that is not asked for."""
+    """A GPU with the numbers of the documentation's example, and one that is not asked for."""
     simulator.gpu[0].set(gpu_util=93, memory_used=int(45.2 * GIB), power_mw=27_000, temperature=48)
     return simulator
 

@@ -81,8 +81,8 @@ def test_readings_are_shared_with_equal_options_given_in_other_words() -> None:
     assert one._key != Monitor(0.5, backends=[backend], gpus=[1])._key
 
 
-def test_the_issues_example_works(tmp_path: Path) -> None:
-    """As the design prints it."""
+def test_the_readmes_example_works(tmp_path: Path) -> None:
+    """By name, with a window and its energy."""
     with accelmetrics.Monitor(interval=0.05, exporters=[f"jsonl:{tmp_path}/run.jsonl"], backends=[gpus(1)]) as monitor:
         with monitor.window("epoch-0") as window:
             until(lambda: monitor.status.ticks >= 3)
@@ -90,4 +90,4 @@ def test_the_issues_example_works(tmp_path: Path) -> None:
         energy = window.energy_joules["gpu.0"]
         assert energy.joules == pytest.approx(100.0 * energy.seconds)
         assert energy.source == "integrated"
-        assert 0.1 <= energy.seconds <= window.duration
+        assert 0 < energy.seconds <= window.duration

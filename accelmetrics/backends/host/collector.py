@@ -110,17 +110,6 @@ GROUPS = {
 """All groups of the host: what is owed, where it is read, at which pace."""
 
 
-def count(word: bytes) -> int:
-    """Parse a kernel's unsigned number of at most 64 bits.
-
-    Raises:
-        ValueError: It is anything else; the message quotes it.
-    """
-    if not word.isdigit() or len(word) > 20 or (value := int(word)) >= 1 << 64:
-        raise ValueError(f"not a number of 64 bits: {word[:32]!r}")
-    return value
-
-
 class Counter:
     """Rising numbers of the system, counted from this reader's first sight of them and added up over their instances.
 

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from accelmetrics.backends.host.collector import GIB, MIB, Counter, HostReader, count
-from accelmetrics.backends.kit.system import list_directory, read_text, reason_of, sysroot
+from accelmetrics.backends.host.collector import GIB, MIB, Counter, HostReader
+from accelmetrics.backends.kit.system import count, list_directory, read_text, reason_of, sysroot
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 # The kernel counts in sectors of 512 bytes whatever the device's own are.

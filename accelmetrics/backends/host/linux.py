@@ -24,7 +24,7 @@ from accelmetrics.backends.host.disks_network import (
     parse_net_dev,
     parse_retransmits,
 )
-from accelmetrics.backends.host.memory import CgroupCollector, collect_memory, parse_meminfo
+from accelmetrics.backends.host.memory import CgroupCollector, collect_memory
 from accelmetrics.backends.host.process import LinuxProcesses, ProcessCollector, numbers_are_ours
 from accelmetrics.backends.host.processor import (
     NO_RAPL,
@@ -35,7 +35,7 @@ from accelmetrics.backends.host.processor import (
     find_temperatures,
     parse_stat,
 )
-from accelmetrics.backends.kit.system import Files
+from accelmetrics.backends.kit.system import Files, parse_meminfo
 
 T = TypeVar("T")
 

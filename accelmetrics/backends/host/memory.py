@@ -21,13 +21,12 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
-from accelmetrics.backends.host.collector import FIRST, GIB, MIB, RESET, Counter, HostReader, count
-from accelmetrics.backends.kit.system import Files, KeptFile, read_once, reason_of, sysroot, system_path
+from accelmetrics.backends.host.collector import FIRST, GIB, MIB, RESET, Counter, HostReader
+from accelmetrics.backends.kit.system import Files, KeptFile, Memory, count, read_once, reason_of, sysroot, system_path
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 T = TypeVar("T")
 
-_FIELD = re.compile(rb"^(MemTotal|MemFree|MemAvailable|Cached|SReclaimable|SwapTotal|SwapFree):[ \t]*(\d+) kB", re.MULTILINE)
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _USUAL_MOUNT = "/sys/fs/cgroup"
 _NO_SWAP = Unavailable(Reason.NOT_SUPPORTED, "no swap is configured")
@@ -35,32 +34,6 @@ _NO_CGROUP = Unavailable(Reason.NOT_SUPPORTED, "the process is in no cgroup of v
 _NO_QUOTA = Unavailable(Reason.NOT_SUPPORTED, "no CPU quota is set for the process's cgroup")
 _NO_OOM_KILL = Unavailable(Reason.NOT_SUPPORTED, "the kernel's memory.events has no oom_kill")
 _NO_PERIOD = Unavailable(Reason.NEEDS_INTERVAL, "no period of the CPU quota has ended since the last reading")
-
-
-class Memory(NamedTuple):
-    """The host's memory in bytes. Swap is None where the system says nothing of it."""
-
-    total: int
-    available: int
-    swap_total: int | None
-    swap_free: int | None
-
-
-def parse_meminfo(data: bytes) -> Memory:
-    """Parse ``/proc/meminfo``.
-
-    Raises:
-        ValueError: Total or free memory is missing or impossible.
-    """
-    fields = {name: count(value) * 1024 for name, value in _FIELD.findall(data)}
-    total = fields.get(b"MemTotal", 0)
-    available = fields.get(b"MemAvailable")
-    if available is None and b"MemFree" in fields:
-        # Kernels before 3.14 leave the estimate to the reader.
-        available = fields[b"MemFree"] + fields.get(b"Cached", 0) + fields.get(b"SReclaimable", 0)
-    if not total or available is None:
-        raise ValueError("MemTotal, or both MemAvailable and MemFree, is missing")
-    return Memory(total, min(available, total), fields.get(b"SwapTotal"), fields.get(b"SwapFree"))
 
 
 def collect_memory(read: Callable[[], Memory], reader: HostReader) -> None:

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.host.collector import CachedCollector, Clock, Counter, HostDriver, HostReader
 from accelmetrics.backends.host.disks_network import DiskCollector, DiskIo, collect_filesystems, collect_network
-from accelmetrics.backends.host.memory import Memory, collect_memory
+from accelmetrics.backends.host.memory import collect_memory
 from accelmetrics.backends.host.process import Process, ProcessCollector
 from accelmetrics.backends.host.processor import CpuCollector, CpuTime
+from accelmetrics.backends.kit.system import Memory
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 T = TypeVar("T")

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from accelmetrics.backends.host.collector import FIRST, MIB, SLOW_PACE, TOO_SOON, HostReader, count
+from accelmetrics.backends.host.collector import FIRST, MIB, SLOW_PACE, TOO_SOON, HostReader
 from accelmetrics.backends.kit import descendants
-from accelmetrics.backends.kit.system import Files, read_once, system_path
+from accelmetrics.backends.kit.system import Files, count, read_once, system_path
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from accelmetrics.backends.host.collector import FIRST, RESET, TOO_SOON, Counter, HostReader, count
-from accelmetrics.backends.kit.system import KeptFile, list_directory, read_text, reason_of
+from accelmetrics.backends.host.collector import FIRST, RESET, TOO_SOON, Counter, HostReader
+from accelmetrics.backends.kit.system import KeptFile, count, list_directory, read_text, reason_of
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 # Guest time stands in user and nice already, so the columns after steal are left out.

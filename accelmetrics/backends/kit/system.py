@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import NamedTuple
 
 from accelmetrics.backends.contract import Detection
 from accelmetrics.schemas.errors import Reason, Unavailable
@@ -25,6 +26,7 @@ from accelmetrics.schemas.errors import Reason, Unavailable
 VARIABLE = "ACCELMETRICS_SYSROOT"
 PCI = "/sys/bus/pci/devices"
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_MEMINFO = re.compile(rb"^(MemTotal|MemFree|MemAvailable|Cached|SReclaimable|SwapTotal|SwapFree):[ \t]*(\d+) kB", re.MULTILINE)
 _FIRST_SIZE = 4096
 
 
@@ -167,6 +169,43 @@ class Files:
         """Give all descriptors back."""
         for file in list(self._files.values()):
             file.close()
+
+
+def count(word: bytes) -> int:
+    """Parse a kernel's unsigned number of at most 64 bits.
+
+    Raises:
+        ValueError: It is anything else; the message quotes it.
+    """
+    if not word.isdigit() or len(word) > 20 or (value := int(word)) >= 1 << 64:
+        raise ValueError(f"not a number of 64 bits: {word[:32]!r}")
+    return value
+
+
+class Memory(NamedTuple):
+    """The host's memory in bytes. Swap is None where the system says nothing of it."""
+
+    total: int
+    available: int
+    swap_total: int | None
+    swap_free: int | None
+
+
+def parse_meminfo(data: bytes) -> Memory:
+    """Parse ``/proc/meminfo``.
+
+    Raises:
+        ValueError: Total or free memory is missing or impossible.
+    """
+    fields = {name: count(value) * 1024 for name, value in _MEMINFO.findall(data)}
+    total = fields.get(b"MemTotal", 0)
+    available = fields.get(b"MemAvailable")
+    if available is None and b"MemFree" in fields:
+        # Kernels before 3.14 leave the estimate to the reader.
+        available = fields[b"MemFree"] + fields.get(b"Cached", 0) + fields.get(b"SReclaimable", 0)
+    if not total or available is None:
+        raise ValueError("MemTotal, or both MemAvailable and MemFree, is missing")
+    return Memory(total, min(available, total), fields.get(b"SwapTotal"), fields.get(b"SwapFree"))
 
 
 class PciBus:

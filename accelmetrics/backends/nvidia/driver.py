@@ -9,7 +9,7 @@ from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Clock, Number, Reading, ReadOptions
 from accelmetrics.backends.kit.processes import ProcessTree
-from accelmetrics.backends.kit.system import read_once
+from accelmetrics.backends.kit.system import parse_meminfo, read_once
 from accelmetrics.backends.nvidia.calls import MEMORY_NAMES, Answer, FastValues, Paced
 from accelmetrics.backends.nvidia.gpm import Gpm, SamplePool
 from accelmetrics.backends.nvidia.metrics import POWER_LIMIT, READING
@@ -254,8 +254,6 @@ class DeviceReader:
 
 def host_memory() -> tuple[int, int] | None:
     """Read the host's total and available memory in bytes, without swap; None where ``/proc/meminfo`` does not say."""
-    from accelmetrics.backends.host.memory import parse_meminfo
-
     try:
         memory = parse_meminfo(read_once("/proc/meminfo"))
     except (OSError, ValueError):

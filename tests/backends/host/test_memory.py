@@ -11,11 +11,11 @@ from accelmetrics.backends.host.memory import (
     directory_of,
     levels_of,
     parse_limit,
-    parse_meminfo,
     parse_mounts,
     parse_path,
     parse_quota,
 )
+from accelmetrics.backends.kit.system import parse_meminfo
 from tests.backends.host.tree import GIB, MEMINFO, PAGE, PID, TICK, HostTree
 
 

@@ -142,7 +142,7 @@ def test_the_share_of_a_family(simulator: NvmlSimulator, consumer: Consumer, chi
 
 
 def test_descendants_count_whatever_the_option_says(simulator: NvmlSimulator, consumer: Consumer, child: int) -> None:
-    """The issue defines these keys over the family; ``children`` is the host's option."""
+    """These keys are defined over the family; ``children`` is the host's option."""
     simulator.processes(0, [Process(pid=child, used=MIB)])
     assert consumer.read(0).share["memoryAllocatedBytes"] == MIB
     assert consumer.another(child).read(0).share["memoryAllocatedBytes"] == MIB
