@@ -117,8 +117,10 @@ class DeviceEnergy:
         elif before is not None and fresh:
             self._drawn += (at - before[0]) * (before[1] + watts) / 2
             self._joined += at - before[0]
-        if fresh or at > end:
-            self._power, self._waits = None if at > end else (at, watts), False
+        if at > end:
+            self._power, self._waits = None, False
+        elif fresh:
+            self._power, self._waits = (at, watts), False
 
     def _hold(self, watts: float, seconds: float) -> None:
         self._drawn += watts * seconds

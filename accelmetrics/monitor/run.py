@@ -181,9 +181,10 @@ class Run:
 
     def begin(self, workers: Iterable[ExportWorker]) -> None:
         """Open the exporters and take the first reading, in the background."""
-        self._by = float("inf")
         self.left.clear()
         self.over = self._settled = False
+        if self._by < float("inf"):  # a signal handler has stopped it before that
+            self.over = True
         _running.add(self)
         stop_all_at_exit()
         for worker in workers:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from itertools import count
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import pytest
 
+from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.monitor.run import Run
 from accelmetrics.monitor.ticker import Flag
 from tests.monitor.test_monitor_exit import PREFACE
-from tests.monitor.watching import program
+from tests.monitor.watching import Recorder, gpus, program, ticks
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 
 def test_a_flag_ends_all_waits() -> None:
@@ -139,3 +148,33 @@ def test_ctrl_c_while_results_are_read_ruins_none() -> None:
     text = RUINED.replace("ticks(monitor, 1)", "gpus.device(0).set(powerWatts=time.monotonic)\nticks(monitor, 1)", 1)
     _, status, output, errors = program(PREFACE + text)
     assert (status, output, errors) == (0, "whole\n", "")
+
+
+@pytest.mark.parametrize("line", range(12))
+def test_a_stop_anywhere_within_a_start_holds_and_harms_no_later_one(line: int) -> None:
+    """A signal handler's, between any two lines of a run's beginning."""
+    exporter = Recorder()
+    monitor = Monitor(3600, [exporter], backends=[gpus(1)])
+    lines = count()
+
+    def trace(frame: FrameType, event: str, _argument: object) -> TraceFunction | None:
+        if frame.f_code is not Run.begin.__code__:
+            return None
+        if event == "line" and next(lines) == line:
+            monitor.stop()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        monitor.start()
+    finally:
+        sys.settrace(before)
+    if next(lines) > line:
+        assert not monitor.running
+    monitor.stop()
+    exporter.records.clear()
+    monitor.start()
+    ticks(monitor, 1)
+    monitor.stop()
+    assert len(exporter.records) >= 2, "its first reading and its last"
