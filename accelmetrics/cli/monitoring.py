@@ -73,7 +73,7 @@ class Stop:
     just before a wait begins runs when that ends.
 
     Attributes:
-        signal: To be set to the number of the signal that asks for it, or to one that stands for what else does.
+        signal: The number of the signal that asked for it first, or of one that stands for what else did; 0 until then.
     """
 
     STEP = 0.05
@@ -81,6 +81,10 @@ class Stop:
 
     def __init__(self) -> None:
         self.signal = 0
+
+    def ask(self, number: int) -> None:
+        """Make the request, unless it was made."""
+        self.signal = self.signal or number
 
     def wait(self, seconds: float = math.inf) -> bool:
         """Wait until it is asked for, at most so many seconds; return whether it was."""
@@ -114,7 +118,7 @@ def until_stopped(*fatal: int) -> Iterator[Stop]:
     stopped = Stop()
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        stopped.signal = number
+        stopped.ask(number)
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
     with handling(stop, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *fatal):
@@ -182,7 +186,7 @@ def until_reader_gone(exporter: Exporter, stopped: Stop) -> Exporter:
         try:
             exporter.export(record)
         except BrokenPipeError:
-            stopped.signal = signal.SIGPIPE
+            stopped.ask(signal.SIGPIPE)
 
     return FunctionExporter(exporter.name, export, exporter)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from argparse import Namespace
-from contextlib import suppress
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import Stop, console, exporters, monitor, tell_losses, until_stopped, warn
@@ -54,17 +54,20 @@ def run(options: Namespace, out: Stdout) -> int:
             warn(f"there is no process {options.pid}: nothing of it can be read")
         whole = watching.window("total").begin()  # until after the last reading: each that is printed is in it
         with watching:
-            _watch(watching, options, out, stopped)
+            not_printed = _watch(watching, options, out, stopped)
             seconds = whole.duration
         whole.end()
         lost = tell_losses(watching)
         if not options.no_console:
             out.show(of_window(whole, watching.latest, "total", seconds, watching.status.ticks))
+        if not_printed:
+            raise not_printed[0]
     return int(lost)
 
 
-def _watch(watching: Monitor, options: Namespace, out: Stdout, stopped: Stop) -> None:
-    """Print a summary at each of its intervals, until stopped."""
+def _watch(watching: Monitor, options: Namespace, out: Stdout, stopped: Stop) -> list[WriteError]:
+    """Print a summary at each of its intervals, until stopped; return why some could not be printed, which ends nothing."""
+    not_printed: list[WriteError] = []
     start = time.monotonic()
     end = start + (float("inf") if options.duration is None else options.duration)
     every = float("inf") if options.no_console else options.summary_interval or float("inf")
@@ -79,8 +82,13 @@ def _watch(watching: Monitor, options: Namespace, out: Stdout, stopped: Stop) ->
         window.end()
         if time.monotonic() >= due:
             due += every
-            with suppress(WriteError):  # it ends nothing, and is told at the end
+            try:
                 out.show(of_window(window, watching.latest, f"last {every:g} s"))
+            except BrokenPipeError:
+                stopped.ask(signal.SIGPIPE)
+            except WriteError as error:
+                not_printed.append(error)
+    return not_printed
 
 
 def _slow(watching: Monitor, interval: float) -> list[str]:

@@ -156,8 +156,8 @@ class View:
             yield
         finally:
             handler.removeFilter(hold)
-            for record in held:
-                handler.handle(record)
+            while held:  # another thread may be adding its last one
+                handler.handle(held.popleft())
 
     def _until_suspended(self, watching: Monitor) -> None:
         # While another job has the screen, wait; with keys we are stopped as soon as we want them.
@@ -175,7 +175,7 @@ class View:
                     draw(self._picture(watching.error, KEYS if os.isatty(0) else NO_KEYS))
                 for key in pressed(min(LOOK, self._options.interval)):
                     if key == "q":
-                        self._stopped.signal = signal.SIGINT
+                        self._stopped.ask(signal.SIGINT)
                     elif key == "s" and self._latest is not None:
                         self._save(self._latest)
                     elif key == "r":

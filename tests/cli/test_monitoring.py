@@ -97,3 +97,11 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_what_asked_for_the_end_first_decides() -> None:
+    """A signal during the stop does not hide that the reader of the output has gone."""
+    with pytest.raises(BrokenPipeError), until_stopped() as stopped:
+        stopped.ask(signal.SIGPIPE)
+        signal.raise_signal(signal.SIGTERM)
+        assert stopped.wait(0)

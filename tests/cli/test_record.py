@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from accelmetrics.cli.output import Stdout, WriteError
 from tests.cli.shell import COMMAND, call, environment, on_path, one_line, rest_of, run, start
 from tests.exporters.wandb_file import read
 from tests.simulators.nvml import NvmlSimulator
@@ -238,6 +240,22 @@ def test_lines_that_cannot_be_printed_end_nothing(tmp_path: Path) -> None:
     assert len(records(target)) >= 3
     assert done.stderr.splitlines()[-1] == "accelmetrics record: cannot write to standard output: No space left on device"
     assert sum("cannot write" in line for line in done.stderr.splitlines()) <= 3
+
+
+def test_a_summary_that_could_not_be_printed_is_told_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where the last one is printed: the disk was full for a while."""
+    show = Stdout.show
+
+    def refuse(out: Stdout, text: str) -> None:
+        if text.startswith("last"):
+            raise WriteError("to standard output", OSError(errno.ENOSPC, "No space left on device"))
+        show(out, text)
+
+    monkeypatch.setattr(Stdout, "show", refuse)
+    done = call(*HOST, "--interval", "0.1", "--summary-interval", "0.1", "--duration", "0.5")
+    assert done.returncode == 1
+    assert "total" in done.stdout
+    assert done.stderr.splitlines()[-1] == "accelmetrics record: cannot write to standard output: No space left on device"
 
 
 def test_a_terminal_that_goes_away_is_no_failure(tmp_path: Path) -> None:
