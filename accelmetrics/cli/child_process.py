@@ -1,7 +1,8 @@
 """A command that is started, watched to its end, and told every signal that this process is told.
 
 It stays in our process group, so that it has the terminal as if it had been started alone: what the terminal sends (Ctrl-C,
-Ctrl-Z, a new size) reaches it without us, and is not sent to it a second time.
+Ctrl-Z, a new size) reaches it without us, and is not sent to it a second time. ``subprocess`` knows no command that is stopped and goes on,
+and cannot tell who sent a signal.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The terminal: single keys, and something to draw on: the whole screen, or its last row beside a program that has the rest.
 
-Nothing here knows what is drawn. What a block changes is changed back when it ends.
+Nothing here knows what is drawn. What a block changes is changed back when it ends. ``curses`` and rich's live displays have the whole
+screen or none of it: neither keeps one row of a terminal that another program writes to.
 """
 
 from __future__ import annotations

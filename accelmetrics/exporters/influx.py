@@ -1,7 +1,8 @@
 """Writes records as InfluxDB's line protocol: to a server over HTTP, or to a file.
 
 The servers are InfluxDB 1, 2 and 3, VictoriaMetrics and whatever else takes the protocol; a file is what their tools import. A
-record is a point per device, one for the host, one per logged step, one for the monitor.
+record is a point per device, one for the host, one per logged step, one for the monitor. The protocol is a line per point; clients exist
+for one server version each.
 """
 
 from __future__ import annotations

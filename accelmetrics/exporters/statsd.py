@@ -1,4 +1,7 @@
-"""Sends records to a StatsD server as gauges, over UDP: whether they arrive cannot be told."""
+"""Sends records to a StatsD server as gauges, over UDP: whether they arrive cannot be told.
+
+A client's work is one line a gauge and one ``sendto``; what is done here is to fill packets, and to say again what may have been lost.
+"""
 
 from __future__ import annotations
 

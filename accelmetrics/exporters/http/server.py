@@ -1,5 +1,8 @@
 """The HTTP server: tornado on a thread and an event loop of its own, with limits on what a client may cost.
 
+Tornado parses requests and writes answers. Connections are accepted here, before its ``HTTPServer`` would take them: a limit must hold
+before the handshake, and one timer must span handshake, request and answer, which ``idle_connection_timeout`` does not.
+
 Slow, idle and half-open clients are connections with a timer, not threads. Two more threads hold one call each: one computes
 answers, one hashes passwords. What takes long ends its own connection and nothing else:
 
