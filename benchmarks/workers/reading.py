@@ -18,6 +18,7 @@ from contextlib import contextmanager
 
 from accelmetrics import Monitor, Sampler
 from accelmetrics.backends.nvidia import NvidiaBackend
+from accelmetrics.monitor.ticker import Flag
 from accelmetrics.testing import FakeClock
 from benchmarks.workers import bare
 
@@ -61,23 +62,46 @@ def sampling(step: float) -> Iterator[tuple[Turn, Callable[[], int]]]:
         yield lambda count: batch(read, count), lambda: len(sampler.sample().metrics)
 
 
+class SteppingClock(FakeClock):
+    """A clock by which a monitor ticks back to back, so many times at a go: between two goes its thread takes no time from others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = 0
+        self.go, self.done = threading.Event(), threading.Event()
+
+    def wait(self, woken: Flag, seconds: float) -> None:
+        """Let seconds pass at once, or stand until the next go."""
+        self.left -= 1
+        if self.left <= 0:
+            self.done.set()
+            self.go.wait()
+            self.go.clear()
+        super().wait(woken, seconds)
+
+    def run(self, ticks: int) -> None:
+        """Let so many ticks pass."""
+        self.done.wait()
+        self.done.clear()
+        self.left = ticks
+        self.go.set()
+        self.done.wait()
+
+
 @contextmanager
 def monitoring() -> Iterator[tuple[Turn, Callable[[], int]]]:
     """Ticks of a Monitor back to back: without a history, a window or an exporter they are its readings and its schedule."""
-    clock = FakeClock()
+    clock = SteppingClock()
     with Monitor(SHORTEST, backends=[NvidiaBackend(clock)], clock=clock, history=0) as monitor:
-        monitor.pause()
 
         def turn(count: int) -> float:
-            begun, started = monitor.status.ticks, time.perf_counter()
-            monitor.resume()
-            while monitor.status.ticks < begun + count:
-                time.sleep(0.0005)
-            seconds, ticks = time.perf_counter() - started, monitor.status.ticks - begun
-            monitor.pause()
-            return seconds / ticks
+            started, begun = time.perf_counter(), monitor.status.ticks
+            clock.run(count)
+            return (time.perf_counter() - started) / (monitor.status.ticks - begun)
 
         yield turn, lambda: len(monitor.latest.metrics) if monitor.latest is not None else 0
+        clock.left = sys.maxsize
+        clock.go.set()
 
 
 def place(placement: str) -> None:
