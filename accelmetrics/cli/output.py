@@ -147,9 +147,8 @@ class Stdout:
 
 def write_all(descriptor: int, data: bytes) -> None:
     """Write everything, in one call wherever the system takes it so."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(data)
 
 
 class Sink:

@@ -194,7 +194,7 @@ class LineFile:
             self._size = file.seek(0, os.SEEK_END)
         end = _end_of_lines(descriptor, self._size)
         if end < self._size and self._complete(os.pread(descriptor, self._size - end, end)):
-            _write(descriptor, b"\n")
+            write_all(descriptor, b"\n")
             self._size += 1
         elif end < self._size:
             os.ftruncate(descriptor, end)
@@ -261,7 +261,7 @@ class LineFile:
     def _append(self, lines: bytes, time_ns: int) -> None:
         assert self._descriptor is not None
         try:
-            _write(self._descriptor, lines)
+            write_all(self._descriptor, lines)
         except OSError:
             if self._regular:
                 with suppress(OSError):  # then it is mended before the next line
@@ -273,8 +273,12 @@ class LineFile:
         self._began_ns = time_ns if self._began_ns is None else self._began_ns
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    """One write, unless only a part fits: the next one then says why, or finds room."""
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write everything, in one call unless only a part fits: the next call then says why, or finds room.
+
+    Raises:
+        OSError: Not all of it can be written.
+    """
     written = os.write(descriptor, data)
     while written < len(data):
         written += os.write(descriptor, data[written:])

@@ -13,7 +13,7 @@ from io import BytesIO
 from typing import Any, BinaryIO
 
 from accelmetrics.exporters.fields import measured, utf8
-from accelmetrics.exporters.files import absolute, same_file
+from accelmetrics.exporters.files import absolute, same_file, write_all
 from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.metric import PARTITION
 from accelmetrics.schemas.record import Record
@@ -132,12 +132,13 @@ class TensorboardExporter:
         for event in events:
             writer.write(event.SerializeToString())
         try:
-            rest = room.getbuffer()
-            while rest:
-                rest = rest[file.write(rest) :]
+            write_all(file.fileno(), room.getbuffer())
         except OSError:
-            os.ftruncate(file.fileno(), self._size)
-            file.seek(self._size)
+            try:
+                os.ftruncate(file.fileno(), self._size)
+                file.seek(self._size)
+            except OSError:  # then the next record begins another file
+                self.close()
             raise
         self._size += room.tell()
 

@@ -205,13 +205,13 @@ class WandbExporter:
         # One definition a name: W&B takes the names that a pattern matches for nested values. So would it a name with dots, in
         # a definition though not in a row, unless they are escaped. What is measured leaves the run's summary alone.
         for name in placed.keys() - self._defined:
-            self._defined.add(name)
             training = name.startswith(TRAINING)
             if name in (SECONDS, TRAINING_STEP):
                 self._run.define_metric(name, hidden=True, summary="none")
             else:
                 axis = TRAINING_STEP if training and TRAINING_STEP in row else SECONDS
                 self._run.define_metric(name.replace(".", "\\."), axis, summary=None if training else "none")
+            self._defined.add(name)
         self._run.log(placed, commit=commit)
 
     def flush(self) -> None:

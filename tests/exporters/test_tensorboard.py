@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -87,6 +89,27 @@ def test_a_full_disk_loses_nothing_and_leaves_no_torn_record(tmp_path: Path) -> 
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=30, check=False)
     assert done.stdout.startswith("full: "), done.stderr
     assert [event.value for event in reader(tmp_path / "system").Scalars("gpu.0/powerWatts")] == [1.0, 2.0, 3.0]
+
+
+def test_what_cannot_be_taken_back_is_left_for_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a torn record cannot be removed, the error is the disk's, and the record goes to a file of its own."""
+    now = time.time()
+    exporter, place = TensorboardExporter(str(tmp_path)), tmp_path / "system"
+    exporter.open()
+    exporter.export(at(now, 1.0))
+    (first,) = place.iterdir()
+
+    def fails(descriptor: int, length: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch, largest_file(first.stat().st_size + 20):
+        patch.setattr(os, "ftruncate", fails)
+        with pytest.raises(OSError, match="File too large"):
+            exporter.export(at(now + 1, 2.0))
+    exporter.export(at(now + 1, 2.0))
+    exporter.close()
+    assert len(list(place.iterdir())) == 2
+    assert [event.value for event in reader(place).Scalars("gpu.0/powerWatts")] == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("gone", ["file", "directory", "moved"])

@@ -109,6 +109,25 @@ def test_at_exit_the_run_has_every_record_and_is_finished(tmp_path: Path) -> Non
     assert written.finished
 
 
+def test_a_definition_that_failed_is_made_with_the_record_offered_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name has its axis, whatever went wrong when it was first told."""
+    exporter, taken = WandbExporter(project="hw", mode="offline"), record(steps=False)
+    exporter.open()
+
+    def fails(*arguments: object, **options: object) -> None:
+        raise ConnectionError("the service is away")
+
+    with monkeypatch.context() as patch, pytest.raises(ConnectionError):
+        patch.setattr(exporter._run, "define_metric", fails)
+        exporter.export(taken)
+    exporter.export(taken)
+    exporter.close()
+    (written,) = read(tmp_path)
+    (row,) = (row for row in written.history if POWER in row)
+    defined = {name.replace("\\.", ".") for name in written.metrics}
+    assert {name for name in row if not name.startswith("_")} <= defined
+
+
 def test_a_killed_service_process_is_said_and_keeps_records_waiting(tmp_path: Path) -> None:
     """W&B starts no other one: the error is passing, so that records wait in the queue, and closing says it too."""
     text = """
