@@ -21,7 +21,7 @@ from accelmetrics.cli.monitoring import Stop, announce, console, handling, log, 
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout, WriteError, sink_of
 from accelmetrics.cli.terminal import capable, in_foreground, keyboard, whole_screen
-from accelmetrics.exporters.device_table import Limits, Trail, height, table
+from accelmetrics.exporters.device_table import HotLimits, Trail, height, table
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.errors import MissingDependencyError, require
 from accelmetrics.schemas.snapshot import Snapshot
@@ -118,7 +118,7 @@ class View:
         self._descriptor = descriptor
         self._stopped = stopped
         self._console = Console(force_terminal=True, highlight=False, markup=False, emoji=False, legacy_windows=False)
-        self._limits = Limits(options.hot_temperature, options.hot_memory)
+        self._limits = HotLimits(options.hot_temperature, options.hot_memory)
         self._trail = Trail()
         self._latest: Snapshot | None = None
         self.said = ""

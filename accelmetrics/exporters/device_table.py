@@ -22,7 +22,6 @@ KEPT = 120
 """Readings that the history holds."""
 SHORTEST, USUAL = 8, 16
 """Columns below which a history says nothing, and those that bars make room for."""
-MEASURES = ("Util", "Memory", "Power", "Temp")
 WIDE = 200
 """Columns of a table whose width is not given."""
 SPACE = 2
@@ -33,7 +32,7 @@ AROUND, LEAST = 3, 7
 device has a row."""
 
 
-class Limits(NamedTuple):
+class HotLimits(NamedTuple):
     """From where on a value is drawn as hot.
 
     Attributes:
@@ -50,26 +49,24 @@ class Shape(NamedTuple):
 
     Attributes:
         bar: Columns of a bar.
-        name: Whether the product name is shown.
         amount: Whether memory is shown as an amount too.
-        left_out: Columns that are not.
+        left_out: Columns that are not there.
     """
 
     bar: int
-    name: bool
-    amount: bool
-    left_out: tuple[str, ...] = ()
+    amount: bool = False
+    left_out: tuple[str, ...] = ("Name",)
 
 
 SHAPES = (
-    Shape(10, True, True),
-    Shape(6, True, True),
-    Shape(6, False, True),
-    Shape(4, False, False),
-    Shape(0, False, False),
-    Shape(0, False, False, ("Power",)),
-    Shape(0, False, False, ("Power", "Temp")),
-    Shape(0, False, False, ("Power", "Temp", "Memory")),
+    Shape(10, True, ()),
+    Shape(6, True, ()),
+    Shape(6, True),
+    Shape(4),
+    Shape(0),
+    Shape(0, left_out=("Name", "Power")),
+    Shape(0, left_out=("Name", "Power", "Temp")),
+    Shape(0, left_out=("Name", "Power", "Temp", "Memory")),
 )
 """The first that fits is taken."""
 
@@ -97,7 +94,7 @@ class Trail:
 
 def table(
     snapshot: Snapshot,
-    limits: Limits | None = None,
+    limits: HotLimits | None = None,
     trail: Trail | None = None,
     *,
     width: int = WIDE,
@@ -121,7 +118,7 @@ def table(
     around, most = _room(len(devices), rows)
     shown = devices[:most]
     left = len(devices) - len(shown)
-    parts: list[RenderableType] = [_drawn(shown, limits or Limits(), trail, width, around > 0)] if shown else []
+    parts: list[RenderableType] = [_drawn(shown, limits or HotLimits(), trail, width, around > 0)] if shown else []
     if around == AROUND:
         parts.insert(0, Text(_heading(snapshot, width), style="bold", no_wrap=True, overflow="crop"))
     if not devices:
@@ -149,33 +146,57 @@ def _room(devices: int, rows: int | None) -> tuple[int, int]:
     return around, max(1, rows - around - (rows - around > 1))
 
 
-def _drawn(shown: Sequence[Vitals], limits: Limits, trail: Trail | None, width: int, headed: bool) -> RenderableType:
+def _drawn(shown: Sequence[Vitals], limits: HotLimits, trail: Trail | None, width: int, headed: bool) -> RenderableType:
+    """The devices in the richest shape that leaves room for a history where there is one, else in the richest that fits."""
     from rich.table import Table
     from rich.text import Text
 
-    shape, room = _fitting(shown, width, USUAL if trail else 0)
-    if room < 0:
+    fitting = []
+    for shape in SHAPES:
+        rows = [_cells(one, shape, limits) for one in shown]
+        room = width - sum(SPACE + max(len(heading), *(row[heading].cell_len for row in rows)) for heading in rows[0])
+        if room >= -SPACE:  # behind the last column there need be no space
+            fitting.append((shape, rows, room))
+    if not fitting:
         return Text("too narrow", no_wrap=True, overflow="ellipsis")
-    drawn = Table(box=None, padding=(0, SPACE, 0, 0), pad_edge=False, header_style="bold", show_header=headed)
-    for heading in _headings(shape, bool(trail) and room >= SHORTEST):
-        drawn.add_column(heading, no_wrap=True)
-    for one in shown:
-        history = [Text(trail.line(one.key, room))] if trail and room >= SHORTEST else []
-        drawn.add_row(one.label, *([one.short_name] if shape.name else []), *_cells(one, shape, limits), *history)
+    roomy = [found for found in fitting if trail and found[2] >= USUAL and "Power" not in found[0].left_out]
+    _, rows, room = (roomy or fitting)[0]
+    if trail and room >= SHORTEST:
+        rows = [{**row, "History": Text(trail.line(one.key, room))} for one, row in zip(shown, rows, strict=True)]
+    drawn = Table(*rows[0], box=None, padding=(0, SPACE, 0, 0), pad_edge=False, header_style="bold", show_header=headed)
+    for column in drawn.columns:
+        column.no_wrap = True
+    for row in rows:
+        drawn.add_row(*row.values())
     return drawn
+
+
+def _cells(one: Vitals, shape: Shape, limits: HotLimits) -> dict[str, Text]:
+    """A device's row by the headings of its columns; one that says nothing says why."""
+    from rich.text import Text
+
+    full = one.memory_percent is not None and one.memory_percent > limits.memory
+    hot = one.temperature is not None and one.temperature > limits.temperature
+    cells = {
+        "Device": Text(one.label),
+        "Name": Text(one.short_name),
+        "Util": Text(_bar(one.utilization, shape.bar)),
+        "Memory": Text(_memory(one, shape), HOT if full else ""),
+        "Power": Text(_power(one)),
+        "Temp": Text("-" if one.temperature is None else f"{one.temperature:.0f}°C", HOT if hot else ""),
+    }
+    if one.why:
+        cells.update({"Util": Text(one.why, "red"), "Memory": Text(), "Power": Text(), "Temp": Text()})
+    return {heading: cell for heading, cell in cells.items() if heading not in shape.left_out}
 
 
 def _heading(snapshot: Snapshot, width: int) -> str:
     """The host and the time, or as much of both as fits: the end of a number is never missing."""
-    host, moment = printable(snapshot.hostname), f"{snapshot.timestamp[:19]}Z"
-    clock = moment.partition("T")[2]
-    return next((text for text in (f"{host}  {moment}", f"{host}  {clock}", clock) if _columns(text) <= width), "")
-
-
-def _columns(text: str) -> int:
     from rich.cells import cell_len
 
-    return cell_len(text)
+    host, moment = printable(snapshot.hostname), f"{snapshot.timestamp[:19]}Z"
+    clock = moment.partition("T")[2]
+    return next((text for text in (f"{host}  {moment}", f"{host}  {clock}", clock) if cell_len(text) <= width), "")
 
 
 def host_line(snapshot: Snapshot, process: bool = True, width: int = WIDE) -> str:
@@ -192,45 +213,6 @@ def host_line(snapshot: Snapshot, process: bool = True, width: int = WIDE) -> st
             break
         line += text
     return line
-
-
-def _headings(shape: Shape, history: bool) -> list[str]:
-    measures = [heading for heading in MEASURES if heading not in shape.left_out]
-    return ["Device", *(["Name"] if shape.name else []), *measures, *(["History"] if history else [])]
-
-
-def _fitting(devices: Sequence[Vitals], width: int, wanted: int) -> tuple[Shape, int]:
-    """The richest shape that leaves so many columns, or else any; and the columns that it leaves for one more, below 0: none fits."""
-    rooms = [(shape, width - sum(widest + SPACE for widest in _widths(devices, shape))) for shape in SHAPES]
-    fitting = [(shape, room) for shape, room in rooms if room >= -SPACE]  # behind the last column there need be no space
-    leaving = [(shape, room) for shape, room in fitting if room >= (wanted or -SPACE) and not shape.left_out]
-    for shape, room in (*leaving, *fitting):
-        return shape, max(0, room)
-    return SHAPES[-1], -1
-
-
-def _widths(devices: Sequence[Vitals], shape: Shape) -> list[int]:
-    rows = [_headings(shape, False)]
-    for one in devices:
-        cells = [str(cell) for cell in _cells(one, shape, Limits())]
-        rows.append([one.label, *([one.short_name] if shape.name else []), *cells])
-    return [max(map(_columns, column)) for column in zip(*rows, strict=True)]
-
-
-def _cells(one: Vitals, shape: Shape, limits: Limits) -> Sequence[Text]:
-    from rich.text import Text
-
-    if one.why:
-        return [Text(one.why, style="red"), *(Text() for heading in MEASURES[1:] if heading not in shape.left_out)]
-    hot = one.temperature is not None and one.temperature > limits.temperature
-    full = one.memory_percent is not None and one.memory_percent > limits.memory
-    cells = (
-        Text(_bar(one.utilization, shape.bar)),
-        Text(_memory(one, shape), style=HOT if full else ""),
-        Text(_power(one)),
-        Text("-" if one.temperature is None else f"{one.temperature:.0f}°C", style=HOT if hot else ""),
-    )
-    return [cell for heading, cell in zip(MEASURES, cells, strict=True) if heading not in shape.left_out]
 
 
 def _bar(percent: float | None, columns: int) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from accelmetrics import Sampler, Snapshot
 from accelmetrics.exporters.console import ConsoleExporter, line
-from accelmetrics.exporters.device_table import GAP, Limits, Trail, host_line, table
+from accelmetrics.exporters.device_table import GAP, HotLimits, Trail, host_line, table
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -60,7 +60,7 @@ def shown(snapshot: Snapshot, width: int, trail: Trail | None = None, rows: int 
     from rich.console import Console
 
     stream = io.StringIO()
-    Console(file=stream, width=width).print(table(snapshot, Limits(), trail, width=width, rows=rows))
+    Console(file=stream, width=width).print(table(snapshot, HotLimits(), trail, width=width, rows=rows))
     return [row.rstrip() for row in stream.getvalue().splitlines()]
 
 
