@@ -84,7 +84,8 @@ def test_a_summary_at_each_interval_and_at_the_end(simulator: NvmlSimulator) -> 
     *each, total = [re.sub(r"\d+\.\d s, \d+ readings?", "…", head) for head in heads]
     assert 1 <= len(each) <= 4
     assert (set(each), total) == ({"last 0.3 s: …"}, "total: …")
-    assert sum(line.startswith("  gpu.0 ") for line in done.stdout.splitlines()) == len(heads)
+    of_readings = sum(", 0 readings" not in head for head in heads)  # the first may end before the first reading
+    assert sum(line.startswith("  gpu.0 ") for line in done.stdout.splitlines()) >= of_readings >= 1
     silent = call("record", "--no-console", "--interval", "0.1", "--summary-interval", "0.1", "--duration", "0.3", env=env)
     assert (silent.returncode, silent.stdout, silent.stderr) == (0, "", "")
 

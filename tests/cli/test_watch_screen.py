@@ -75,12 +75,11 @@ def test_a_narrow_window_has_fewer_numbers_and_none_cut_off(simulator: NvmlSimul
 
 def test_a_low_window_has_rows_for_devices_first(simulator: NvmlSimulator) -> None:
     """Two devices, the columns, the host and the keys on five; a heading where there is a sixth."""
+    rows = [["Device"], ["GPU0"], ["GPU1"], ["host"], ["q"]]
     with on_terminal(*FAST, rows=5, env=simulator.environment()) as terminal:
-        terminal.until("GPU1")
-        assert [line.split()[0] for line in terminal.lines] == ["Device", "GPU0", "GPU1", "host", "q"]
+        terminal.until(lambda: [line.split()[:1] for line in terminal.lines] == rows)
         terminal.resize(6, 100)
-        terminal.until(lambda: terminal.lines[1].startswith("Device"))
-        assert [line.split()[0] for line in terminal.lines[1:]] == ["Device", "GPU0", "GPU1", "host", "q"]
+        terminal.until(lambda: [line.split()[:1] for line in terminal.lines[1:]] == rows)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(24, 50), (5, 60)])
