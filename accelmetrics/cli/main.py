@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -88,7 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from accelmetrics.cli import monitoring
 
         words = " ".join(str(error).split())  # one line, whatever was typed
-        monitoring.fail(" ".join([PROGRAM, *(name for name in arguments[:1] if name in COMMANDS)]), words)
+        program = " ".join([PROGRAM, *(name for name in arguments[:1] if name in COMMANDS)])
+        monitoring.tell(words, f"{program}: {words}", logging.ERROR)
         misused = isinstance(error, (UsageError, InvalidOptionError, UnknownNameError))
         return MISUSED if misused else getattr(error, "status", FAILED)  # a command that cannot be started has a shell's
 

@@ -11,7 +11,7 @@ import signal
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +37,9 @@ log = logging.getLogger("accelmetrics")
 # The monitor
 
 
-def monitor(options: Namespace, exporters: Sequence[str | Exporter], pid: int | None = None) -> Monitor:
-    """Make the monitor that the options ask for.
+@contextmanager
+def monitor(options: Namespace, exporters: Sequence[str | Exporter], pid: int | None = None) -> Iterator[Monitor]:
+    """Yield the monitor that the options ask for; drivers that were opened to look for the devices stay open during the block.
 
     Args:
         options: Of the command.
@@ -56,14 +57,14 @@ def monitor(options: Namespace, exporters: Sequence[str | Exporter], pid: int | 
     if pid is not None:
         chosen.update(pid=pid, children=True)
     made = Monitor(options.interval, exporters, labels=dict(options.label or ()), **chosen)
-    if options.gpus is not None and pid is None:
-        # Refuse devices that are not there: the monitor could only say so in the background, for as long as it runs.
-        sampler = Sampler(**{**chosen, "open_timeout": min(DEVICE_CHECK_SECONDS, chosen.get("open_timeout", DEVICE_CHECK_SECONDS))})
-        sampler.sample()
-        if options.isolation == "process":
-            sampler.close()  # a process that would not be asked again
-        options.device_check = sampler  # kept with the options: it has the drivers open already
-    return made
+    with ExitStack() as stack:
+        if options.gpus is not None and pid is None:
+            # Refuse devices that are not there: the monitor could only say so in the background, for as long as it runs.
+            chosen["open_timeout"] = min(DEVICE_CHECK_SECONDS, chosen.get("open_timeout", DEVICE_CHECK_SECONDS))
+            stack.enter_context(Sampler(**chosen)).sample()
+            if options.isolation == "process":
+                stack.close()  # a process that would not be asked again
+        yield made
 
 
 class Stop:
@@ -240,13 +241,11 @@ def _exporter(wanted: str, out: Stdout, stopped: Stop) -> Exporter:
     # A file that cannot be opened is refused before anything begins; not a pipe, which waits for its reader.
     if isinstance(made, FileExporter) and (made.path.is_file() or not made.path.exists()):
         try:
-            made.open()
+            with closing(made):
+                made.open()
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise WriteError(str(made.path), error) from error
-        finally:
-            with suppress(OSError):
-                made.close()
     return made
 
 
@@ -255,7 +254,7 @@ def tell_losses(watching: Monitor) -> bool:
     found = [status for status in watching.status.exporters if status.failed or status.dropped or status.error]
     for status in found:
         said = f"; the last error: {status.error}" if status.error else ""
-        warn(f"exporter {status.name}: {status.sent} records sent, {status.failed} failed, {status.dropped} dropped{said}")
+        log.warning(f"exporter {status.name}: {status.sent} records sent, {status.failed} failed, {status.dropped} dropped{said}")
     return bool(found)
 
 
@@ -286,8 +285,8 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             said["exception"] = self.formatException(record.exc_info)
-        if hasattr(record, DATA):
-            said["data"] = getattr(record, DATA)
+        if data := getattr(record, DATA, None):
+            said["data"] = data
         return json.dumps(said)
 
 
@@ -320,38 +319,16 @@ def set_up(form: str, labels: Mapping[str, str]) -> None:
     log.propagate = False
 
 
-def warn(text: str) -> None:
-    """Warn while the command goes on, in the form that was asked for."""
-    log.warning("%s", text)
-
-
-def fail(program: str, text: str) -> None:
-    """Write why the command ends: a line, or a JSON message of level ``error``."""
-    if _json():
-        log.error("%s", text)
-    else:
-        say(f"{program}: {text}")
-
-
-def announce(program: str, text: str, meaning: str, data: Mapping[str, Any]) -> None:
-    """Write a message about the progress: a line, or a JSON message.
+def tell(meaning: str, line: str = "", level: int = logging.INFO, data: Mapping[str, Any] | None = None) -> None:
+    """Write a message of the command's own, which no log level hides: a JSON message, or a line on standard error.
 
     Args:
-        program: The command.
-        text: What people are told, behind its name.
         meaning: What programs are told.
-        data: What they find beside that.
+        line: What people are told; empty for nothing.
+        level: Of the JSON message.
+        data: What programs find beside its words.
     """
-    if _json():
-        tell(meaning, data)
-    else:
-        say(f"{program}: {text}")
-
-
-def _json() -> bool:
-    return any(isinstance(handler.formatter, JsonFormatter) for handler in log.handlers)
-
-
-def tell(text: str, data: Mapping[str, Any]) -> None:
-    """Write a JSON message; as text nothing is written."""
-    log.info("%s", text, extra={DATA: data})
+    if any(isinstance(handler.formatter, JsonFormatter) for handler in log.handlers):
+        log.log(level, meaning, extra={DATA: data})
+    elif line:
+        say(line)

@@ -7,7 +7,7 @@ import time
 from argparse import Namespace
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import Stop, console, exporters, monitor, tell_losses, until_stopped, warn
+from accelmetrics.cli.monitoring import Stop, console, exporters, log, monitor, tell_losses, until_stopped
 from accelmetrics.cli.output import Stdout, WriteError
 from accelmetrics.cli.summaries import of_window
 from accelmetrics.monitor.monitor import Monitor
@@ -47,11 +47,12 @@ def run(options: Namespace, out: Stdout) -> int:
     """Watch until stopped."""
     from accelmetrics.backends.kit.processes import is_visible
 
-    with until_stopped() as stopped:
-        lines = [] if options.no_console else [console(out, stopped)]
-        watching = monitor(options, [*lines, *exporters(options, out, stopped)])
+    with (
+        until_stopped() as stopped,
+        monitor(options, ([] if options.no_console else [console(out, stopped)]) + exporters(options, out, stopped)) as watching,
+    ):
         if options.pid is not None and not is_visible(options.pid):
-            warn(f"there is no process {options.pid}: nothing of it can be read")
+            log.warning(f"there is no process {options.pid}: nothing of it can be read")
         whole = watching.window("total").begin()  # until after the last reading: each that is printed is in it
         with watching:
             not_printed = _watch(watching, options, out, stopped)
@@ -78,7 +79,7 @@ def _watch(watching: Monitor, options: Namespace, out: Stdout, stopped: Stop) ->
         while (left := min(due, end) - time.monotonic()) > 0 and not stopped.wait(min(left, LOOK)):
             if not judged and (slow := _slow(watching, options.interval)):
                 judged = True
-                warn(f"an interval of {options.interval:g} s is shorter than {', '.join(slow)} can be read")
+                log.warning(f"an interval of {options.interval:g} s is shorter than {', '.join(slow)} can be read")
         window.end()
         if time.monotonic() >= due:
             due += every

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import shlex
 import signal
 import sys
@@ -21,9 +22,9 @@ from typing import Any
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.child_process import KILLED, ChildProcess, Ended, Signals
-from accelmetrics.cli.monitoring import exporters, fail, monitor, tell, tell_losses
+from accelmetrics.cli.monitoring import exporters, monitor, tell, tell_losses
 from accelmetrics.cli.options import UsageError
-from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, say, sink_of
+from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, sink_of
 from accelmetrics.cli.summaries import GIB, MIB, of_devices, of_process, of_window, readings
 from accelmetrics.cli.terminal import LastRow, begin_line
 from accelmetrics.cli.text import cells, clipped
@@ -76,9 +77,8 @@ def run(options: Namespace, out: Stdout) -> int:
         raise UsageError("no command: write it behind two dashes, as in `accelmetrics run -- python train.py`")
     if options.stats and (Path(options.stats).is_dir() or not Path(options.stats).absolute().parent.is_dir()):
         raise UsageError(f"--stats {options.stats}: name a file in a directory that is there")
-    with Signals() as signals:
+    with Signals() as signals, monitor(options, []):  # what cannot be used is told before anything is started
         chosen = exporters(options, out)
-        _checked = monitor(options, [])  # what cannot be used is told before anything is started; its drivers stay open
         while (early := signals.next()) is not None:
             if early.number in ENDING:
                 return KILLED + early.number
@@ -100,7 +100,7 @@ def _run(options: Namespace, command: list[str], signals: Signals, chosen: list[
         row.draw(None, lambda columns: "")
         with out.restored():
             child = ChildProcess(command, signals, row.environment)
-        watching = monitor(options, chosen, child.pid)
+        watching = stack.enter_context(monitor(options, chosen, child.pid))
         watching.start()
         window = watching.window("command").begin()
         ended = child.attend(signals, draw, row.release)
@@ -111,15 +111,14 @@ def _run(options: Namespace, command: list[str], signals: Signals, chosen: list[
     if options.stats:
         _write(options.stats, stats, out)
     tell_losses(watching)
-    if not (options.quiet or options.no_summary) and options.log_format == "json":
-        tell("summary", stats)
-    elif not (options.quiet or options.no_summary):
-        if descriptor is not None:
-            begin_line(descriptor)
+    if not (options.quiet or options.no_summary):
         title = f"{clipped(' '.join(shlex.join(command).split()), SHOWN)}: exit status {ended.status}"
         memory = stats["process"].get("memory_bytes")
         most = "" if memory is None else f", at most {memory['max'] / MIB:.0f} MiB of memory"
-        say(f"{of_window(window, watching.latest, title, ended.seconds)}  {ended.cpu_seconds:.1f} s of CPU time{most}")
+        if descriptor is not None:
+            begin_line(descriptor)
+        devices = of_window(window, watching.latest, title, ended.seconds)
+        tell("summary", f"{devices}  {ended.cpu_seconds:.1f} s of CPU time{most}", data=stats)
     return ended.status
 
 
@@ -129,7 +128,7 @@ def _write(path: str, stats: dict[str, Any], out: Stdout) -> None:
         sink.write(json.dumps(stats, indent=2) + "\n")
         sink.close()
     except (WriteError, BrokenPipeError) as error:
-        fail("accelmetrics run", str(error))
+        tell(str(error), f"accelmetrics run: {error}", logging.ERROR)
 
 
 def _stats(command: list[str], ended: Ended, watching: Monitor, window: Window) -> dict[str, Any]:

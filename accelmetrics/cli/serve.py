@@ -7,7 +7,7 @@ from argparse import Namespace
 from contextlib import closing, suppress
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import FunctionExporter, announce, exporters, monitor, tell_losses, until_stopped
+from accelmetrics.cli.monitoring import FunctionExporter, exporters, monitor, tell, tell_losses, until_stopped
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout
 from accelmetrics.schemas.errors import AccelMetricsError
@@ -76,16 +76,16 @@ def run(options: Namespace, out: Stdout) -> int:
         max_age=options.max_age,
         **({} if options.max_series is None else {"max_series": options.max_series}),
     )
-    with until_stopped() as stopped, closing(endpoint):
+    scraped = FunctionExporter("prometheus", endpoint.export)
+    with until_stopped() as stopped, closing(endpoint), monitor(options, [scraped, *exporters(options, out)]) as watching:
         # The endpoint opens before the monitor starts: what keeps it from listening ends the command, and is said once.
-        watching = monitor(options, [FunctionExporter("prometheus", endpoint.export), *exporters(options, out)])
         try:
             endpoint.open()
         except OSError as error:
             raise AccelMetricsError(f"cannot listen on {endpoint.address}: {error}") from error
         with watching:
             address = f"{'https' if options.tls_cert else 'http'}://{endpoint.address}/metrics"
-            announce("accelmetrics serve", address, f"serving {address}", {"address": address})
+            tell(f"serving {address}", f"accelmetrics serve: {address}", data={"address": address})
             stopped.wait()
     return int(tell_losses(watching))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import Stop, announce, console, handling, log, monitor, tell_losses, until_stopped, warn
+from accelmetrics.cli.monitoring import Stop, console, handling, log, monitor, tell, tell_losses, until_stopped
 from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout, WriteError, sink_of
 from accelmetrics.cli.terminal import capable, in_foreground, keyboard, whole_screen
@@ -80,20 +80,23 @@ def run(options: Namespace, out: Stdout) -> int:
     """Show readings until stopped."""
     if not Path(options.save_dir).is_dir():
         raise UsageError(f"--save-dir {options.save_dir!r} is no directory")
-    with out.restored():
-        descriptor = os.dup(1) if capable(1) and (os.isatty(0) or in_foreground(1)) else None  # keys are waited for, the screen is not
+    descriptor = out.descriptor
+    if descriptor is not None and not (capable(descriptor) and (os.isatty(0) or in_foreground(descriptor))):
+        descriptor = None  # keys are waited for, the screen is not
     if descriptor is not None:
         try:
             require("rich", "rich")
         except MissingDependencyError as error:
-            warn(f"no table: {error}")
+            log.warning(f"no table: {error}")
             descriptor = None
-    with until_stopped(*(() if descriptor is None else FATAL)) as stopped:
-        watching = monitor(options, [console(out, stopped)] if descriptor is None else [])
-        with watching:
-            if descriptor is not None:
-                View(options, out, descriptor, stopped).show(watching)
-            stopped.wait()
+    with (
+        until_stopped(*(() if descriptor is None else FATAL)) as stopped,
+        monitor(options, [console(out, stopped)] if descriptor is None else []) as watching,
+        watching,
+    ):
+        if descriptor is not None:
+            View(options, out, descriptor, stopped).show(watching)
+        stopped.wait()
     return int(tell_losses(watching))
 
 
@@ -138,7 +141,7 @@ class View:
             while not self._stopped.signal:
                 self._until_suspended(watching)
         for path in self._saved:
-            announce("accelmetrics watch", f"saved {path}", f"saved {path}", {"path": path})
+            tell(f"saved {path}", f"accelmetrics watch: saved {path}", data={"path": path})
 
     @contextmanager
     def holding_messages(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from datetime import datetime
 
 import pytest
 
-from accelmetrics.cli.monitoring import JsonFormatter, set_up, tell, until_stopped, warn
+from accelmetrics.cli.monitoring import JsonFormatter, log, set_up, tell, until_stopped
 from tests.support.waiting import HANG
 
 pytestmark = pytest.mark.usefixtures("log_as_before")
@@ -23,18 +23,19 @@ LABELS = {"run_id": "abc", "team": 'a"b\\c\n'}
 def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     """From warnings up, behind the program's name."""
     set_up("text", LABELS)
-    warn("a disk is 100 % full")
-    tell("summary", {"power": 1})
+    log.warning("a disk is 100 % full")
+    tell("summary", data={"power": 1})
+    tell("a message", "accelmetrics run: a line")
     logging.getLogger("accelmetrics").info("hello")
     logging.getLogger("accelmetrics.sampling").error("at %d", 5)
-    assert capsys.readouterr().err.splitlines() == ["accelmetrics: a disk is 100 % full", "accelmetrics: at 5"]
+    assert capsys.readouterr().err.splitlines() == ["accelmetrics: a disk is 100 % full", "accelmetrics run: a line", "accelmetrics: at 5"]
 
 
 def test_json_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     """An object a line with the labels, whatever is in them; also what only tells how it goes."""
     set_up("json", LABELS)
-    warn("a disk\nis full")
-    tell("summary", {"power": 1})
+    log.warning("a disk\nis full")
+    tell("summary", "a line", data={"power": 1})
     first, second = map(json.loads, capsys.readouterr().err.splitlines())
     assert (first["level"], first["message"], first["labels"], first["logger"]) == ("warning", "a disk\nis full", LABELS, "accelmetrics")
     assert "data" not in first
@@ -58,16 +59,16 @@ def test_setting_up_twice_says_things_once(capsys: pytest.CaptureFixture[str]) -
     """The last one holds, and the program's own logging is not touched."""
     set_up("json", LABELS)
     set_up("text", LABELS)
-    warn("once")
+    log.warning("once")
     assert capsys.readouterr().err == "accelmetrics: once\n"
     assert not logging.getLogger("accelmetrics").propagate
 
 
-def test_nobody_to_tell_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_standard_error_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard error may be closed."""
     set_up("text", LABELS)
     monkeypatch.setattr(sys, "stderr", None)
-    warn("nobody hears it")
+    log.warning("it is lost")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)

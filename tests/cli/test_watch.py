@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.cli.monitoring import Stop, set_up, warn
+from accelmetrics.cli.monitoring import Stop, log, set_up
 from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.watch import View
 from tests.cli.shell import call, document, environment, on_path, one_line, rest_of, start
@@ -311,9 +311,9 @@ def test_messages_wait_until_the_screen_is_free() -> None:
         set_up("text", {})
         with view.holding_messages():
             for number in range(120):
-                warn(f"message {number}")
+                log.warning(f"message {number}")
                 assert (view.said, told.getvalue()) == (f"message {number}", "")
-        warn("the end")
+        log.warning("the end")
     assert told.getvalue().splitlines() == [*(f"accelmetrics: message {number}" for number in range(20, 120)), "accelmetrics: the end"]
 
 
