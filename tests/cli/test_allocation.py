@@ -13,6 +13,7 @@ import pytest
 from accelmetrics.cli.allocation import pools, roles
 from tests.cli.shell import call, device_entries, document, environment, one_line
 from tests.simulators.nvml import NvmlSimulator, Process
+from tests.support.waiting import HANG
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
 
@@ -54,7 +55,7 @@ class Job:
     def close(self) -> None:
         """End it."""
         for program in self._programs:
-            program.communicate("\n", timeout=10)
+            program.communicate("\n", timeout=HANG)
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def job() -> Generator[Job, None, None]:
         made.close()
 
 
-def test_everybody_who_uses_a_device(job: Job) -> None:
+def test_every_process_that_uses_a_device(job: Job) -> None:
     """A line each, then the findings; whatever is found, it was found."""
     done = job.run("allocation")
     assert (done.returncode, done.stderr) == (0, "")
@@ -124,7 +125,7 @@ def test_a_process_that_is_not_there(job: Job) -> None:
     assert "- there is no process 4194305\n" in done.stdout
 
 
-def test_nobody_at_all(simulator: NvmlSimulator) -> None:
+def test_no_process_at_all(simulator: NvmlSimulator) -> None:
     """Said in words."""
     done = call("allocation", "--backends", "nvidia", env=environment(**simulator.environment()))
     assert done.returncode == 0

@@ -7,6 +7,7 @@ import sys
 
 from tests.cli.shell import document, environment
 from tests.simulators.nvml import NvmlSimulator
+from tests.support.waiting import HANG
 
 ASKED = ["dump", "--json", "--backends", "nvidia", "--settle", "0"]
 PROGRAM = """
@@ -23,7 +24,7 @@ OTHERS = {f"accelmetrics.{name}" for name in ("cli.formats", "cli.doctor", "cli.
 
 def loaded(*arguments: str, env: dict[str, str], status: int = 0) -> tuple[str, set[str]]:
     """What a command line prints, and which modules it loads."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM, *arguments], env=env, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *arguments], env=env, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == status
     return done.stdout, set(done.stderr.split())
 

@@ -253,7 +253,7 @@ def test_nothing_here(tree: Tree) -> None:
 
 
 def test_a_broken_plug_in(tmp_path: Path) -> None:
-    """It is reported with the words of its import, and costs nobody else anything."""
+    """It is reported with the words of its import, and costs no other source anything."""
     plug_in(tmp_path, "cracked", "accelmetrics_cracked:backend", "import a_module_that_nobody_has\n")
     found = examine("cracked", on_path(tmp_path))
     assert (found.status, found.strict) == (0, 0)

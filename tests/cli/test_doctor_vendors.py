@@ -191,7 +191,7 @@ def test_an_ipu_that_works(tree: Tree, gcipuinfo: GcipuinfoStandIn) -> None:
 
 
 def silent_port() -> str:
-    """A port on which nobody listens."""
+    """A port on which no server listens."""
     with socket.socket() as taken:
         taken.bind(("localhost", 0))
         return str(taken.getsockname()[1])
@@ -222,7 +222,7 @@ def test_tpus_without_grpcio(tree: Tree, tpus: TpuMachine, tmp_path: Path) -> No
 
 
 def test_a_tpu_whose_holder_serves_no_metrics(tree: Tree, tpus: TpuMachine) -> None:
-    """Who it is, and how to start it; the chip that nobody holds is well."""
+    """Which chip it is, and how to start its runtime; one that is not in use is well."""
     held, _ = tpus.chips("v4", 2)
     tpus.process(4711, held)
     found = examine("tpu", tpu_environment(tree))
@@ -251,7 +251,7 @@ def test_a_container_without_its_tpus(tree: Tree, tpus: TpuMachine, generation: 
 
 @pytest.fixture
 def mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MacStandIn:
-    """A Mac by what its kernel says and by its commands, and we are an ordinary user on it."""
+    """A Mac by what its kernel says and by its commands, read by an ordinary user."""
     made = MacStandIn(tmp_path)
     monkeypatch.setenv("PATH", made.path)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -44,7 +44,7 @@ def stopped(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def taken() -> Iterator[str]:
-    """An address where somebody listens."""
+    """An address that is taken."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 

@@ -94,7 +94,7 @@ def test_a_pipe_is_not_read_for_its_columns(rig: Rig, tmp_path: Path) -> None:
 
 
 def test_a_stream_adds_lines(rig: Rig, tmp_path: Path) -> None:
-    """What was there stays; a half line of somebody who was killed is ended first."""
+    """What was there stays; the half line of a writer that was killed is ended first."""
     del rig
     target = tmp_path / "run.jsonl"
     target.write_text('{"half')

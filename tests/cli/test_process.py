@@ -74,7 +74,7 @@ def test_ctrl_c_at_any_moment_shows_no_traceback_of_ours(delay: float) -> None:
 
 
 def test_ctrl_c_while_a_driver_hangs(simulator: NvmlSimulator) -> None:
-    """A call that never returns holds nobody up."""
+    """A call that never returns delays no end."""
     simulator.rule("nvmlInitWithFlags", hang=True)
     simulator.rule("nvmlInit_v2", hang=True)
     process = start("dump", "--backends", "nvidia", env=environment(**simulator.environment()))
@@ -117,7 +117,7 @@ def test_standard_output_that_is_closed() -> None:
 
 
 def test_standard_error_that_is_closed() -> None:
-    """Nobody is there to be told; documents and statuses are as ever."""
+    """No message reaches a reader; documents and statuses are as ever."""
     shell = ["sh", "-c", '"$@" 2>&-', "sh", *COMMAND]
     done = subprocess.run([*shell, *HOST], env=environment(), stdout=subprocess.PIPE, text=True, timeout=HANG)
     assert done.returncode == 0

@@ -232,7 +232,7 @@ def test_an_exporter_that_never_came_to_open(tmp_path: Path) -> None:
 
 
 def test_lines_that_cannot_be_printed_end_nothing(tmp_path: Path) -> None:
-    """The disk below standard output is full: everybody else has every reading until the end, whose status is 1."""
+    """The disk below standard output is full: every exporter has every reading until the end, whose status is 1."""
     target = tmp_path / "run.jsonl"
     options = ("--interval", "0.1", "--summary-interval", "0.1", "--duration", "0.6", "--exporter", f"jsonl:{target}")
     with Path("/dev/full").open("w") as full:
@@ -260,7 +260,7 @@ def test_a_summary_that_could_not_be_printed_is_told_at_the_end(monkeypatch: pyt
 
 
 def test_a_terminal_that_goes_away_is_no_failure(tmp_path: Path) -> None:
-    """Nobody is left to read the summary; the status is that of any other end."""
+    """The summary has no reader; the status is that of any other end."""
     target = tmp_path / "run.jsonl"
     ours, theirs = os.openpty()
     arguments = [*COMMAND, *HOST, "--interval", "0.05", "--summary-interval", "0.2", "--exporter", f"jsonl:{target}"]

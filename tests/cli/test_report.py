@@ -136,7 +136,7 @@ def test_markdown_has_a_column_for_each_device_and_their_mean(steady: str) -> No
 
 
 def test_a_gap_is_told_and_not_reckoned(tmp_path: Path) -> None:
-    """Nobody knows what was used while nothing was read."""
+    """What was used while nothing was read is not known."""
     seconds = [*range(10), *range(110, 120)]
     path = write(tmp_path / "gap.jsonl", [record(second, {"gpu.0.powerWatts": 100.0}, gpus=1) for second in seconds])
     found = summary(path)

@@ -281,7 +281,7 @@ def test_no_command(arguments: tuple[str, ...]) -> None:
 
 
 def test_readings_go_to_exporters(tmp_path: Path) -> None:
-    """Of the command and not of us, with its labels."""
+    """Of the command and not of the one that watches it, with its labels."""
     target = tmp_path / "run.jsonl"
     script = f"until [ $(wc -l < {target}) -ge 6 ]; do sleep 0.05; done"
     done = through("sh", "-c", script, options=("--interval", "0.05", "--exporter", f"jsonl:{target}", "--label", "job=a", "--quiet"))
@@ -309,13 +309,13 @@ def hung(simulator: NvmlSimulator, tmp_path: Path) -> tuple[str, ...]:
     return ()
 
 
-def pipe_that_nobody_reads(simulator: NvmlSimulator, tmp_path: Path) -> tuple[str, ...]:
+def pipe_without_a_reader(simulator: NvmlSimulator, tmp_path: Path) -> tuple[str, ...]:
     os.mkfifo(tmp_path / "pipe")
     return ("--exporter", f"jsonl:{tmp_path / 'pipe'}")
 
 
 def seconds_after_the_command(stats: Path, options: tuple[str, ...], env: dict[str, str]) -> float:
-    """How long we are there after the command has ended."""
+    """Seconds from the end of the command to that of `accelmetrics run`."""
     process = start("run", *options, "--stats", str(stats), "--", "sh", "-c", "sleep 0.3; date +%s.%N", env=env)
     assert process.stdout is not None
     ended = float(process.stdout.readline())
@@ -325,7 +325,7 @@ def seconds_after_the_command(stats: Path, options: tuple[str, ...], env: dict[s
     return time.time() - ended
 
 
-@pytest.mark.parametrize("trouble", [hung, pipe_that_nobody_reads])
+@pytest.mark.parametrize("trouble", [hung, pipe_without_a_reader])
 def test_nothing_delays_the_end(
     simulator: NvmlSimulator, tmp_path: Path, trouble: Callable[[NvmlSimulator, Path], tuple[str, ...]]
 ) -> None:

@@ -60,7 +60,7 @@ def test_a_stop_and_its_end_are_no_signal_that_was_sent(tmp_path: Path) -> None:
 
 
 def test_a_command_that_waited_in_the_background_for_the_terminal_is_brought_to_the_front() -> None:
-    """It and we were stopped because it read; ``fg`` lets both go on."""
+    """It read and was stopped, `accelmetrics run` with it; ``fg`` lets both go on."""
     with shell() as terminal:
         terminal.type(f"am {' '.join(RUN)} -- cat & wait $!; clear; jobs\r")
         terminal.until("Stopped")
@@ -108,7 +108,7 @@ def cpu_ticks(pid: int) -> int:
 
 
 def test_a_terminal_that_goes_away_ends_the_command_of_its_leader(tmp_path: Path) -> None:
-    """As it ends a command that was started alone; it is told once, and neither of us is left over."""
+    """As it ends a command that was started alone; it is told once, and neither process is left over."""
     told = tmp_path / "told"
     with lost(*COMMAND, *RUN, "--", sys.executable, "-c", TELLS, str(told), "7") as terminal:
         assert terminal.process.wait(HANG) == 7
@@ -118,7 +118,7 @@ def test_a_terminal_that_goes_away_ends_the_command_of_its_leader(tmp_path: Path
 
 
 def test_a_hang_up_is_told_once(tmp_path: Path) -> None:
-    """To a command that goes on after it: with a leader of the session between us the system tells it, and we do not."""
+    """To a command that goes on after it: below another leader of the session the system tells it, and `run` does not."""
     told = tmp_path / "told"
     arguments = (*COMMAND, *RUN, "--", sys.executable, "-c", TELLS, str(told))
     with lost(*arguments) as terminal:

@@ -20,7 +20,7 @@ from tests.cli.shell import COMMAND, environment, is_stopped
 from tests.cli.terminals import Terminal, on_terminal, shell
 from tests.records import snapshot
 from tests.simulators.nvml import NvmlSimulator
-from tests.support.waiting import idle, wait_for
+from tests.support.waiting import wait_for
 
 GIB = 2**30
 RUN = ("run", "--interval", "0.1")
@@ -275,7 +275,7 @@ def test_an_error_of_ours_leaves_the_terminal_whole(busy: NvmlSimulator, tmp_pat
 
 
 def test_a_signal_ends_it_with_the_terminal_whole(busy: NvmlSimulator) -> None:
-    """SIGTERM to us ends the command."""
+    """SIGTERM to `accelmetrics run` ends the command."""
     with on_terminal(*RUN, "--", "sleep", "30", env=busy.environment()) as terminal:
         terminal.until("GPU0")
         terminal.process.send_signal(signal.SIGTERM)
@@ -331,7 +331,8 @@ def test_stopped_output_stops_nothing_else(busy: NvmlSimulator, tmp_path: Path) 
     with python(("--no-summary",), program, busy) as terminal:
         terminal.until(lambda: terminal.lines[-1] == LINE)
         terminal.type("\x13")
-        idle(0.3)  # several readings, none of which is waited for
+        readings = busy.calls()["nvmlDeviceGetPowerUsage", 0]
+        busy.wait_for("nvmlDeviceGetPowerUsage", 0, count=readings + 4)
         terminal.process.send_signal(signal.SIGUSR1)
         wait_for((tmp_path / "told").exists)
         terminal.type("\x11\r")

@@ -40,7 +40,7 @@ def test_a_line_for_each_device() -> None:
     assert len({len(headings), len(first), len(second)}) == 1
 
 
-def test_seconds_that_somebody_knows_better() -> None:
+def test_seconds_that_were_measured_elsewhere() -> None:
     """Stand in the title."""
     window, latest = watched(machine(1))
     assert of_window(window, latest, "x", 12.34).startswith("x: 12.3 s, ")

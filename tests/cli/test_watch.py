@@ -318,7 +318,7 @@ def test_messages_wait_until_the_screen_is_free() -> None:
 
 
 def test_the_process_in_the_host_line_is_the_one_asked_for(simulator: NvmlSimulator) -> None:
-    """Without ``--pid`` there is none: our own use of the CPU is nobody's interest."""
+    """Without ``--pid`` there is none: the view's own use of the CPU is of no interest."""
     with on_terminal(*FAST, "--pid", str(os.getpid()), env=simulator.environment()) as terminal:
         terminal.until(r"host  cpu .* process memory \d+")
     with on_terminal(*FAST, env=simulator.environment()) as terminal:

@@ -20,7 +20,7 @@ NUMBER = re.compile(r"[\d.:/-]+…")
 
 @pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU])
 def test_a_signal_that_ends_any_program_ends_it_with_the_terminal_as_before(simulator: NvmlSimulator, number: signal.Signals) -> None:
-    """And by that signal, as whoever started it expects."""
+    """And by that signal, as a shell expects."""
     with on_terminal(*FAST, env=simulator.environment()) as terminal:
         terminal.until("GPU1")
         assert terminal.attributes != terminal.before
