@@ -16,6 +16,7 @@ from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.kit.system import PciBus
 from accelmetrics.schemas.errors import SourceError, UnknownNameError
 from accelmetrics.testing import FakeBackend
+from tests.support.waiting import HANG
 
 PLUG_IN = """
 from accelmetrics.backends.contract import Coverage, Detection, Reading
@@ -48,7 +49,7 @@ def install(directory: Path, name: str, target: str, code: str) -> None:
 
 def run(directory: Path, program: str) -> str:
     path = f"import sys; sys.path.insert(0, {str(directory)!r})\n"
-    done = subprocess.run([sys.executable, "-c", path + program], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", path + program], capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

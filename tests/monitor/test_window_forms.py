@@ -182,18 +182,18 @@ def test_thousands_of_windows_that_wait_for_a_reading_cost_what_a_few_do() -> No
     text = """
         from tests.monitor.watching import gpus
         backend = gpus(1)
-        with Monitor(0.05, backends=[backend], timeout=20.0) as monitor:
+        with Monitor(0.05, backends=[backend], timeout=60.0) as monitor:
             ticks(monitor, 1)
             backend.device(0).hang()
             spent, kept = [], []
-            for _ in range(20_000):
+            for _ in range(8_000):
                 began = time.thread_time()
                 with monitor.window("w") as window:
                     pass
                 spent.append(time.thread_time() - began)
                 kept.append(window)
             backend.device(0).release()
-        print(sum(spent[-2000:]) < 4 * sum(spent[:2000]) + 0.1, sum(spent[-2000:]) / 2000)
+        print(sum(spent[-1000:]) < 4 * sum(spent[:1000]) + 0.1, sum(spent[-1000:]) / 1000)
     """
     _, status, output, errors = program(PREFACE + textwrap.dedent(text))
     assert (status, output.split()[0], errors) == (0, "True", ""), output

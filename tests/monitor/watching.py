@@ -140,7 +140,7 @@ def returned(call: Callable[[], T]) -> T:
     return found[0]
 
 
-def program(text: str, timeout: float = 30.0, *options: str) -> tuple[float, int, str, str]:
+def program(text: str, timeout: float = HANG, *options: str) -> tuple[float, int, str, str]:
     """Run a program of its own: how long it took from its line ``begin`` on, its status, output and errors."""
     preface = "import sys, time; began = time.monotonic()\n"
     started = time.monotonic()

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-HANG = 30.0
+HANG = 60.0
 """Seconds after which something that was to happen is taken for never happening, on a loaded machine too."""
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.03

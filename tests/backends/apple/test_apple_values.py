@@ -25,6 +25,7 @@ from tests.simulators.apple import (
     macmon_0_8,
     powermetrics,
 )
+from tests.support.waiting import HANG
 
 MEMORY = {"memoryAllocated": 25.0, "memoryAllocatedBytes": 8_589_934_592, "memoryTotalBytes": RAM}
 GPU = {"gpu": 62.5, "scaledUtilization": 37.5, "freq": 912, "temp": 48.5, "powerWatts": 7.25} | MEMORY
@@ -292,7 +293,7 @@ sys.exit(main(sys.argv[1:]))
 def test_the_command_line_gives_them(mac: MacStandIn) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "PATH": mac.path}
     command = [sys.executable, "-c", PROGRAM, "dump", "--json", "--backends", "apple", "--settle", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=HANG)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["metrics"] == of_gpu(GPU) | MACHINE

@@ -12,6 +12,7 @@ from accelmetrics import Sampler
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.identity import DeviceIdentity
 from tests.simulators.graphcore import GcipuinfoStandIn, c600, m2000
+from tests.support.waiting import HANG
 
 C600_VALUES = {
     "average board temp (C)": 21.4,
@@ -151,7 +152,7 @@ def test_the_command_line_gives_them(stand_in: GcipuinfoStandIn) -> None:
     stand_in.behave([c600(0)])
     environment = os.environ | {"PYTHONPATH": f"{stand_in.directory}:{Path(__file__).parents[3]}"}
     command = [sys.executable, "-m", "accelmetrics", "dump", "--json", "--backends", "graphcore"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=HANG)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["metrics"] == keys(0, C600_VALUES)
