@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -90,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         words = " ".join(str(error).split())  # one line, whatever was typed
         program = " ".join([PROGRAM, *(name for name in arguments[:1] if name in COMMANDS)])
-        monitoring.tell(words, f"{program}: {words}", logging.ERROR)
+        monitoring.tell(words, f"{program}: {words}", error=True)
         misused = isinstance(error, (UsageError, InvalidOptionError, UnknownNameError))
         return MISUSED if misused else getattr(error, "status", FAILED)  # a command that cannot be started has a shell's
 

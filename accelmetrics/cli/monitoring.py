@@ -319,16 +319,16 @@ def set_up(form: str, labels: Mapping[str, str]) -> None:
     log.propagate = False
 
 
-def tell(meaning: str, line: str = "", level: int = logging.INFO, data: Mapping[str, Any] | None = None) -> None:
+def tell(meaning: str, line: str = "", *, error: bool = False, data: Mapping[str, Any] | None = None) -> None:
     """Write a message of the command's own, which no log level hides: a JSON message, or a line on standard error.
 
     Args:
         meaning: What programs are told.
         line: What people are told; empty for nothing.
-        level: Of the JSON message.
+        error: Whether the JSON message is of that level.
         data: What programs find beside its words.
     """
     if any(isinstance(handler.formatter, JsonFormatter) for handler in log.handlers):
-        log.log(level, meaning, extra={DATA: data})
+        log.log(logging.ERROR if error else logging.INFO, meaning, extra={DATA: data})
     elif line:
         say(line)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import shlex
 import signal
 import sys
@@ -128,7 +127,7 @@ def _write(path: str, stats: dict[str, Any], out: Stdout) -> None:
         sink.write(json.dumps(stats, indent=2) + "\n")
         sink.close()
     except (WriteError, BrokenPipeError) as error:
-        tell(str(error), f"accelmetrics run: {error}", logging.ERROR)
+        tell(str(error), f"accelmetrics run: {error}", error=True)
 
 
 def _stats(command: list[str], ended: Ended, watching: Monitor, window: Window) -> dict[str, Any]:
