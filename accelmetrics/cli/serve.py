@@ -42,7 +42,12 @@ OPTIONS: arguments.Groups = {
         "--make-password": {"metavar": "USER", "help": "ask for a password and print the line for the --auth file, then exit"},
         "--keys": {"default": "prometheus", "metavar": "NAME", "help": "whose names the metrics have (default: prometheus)"},
         "--per-link": {"action": "store_true", "help": "serve every link of NVLink and xGMI by itself too: more than twice the series"},
-        "--max-series": {"type": arguments.count, "metavar": "N", "help": "serve at most so many series (default: 20000)"},
+        "--max-series": {
+            "type": arguments.count,
+            "default": 20_000,
+            "metavar": "N",
+            "help": "serve at most so many series (default: 20000)",
+        },
         "--max-age": {
             "type": arguments.pause,
             "metavar": "S",
@@ -60,10 +65,10 @@ def run(options: Namespace, out: Stdout) -> int:
     if options.make_password is not None:
         out.write(_password_line(options.make_password))
         return 0
-    from accelmetrics.exporters.prometheus import PORT, PrometheusExporter
+    from accelmetrics.exporters.prometheus import PrometheusExporter
 
     endpoint = PrometheusExporter(
-        options.listen or f"127.0.0.1:{PORT}",
+        options.listen,
         dialect=options.keys,
         tls_cert=options.tls_cert,
         tls_key=options.tls_key,
@@ -74,7 +79,7 @@ def run(options: Namespace, out: Stdout) -> int:
         allowed_hosts=",".join(options.allowed_host),
         per_link=options.per_link,
         max_age=options.max_age,
-        **({} if options.max_series is None else {"max_series": options.max_series}),
+        max_series=options.max_series,
     )
     scraped = FunctionExporter("prometheus", endpoint.export)
     with until_stopped() as stopped, closing(endpoint), monitor(options, [scraped, *exporters(options, out)]) as watching:

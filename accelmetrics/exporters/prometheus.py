@@ -80,9 +80,11 @@ class PrometheusExporter:
         per_link: bool = False,
     ) -> None:
         require("tornado", "prometheus")
+        from tornado.web import HTTPError
+
         from accelmetrics.exporters.http.server import Answer, Route
 
-        self._answer = Answer
+        self._answer, self._refusal = Answer, HTTPError
         self.address = self._wanted = Address.parse(address, PORT)
         self._cache = ScrapeCache(dialect, max_series, max_age, per_link)
         if not tls_cert and (tls_key or tls_client_ca or tls_client_names is not None):
@@ -145,11 +147,13 @@ class PrometheusExporter:
         packed = accepts_gzip(request.headers.get("Accept-Encoding", ""))
         body = self._cache.snapshot(packed)
         if body is None:
-            return self._answer(b"there is no recent snapshot\n", status=503)
+            raise self._refusal(503, "there is no recent snapshot")
         return self._answer(body, "application/json", _encoding(packed))
 
     def _ready(self, _: HTTPServerRequest) -> Answer:
-        return self._answer(b"ready\n") if self._cache.ready else self._answer(b"nothing was measured yet\n", status=503)
+        if not self._cache.ready:
+            raise self._refusal(503, "nothing was measured yet")
+        return self._answer(b"ready\n")
 
 
 def _encoding(packed: bool) -> Mapping[str, str]:

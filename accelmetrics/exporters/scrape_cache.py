@@ -14,11 +14,11 @@ import gzip
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from accelmetrics.dialects.contract import Point
+from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.health import NO_HISTORY, HealthHistory, health
 from accelmetrics.dialects.registry import dialect as dialect_of
 from accelmetrics.schemas.errors import InvalidOptionError, require
@@ -43,7 +43,6 @@ DROPPED = Point(
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_:]")
 _NOT_IN_LABELS = re.compile(r"[^a-zA-Z0-9_]")
 _CONTROL = dict.fromkeys((*range(10), *range(11, 32), 127), "\ufffd")
-_PARTS = ("_bucket", "_sum", "_count")
 _MOST_NAMES = 4096
 
 
@@ -54,14 +53,14 @@ class _Latest(NamedTuple):
         record: The record; None before the first one.
         history: What the records up to it said.
         taken: When it came, by the monotonic clock.
-        written: Texts by form.
+        written: Texts by form, and whether packed.
         points: Its points in a dialect that counts over all records, which it does when the record comes; None in another one.
     """
 
     record: Record | None
     history: HealthHistory
     taken: float
-    written: dict[tuple[str, ...], bytes]
+    written: dict[tuple[tuple[str, ...], bool], bytes]
     points: tuple[Point, ...] | None = None
 
 
@@ -166,15 +165,9 @@ class ScrapeCache:
 
 def _once(latest: _Latest, form: tuple[str, ...], packed: bool, write: Callable[[], bytes]) -> bytes:
     """What ``write`` gives, kept with the record, packed or not."""
-    body = latest.written.get(form)
-    if body is None:
-        body = latest.written[form] = write()
-    if not packed:
-        return body
-    small = (*form, "gzip")
-    if small not in latest.written:
-        latest.written[small] = gzip.compress(body, compresslevel=5)
-    return latest.written[small]
+    if (form, packed) not in latest.written:
+        latest.written[form, packed] = gzip.compress(_once(latest, form, False, write), compresslevel=5) if packed else write()
+    return latest.written[form, packed]
 
 
 class Exposition:
@@ -189,26 +182,21 @@ class Exposition:
         self._families: dict[str, Metric] = {}
         self._homes: dict[str, Metric] = {}
         self._seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
-        given = list(points)
-        self._shapes = _shapes(given)
-        for point in given:
-            for sample in _samples(point):
-                if len(self._seen) < max_series:
-                    self.add(sample)
-                else:
-                    self.dropped += 1
+        for point in points:
+            self.add(point, max_series)
 
-    def add(self, point: Point) -> None:
-        """Add one series, whatever the limit."""
-        name = _name(point.name)
-        labels = {_label(label): _value(value) for label, value in point.labels.items()}
-        series = (name, tuple(sorted(labels.items())))
-        home = None if series in self._seen else self._home(name, point)
-        if home is None:
-            self.dropped += 1
-            return
-        self._seen.add(series)
-        home.add_sample(name, labels, point.value)
+    def add(self, point: Point, max_series: float = math.inf) -> None:
+        """Add the series of a point, as far as there may be so many."""
+        for suffix, value, given in _series(point):
+            name = _legal(point.name) + suffix
+            labels = {_legal(label, _NOT_IN_LABELS): _value(text) for label, text in given.items()}
+            series = (name, tuple(sorted(labels.items())))
+            home = self._home(name, point) if series not in self._seen and len(self._seen) < max_series else None
+            if home is None:
+                self.dropped += 1
+            else:
+                self._seen.add(series)
+                home.add_sample(name, labels, value)
 
     def _home(self, name: str, point: Point) -> Metric | None:
         """The metric that a name belongs to: what its first series says holds for all others.
@@ -217,25 +205,13 @@ class Exposition:
         """
         from prometheus_client.metrics_core import Metric
 
-        home = self._homes.get(name)
-        if home is None:
-            family, kind = self._family(name, point)
-            home = self._families.setdefault(family, Metric(family, point.meaning or name, kind))
+        if name not in self._homes:
+            family, kind = _family(point)
+            home = self._families.setdefault(family, Metric(family, point.meaning or family, kind))
             if home.type != kind:
                 return None
             self._homes[name] = home
-        return home
-
-    def _family(self, name: str, point: Point) -> tuple[str, str]:
-        """Name and type of a series' metric: histograms and summaries consist of several names, counters lose their ending."""
-        bases = (name.removesuffix(part) for part in _PARTS if name.endswith(part))
-        base = next((base for base in bases if base in self._shapes), name)
-        if base in self._shapes:
-            return base, self._shapes[base]
-        if point.kind == "counter":
-            # A counter under a name of another monitor that does not end as counters must is served without a type.
-            return (name.removesuffix("_total"), "counter") if name.endswith("_total") else (name, "unknown")
-        return name, "gauge"
+        return self._homes[name]
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics, as a registry of ``prometheus_client`` does."""
@@ -250,45 +226,34 @@ class Exposition:
         return write(self)
 
 
-def _samples(point: Point) -> Iterator[Point]:
-    """A point; a distribution as the series that Prometheus makes of it."""
+def _series(point: Point) -> Iterator[tuple[str, Number, Mapping[str, str]]]:
+    """What a name is followed by, value and labels: once for a number, several times for a distribution."""
     whole = point.distribution
     if whole is None:
-        yield point
+        yield "", point.value, point.labels
         return
     if point.kind == "histogram":
         for bound, up_to in (*whole.buckets, (math.inf, whole.observations)):
-            labels = {**point.labels, "le": "+Inf" if bound == math.inf else repr(float(bound))}
-            yield Point(f"{point.name}_bucket", up_to, labels, meaning=point.meaning)
-    yield Point(f"{point.name}_count", whole.observations, point.labels, meaning=point.meaning)
-    yield Point(f"{point.name}_sum", whole.total, point.labels, meaning=point.meaning)
+            yield "_bucket", up_to, {**point.labels, "le": "+Inf" if bound == math.inf else repr(float(bound))}
+    yield "_count", whole.observations, point.labels
+    yield "_sum", whole.total, point.labels
 
 
-def _shapes(points: Iterable[Point]) -> dict[str, str]:
-    """The names that are histograms (a bucket has ``le``) or summaries (a share has ``quantile``), or say so."""
-    found: dict[str, str] = {}
-    for point in points:
-        if point.distribution is not None:
-            found[_name(point.name)] = point.kind
-        elif "le" in point.labels and point.name.endswith("_bucket"):
-            found[_name(point.name.removesuffix("_bucket"))] = "histogram"
-        elif "quantile" in point.labels:
-            found[_name(point.name)] = "summary"
-    return found
+def _family(point: Point) -> tuple[str, str]:
+    """Name and type of a point's metric: counters lose their ending."""
+    name = _legal(point.name)
+    if point.distribution is not None:
+        return name, point.kind
+    if point.kind == "counter":
+        # A counter under a name of another monitor that does not end as counters must is served without a type.
+        return (name.removesuffix("_total"), "counter") if name.endswith("_total") else (name, "unknown")
+    return name, "gauge"
 
 
 @lru_cache(maxsize=_MOST_NAMES)
-def _name(name: str) -> str:
-    return _legal(_NOT_IN_NAMES.sub("_", name))
-
-
-@lru_cache(maxsize=_MOST_NAMES)
-def _label(name: str) -> str:
-    return _legal(_NOT_IN_LABELS.sub("_", name))
-
-
-def _legal(name: str) -> str:
-    return f"_{name}" if not name or name[0].isdigit() else name
+def _legal(name: str, others: re.Pattern[str] = _NOT_IN_NAMES) -> str:
+    found = others.sub("_", name)
+    return f"_{found}" if not found or found[0].isdigit() else found
 
 
 def _value(value: str) -> str:

@@ -231,21 +231,6 @@ class Counter(Dialect):
 COUNTER = Counter()
 
 
-def test_histograms_and_summaries_are_whole() -> None:
-    """Buckets, sum and count are one histogram, shares one summary."""
-    steps = [Point("step_seconds_bucket", 1, {"le": "0.5"}, "counter"), Point("step_seconds_bucket", 2, {"le": "+Inf"}, "counter")]
-    rest = [
-        Point("step_seconds_sum", 3.0, {}, "counter"),
-        Point("step_seconds_count", 2, {}, "counter"),
-        Point("memory", 5, {"quantile": "0.5"}),
-    ]
-    families = {family.name: family for family in parse_text(Exposition([*steps, *rest]).text().decode())}
-    assert {name: (family.type, len(family.samples)) for name, family in families.items()} == {
-        "step_seconds": ("histogram", 4),
-        "memory": ("summary", 1),
-    }
-
-
 def test_there_are_no_more_series_than_allowed() -> None:
     """The rest is counted, once for each record; how things fare is never what is cut off."""
     cache = ScrapeCache("prometheus", max_series=30, max_age=60)

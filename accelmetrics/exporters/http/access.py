@@ -25,16 +25,13 @@ REMEMBERED = 64
 """Passwords that were right, and are not hashed again."""
 
 
-def file_states(*paths: Path | None) -> tuple[tuple[int, ...], ...]:
-    """Return what changes when one of the files does; a missing file is one state of it."""
-    found = []
-    for path in filter(None, paths):
-        with contextlib.suppress(OSError):
-            status = path.stat()
-            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
-            continue
-        found.append((0, 0, 0))
-    return tuple(found)
+def file_state(path: Path | None) -> tuple[int, ...]:
+    """Return what changes when the file does; empty where there is none."""
+    try:
+        status = path.stat() if path else None
+    except OSError:
+        status = None
+    return (status.st_mtime_ns, status.st_size, status.st_ino) if status else ()
 
 
 # Certificates
@@ -69,12 +66,23 @@ class Tls:
         Raises:
             OSError: A file cannot be read, or does not hold what it should.
         """
-        self._states = file_states(*self._files)
-        self._context = _load(*self._files)
+        self._states = list(map(file_state, self._files))
+        cert, key, client_ca = self._files
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        with _naming("the certificate", cert, key):
+            # An empty password makes a key that has one an error; without it, OpenSSL would ask on the terminal.
+            context.load_cert_chain(cast(Path, cert), key, password="")
+        if client_ca:
+            with _naming("the authorities", client_ca):
+                context.load_verify_locations(client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        self._context = context
 
     def current(self) -> ssl.SSLContext:
         """Return the context. Files that cannot be read leave the last good one in force, which is logged once."""
-        if file_states(*self._files) != self._states:
+        if list(map(file_state, self._files)) != self._states:
             try:
                 self.read()
             except OSError as error:
@@ -84,20 +92,6 @@ class Tls:
     def allows(self, certificate: Mapping[str, Any] | None) -> bool:
         """Return whether a client may come in, by the certificate that the handshake has verified."""
         return not self._names or any(name in self._names for _, name in (certificate or {}).get("subjectAltName", ()))
-
-
-def _load(cert: Path | None, key: Path | None, client_ca: Path | None) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    with _naming("the certificate", cert, key):
-        # An empty password makes a key that has one an error; without it, OpenSSL would ask on the terminal.
-        context.load_cert_chain(cast(Path, cert), key, password="")
-    if client_ca:
-        with _naming("the authorities", client_ca):
-            context.load_verify_locations(client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 @contextlib.contextmanager
@@ -167,7 +161,7 @@ class Credentials:
         Raises:
             OSError: A file cannot be read.
         """
-        states = file_states(self._auth_file, self._token_file)
+        states = file_state(self._auth_file), file_state(self._token_file)
         if states == self._states:
             return
         # Until both are read nothing is let in, and the next request tries again.
@@ -178,7 +172,14 @@ class Credentials:
 
     def known(self, authorization: str) -> bool | None:
         """Return whether a client may come in, as far as that takes no time; None where a password has to be tried."""
-        self._reread()
+        problem = ""
+        try:
+            self.read()
+        except OSError as error:
+            problem = f"no log-in is possible, the password or token file cannot be read: {error}"
+        if problem and problem != self._told:
+            log.warning(problem)
+        self._told = problem
         scheme, _, said = authorization.strip().partition(" ")
         if scheme.lower() == "bearer":  # compared as digests of one length, so that time does not tell the token's
             digests = (hashlib.sha256(token).digest() for token in (said.strip().encode(), self._token))
@@ -200,22 +201,9 @@ class Credentials:
             self._verified.pop(next(iter(self._verified)))
         return True
 
-    def _reread(self) -> None:
-        said = ""
-        try:
-            self.read()
-        except OSError as error:
-            said = f"no log-in is possible, the password or token file cannot be read: {error}"
-        if said and said != self._told:
-            log.warning(said)
-        self._told = said
-
     def _mark(self, user: str, password: str, expected: PasswordHash) -> bytes:
-        """Cover the stored hash too, so that a changed password is not remembered; lengths keep the parts apart."""
-        digest = hmac.new(self._key, digestmod="sha256")
-        for part in (user.encode(), password.encode(), *expected):
-            digest.update(len(part).to_bytes(8, "big") + part)
-        return digest.digest()
+        """Cover the stored hash too, so that a changed password is not remembered."""
+        return hmac.digest(self._key, repr((user, password, expected)).encode(), "sha256")
 
 
 def _users(path: Path) -> Iterator[tuple[str, PasswordHash]]:

@@ -26,8 +26,7 @@ import threading
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import lru_cache
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar, cast
 
 from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters, HTTP1ServerConnection
@@ -42,7 +41,6 @@ log = logging.getLogger("accelmetrics")
 _T = TypeVar("_T")
 
 THREAD = "accelmetrics-http"
-BACKLOG = 128
 LEAST_CONNECTIONS = 16
 PAUSE = 0.1
 """Seconds until the next attempt where no connection can be accepted."""
@@ -50,11 +48,7 @@ SPARE = 0.5
 """Seconds of a scrape's timeout that are left for the answer's way back."""
 TARPIT = 1.0
 """Seconds until a refusal beyond the limit is answered."""
-RETRY_AFTER_STATUSES = (429, 503)
-LARGE_BODY = 1 << 16
-"""Bytes of a body above which it is sent apart from its headers."""
 SCRAPE_TIMEOUT = "X-Prometheus-Scrape-Timeout-Seconds"
-NO_HEADERS: Mapping[str, str] = {}
 
 
 class Limits(NamedTuple):
@@ -98,49 +92,45 @@ class Answer(NamedTuple):
 
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
-    headers: Mapping[str, str] = NO_HEADERS
-    status: int = 200
+    headers: Mapping[str, str] = {}
 
 
 Compute = Callable[[HTTPServerRequest], Answer]
-"""Computes an answer. Called on the thread for answers, one request at a time: it must not wait."""
+"""Computes an answer, or raises tornado's ``HTTPError``. Called on the thread for answers, one request at a time: it must not wait."""
 
 
 class Client:
     """A connection, as the context that tornado keeps with its requests.
+
+    Args:
+        stream: The connection.
+        remote_ip: The client's address.
+        seconds: Until its first request must be there.
 
     Attributes:
         remote_ip: The client's address.
         protocol: ``http`` or ``https``.
         let_in: Whether a request of it has been let in.
         idle_since: When the server last began to wait for the client, by the loop's clock.
+        timeout: Closes the connection. Cancelled while the client waits for the server; a route that streams limits each write itself.
     """
 
-    def __init__(self, stream: IOStream, remote_ip: str, protocol: str) -> None:
+    def __init__(self, stream: IOStream, remote_ip: str, seconds: float) -> None:
         self.stream = stream
         self.remote_ip = remote_ip
-        self.protocol = protocol
+        self.protocol = "https" if isinstance(stream, SSLIOStream) else "http"
         self.let_in = False
-        self._loop = asyncio.get_running_loop()
-        self.idle_since = self._loop.time()
-        self._timeout: asyncio.TimerHandle | None = None
+        self._start(seconds)
 
-    def start_timeout(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> None:
         """Close the connection unless the client does its part within so many seconds."""
-        self.stop_timeout()
-        self.idle_since = self._loop.time()
-        self._timeout = self._loop.call_later(seconds, self.stream.close)
+        self.timeout.cancel()
+        self._start(seconds)
 
-    def stop_timeout(self) -> None:
-        """Stop the timer: the client waits for the server. A route that streams does this, and limits each write itself."""
-        if self._timeout is not None:
-            self._timeout.cancel()
-            self._timeout = None
-
-    @property
-    def evictable(self) -> bool:
-        """Whether the server waits for the client, so that its connection may be closed for another one."""
-        return self._timeout is not None
+    def _start(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self.idle_since = loop.time()
+        self.timeout = loop.call_later(seconds, self.stream.close)
 
 
 class Route(RequestHandler):
@@ -161,45 +151,41 @@ class Route(RequestHandler):
     def set_default_headers(self) -> None:
         """Replace tornado's."""
         self.clear_header("Server")
-        for name, value in (("Content-Type", "text/plain; charset=utf-8"), ("X-Content-Type-Options", "nosniff")):
-            self.set_header(name, value)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Cache-Control", "no-store")
 
     async def prepare(self) -> None:
         """Refuse a client that may not come in."""
-        self.client.stop_timeout()
+        self.client.timeout.cancel()
         await self.server.check(self.request, self.client, self._public)
 
     async def get(self) -> None:
         """Answer; ``HEAD`` likewise, without the body."""
         answer = await self.server.compute(self._compute, self.request)
-        self.set_status(answer.status)
-        if answer.status in RETRY_AFTER_STATUSES:
-            self.set_header("Retry-After", "1")
         self.set_header("Content-Type", answer.content_type)
+        self.set_header("Content-Length", str(len(answer.body)))
         for name, value in answer.headers.items():
             self.set_header(name, value)
-        self.set_header("Content-Length", str(len(answer.body)))
-        if len(answer.body) > LARGE_BODY:
-            self.flush()  # the headers by themselves: sent together, tornado copies the body for each client
+        self.flush()  # the headers by themselves: sent together, tornado copies the body for each client
         self.finish(answer.body)
 
     head = get
 
     def on_finish(self) -> None:
         """Limit the time for the answer to be taken."""
-        self.client.start_timeout(self.server.limits.write)
+        self.client.wait(self.server.limits.write)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer an error in one line."""
         error = kwargs["exc_info"][1]
         said = error.log_message if isinstance(error, HTTPError) else f"{type(error).__name__}: see the program's log"
         if status_code == 401:
-            self.set_header("WWW-Authenticate", self.server.schemes)
+            self.set_header("WWW-Authenticate", cast(Credentials, self.server.credentials).schemes)
         elif status_code == 405:
             said = "only GET and HEAD are served"
             self.set_header("Allow", "GET, HEAD")
-        elif status_code in RETRY_AFTER_STATUSES:
+        elif status_code in (429, 503):
             self.set_header("Retry-After", "1")
         self.finish(f"{said or self._reason}\n")
 
@@ -222,6 +208,7 @@ class Server(HTTPServerConnectionDelegate):
 
     Attributes:
         address: Where it listens once it is open: with the port that the system chose.
+        credentials: Passwords and tokens that are let in.
     """
 
     def __init__(
@@ -237,7 +224,7 @@ class Server(HTTPServerConnectionDelegate):
         self.address = address
         self.limits = limits
         self._tls = tls
-        self._credentials = credentials
+        self.credentials = credentials
         own = ("localhost", address.host) if address.is_loopback else ()
         names = frozenset(name.lower() for name in (*allowed_hosts, *own))
         self._hosts = names if address.is_loopback or allowed_hosts else None
@@ -251,16 +238,11 @@ class Server(HTTPServerConnectionDelegate):
         self._parameters = HTTP1ConnectionParameters(max_header_size=limits.head_bytes, max_body_size=0)
         self._most = limits.affordable_connections
         self._clients: set[Client] = set()
-        self._computing = 0
+        self._places = asyncio.Semaphore(limits.computing)
         self._refused: Counter[str] = Counter()
         self._refused_in = 0
         self._guesses: Counter[str] = Counter()
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-
-    @property
-    def schemes(self) -> str:
-        """How a client may say who it is, for ``WWW-Authenticate``."""
-        return self._credentials.schemes if self._credentials is not None else ""
 
     def open(self) -> None:
         """Listen, from a thread of its own.
@@ -275,47 +257,44 @@ class Server(HTTPServerConnectionDelegate):
             self._loop.close()
             raise
         self.address = self.address._replace(port=self._sockets[0].getsockname()[1])
-        self._owner = os.getpid()
         self._end, self._turn = asyncio.Event(), asyncio.Lock()
-        self._answers: Executor = ThreadPoolExecutor(1, "accelmetrics-http-answers")
-        self._passwords: Executor = ThreadPoolExecutor(1, "accelmetrics-http-passwords")
+        self._answers = ThreadPoolExecutor(1, "accelmetrics-http-answers")
+        self._passwords = ThreadPoolExecutor(1, "accelmetrics-http-passwords")
         self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
-        _silence_tornado()
+        for name in ("general", "application"):
+            logging.getLogger(f"tornado.{name}").addFilter(_quiet)
         try:
             self._thread.start()
         except RuntimeError as error:  # no thread is to be had
             self._end.set()
             self._run()  # ends at once, giving everything back
             raise OSError(f"cannot listen on {self.address}: {error}") from error
-        _close_in_forks()
         _OPEN.add(self)
 
     def close(self) -> None:
         """End all connections and threads. In a child that was forked meanwhile there is nothing to end."""
-        _OPEN.discard(self)
-        if os.getpid() != self._owner:
+        if self not in _OPEN:
             return
-        with contextlib.suppress(RuntimeError):  # the loop has ended by itself
-            self._loop.call_soon_threadsafe(self._end.set)
+        _OPEN.discard(self)
+        self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
         self._answers.shutdown(cancel_futures=True)
         self._passwords.shutdown(cancel_futures=True)
 
     def leave_to_parent(self) -> None:
         """Close what a forked child has inherited, or the port would stay taken while it lives."""
-        _close(self._sockets)
-        _close(client.stream.socket for client in self._clients)
+        _OPEN.discard(self)
+        _close((*self._sockets, *(client.stream.socket for client in self._clients)))
 
     # Connections, on the loop's thread
 
     def _run(self) -> None:
         self._loop.set_exception_handler(lambda _, said: log.debug("http: %s", said.get("message"), exc_info=said.get("exception")))
         for listening in self._sockets:
+            listening.setblocking(False)
             self._loop.create_task(self._accept(listening))
         self._loop.run_until_complete(self._end.wait())
-        _close(self._sockets)
-        for client in tuple(self._clients):
-            client.stream.close()
+        _close((*self._sockets, *(client.stream for client in self._clients)))
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:
             task.cancel()
@@ -347,22 +326,21 @@ class Server(HTTPServerConnectionDelegate):
         most = 4 * self.limits.head_bytes
         try:
             if self._tls is None:
-                stream, protocol = IOStream(accepted, max_buffer_size=most), "http"
+                stream = IOStream(accepted, max_buffer_size=most)
             else:
                 secure = self._tls.current().wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
-                stream, protocol = SSLIOStream(secure, max_buffer_size=most), "https"
+                stream = SSLIOStream(secure, max_buffer_size=most)
             stream.set_nodelay(True)
         except OSError:  # the client is gone already
             accepted.close()
             return
-        client = Client(stream, host, protocol)
+        client = Client(stream, host, self.limits.head)
         self._clients.add(client)
-        client.start_timeout(self.limits.head)
         HTTP1ServerConnection(stream, self._parameters, client).start_serving(self)
 
     def _evict(self, clients: Iterable[Client]) -> bool:
         """Close the connection that was idle longest, those never let in first; False where all of them wait for the server."""
-        client = min((one for one in clients if one.evictable), key=lambda one: (one.let_in, one.idle_since), default=None)
+        client = min((one for one in clients if not one.timeout.cancelled()), key=lambda one: (one.let_in, one.idle_since), default=None)
         if client is None:
             return False
         self._clients.discard(client)
@@ -373,13 +351,13 @@ class Server(HTTPServerConnectionDelegate):
         """Wait for a connection's first request or its next one."""
         client = cast(Client, cast(HTTP1Connection, request_conn).context)
         if client.let_in:
-            client.start_timeout(self.limits.idle)
+            client.wait(self.limits.idle)
         return self._application.start_request(server_conn, request_conn)
 
     def on_close(self, server_conn: object) -> None:
         """Forget a connection."""
         client = cast(Client, cast(HTTP1ServerConnection, server_conn).context)
-        client.stop_timeout()
+        client.timeout.cancel()
         self._clients.discard(client)
 
     # Requests, on the loop's thread
@@ -398,10 +376,10 @@ class Server(HTTPServerConnectionDelegate):
             raise HTTPError(403, "pages of other sites may not read this")
         if self._tls is not None and not self._tls.allows(cast(dict[str, Any], request.get_ssl_certificate())):
             raise HTTPError(403, "the certificate bears none of the names that are let in")
-        if self._credentials is not None:
+        if self.credentials is not None:
             said = request.headers.get("Authorization", "")
-            known = self._credentials.known(said)
-            if not (await self._guess(self._credentials, client, said) if known is None else known):
+            known = self.credentials.known(said)
+            if not (await self._guess(self.credentials, client, said) if known is None else known):
                 await self._refuse(client)
         client.let_in = True
 
@@ -431,7 +409,7 @@ class Server(HTTPServerConnectionDelegate):
             self._refused.clear()
         self._refused[client.remote_ip] += 1
         if self._refused[client.remote_ip] > self.limits.refusals:
-            client.start_timeout(TARPIT + self.limits.write)
+            client.wait(TARPIT + self.limits.write)
             await asyncio.sleep(TARPIT)
             raise HTTPError(429, "too many requests without valid credentials")
         raise HTTPError(401, "credentials are missing or wrong")
@@ -442,24 +420,21 @@ class Server(HTTPServerConnectionDelegate):
         Raises:
             HTTPError: Too many wait, or it takes too long.
         """
-        if self._computing >= self.limits.computing:
+        if self._places.locked():
             raise HTTPError(503, "too many requests at once")
         limit = self.limits.answer
         with contextlib.suppress(ValueError):  # no header, or no number in it
             asked = float(request.headers.get(SCRAPE_TIMEOUT, ""))
             if asked > 0:
                 limit = min(limit, max(asked - SPARE, asked / 2))
-        self._computing += 1
-        try:
+        async with self._places:
             answer = self._submit(self._answers, call, request)
             await asyncio.wait({answer}, timeout=limit)
-        finally:
-            self._computing -= 1
         if not answer.done():
             raise HTTPError(503, "the answer took too long")
         return answer.result()
 
-    def _submit(self, executor: Executor, call: Callable[[Any], _T], argument: object) -> asyncio.Future[_T]:
+    def _submit(self, executor: ThreadPoolExecutor, call: Callable[[Any], _T], argument: object) -> asyncio.Future[_T]:
         try:
             return self._loop.run_in_executor(executor, call, argument)
         except RuntimeError:  # the interpreter is about to exit
@@ -467,7 +442,7 @@ class Server(HTTPServerConnectionDelegate):
 
 
 def _nothing(_: HTTPServerRequest) -> Answer:
-    return Answer(b"there is nothing here: see /\n", status=404)
+    raise HTTPError(404, "there is nothing here: see /")
 
 
 def _is_address(host: str) -> bool:
@@ -478,13 +453,13 @@ def _is_address(host: str) -> bool:
     return False
 
 
-def _close(sockets: Iterable[socket.socket]) -> None:
+def _close(sockets: Iterable[socket.socket | IOStream]) -> None:
     for one in sockets:
         one.close()
 
 
 def listen(address: Address) -> list[socket.socket]:
-    """Open sockets that listen, not blocking: one for each address of the host, such as both of ``localhost``, on one port.
+    """Open sockets that listen: one for each address of the host, such as both of ``localhost``, on one port.
 
     Addresses that this machine does not have are passed over, if it has another one. (``tornado.netutil.bind_sockets`` does that for
     ``::1`` alone, leaks sockets when it fails, and has ``[::]`` refuse version 4.)
@@ -499,7 +474,7 @@ def listen(address: Address) -> list[socket.socket]:
         both = family == socket.AF_INET6 and len(ends) == 1 and socket.has_dualstack_ipv6()
         where = (host, opened[0].getsockname()[1] if opened else port, *rest)
         try:
-            opened.append(socket.create_server(where, family=family, backlog=BACKLOG, dualstack_ipv6=both))
+            opened.append(socket.create_server(where, family=family, dualstack_ipv6=both))
         except OSError as error:
             failed = error
             if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
@@ -509,34 +484,23 @@ def listen(address: Address) -> list[socket.socket]:
     if failed is not None and not opened:
         why = "is in use by another program" if failed.errno == errno.EADDRINUSE else f"cannot be used: {failed.strerror}"
         raise OSError(failed.errno, f"port {address.port} of {address.host} {why}") from failed
-    for one in opened:
-        one.setblocking(False)
     return opened
 
 
-@lru_cache(maxsize=1)
-def _silence_tornado() -> None:
-    """Have what tornado logs about clients that misbehave said at the level DEBUG, by our own logger; asked for once."""
-
-    def passes(record: logging.LogRecord) -> bool:
-        if record.threadName == THREAD:
-            log.debug("http: %s", record.getMessage(), exc_info=record.exc_info)
-        return record.threadName != THREAD
-
-    for name in ("general", "application"):
-        logging.getLogger(f"tornado.{name}").addFilter(passes)
+def _quiet(record: logging.LogRecord) -> bool:
+    """Keep what tornado logs about clients that misbehave: our own logger says it, at the level DEBUG."""
+    if record.threadName == THREAD:
+        log.debug("http: %s", record.getMessage(), exc_info=record.exc_info)
+    return record.threadName != THREAD
 
 
 _OPEN: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
-@lru_cache(maxsize=1)
-def _close_in_forks() -> None:
-    """Have forked children close what they inherit; asked for once."""
+def _after_fork() -> None:
+    for server in tuple(_OPEN):
+        server.leave_to_parent()
 
-    def leave_all() -> None:
-        for server in list(_OPEN):
-            server.leave_to_parent()
 
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=leave_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

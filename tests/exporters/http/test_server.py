@@ -322,7 +322,7 @@ def test_more_than_forty_requests_at_once_are_refused(serve: Open) -> None:
 
     server = serve({"/slow": slowly}, answer=2 * HANG)
     clients = [connect(server, b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n") for _ in range(40)]
-    wait_for(lambda: server._computing == 40)
+    wait_for(server._places.locked)
     refused = exchange(server, b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert refused.startswith(b"HTTP/1.1 503 ")
     assert b"\r\nRetry-After: 1\r\n" in refused
