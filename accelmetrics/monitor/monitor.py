@@ -23,7 +23,7 @@ from accelmetrics.monitor.energy import StepLog
 from accelmetrics.monitor.export_worker import ExportWorker, distinct
 from accelmetrics.monitor.history import History
 from accelmetrics.monitor.job import job_labels
-from accelmetrics.monitor.run import MonitorState, Run, Stream, end_all, log, stop_all_at_exit
+from accelmetrics.monitor.run import MonitorState, Phase, Run, Stream, end_all, log, stop_all_at_exit
 from accelmetrics.monitor.ticker import MonitorClock, Ticker, shared_ticker
 from accelmetrics.monitor.torch import TorchMemory
 from accelmetrics.monitor.window import Window, Windows
@@ -134,7 +134,7 @@ class Monitor:
         self._current()
         with self._lock:
             last = self._run
-            if last.over or not last.begun:
+            if last.phase is not Phase.RUNNING:
                 last.end()  # its stop may still be waiting for a last reading, or Ctrl-C have come between
                 self._run = self._new_run(last.state)
                 self._run.begin(self._workers.values())
@@ -189,7 +189,7 @@ class Monitor:
     @property
     def running(self) -> bool:
         """Whether it is started, in this process."""
-        return not self._current().over
+        return self._current().running
 
     @property
     def latest(self) -> Snapshot | None:
@@ -257,7 +257,7 @@ class Monitor:
         exporter = SimpleNamespace(name="callback", open=bool, export=lambda record: callback(record.snapshot), flush=bool, close=bool)
         with self._lock:
             worker = self._add_worker(cast("Exporter", exporter))
-            if not self._run.over:
+            if self._run.running:
                 self._run.add(worker)
 
         def unsubscribe() -> None:
@@ -287,7 +287,7 @@ class Monitor:
     def _current(self) -> Run:
         """Return the run that goes on, or the last one; in the child of a fork an idle one: threads and locks stayed behind."""
         if os.getpid() != self._pid:
-            if self._run.begun:  # their files and sockets are those of the parent; kept, lest they be closed by being forgotten
+            if self._run.phase is not Phase.IDLE:  # files and sockets are those of the parent; kept, lest they be closed by being forgotten
                 self._not_taken = ", ".join(self._workers)
                 self._inherited += self._workers.values()
                 self._workers = {}

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from enum import IntEnum
 from operator import itemgetter
 from typing import NamedTuple
 from weakref import WeakSet, ref
@@ -105,6 +106,21 @@ class MonitorState(NamedTuple):
     steps: StepLog
 
 
+class Phase(IntEnum):
+    """How far a run has come. It never goes back."""
+
+    IDLE = 0
+    """It has not begun."""
+    BEGINNING = 1
+    """Exporters are being opened; it stays so where Ctrl-C interrupted that."""
+    RUNNING = 2
+    """Readings are taken."""
+    STOPPING = 3
+    """It was told to stop, and its last reading is waited for."""
+    STOPPED = 4
+    """No reading will come; exporters deliver what is queued until their time is up."""
+
+
 class Run:
     """Observes a ticker. ``take``, ``miss``, ``fail`` and ``end`` are called on the ticker's thread, the rest by the program.
 
@@ -115,9 +131,7 @@ class Run:
         latest: The last reading, None before the first.
         error: Why no reading could be taken, in words; empty while they are taken.
         paused: Whether readings are passed over.
-        begun: Whether it was begun without an interruption.
-        over: Whether it is being stopped, or has been.
-        left: Set when its last reading was taken, or none will be.
+        left: Set while no reading is to come: before it begins, and when it has stopped.
         pid: The process in which its threads are.
     """
 
@@ -125,12 +139,11 @@ class Run:
         self.latest: Snapshot | None = None
         self.error = ""
         self.paused = False
-        self.begun = False
-        self.over = self._settled = True  # until it is begun
         self.left = Flag()
         self.left.set()
         self.pid = os.getpid()
-        self._by = float("inf")  # until when exporters may deliver, once it is over
+        self._reached = [Phase.IDLE]  # each is appended in one call in C: no start undoes the stop that interrupts it
+        self._by = float("inf")  # until when exporters may deliver, once it was told to stop
         self.state = state
         self._ticker = ticker
         self._deliveries: dict[ExportWorker, Delivery] = {}
@@ -141,13 +154,23 @@ class Run:
         self._ticks = self._missed = self._timed_out = 0
 
     @property
+    def phase(self) -> Phase:
+        """How far it has come."""
+        return max(self._reached)
+
+    @property
+    def running(self) -> bool:
+        """Whether it has begun, and was not told to stop."""
+        return Phase.BEGINNING <= self.phase <= Phase.RUNNING
+
+    @property
     def workers(self) -> tuple[ExportWorker, ...]:
         """Where records go."""
         return tuple(self._deliveries)
 
     def take(self, snapshot: Snapshot, at: float, tick: bool) -> None:
         """Remember, summarise and hand out a reading."""
-        if self.paused or self._settled:
+        if self.paused or self.phase is Phase.STOPPED:
             return
         if self.state.extra is not None and (found := guarded(self.state.extra, snapshot).value):
             snapshot = snapshot.with_metrics(found)  # a new one: other monitors may have been given the same
@@ -182,23 +205,22 @@ class Run:
     def begin(self, workers: Iterable[ExportWorker]) -> None:
         """Open the exporters and take the first reading, in the background."""
         self.left.clear()
-        self.over = self._settled = False
-        if self._by < float("inf"):  # a signal handler has stopped it before that
-            self.over = True
+        self._reached.append(Phase.BEGINNING)
         _running.add(self)
         stop_all_at_exit()
         for worker in workers:
             self._deliveries[worker] = worker.start()
         self._ticker.join(self)
-        if self.over:  # a signal handler has stopped it in between
+        self._reached.append(Phase.RUNNING)
+        if not self.running:  # a signal handler has stopped it meanwhile
             self.end()
-        self.begun = True
 
     def request(self) -> bool:
         """Have a reading taken soon; whether one will come."""
-        if not self.over:
-            self._ticker.request()
-        return not (self.over or self.paused or self.error)
+        if not self.running:
+            return False
+        self._ticker.request()
+        return not (self.paused or self.error)
 
     def pause(self) -> None:
         """Pass readings over; windows that have ended wait for none."""
@@ -214,13 +236,13 @@ class Run:
     def follow(self, stream: Stream) -> None:
         """Hand a loop every snapshot from now on, or the end when there will be none."""
         self._streams[id(stream)] = ref(stream)  # without a callback, which would swallow Ctrl-C
-        if self._settled:
+        if self.phase in {Phase.IDLE, Phase.STOPPED}:
             stream.put(None)
 
     def add(self, worker: ExportWorker) -> None:
         """Deliver to one more from now on."""
         delivery = self._deliveries[worker] = worker.start()
-        if self.over:  # stopped in between
+        if not self.running:  # stopped in between
             delivery.close(self._by)
 
     def remove(self, worker: ExportWorker) -> None:
@@ -241,18 +263,18 @@ class Run:
             Until when that reading is waited for.
         """
         self._by = min(by, self._by)
-        self.over = True
         if not self.left.is_set():
+            self._reached.append(Phase.STOPPING)
             self._ticker.leave(self)
         now = time.monotonic()
         return now + max(0.0, min(LAST_READING_SHARE * (by - now), LAST_READING * self.state.timeout))
 
     def end(self) -> None:
         """Take no reading from now on: end what follows, deliver what was logged since the last one, and close the exporters."""
-        self.over = True
         self._ticker.drop(self)
-        if not self._settled:
-            self._settled = True
+        before = self.phase
+        self._reached.append(Phase.STOPPED)
+        if before not in {Phase.IDLE, Phase.STOPPED}:
             self.state.windows.settle()
             for stream in living(self._streams):
                 stream.put(None)

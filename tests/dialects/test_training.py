@@ -91,7 +91,7 @@ def test_pytorchs_memory_is_observed_once_a_reading() -> None:
     assert names.flat(second)['memory_allocation_mb_sum{gpu_index="1"}'] == 8.0
 
 
-def test_records_that_nobody_asked_for_count_all_the_same() -> None:
+def test_records_that_were_not_scraped_count_all_the_same() -> None:
     """An endpoint shows each record; a scrape then sees what all of them come to."""
     names = dialect("training")
     assert names.counting

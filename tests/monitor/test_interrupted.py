@@ -15,6 +15,7 @@ from accelmetrics.monitor.run import Run
 from accelmetrics.monitor.ticker import Flag
 from tests.monitor.test_monitor_exit import PREFACE
 from tests.monitor.watching import Recorder, gpus, program, ticks
+from tests.support.waiting import HANG
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 def test_a_flag_ends_all_waits() -> None:
     """Later ones too, until it is cleared."""
     flag, gone = Flag(), list[bool]()
-    waiting = [threading.Thread(target=lambda: gone.append(flag.wait(30))) for _ in range(5)]
+    waiting = [threading.Thread(target=lambda: gone.append(flag.wait(HANG))) for _ in range(5)]
     for thread in waiting:
         thread.start()
     flag.set()
     flag.set()
     for thread in waiting:
-        thread.join(5)
+        thread.join(HANG)
     assert gone == [True] * 5
     assert flag.is_set()
     assert flag.wait()

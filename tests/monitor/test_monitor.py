@@ -203,7 +203,7 @@ def test_flush_waits_until_everything_was_delivered() -> None:
     gate, slow = Gate(), Recorder("slow")
     slow.on_export = gate
     with Monitor(3600, [slow, Recorder("quick")], backends=[gpus(1)]) as monitor:
-        assert gate.entered.wait(5)
+        assert gate.entered.wait(HANG)
         assert not monitor.flush(0.05)
         gate.release()
         assert monitor.flush()

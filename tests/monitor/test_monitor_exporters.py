@@ -93,7 +93,7 @@ def test_a_restart_beside_an_exporter_that_still_hangs_calls_it_from_one_thread_
     exporter.on_export = lambda _: gate() if exporter.count("export") == 1 else None
     monitor = Monitor(INTERVAL, [exporter], backends=[gpus(1)])
     with monitor:
-        assert gate.entered.wait(5)
+        assert gate.entered.wait(HANG)
         monitor.stop(0.1)
     with monitor:
         ticks(monitor, 3)
@@ -203,7 +203,7 @@ def test_a_callback_may_restart_the_monitor() -> None:
 
     monitor.subscribe(again)
     with monitor:
-        assert restarted.wait(5)
+        assert restarted.wait(HANG)
         until(lambda: monitor.running and monitor.status.exporters[0].sent >= 3)
 
 
@@ -241,7 +241,7 @@ def test_a_loop_has_every_snapshot_from_then_on_until_the_monitor_stops() -> Non
     with monitor:
         ticks(monitor, 1)
         threading.Timer(0.05, clock.advance, [1.0]).start()
-        found = asyncio.run(asyncio.wait_for(follow(), 10))
+        found = asyncio.run(asyncio.wait_for(follow(), HANG))
     assert len(found) == 5
     assert found[-1] is monitor.latest
 
@@ -253,10 +253,10 @@ def test_a_loop_over_a_monitor_that_does_not_run_ends_at_once() -> None:
         return len([snapshot async for snapshot in monitor])
 
     monitor = Monitor(INTERVAL, backends=[gpus(1)])
-    assert asyncio.run(asyncio.wait_for(follow(), 5)) == 0
+    assert asyncio.run(asyncio.wait_for(follow(), HANG)) == 0
     with monitor:
         pass
-    assert asyncio.run(asyncio.wait_for(follow(), 5)) == 0
+    assert asyncio.run(asyncio.wait_for(follow(), HANG)) == 0
 
 
 def test_a_loop_that_was_left_or_closed_is_forgotten() -> None:

@@ -199,7 +199,7 @@ def test_the_last_reading_begins_after_the_wish_to_leave() -> None:
     clock.advance(0.1)
     wished = clock.monotonic()
     backend.device(0).release()
-    assert left.wait(5)
+    assert left.wait(HANG)
     assert ear.taken[-1][0] >= wished
     assert len(ear.taken) == 3
     made.drop(ear)
@@ -213,7 +213,7 @@ def test_leaving_twice_takes_one_last_reading() -> None:
     until(lambda: len(ear.taken) == 1)
     made.leave(ear)
     made.leave(ear)
-    assert ear.ended.wait(5)
+    assert ear.ended.wait(HANG)
     assert len(ear.taken) == 2
     assert asked(made, ear).wait(HANG)
     made.drop(ear)

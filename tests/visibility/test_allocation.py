@@ -157,7 +157,7 @@ def test_a_rank_of_no_role_in_a_pool(machine: Machine) -> None:
     assert not found.as_expected
 
 
-def test_a_process_that_nobody_named_in_a_pool(machine: Machine) -> None:
+def test_a_process_in_a_pool_that_was_not_named(machine: Machine) -> None:
     """A process that is not of the job is in the pool all the same, once for all the devices that it takes; so is one not visible here."""
     actor = machine.worker(0, 1, CUDA_VISIBLE_DEVICES="0,1")
     other = machine.worker(0, 1)
@@ -230,7 +230,7 @@ def test_sharing_though_each_asked_for_its_own(machine: Machine) -> None:
     assert texts(found, "outside_list") == [f"rank 1 (PID {two}) uses gpu.0, outside its list (CUDA_VISIBLE_DEVICES=1: gpu.1)"]
 
 
-def test_a_gpu_that_nobody_uses(machine: Machine) -> None:
+def test_a_gpu_without_processes(machine: Machine) -> None:
     """Named once each, with the workers that were given it."""
     machine.worker(0, 1, 2, CUDA_VISIBLE_DEVICES="0,1,2")
     found = look()

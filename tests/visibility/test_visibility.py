@@ -614,7 +614,7 @@ def test_an_environment_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @linux
-def test_an_ended_process_that_nobody_has_waited_for() -> None:
+def test_an_ended_process_that_was_not_waited_for() -> None:
     """Has an empty environment, which is not one without variables."""
     ended = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
     assert ended.stdout is not None
