@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from accelmetrics.dialects.contract import Dialect, Number, Point, series
-from accelmetrics.dialects.tables import MEMORY_RESERVED, Derived, Entry, Table, Values, parent_and_partition
+from accelmetrics.dialects.tables import MEMORY_RESERVED, Computed, DialectRow, DialectTable, Values, parent_and_partition
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot
@@ -26,64 +26,64 @@ def _used_share(values: Values, _: DeviceIdentity) -> Number | None:
     return used / (used + free) if used is not None and free is not None and used + free else None
 
 
-_LAST_XID = Derived("lastXid; 0 while xidErrors is 0", "1", _last_xid)
-_USED_SHARE = Derived("memoryAllocatedBytes / (memoryAllocatedBytes + memoryFreeBytes)", "1", _used_share)
+_LAST_XID = Computed("lastXid; 0 while xidErrors is 0", "1", _last_xid)
+_USED_SHARE = Computed("memoryAllocatedBytes / (memoryAllocatedBytes + memoryFreeBytes)", "1", _used_share)
 
 DEFAULT = (
-    Entry("DCGM_FI_DEV_SM_CLOCK", "gpu.{i}.smClock", otherwise=("gpu.{i}.freq",), whole=True),
-    Entry("DCGM_FI_DEV_MEM_CLOCK", "gpu.{i}.memoryClock", whole=True),
-    Entry("DCGM_FI_DEV_MEMORY_TEMP", "gpu.{i}.memoryTemp", whole=True),
-    Entry("DCGM_FI_DEV_GPU_TEMP", "gpu.{i}.temp", whole=True),
-    Entry("DCGM_FI_DEV_POWER_USAGE", "gpu.{i}.powerWatts"),
-    Entry("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "gpu.{i}.energyJoules", "mJ", whole=True),
-    Entry("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "gpu.{i}.pcieReplays"),
-    Entry("DCGM_FI_DEV_GPU_UTIL", "gpu.{i}.gpu", whole=True),
-    Entry("DCGM_FI_DEV_MEM_COPY_UTIL", "gpu.{i}.memory", whole=True),
-    Entry("DCGM_FI_DEV_ENC_UTIL", "gpu.{i}.encoderUtilization", whole=True),
-    Entry("DCGM_FI_DEV_DEC_UTIL", "gpu.{i}.decoderUtilization", whole=True),
-    Entry("DCGM_FI_DEV_XID_ERRORS", _LAST_XID, meaning="Code of the newest Xid error, 0 before the first."),
-    Entry("DCGM_FI_DEV_FB_FREE", "gpu.{i}.memoryFreeBytes", "MiBy", whole=True),
-    Entry("DCGM_FI_DEV_FB_USED", "gpu.{i}.memoryAllocatedBytes", "MiBy", whole=True),
-    Entry("DCGM_FI_DEV_FB_RESERVED", MEMORY_RESERVED, "MiBy", whole=True, meaning="Memory that the driver keeps for itself."),
-    Entry("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkCrcErrors"),
-    Entry("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkReplayErrors"),
-    Entry("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkRecoveryErrors"),
-    Entry("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "gpu.{i}.remappedRowsUncorrected"),
-    Entry("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "gpu.{i}.remappedRowsCorrected"),
-    Entry("DCGM_FI_PROF_SM_ACTIVE", "gpu.{i}.smActive", "1"),
-    Entry("DCGM_FI_PROF_SM_OCCUPANCY", "gpu.{i}.smOccupancy", "1"),
-    Entry("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "gpu.{i}.pipeTensorActive", "1"),
-    Entry("DCGM_FI_PROF_DRAM_ACTIVE", "gpu.{i}.dramActive", "1"),
-    Entry("DCGM_FI_PROF_PIPE_FP64_ACTIVE", "gpu.{i}.pipeFp64Active", "1"),
-    Entry("DCGM_FI_PROF_PIPE_FP32_ACTIVE", "gpu.{i}.pipeFp32Active", "1"),
-    Entry("DCGM_FI_PROF_PIPE_FP16_ACTIVE", "gpu.{i}.pipeFp16Active", "1"),
-    Entry("DCGM_FI_PROF_PCIE_TX_BYTES", "gpu.{i}.pcieTxBytes"),
-    Entry("DCGM_FI_PROF_PCIE_RX_BYTES", "gpu.{i}.pcieRxBytes"),
+    DialectRow("DCGM_FI_DEV_SM_CLOCK", "gpu.{i}.smClock", otherwise=("gpu.{i}.freq",), whole=True),
+    DialectRow("DCGM_FI_DEV_MEM_CLOCK", "gpu.{i}.memoryClock", whole=True),
+    DialectRow("DCGM_FI_DEV_MEMORY_TEMP", "gpu.{i}.memoryTemp", whole=True),
+    DialectRow("DCGM_FI_DEV_GPU_TEMP", "gpu.{i}.temp", whole=True),
+    DialectRow("DCGM_FI_DEV_POWER_USAGE", "gpu.{i}.powerWatts"),
+    DialectRow("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "gpu.{i}.energyJoules", "mJ", whole=True),
+    DialectRow("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "gpu.{i}.pcieReplays"),
+    DialectRow("DCGM_FI_DEV_GPU_UTIL", "gpu.{i}.gpu", whole=True),
+    DialectRow("DCGM_FI_DEV_MEM_COPY_UTIL", "gpu.{i}.memory", whole=True),
+    DialectRow("DCGM_FI_DEV_ENC_UTIL", "gpu.{i}.encoderUtilization", whole=True),
+    DialectRow("DCGM_FI_DEV_DEC_UTIL", "gpu.{i}.decoderUtilization", whole=True),
+    DialectRow("DCGM_FI_DEV_XID_ERRORS", _LAST_XID, meaning="Code of the newest Xid error, 0 before the first."),
+    DialectRow("DCGM_FI_DEV_FB_FREE", "gpu.{i}.memoryFreeBytes", "MiBy", whole=True),
+    DialectRow("DCGM_FI_DEV_FB_USED", "gpu.{i}.memoryAllocatedBytes", "MiBy", whole=True),
+    DialectRow("DCGM_FI_DEV_FB_RESERVED", MEMORY_RESERVED, "MiBy", whole=True, meaning="Memory that the driver keeps for itself."),
+    DialectRow("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkCrcErrors"),
+    DialectRow("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkReplayErrors"),
+    DialectRow("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkRecoveryErrors"),
+    DialectRow("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "gpu.{i}.remappedRowsUncorrected"),
+    DialectRow("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "gpu.{i}.remappedRowsCorrected"),
+    DialectRow("DCGM_FI_PROF_SM_ACTIVE", "gpu.{i}.smActive", "1"),
+    DialectRow("DCGM_FI_PROF_SM_OCCUPANCY", "gpu.{i}.smOccupancy", "1"),
+    DialectRow("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "gpu.{i}.pipeTensorActive", "1"),
+    DialectRow("DCGM_FI_PROF_DRAM_ACTIVE", "gpu.{i}.dramActive", "1"),
+    DialectRow("DCGM_FI_PROF_PIPE_FP64_ACTIVE", "gpu.{i}.pipeFp64Active", "1"),
+    DialectRow("DCGM_FI_PROF_PIPE_FP32_ACTIVE", "gpu.{i}.pipeFp32Active", "1"),
+    DialectRow("DCGM_FI_PROF_PIPE_FP16_ACTIVE", "gpu.{i}.pipeFp16Active", "1"),
+    DialectRow("DCGM_FI_PROF_PCIE_TX_BYTES", "gpu.{i}.pcieTxBytes"),
+    DialectRow("DCGM_FI_PROF_PCIE_RX_BYTES", "gpu.{i}.pcieRxBytes"),
 )
 """Fields of the list, in its order, with what each is read from."""
 
 BEYOND = (
-    Entry("DCGM_FI_DEV_FB_TOTAL", "gpu.{i}.memoryTotalBytes", "MiBy", whole=True),
-    Entry("DCGM_FI_DEV_FB_USED_PERCENT", _USED_SHARE, meaning="Share of the memory that can be allocated which is allocated, 0 to 1."),
-    Entry("DCGM_FI_DEV_BAR1_USED", "gpu.{i}.bar1UsedBytes", "MiBy", whole=True),
-    Entry("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "gpu.{i}.enforcedPowerLimitWatts"),
-    Entry("DCGM_FI_DEV_SLOWDOWN_TEMP", "gpu.{i}.tempLimit.slowdown", whole=True),
-    Entry("DCGM_FI_DEV_SHUTDOWN_TEMP", "gpu.{i}.tempLimit.shutdown", whole=True),
-    Entry("DCGM_FI_DEV_FAN_SPEED", "gpu.{i}.fanSpeed", whole=True),
-    Entry("DCGM_FI_DEV_PSTATE", "gpu.{i}.performanceState"),
-    Entry("DCGM_FI_DEV_MAX_SM_CLOCK", "gpu.{i}.maxSmClock", whole=True),
-    Entry("DCGM_FI_DEV_MAX_MEM_CLOCK", "gpu.{i}.maxMemoryClock", whole=True),
-    Entry("DCGM_FI_DEV_PCIE_LINK_GEN", "gpu.{i}.pcieLinkGen"),
-    Entry("DCGM_FI_DEV_PCIE_LINK_WIDTH", "gpu.{i}.pcieLinkWidth"),
-    Entry("DCGM_FI_DEV_PCIE_MAX_LINK_GEN", "gpu.{i}.maxPcieLinkGen"),
-    Entry("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", "gpu.{i}.maxPcieLinkWidth"),
-    Entry("DCGM_FI_DEV_ECC_SBE_VOL_DEV", "gpu.{i}.correctedMemoryErrors"),
-    Entry("DCGM_FI_DEV_ECC_DBE_VOL_DEV", "gpu.{i}.uncorrectedMemoryErrors"),
-    Entry("DCGM_FI_DEV_ECC_SBE_AGG_DEV", "gpu.{i}.correctedMemoryErrorsAggregate"),
-    Entry("DCGM_FI_DEV_ECC_DBE_AGG_DEV", "gpu.{i}.uncorrectedMemoryErrorsAggregate"),
-    Entry("DCGM_FI_PROF_PIPE_TENSOR_HMMA_ACTIVE", "gpu.{i}.pipeTensorHmmaActive", "1"),
-    Entry("DCGM_FI_PROF_NVLINK_TX_BYTES", "gpu.{i}.nvlinkTxBytes"),
-    Entry("DCGM_FI_PROF_NVLINK_RX_BYTES", "gpu.{i}.nvlinkRxBytes"),
+    DialectRow("DCGM_FI_DEV_FB_TOTAL", "gpu.{i}.memoryTotalBytes", "MiBy", whole=True),
+    DialectRow("DCGM_FI_DEV_FB_USED_PERCENT", _USED_SHARE, meaning="Share of the memory that can be allocated which is allocated, 0 to 1."),
+    DialectRow("DCGM_FI_DEV_BAR1_USED", "gpu.{i}.bar1UsedBytes", "MiBy", whole=True),
+    DialectRow("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "gpu.{i}.enforcedPowerLimitWatts"),
+    DialectRow("DCGM_FI_DEV_SLOWDOWN_TEMP", "gpu.{i}.tempLimit.slowdown", whole=True),
+    DialectRow("DCGM_FI_DEV_SHUTDOWN_TEMP", "gpu.{i}.tempLimit.shutdown", whole=True),
+    DialectRow("DCGM_FI_DEV_FAN_SPEED", "gpu.{i}.fanSpeed", whole=True),
+    DialectRow("DCGM_FI_DEV_PSTATE", "gpu.{i}.performanceState"),
+    DialectRow("DCGM_FI_DEV_MAX_SM_CLOCK", "gpu.{i}.maxSmClock", whole=True),
+    DialectRow("DCGM_FI_DEV_MAX_MEM_CLOCK", "gpu.{i}.maxMemoryClock", whole=True),
+    DialectRow("DCGM_FI_DEV_PCIE_LINK_GEN", "gpu.{i}.pcieLinkGen"),
+    DialectRow("DCGM_FI_DEV_PCIE_LINK_WIDTH", "gpu.{i}.pcieLinkWidth"),
+    DialectRow("DCGM_FI_DEV_PCIE_MAX_LINK_GEN", "gpu.{i}.maxPcieLinkGen"),
+    DialectRow("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", "gpu.{i}.maxPcieLinkWidth"),
+    DialectRow("DCGM_FI_DEV_ECC_SBE_VOL_DEV", "gpu.{i}.correctedMemoryErrors"),
+    DialectRow("DCGM_FI_DEV_ECC_DBE_VOL_DEV", "gpu.{i}.uncorrectedMemoryErrors"),
+    DialectRow("DCGM_FI_DEV_ECC_SBE_AGG_DEV", "gpu.{i}.correctedMemoryErrorsAggregate"),
+    DialectRow("DCGM_FI_DEV_ECC_DBE_AGG_DEV", "gpu.{i}.uncorrectedMemoryErrorsAggregate"),
+    DialectRow("DCGM_FI_PROF_PIPE_TENSOR_HMMA_ACTIVE", "gpu.{i}.pipeTensorHmmaActive", "1"),
+    DialectRow("DCGM_FI_PROF_NVLINK_TX_BYTES", "gpu.{i}.nvlinkTxBytes"),
+    DialectRow("DCGM_FI_PROF_NVLINK_RX_BYTES", "gpu.{i}.nvlinkRxBytes"),
 )
 """Fields that the list does not have."""
 
@@ -154,7 +154,7 @@ class Dcgm(Dialect):
 
     name = "dcgm"
     summary = "the metrics of NVIDIA's dcgm-exporter with its labels: DCGM_FI_DEV_GPU_UTIL"
-    _table = Table((*DEFAULT, *BEYOND))
+    _table = DialectTable((*DEFAULT, *BEYOND))
 
     def flat(self, record: Record) -> dict[str, Number]:
         """Give series with the labels that tell devices of one machine apart: ``DCGM_FI_DEV_GPU_TEMP{gpu="0"}``."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
 from accelmetrics.dialects.contract import Dialect, Number, Point
-from accelmetrics.dialects.tables import MEMORY_RESERVED, Entry, Table, designation
+from accelmetrics.dialects.tables import MEMORY_RESERVED, DialectRow, DialectTable, designation
 from accelmetrics.schemas.catalogue import find
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
@@ -27,37 +27,37 @@ _REASONS = {
 }
 
 TABLE = (
-    Entry("pcie.link.gen.current", "gpu.{i}.pcieLinkGen"),
-    Entry("pcie.link.gen.max", "gpu.{i}.maxPcieLinkGen"),
-    Entry("pcie.link.width.current", "gpu.{i}.pcieLinkWidth"),
-    Entry("pcie.link.width.max", "gpu.{i}.maxPcieLinkWidth"),
-    Entry("fan.speed", "gpu.{i}.fanSpeed", whole=True),
-    Entry("pstate", "gpu.{i}.performanceState"),
-    *(Entry(f"clocks_event_reasons.{field}", f"gpu.{{i}}.throttle.{name}") for field, name in _REASONS.items()),
-    Entry("memory.total", "gpu.{i}.memoryTotalBytes", "MiBy", whole=True),
-    Entry("memory.reserved", MEMORY_RESERVED, "MiBy", whole=True, meaning="Memory that the driver keeps for itself."),
-    Entry("memory.used", "gpu.{i}.memoryAllocatedBytes", "MiBy", whole=True),
-    Entry("memory.free", "gpu.{i}.memoryFreeBytes", "MiBy", whole=True),
-    Entry("utilization.gpu", "gpu.{i}.gpu", whole=True),
-    Entry("utilization.memory", "gpu.{i}.memory", whole=True),
-    Entry("utilization.encoder", "gpu.{i}.encoderUtilization", whole=True),
-    Entry("utilization.decoder", "gpu.{i}.decoderUtilization", whole=True),
-    Entry("ecc.errors.corrected.volatile.device_memory", "gpu.{i}.correctedMemoryErrors"),
-    Entry("ecc.errors.corrected.aggregate.device_memory", "gpu.{i}.correctedMemoryErrorsAggregate"),
-    Entry("ecc.errors.uncorrected.volatile.device_memory", "gpu.{i}.uncorrectedMemoryErrors"),
-    Entry("ecc.errors.uncorrected.aggregate.device_memory", "gpu.{i}.uncorrectedMemoryErrorsAggregate"),
-    Entry("remapped_rows.correctable", "gpu.{i}.remappedRowsCorrected"),
-    Entry("remapped_rows.uncorrectable", "gpu.{i}.remappedRowsUncorrected"),
-    Entry("temperature.gpu", "gpu.{i}.temp", whole=True),
-    Entry("temperature.memory", "gpu.{i}.memoryTemp", whole=True),
-    Entry("power.draw", "gpu.{i}.powerWatts"),
-    Entry("power.limit", "gpu.{i}.enforcedPowerLimitWatts"),
-    Entry("enforced.power.limit", "gpu.{i}.enforcedPowerLimitWatts"),
-    Entry("clocks.current.graphics", "gpu.{i}.graphicsClock", otherwise=("gpu.{i}.freq", "gpu.{i}.smClock"), whole=True),
-    Entry("clocks.current.sm", "gpu.{i}.smClock", otherwise=("gpu.{i}.freq",), whole=True),
-    Entry("clocks.current.memory", "gpu.{i}.memoryClock", whole=True),
-    Entry("clocks.max.sm", "gpu.{i}.maxSmClock", whole=True),
-    Entry("clocks.max.memory", "gpu.{i}.maxMemoryClock", whole=True),
+    DialectRow("pcie.link.gen.current", "gpu.{i}.pcieLinkGen"),
+    DialectRow("pcie.link.gen.max", "gpu.{i}.maxPcieLinkGen"),
+    DialectRow("pcie.link.width.current", "gpu.{i}.pcieLinkWidth"),
+    DialectRow("pcie.link.width.max", "gpu.{i}.maxPcieLinkWidth"),
+    DialectRow("fan.speed", "gpu.{i}.fanSpeed", whole=True),
+    DialectRow("pstate", "gpu.{i}.performanceState"),
+    *(DialectRow(f"clocks_event_reasons.{field}", f"gpu.{{i}}.throttle.{name}") for field, name in _REASONS.items()),
+    DialectRow("memory.total", "gpu.{i}.memoryTotalBytes", "MiBy", whole=True),
+    DialectRow("memory.reserved", MEMORY_RESERVED, "MiBy", whole=True, meaning="Memory that the driver keeps for itself."),
+    DialectRow("memory.used", "gpu.{i}.memoryAllocatedBytes", "MiBy", whole=True),
+    DialectRow("memory.free", "gpu.{i}.memoryFreeBytes", "MiBy", whole=True),
+    DialectRow("utilization.gpu", "gpu.{i}.gpu", whole=True),
+    DialectRow("utilization.memory", "gpu.{i}.memory", whole=True),
+    DialectRow("utilization.encoder", "gpu.{i}.encoderUtilization", whole=True),
+    DialectRow("utilization.decoder", "gpu.{i}.decoderUtilization", whole=True),
+    DialectRow("ecc.errors.corrected.volatile.device_memory", "gpu.{i}.correctedMemoryErrors"),
+    DialectRow("ecc.errors.corrected.aggregate.device_memory", "gpu.{i}.correctedMemoryErrorsAggregate"),
+    DialectRow("ecc.errors.uncorrected.volatile.device_memory", "gpu.{i}.uncorrectedMemoryErrors"),
+    DialectRow("ecc.errors.uncorrected.aggregate.device_memory", "gpu.{i}.uncorrectedMemoryErrorsAggregate"),
+    DialectRow("remapped_rows.correctable", "gpu.{i}.remappedRowsCorrected"),
+    DialectRow("remapped_rows.uncorrectable", "gpu.{i}.remappedRowsUncorrected"),
+    DialectRow("temperature.gpu", "gpu.{i}.temp", whole=True),
+    DialectRow("temperature.memory", "gpu.{i}.memoryTemp", whole=True),
+    DialectRow("power.draw", "gpu.{i}.powerWatts"),
+    DialectRow("power.limit", "gpu.{i}.enforcedPowerLimitWatts"),
+    DialectRow("enforced.power.limit", "gpu.{i}.enforcedPowerLimitWatts"),
+    DialectRow("clocks.current.graphics", "gpu.{i}.graphicsClock", otherwise=("gpu.{i}.freq", "gpu.{i}.smClock"), whole=True),
+    DialectRow("clocks.current.sm", "gpu.{i}.smClock", otherwise=("gpu.{i}.freq",), whole=True),
+    DialectRow("clocks.current.memory", "gpu.{i}.memoryClock", whole=True),
+    DialectRow("clocks.max.sm", "gpu.{i}.maxSmClock", whole=True),
+    DialectRow("clocks.max.memory", "gpu.{i}.maxMemoryClock", whole=True),
 )
 """By field, in the order in which the tool lists them."""
 
@@ -82,7 +82,7 @@ class NvidiaSmi(Dialect):
     name = "nvidia-smi"
     summary = "the fields of nvidia-smi --query-gpu, a row per GPU"
     tabular = True
-    _table = Table(TABLE)
+    _table = DialectTable(TABLE)
 
     def flat(self, record: Record) -> dict[str, Number]:
         """Give ``gpu.0.memory.used``: the device's key, then the field under each of its names."""
@@ -127,7 +127,7 @@ def _whole_devices(snapshot: Snapshot) -> list[DeviceSlot]:
     return [place for place in snapshot.identities if not place.identity.parent]
 
 
-def _header(entry: Entry) -> str:
+def _header(entry: DialectRow) -> str:
     """The field with its unit, as the tool heads its columns; it leaves that of temperatures out."""
     unit = entry.unit or (find(entry.source).unit if isinstance(entry.source, str) else entry.source.unit)
     return entry.name + _HEADER_UNITS.get(unit, "")

@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 
 from accelmetrics.dialects.contract import NO_LABELS, Dialect, Number, Point, series
 from accelmetrics.dialects.health import monitor_points
-from accelmetrics.dialects.prometheus import SHARED, Series, series_of
+from accelmetrics.dialects.prometheus import SHARED, SeriesTemplate, series_of
 from accelmetrics.schemas.catalogue import per_key, rows
 from accelmetrics.schemas.errors import IN_ORDER, Reason
 from accelmetrics.schemas.metric import ANY_KIND, split_series
@@ -97,7 +97,7 @@ def step_points(step: Step) -> Iterator[Point]:
 
 
 @per_key
-def _series(key: str) -> Series | None:
+def _series(key: str) -> SeriesTemplate | None:
     """What a key becomes; None for one that is derivable from others (``gpu.0.memoryReadWriteActivity``)."""
     found = series_of(key, lambda row, kind: _of_kind(row.otel, kind))
     if found is None:

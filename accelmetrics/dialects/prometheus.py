@@ -58,7 +58,7 @@ SHARED: Mapping[str, str] = {
 _IDENTITY = ("kind", "vendor", "architecture", "pci_bus_id", "serial", "driver_version", "runtime_version", "firmware")
 
 
-class Series(NamedTuple):
+class SeriesTemplate(NamedTuple):
     """What a key becomes in a system of labelled series, whatever its value.
 
     Attributes:
@@ -100,7 +100,7 @@ class Series(NamedTuple):
         return Point(self.name, value, {**device, **self.labels}, self.kind, self.unit, self.meaning)
 
 
-def series_of(key: str, spelled: Callable[[Metric, str], str]) -> Series | None:
+def series_of(key: str, spelled: Callable[[Metric, str], str]) -> SeriesTemplate | None:
     """Find the series of a key; None for an alias, and for what is derivable from other keys.
 
     Args:
@@ -115,11 +115,11 @@ def series_of(key: str, spelled: Callable[[Metric, str], str]) -> Series | None:
     filled = {label: found.instance if value.startswith("{") else value for label, value in labels.items()}
     unit, times, over, _ = BASE_UNITS.get(row.unit, BASE_UNITS["1"])
     meaning = SHARED.get(split_series(row.prometheus)[0], row.meaning)
-    return Series(name, filled, found.device, times, over, row.integer and over == 1, row.kind, unit, meaning) if name else None
+    return SeriesTemplate(name, filled, found.device, times, over, row.integer and over == 1, row.kind, unit, meaning) if name else None
 
 
 @per_key
-def _series(key: str) -> Series | None:
+def _series(key: str) -> SeriesTemplate | None:
     return series_of(key, lambda row, kind: row.prometheus)
 
 

@@ -25,7 +25,7 @@ _NOISE_DIGITS = 6
 Values = Mapping[str, Number]
 
 
-class Derived(NamedTuple):
+class Computed(NamedTuple):
     """What a dialect has a name for, and what follows from several keys of one device.
 
     Attributes:
@@ -39,7 +39,7 @@ class Derived(NamedTuple):
     value: Callable[[Values, DeviceIdentity], Number | None]
 
 
-class Entry(NamedTuple):
+class DialectRow(NamedTuple):
     """One row of a dialect's table.
 
     Attributes:
@@ -53,7 +53,7 @@ class Entry(NamedTuple):
     """
 
     name: str
-    source: str | Derived
+    source: str | Computed
     unit: str = ""
     otherwise: tuple[str, ...] = ()
     whole: bool = False
@@ -61,19 +61,19 @@ class Entry(NamedTuple):
     meaning: str = ""
 
 
-_Lookup = tuple[Entry, tuple[str, ...], str, str, Kind, str]
+_Lookup = tuple[DialectRow, tuple[str, ...], str, str, Kind, str]
 """Where devices of one kind and vendor have the value of an entry: the metrics to try, in this order (none for what is derived), the
 unit that values have there, the dialect's unit, gauge or counter, and what it means."""
 
 
-class Table:
+class DialectTable:
     """A dialect's rows about devices.
 
     Args:
         entries: The rows.
     """
 
-    def __init__(self, entries: tuple[Entry, ...]) -> None:
+    def __init__(self, entries: tuple[DialectRow, ...]) -> None:
         self.entries = entries
         self._lookups: dict[tuple[str, str], tuple[_Lookup, ...]] = {}
 
@@ -87,7 +87,7 @@ class Table:
         values = snapshot.values_of(place.key)
         for entry, names, given, unit, kind, meaning in lookups:
             value = None
-            if isinstance(entry.source, Derived):
+            if isinstance(entry.source, Computed):
                 value = entry.source.value(values, who) if values else None
             for name in names:
                 if name in values:
@@ -97,8 +97,8 @@ class Table:
                 yield Point(entry.name, convert(value, given, unit, entry.whole), labels, kind, unit, meaning)
 
 
-def _lookup(entry: Entry, who: DeviceIdentity) -> _Lookup | None:
-    if isinstance(entry.source, Derived):
+def _lookup(entry: DialectRow, who: DeviceIdentity) -> _Lookup | None:
+    if isinstance(entry.source, Computed):
         unit = entry.source.unit
         return entry, (), unit, entry.unit or unit, entry.kind or "gauge", entry.meaning
     parts = (f"{who.kind}.{{i}}", f"{ANY_KIND}.{{i}}")
@@ -158,4 +158,4 @@ def memory_reserved(values: Values, who: DeviceIdentity) -> Number | None:
     return total - used - free if total > used + free else None
 
 
-MEMORY_RESERVED = Derived("memoryTotalBytes - memoryAllocatedBytes - memoryFreeBytes, where that is above 0", "By", memory_reserved)
+MEMORY_RESERVED = Computed("memoryTotalBytes - memoryAllocatedBytes - memoryFreeBytes, where that is above 0", "By", memory_reserved)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from accelmetrics.dialects.contract import Dialect, Distribution, Number, Point
-from accelmetrics.dialects.tables import Entry, Table, convert, designation
+from accelmetrics.dialects.tables import DialectRow, DialectTable, convert, designation
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
 from accelmetrics.schemas.vitals import processors
@@ -35,23 +35,23 @@ def allocator(snapshot: Snapshot, name: str) -> dict[str, Number]:
 # training
 
 GAUGES = (
-    Entry("gpu_utilization_percent", "gpu.{i}.gpu"),
-    Entry("gpu_memory_used_mb", "gpu.{i}.memoryAllocatedBytes", "MiBy"),
-    Entry("gpu_memory_total_mb", "gpu.{i}.memoryTotalBytes", "MiBy"),
-    Entry("gpu_temperature_celsius", "gpu.{i}.temp"),
-    Entry("gpu_power_draw_watts", "gpu.{i}.powerWatts"),
-    Entry("gpu_fan_speed_percent", "gpu.{i}.fanSpeed"),
+    DialectRow("gpu_utilization_percent", "gpu.{i}.gpu"),
+    DialectRow("gpu_memory_used_mb", "gpu.{i}.memoryAllocatedBytes", "MiBy"),
+    DialectRow("gpu_memory_total_mb", "gpu.{i}.memoryTotalBytes", "MiBy"),
+    DialectRow("gpu_temperature_celsius", "gpu.{i}.temp"),
+    DialectRow("gpu_power_draw_watts", "gpu.{i}.powerWatts"),
+    DialectRow("gpu_fan_speed_percent", "gpu.{i}.fanSpeed"),
 )
 """Of each device, which the label ``gpu_index`` numbers."""
 
 FILE_FIELDS = (
-    Entry("utilization_percent", "gpu.{i}.gpu"),
-    Entry("memory_used_mb", "gpu.{i}.memoryAllocatedBytes", "MiBy"),
-    Entry("memory_total_mb", "gpu.{i}.memoryTotalBytes", "MiBy"),
-    Entry("memory_percent", "gpu.{i}.memoryAllocated", otherwise=("tpu.{i}.hbmMemoryUsage",)),
-    Entry("temperature_celsius", "gpu.{i}.temp"),
-    Entry("power_draw_watts", "gpu.{i}.powerWatts"),
-    Entry("fan_speed_percent", "gpu.{i}.fanSpeed"),
+    DialectRow("utilization_percent", "gpu.{i}.gpu"),
+    DialectRow("memory_used_mb", "gpu.{i}.memoryAllocatedBytes", "MiBy"),
+    DialectRow("memory_total_mb", "gpu.{i}.memoryTotalBytes", "MiBy"),
+    DialectRow("memory_percent", "gpu.{i}.memoryAllocated", otherwise=("tpu.{i}.hbmMemoryUsage",)),
+    DialectRow("temperature_celsius", "gpu.{i}.temp"),
+    DialectRow("power_draw_watts", "gpu.{i}.powerWatts"),
+    DialectRow("fan_speed_percent", "gpu.{i}.fanSpeed"),
 )
 """Of a line of ``gpu_metrics_….jsonl``, behind ``timestamp`` and ``gpu_index``."""
 
@@ -94,7 +94,7 @@ class Training(Dialect):
     counting = True
 
     def __init__(self) -> None:
-        self._table = Table(GAUGES)
+        self._table = DialectTable(GAUGES)
         self._latest: Snapshot | None = None
         self._step: int | None = None
         self._steps = 0
@@ -139,7 +139,7 @@ class Training(Dialect):
 
 
 Line = dict[str, Number | str | None]
-_FILE_TABLE = Table(FILE_FIELDS)
+_FILE_TABLE = DialectTable(FILE_FIELDS)
 
 
 def gpu_lines(record: Record) -> Iterator[Line]:
@@ -166,12 +166,12 @@ def training_lines(record: Record) -> Iterator[Line]:
 # verl
 
 VERL_TABLE = (
-    Entry("gpu_utilization_pct", "gpu.{i}.gpu"),
-    Entry("memory_total_gb", "gpu.{i}.memoryTotalBytes", "GiBy"),
-    Entry("temperature_c", "gpu.{i}.temp"),
-    Entry("power_usage_w", "gpu.{i}.powerWatts"),
-    Entry("graphics_clock_mhz", "gpu.{i}.graphicsClock", otherwise=("gpu.{i}.freq", "gpu.{i}.smClock")),
-    Entry("memory_clock_mhz", "gpu.{i}.memoryClock"),
+    DialectRow("gpu_utilization_pct", "gpu.{i}.gpu"),
+    DialectRow("memory_total_gb", "gpu.{i}.memoryTotalBytes", "GiBy"),
+    DialectRow("temperature_c", "gpu.{i}.temp"),
+    DialectRow("power_usage_w", "gpu.{i}.powerWatts"),
+    DialectRow("graphics_clock_mhz", "gpu.{i}.graphicsClock", otherwise=("gpu.{i}.freq", "gpu.{i}.smClock")),
+    DialectRow("memory_clock_mhz", "gpu.{i}.memoryClock"),
 )
 """Behind ``gpu_0_``."""
 
@@ -191,7 +191,7 @@ class Verl(Dialect):
 
     name = "verl"
     summary = "what a monitor for verl logs: gpu_0_gpu_utilization_pct, system_memory_used_gb"
-    _table = Table(VERL_TABLE)
+    _table = DialectTable(VERL_TABLE)
 
     def points(self, record: Record) -> Iterator[Point]:
         """Device by device, then the machine. The device is in the name, so that there are no labels."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from accelmetrics.schemas.record import Record
+from accelmetrics.dialects.health import identity_labels
+from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 MOST_WORDS = 4
 """Words of a key that may name the device: ``gpu.0.mig.1``."""
+INT64 = 2**63
+"""Whole numbers below this, and from its negative on, are 64 bits; trackers and databases have no room for others."""
 
 
 def utf8(text: str) -> str:
@@ -17,6 +20,18 @@ def utf8(text: str) -> str:
 def measured(record: Record) -> dict[str, int | float]:
     """Return the record's metrics and the monitor's own counters under one set of keys."""
     return {**record.snapshot.metrics, **(record.monitor.flat() if record.monitor is not None else {})}
+
+
+def seconds_since(began_ns: int, time_ns: int) -> int:
+    """Return the whole seconds between two times in nanoseconds; 0 where a clock was set back."""
+    return max(0, time_ns - began_ns) // 1_000_000_000
+
+
+def step_number(step: Step, began_ns: int) -> int:
+    """Return the program's own number of a step; where it named none, or one that has no room, the whole seconds since a time."""
+    if step.step is not None and -INT64 <= step.step < INT64:
+        return step.step
+    return seconds_since(began_ns, step.time_ns)
 
 
 def by_device(snapshot: Snapshot) -> list[tuple[DeviceSlot | None, dict[str, str]]]:
@@ -54,5 +69,5 @@ def by_device(snapshot: Snapshot) -> list[tuple[DeviceSlot | None, dict[str, str
 def identity_tags(slot: DeviceSlot) -> dict[str, str]:
     """Return a device's identity as tags; ``accelerator`` and ``uuid`` are never empty."""
     who = slot.identity
-    tags = {"accelerator": slot.key, "uuid": who.uuid or who.pci_bus_id or slot.key, "vendor": who.vendor, "model": who.name}
-    return {name: value for name, value in tags.items() if value}
+    found = {"vendor": who.vendor, "model": who.name}
+    return {**identity_labels(slot), **{name: value for name, value in found.items() if value}}

@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from accelmetrics.exporters.fields import by_device, identity_tags, utf8
+from accelmetrics.exporters.fields import INT64, by_device, identity_tags, utf8
 from accelmetrics.exporters.files import LineFile, growing_path
 from accelmetrics.exporters.network import Poster, RejectedError, check_timeout, words
-from accelmetrics.schemas.catalogue import match
+from accelmetrics.schemas.catalogue import match, per_key
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Record
 
@@ -28,7 +28,6 @@ FSYNC_EVERY = 60
 PRECISIONS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 """Nanoseconds in each unit that a server takes timestamps in."""
 PASSING_STATUSES = frozenset({408, 429})
-INT64 = 2**63
 
 _HALF_AN_ADDRESS = re.compile(r"^[^/]*@|^[^/]*:\d+(/|$)|@[^/]*:\d+(/|$)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -182,7 +181,7 @@ def _line(measurement: str, tags: Mapping[str, str], fields: Mapping[str, str], 
         yield f"{measurement_name(measurement)}{head} {written} {timestamp}"
 
 
-@lru_cache(maxsize=8192)
+@per_key
 def _is_whole(key: str) -> bool:
     row = match(key)
     return row is not None and row.integer

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from accelmetrics.exporters.fields import measured, utf8
+from accelmetrics.exporters.fields import measured, seconds_since, step_number, utf8
 from accelmetrics.exporters.network import RejectedError
 from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.record import Record
@@ -73,9 +73,9 @@ class MlflowExporter:
         self._run_name = run_name
         self._prefix = prefix
         self._named = run_id
-        self._run_id = run_id
+        self._run_id = ""
         self._client: Any = None
-        self._began_ms = 0
+        self._began_ns = 0
         self._labels: Mapping[str, str] = {}
         self._offered: Record | None = None
         self._delivered = 0
@@ -89,10 +89,10 @@ class MlflowExporter:
         """
         try:
             self._client = self._mlflow.MlflowClient(self._uri)
-            run = self._client.get_run(self._run_id) if self._run_id else self._begin()
+            run = self._client.get_run(self._named) if self._named else self._begin()
         except self._mlflow.MlflowException as error:
             raise _told(error) from None
-        self._run_id, self._began_ms = run.info.run_id, run.info.start_time
+        self._run_id, self._began_ns = run.info.run_id, run.info.start_time * 1_000_000
         self._labels = {}
 
     def _begin(self) -> Any:
@@ -132,17 +132,13 @@ class MlflowExporter:
         from mlflow.entities import Metric
 
         for step in record.steps:
-            at_ms = step.time_ns // 1_000_000
-            # MLflow has 64 bits for a step: one beyond them is none.
-            number = self._second(at_ms) if step.step is None or not -(2**63) <= step.step < 2**63 else step.step
+            number = step_number(step, self._began_ns)
             for name, value in step.values.items():
-                yield Metric(clean(name), value, at_ms, number)
-        at_ms = record.snapshot.time_ns // 1_000_000
+                yield Metric(clean(name), value, step.time_ns // 1_000_000, number)
+        time_ns = record.snapshot.time_ns
+        number = seconds_since(self._began_ns, time_ns)
         for key, value in measured(record).items():
-            yield Metric(clean(f"{self._prefix}{key}"), value, at_ms, self._second(at_ms))
-
-    def _second(self, time_ms: int) -> int:
-        return max(0, time_ms - self._began_ms) // 1000
+            yield Metric(clean(f"{self._prefix}{key}"), value, time_ns // 1_000_000, number)
 
     def flush(self) -> None:
         """Nothing waits here: every record is with MLflow when its export ends."""
@@ -153,11 +149,10 @@ class MlflowExporter:
         Raises:
             ConnectionError: MLflow is away: the run stays open there.
         """
-        client, run_id = self._client, self._run_id
-        self._client, self._run_id = None, self._named
-        if client is not None and run_id != self._named:
+        run_id, self._run_id = self._run_id, ""
+        if run_id and not self._named:
             try:
-                client.set_terminated(run_id)
+                self._client.set_terminated(run_id)
             except self._mlflow.MlflowException as error:
                 raise _told(error) from None
 

@@ -86,7 +86,7 @@ PemFiles = tuple[str | None, str | None, str | None]
 """Paths of PEM files for a client: authorities, its certificate, its key. None: the system's authorities, no certificate of our own."""
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """What a server said.
 
     Attributes:
@@ -165,7 +165,7 @@ class Poster:
         headers = {"user-agent": USER_AGENT}
         self._client = self._httpx.Client(verify=context or True, timeout=self._timeout, follow_redirects=False, headers=headers)
 
-    def post(self, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def post(self, body: bytes, headers: Mapping[str, str]) -> Response:
         """Post, and wait for the answer. A server that drips is not waited for longer than one that is silent.
 
         Raises:
@@ -189,7 +189,7 @@ class Poster:
         except (self._httpx.TransportError, self._httpx.DecodingError) as error:
             raise ConnectionError(f"{self.shown}: {str(error) or type(error).__name__}") from None
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        return Answer(response.status_code, kind, said[:MAX_ANSWER])
+        return Response(response.status_code, kind, said[:MAX_ANSWER])
 
     def close(self) -> None:
         """Drop the connection."""

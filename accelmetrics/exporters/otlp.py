@@ -23,8 +23,8 @@ from accelmetrics._version import __version__
 from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.health import monitor_points
 from accelmetrics.dialects.otel import SCHEMA_URL, UPDOWNCOUNTERS, machine_points, step_points
-from accelmetrics.exporters.fields import utf8
-from accelmetrics.exporters.network import USER_AGENT, Answer, PemFiles, Poster, RejectedError, check_timeout, words
+from accelmetrics.exporters.fields import INT64, utf8
+from accelmetrics.exporters.network import USER_AGENT, PemFiles, Poster, RejectedError, Response, check_timeout, words
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.record import Record
 
@@ -55,7 +55,6 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 WHOLE = frozenset({"cpu.logical_number", "process.pid"})
 """Attributes that the conventions have as integers."""
 
-INT64 = 2**63
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -166,13 +165,17 @@ class _Grpc:
         self._files = files if secure else None
         self._timeout = timeout
         self._compression = self._grpc.Compression.Gzip if compress else self._grpc.Compression.NoCompression
-        self._credentials: Any = None
         self._channel: Any = None
 
     def open(self) -> None:
-        if self._files is not None:
+        """Read the certificates. The connection is made by the first request."""
+        options: dict[str, Any] = {"options": CHANNEL_OPTIONS, "compression": self._compression}
+        if self._files is None:
+            self._channel = self._grpc.insecure_channel(self._target, **options)
+        else:
             authorities, certificate, key = (Path(file).read_bytes() if file else None for file in self._files)
-            self._credentials = self._grpc.ssl_channel_credentials(authorities, key, certificate)
+            credentials = self._grpc.ssl_channel_credentials(authorities, key, certificate)
+            self._channel = self._grpc.secure_channel(self._target, credentials, **options)
 
     def send(self, request: ExportMetricsServiceRequest, headers: Mapping[str, str]) -> ExportMetricsServiceResponse:
         """Send one request and return the answer.
@@ -182,11 +185,7 @@ class _Grpc:
             RejectedError: It refused the request for good.
         """
         if self._channel is None:
-            options: dict[str, Any] = {"options": CHANNEL_OPTIONS, "compression": self._compression}
-            if self._files is None:
-                self._channel = self._grpc.insecure_channel(self._target, **options)
-            else:
-                self._channel = self._grpc.secure_channel(self._target, self._credentials, **options)
+            self.open()
         try:
             export = self._service.MetricsServiceStub(self._channel).Export
             answer: ExportMetricsServiceResponse = export(request, timeout=self._timeout, metadata=tuple(headers.items()))
@@ -240,7 +239,7 @@ class _Http:
             raise ConnectionError(message) if answer.status in PASSING_STATUSES else RejectedError(message)
         return self._parsed(answer, where) if answer.body else None
 
-    def _parsed(self, answer: Answer, where: str) -> ExportMetricsServiceResponse:
+    def _parsed(self, answer: Response, where: str) -> ExportMetricsServiceResponse:
         from google.protobuf import json_format
         from google.protobuf.message import DecodeError
 
@@ -254,7 +253,7 @@ class _Http:
             raise RejectedError(f"{where}, but the answer is not OTLP: {words(answer.text)}") from None
         return response
 
-    def _said(self, answer: Answer) -> str:
+    def _said(self, answer: Response) -> str:
         """The server's words: a ``google.rpc.Status`` where it keeps to the specification, else whatever the body is."""
         from google.protobuf.message import DecodeError
 

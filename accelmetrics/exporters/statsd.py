@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Literal
 
@@ -56,22 +57,12 @@ class StatsdExporter:
 
     def open(self) -> None:
         self.close()
-        try:
-            self._socket = self._connected()
-        except OSError as error:
-            raise self._told(error) from None
-
-    def _connected(self) -> socket.socket:
-        found = self._address.resolve(socket.SOCK_DGRAM)
-        family, kind, protocol, where = found[self._turn % len(found)]
-        connected = socket.socket(family, kind, protocol)
-        connected.settimeout(SECONDS)
-        try:
-            connected.connect(where)  # so that a port where no server listens is an error, where the kernel hears of it
-        except OSError:
-            connected.close()
-            raise
-        return connected
+        with self._telling():
+            found = self._address.resolve(socket.SOCK_DGRAM)
+            family, kind, protocol, where = found[self._turn % len(found)]
+            self._socket = socket.socket(family, kind, protocol)
+            self._socket.settimeout(SECONDS)
+            self._socket.connect(where)  # so that a port where no server listens is an error, where the kernel hears of it
 
     def export(self, record: Record) -> None:
         if self._socket is None:
@@ -79,22 +70,24 @@ class StatsdExporter:
         assert self._socket is not None
         prefix = clean(self._prefix.replace("{hostname}", record.snapshot.hostname.replace(".", "_")))
         head = f"{prefix}." if prefix else ""
-        try:
+        with self._telling():
             for packet in packets(gauge(head + clean(name), value, tags) for name, value, tags in gauges(record, self._tagged)):
                 self._socket.send(packet)
-        except OSError as error:
-            raise self._told(error) from None
 
-    def _told(self, error: OSError) -> OSError:
-        """The error with the address, of the same kind.
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Raise a failure with the address, of the same kind, and begin anew with the next record.
 
         A name is looked up again next time, since it may lead elsewhere by then, and the next of its addresses is tried: the
         first one of ``localhost`` may be that of IPv6, and the server may listen on the other.
         """
-        self.close()
-        self._turn += 1
-        words = f"{self._address}: {error.strerror or error}"
-        return OSError(words) if error.errno is None else OSError(error.errno, words)
+        try:
+            yield
+        except OSError as error:
+            self.close()
+            self._turn += 1
+            words = f"{self._address}: {error.strerror or error}"
+            raise (OSError(words) if error.errno is None else OSError(error.errno, words)) from None
 
     def flush(self) -> None:
         """Nothing waits here."""

@@ -12,7 +12,7 @@ from functools import lru_cache
 from io import BytesIO
 from typing import Any, BinaryIO
 
-from accelmetrics.exporters.fields import measured, utf8
+from accelmetrics.exporters.fields import measured, seconds_since, step_number, utf8
 from accelmetrics.exporters.files import absolute, same_file, write_all
 from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.metric import PARTITION
@@ -51,8 +51,7 @@ class TensorboardExporter:
         self._directory = absolute(logdir) / run
         self._path = self._directory
         self._file: BinaryIO | None = None
-        self._size = 0
-        self._began = 0
+        self._began_ns = 0
         self._labels: dict[str, str] = {}
 
     def open(self) -> None:
@@ -69,9 +68,8 @@ class TensorboardExporter:
         name = f"events.out.tfevents.{now:010d}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
         self._path = self._directory / name
         self._file = self._path.open("xb", buffering=0)
-        self._size = 0
         begun = filter(None, (_EVENTS.match(file.name) for file in self._directory.iterdir()))
-        self._began = min((int(found[1]) for found in begun), default=now)
+        self._began_ns = min(int(found[1]) for found in begun) * 1_000_000_000
         self._labels = {}
         try:
             self._write(self._file, [Event(wall_time=now, file_version="brain.Event:2")])
@@ -95,13 +93,13 @@ class TensorboardExporter:
         labels = dict(record.labels)
         events = []
         for step in record.steps:
-            # TensorBoard has 64 bits for a step: one beyond them is none.
-            number = self._second(step.time_ns) if step.step is None or not -(2**63) <= step.step < 2**63 else step.step
-            events.append(self._event(step.time_ns, number, {utf8(name): value for name, value in step.values.items()}))
+            values = {utf8(name): value for name, value in step.values.items()}
+            events.append(self._event(step.time_ns, step_number(step, self._began_ns), values))
         time_ns = record.snapshot.time_ns
         if labels != self._labels:
             events.append(self._text(time_ns, labels))
-        events.append(self._event(time_ns, self._second(time_ns), {tag(key): value for key, value in measured(record).items()}))
+        metrics = {tag(key): value for key, value in measured(record).items()}
+        events.append(self._event(time_ns, seconds_since(self._began_ns, time_ns), metrics))
         self._write(self._file, events)
         self._labels = labels
 
@@ -118,10 +116,7 @@ class TensorboardExporter:
 
         lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in labels.items()]
         table = "\n".join(("| label | value |", "|---|---|", *lines))
-        return Event(wall_time=time_ns / 1e9, step=self._second(time_ns), summary=text_pb(LABELS, table))
-
-    def _second(self, time_ns: int) -> int:
-        return max(0, time_ns // 1_000_000_000 - self._began)
+        return Event(wall_time=time_ns / 1e9, step=seconds_since(self._began_ns, time_ns), summary=text_pb(LABELS, table))
 
     def _write(self, file: BinaryIO, events: Iterable[Any]) -> None:
         """Append whole events. What a full disk cut short is taken back, since nothing behind it could be read."""
@@ -131,16 +126,16 @@ class TensorboardExporter:
         writer = RecordWriter(room)
         for event in events:
             writer.write(event.SerializeToString())
+        size = file.tell()
         try:
             write_all(file.fileno(), room.getbuffer())
         except OSError:
             try:
-                os.ftruncate(file.fileno(), self._size)
-                file.seek(self._size)
+                os.ftruncate(file.fileno(), size)
+                file.seek(size)
             except OSError:  # then the next record begins another file
                 self.close()
             raise
-        self._size += room.tell()
 
     def flush(self) -> None:
         """Nothing waits here: every event is with the operating system when its export ends."""

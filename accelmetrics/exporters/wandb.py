@@ -43,8 +43,6 @@ SETTINGS: dict[str, Any] = {
 }
 """Of a run of ours: it collects neither code nor output nor hardware by itself. Seconds; older releases lack the last two."""
 
-Row = dict[str, int | float]
-
 
 class WandbExporter:
     """Logs to a W&B run, on a time axis of its own.
@@ -91,9 +89,9 @@ class WandbExporter:
         self._wanted = run
         entity, _, project = (project or "").rpartition("/")
         self._apart = bool(project or name or group)
-        self._directory = absolute(directory) if directory else None
-        chosen = {"project": project, "entity": entity, "name": name, "group": group, "mode": mode, "dir": directory and self._directory}
-        self._options = {key: value for key, value in chosen.items() if value}
+        place = absolute(directory) if directory else None
+        chosen = {"project": project, "entity": entity, "name": name, "group": group, "mode": mode, "dir": place}
+        self._options: dict[str, Any] = {key: value for key, value in chosen.items() if value}
         self._prefix = prefix
         self._commit = commit
         self._run: Any = None
@@ -115,10 +113,9 @@ class WandbExporter:
     def _program_run(self) -> wandb.Run | None:
         if not isinstance(self._wanted, str):
             return cast("wandb.Run", self._wanted)
-        run = cast("wandb.Run | None", self._wandb.run)
-        if run is None or self._apart or (self._wanted and run.id != self._wanted):
-            return None
-        return run
+        run: wandb.Run | None = self._wandb.run
+        named = run is not None and self._wanted in ("", run.id)
+        return run if named and not self._apart else None
 
     def _join(self, run: wandb.Run) -> None:
         self._run, self._defined, self._labels = run, set(), {}
@@ -134,8 +131,8 @@ class WandbExporter:
             options.setdefault("name", options["id"])
         if options.get("mode", os.environ.get("WANDB_MODE", "online")) == "online" and sys.stdin is not None and sys.stdin.isatty():
             self._need_login()  # W&B would ask for it on the terminal
-        if self._directory is not None:
-            self._directory.mkdir(parents=True, exist_ok=True)  # W&B falls back to /tmp without a word
+        if place := options.get("dir"):
+            place.mkdir(parents=True, exist_ok=True)  # W&B falls back to /tmp without a word
         known = self._wandb.Settings.model_fields
         settings = self._wandb.Settings(**{name: value for name, value in SETTINGS.items() if name in known})
         try:
@@ -185,21 +182,21 @@ class WandbExporter:
                 for time_ns, row in self._rows(record):
                     self._log(time_ns, row, commit=True)
             else:
-                together: Row = {}
+                together: dict[str, int | float] = {}
                 for _, row in self._rows(record):
                     together |= row
                 self._log(record.snapshot.time_ns, together, commit=False)
         except (self._wandb.errors.Error, *self._gone) as error:
             raise self._told(error) from None
 
-    def _rows(self, record: Record) -> Iterator[tuple[int, Row]]:
+    def _rows(self, record: Record) -> Iterator[tuple[int, dict[str, int | float]]]:
         """When, in nanoseconds since 1970, and what: a row for each step of the program, and one for the snapshot."""
         for step in record.steps:
-            row: Row = {f"{TRAINING}{name}": value for name, value in step.values.items()}
+            row: dict[str, int | float] = {f"{TRAINING}{name}": value for name, value in step.values.items()}
             yield step.time_ns, row if step.step is None else row | {TRAINING_STEP: step.step}
         yield record.snapshot.time_ns, {f"{self._prefix}{key}": value for key, value in measured(record).items()}
 
-    def _log(self, time_ns: int, row: Row, commit: bool) -> None:
+    def _log(self, time_ns: int, row: Mapping[str, int | float], commit: bool) -> None:
         """Add a row; without ``commit``, to the row that the program finishes itself."""
         placed = {**row, SECONDS: round(time_ns / 1e9 - self._run.start_time, 3)}
         # One definition a name: W&B takes the names that a pattern matches for nested values. So would it a name with dots, in

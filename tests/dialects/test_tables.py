@@ -9,7 +9,7 @@ import pytest
 from accelmetrics.dialects import nvidia_smi, registry, training
 from accelmetrics.dialects.contract import Dialect, Point, series
 from accelmetrics.dialects.dcgm import BEYOND, DEFAULT
-from accelmetrics.dialects.tables import Derived, Entry, Table, convert, same
+from accelmetrics.dialects.tables import Computed, DialectRow, DialectTable, convert, same
 from accelmetrics.schemas import plug_ins
 from accelmetrics.schemas.catalogue import find
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
@@ -31,10 +31,10 @@ OWN = ("wandb", "wandb-docs", "nvidia-smi", "verl", "training", "dcgm")
 
 
 @pytest.mark.parametrize("entries", TABLES.values(), ids=TABLES.keys())
-def test_every_row_stands_on_the_catalogue(entries: tuple[Entry, ...]) -> None:
+def test_every_row_stands_on_the_catalogue(entries: tuple[DialectRow, ...]) -> None:
     """Its keys exist, its unit measures the same thing as theirs, and no name stands twice."""
     for entry in entries:
-        if isinstance(entry.source, Derived):
+        if isinstance(entry.source, Computed):
             assert entry.meaning
             units = [entry.source.unit]
         else:
@@ -74,17 +74,17 @@ def test_the_same_thing_of_another_kind_of_device_follows_from_the_catalogue() -
     assert [row.key for row in same("gpu.{i}.memoryAllocatedBytes")] == ["{kind}.{i}.memoryAllocatedBytes", "tpu.{i}.hbmCapacityUsage"]
     device = tpu(4)
     found = record({device: {"dutyCycle": 50.0, "hbmCapacityUsage": 2**30}}).snapshot
-    told = {point.name: point.value for point in Table(training.GAUGES).points(found, device)}
+    told = {point.name: point.value for point in DialectTable(training.GAUGES).points(found, device)}
     assert told == {"gpu_utilization_percent": 50.0, "gpu_memory_used_mb": 1024.0}
     device = DeviceSlot("dpu.0", 0, None, DeviceIdentity("dpu", "acme", 0))
     found = record({device: {"utilization": 25.0, "memoryAllocatedBytes": 2**30, "powerWatts": 12.5}}).snapshot
-    told = {point.name: point.value for point in Table(training.GAUGES).points(found, device)}
+    told = {point.name: point.value for point in DialectTable(training.GAUGES).points(found, device)}
     assert told == {"gpu_utilization_percent": 25.0, "gpu_memory_used_mb": 1024.0, "gpu_power_draw_watts": 12.5}
 
 
 def test_another_vendors_key_stands_in_only_where_the_vendor_has_no_such_key() -> None:
     """AMD calls its graphics clock by one name alone; on an NVIDIA GPU whose graphics clock failed nothing takes its place."""
-    table = Table((Entry("graphics", "gpu.{i}.graphicsClock", otherwise=("gpu.{i}.smClock",)),))
+    table = DialectTable((DialectRow("graphics", "gpu.{i}.graphicsClock", otherwise=("gpu.{i}.smClock",)),))
     card, board = amd(0), nvidia(1)
     found = record({card: {"smClock": 2100}, board: {"smClock": 1980}}).snapshot
     assert [point.value for point in table.points(found, card)] == [2100]

@@ -81,7 +81,7 @@ def test_a_full_disk_loses_nothing_and_leaves_no_torn_record(tmp_path: Path) -> 
         "from accelmetrics.exporters.tensorboard import TensorboardExporter\n"
         "from tests.exporters.test_tensorboard import at\n"
         "one = TensorboardExporter(sys.argv[1]); one.open(); one.export(at(1e9, 1.0))\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (one._size + 20, resource.RLIM_INFINITY))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (one._path.stat().st_size + 20, resource.RLIM_INFINITY))\n"
         "try:\n one.export(at(1e9 + 1, 2.0))\nexcept OSError as error:\n print('full:', error.errno)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))\n"
         "one.export(at(1e9 + 1, 2.0)); one.export(at(1e9 + 2, 3.0)); one.close()\n"
