@@ -86,6 +86,16 @@ def pytest_pyfunc_call() -> Generator[None, object, object]:
         pytest.skip(str(missing))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _published_schema() -> Generator[None, None, None]:
+    """Hold the snapshots that tests take in this process to the published JSON Schema too."""
+    from tests.support.published_schema import validate_fully
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("accelmetrics.schemas.validation.validate", validate_fully)
+        yield
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """With ``-n auto``: two workers a core, since tests wait for other processes about as long as they compute."""
     return 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2 * (os.cpu_count() or 1)

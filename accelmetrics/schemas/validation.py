@@ -1,29 +1,21 @@
-"""Full validation of a snapshot: what the tests switch on with ``ACCELMETRICS_VALIDATE=1`` and a reading never waits for."""
+"""Full validation of a snapshot: what tests switch on with ``ACCELMETRICS_VALIDATE=1`` and a reading never waits for."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Hashable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
 from accelmetrics.schemas.catalogue import expected_keys, expected_names, resolve
 from accelmetrics.schemas.catalogue.host import INSTANCES
 from accelmetrics.schemas.catalogue.sources import KINDS
-from accelmetrics.schemas.document import Document, describe, json_schema
+from accelmetrics.schemas.document import Document, describe
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.typed_views import Model
-
-if TYPE_CHECKING:
-    from jsonschema import Draft202012Validator
-
-LONGEST_WORD = 24
-"""Characters up to which a text is taken for a word of some list, such as a reason, and beyond for free text."""
 
 
 def validate(snapshot: Snapshot) -> None:
@@ -38,15 +30,9 @@ def validate(snapshot: Snapshot) -> None:
 
 
 def findings(snapshot: Snapshot) -> Iterator[str]:
-    """Each broken rule, in words; what the published schema says only where none of ours is broken."""
-    broken = False
+    """Each broken rule, in words."""
     for rule in (_value_findings, _key_findings, _view_findings, _document_findings):
-        for finding in rule(snapshot):
-            broken = True
-            yield finding
-    held = None if broken else published()
-    if held is not None:
-        yield from held.findings(json.loads(snapshot.to_json()))
+        yield from rule(snapshot)
 
 
 def _value_findings(snapshot: Snapshot) -> Iterator[str]:
@@ -128,68 +114,3 @@ def _document_findings(snapshot: Snapshot) -> Iterator[str]:
     else:
         if again != snapshot or Snapshot.from_json(text) != snapshot:
             yield "the document does not read back to an equal snapshot"
-
-
-class PublishedSchema:
-    """The published JSON Schema, to which each kind of entry of a document is held once.
-
-    The validator tries hundreds of patterns on every key. A key that has carried this type of value before is therefore not held to it
-    again: its bounds are held at every reading by what stands above.
-
-    Args:
-        validator: Of the schema.
-    """
-
-    def __init__(self, validator: Draft202012Validator) -> None:
-        self._validator = validator
-        self._met: set[Hashable] = set()
-
-    def findings(self, document: dict[str, Any]) -> Iterator[str]:
-        """Each broken rule of the schema, in words, as far as the document has entries that no sound one had before.
-
-        Args:
-            document: As JSON gives it back.
-        """
-        outline: Hashable = frozenset((name, type(value)) for name, value in document.items())
-        kinds = {outline} - self._met
-        new: dict[str, Any] = {}
-        for part, value in document.items():
-            if isinstance(value, dict):
-                shapes: dict[Any, Hashable] = {name: (part, name, _shape(entry)) for name, entry in value.items()}
-            else:
-                shapes = {place: (part, _shape(entry)) for place, entry in enumerate(value if isinstance(value, list) else [value])}
-            fresh = [place for place, shape in shapes.items() if shape not in self._met]
-            kinds.update(shapes[place] for place in fresh)
-            new[part] = value
-            if isinstance(value, dict):
-                new[part] = {name: value[name] for name in fresh}
-            elif isinstance(value, list):
-                new[part] = [value[place] for place in fresh]
-        if kinds:
-            errors = list(self._validator.iter_errors(new))
-            yield from (f"the document breaks docs/schema.json at {error.json_path}: {error.message}" for error in errors)
-            if not errors:
-                self._met |= kinds
-
-
-def _shape(value: object) -> Hashable:
-    """Names, types and words; of numbers and of long texts, which differ at every reading, the type and the sign."""
-    if isinstance(value, Mapping):
-        return frozenset((name, _shape(entry)) for name, entry in value.items())
-    if isinstance(value, list):
-        return frozenset(map(_shape, value))
-    if isinstance(value, str):
-        return value if len(value) <= LONGEST_WORD else str
-    if isinstance(value, (int, float)):
-        return type(value), value < 0
-    return value is None
-
-
-@cache
-def published() -> PublishedSchema | None:
-    """What this process holds its documents to; None where ``jsonschema`` is not installed."""
-    try:
-        from jsonschema import Draft202012Validator
-    except ImportError:
-        return None
-    return PublishedSchema(Draft202012Validator(json_schema(), format_checker=Draft202012Validator.FORMAT_CHECKER))

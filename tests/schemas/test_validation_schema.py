@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Generator
 from typing import Any
 
@@ -11,13 +10,13 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from accelmetrics import DocumentError, Sampler
-from accelmetrics.schemas import validation as module
 from accelmetrics.schemas.document import json_schema
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.validation import PublishedSchema, published
 from tests.schemas.samples import complete
 from tests.schemas.test_document import BAD, Change, changed
 from tests.schemas.test_json_schema import BEYOND_A_SCHEMA
+from tests.support import published_schema as module
+from tests.support.published_schema import PublishedSchema, published
 
 VALIDATOR = Draft202012Validator(json_schema(), format_checker=Draft202012Validator.FORMAT_CHECKER)
 
@@ -77,13 +76,5 @@ def test_what_a_sampler_gives_is_held_to_the_schema(monkeypatch: pytest.MonkeyPa
     with Sampler(["host"]) as sampler, pytest.raises(DocumentError, match=r"breaks docs/schema.json at \$: 'a field that"):
         sampler.sample()
     monkeypatch.delenv("ACCELMETRICS_VALIDATE")
-    with Sampler(["host"]) as sampler:
-        sampler.sample()
-
-
-@pytest.mark.usefixtures("anew")
-def test_where_the_validator_is_not_installed_the_models_alone_decide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jsonschema", None)
-    assert published() is None
     with Sampler(["host"]) as sampler:
         sampler.sample()
