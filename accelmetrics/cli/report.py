@@ -19,7 +19,7 @@ from accelmetrics.monitor.history import Layout, Row, RowMaker
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
 from accelmetrics.schemas.record import Record, Step
-from accelmetrics.schemas.recording import Recording, recordings
+from accelmetrics.schemas.recording import RecordFile, recordings
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
 from accelmetrics.schemas.vitals import POWER_LIMIT
 
@@ -88,7 +88,7 @@ def _records(files: list[str]) -> Iterator[Record]:
         yield from merge(*group, key=lambda record: record.snapshot.time_ns)
 
 
-def _read(found: list[Recording]) -> Iterator[Record]:
+def _read(found: list[RecordFile]) -> Iterator[Record]:
     """Yield the records of files one after the other; warn of lines that cannot be read."""
     for recording in found:
         with _telling(str(recording.path)):

@@ -30,7 +30,7 @@ from typing import ClassVar
 
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.series import PACKED, closed_files, first_time, next_closed, packed
+from accelmetrics.schemas.rotation import PACKED, closed_files, first_time, next_closed, packed
 
 LONGEST_HEAD = 1 << 24
 """Bytes of a first line that are looked at."""

@@ -43,12 +43,12 @@ Columns = dict[str, tuple[int | None, int | None]]
 @functools.lru_cache(maxsize=64)
 def energy_columns(layout: Layout) -> Columns:
     """By whole device, where its counter and its power stand; those that have neither are not there."""
-    places: dict[str, dict[str, int]] = {}
+    positions: dict[str, dict[str, int]] = {}
     for position, key in enumerate(layout):
         device, name = split(key)
         if device and name in {COUNTER, POWER}:
-            places.setdefault(device, {})[name] = position
-    return {device: (found.get(COUNTER), found.get(POWER)) for device, found in places.items()}
+            positions.setdefault(device, {})[name] = position
+    return {device: (found.get(COUNTER), found.get(POWER)) for device, found in positions.items()}
 
 
 class DeviceEnergy:

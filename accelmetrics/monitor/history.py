@@ -121,7 +121,7 @@ def _owners(snapshot: Snapshot) -> Iterator[str]:
         yield owner
 
 
-class Series(NamedTuple):
+class TimeSeries(NamedTuple):
     """One metric over time.
 
     Attributes:
@@ -186,7 +186,7 @@ class History:
         """Return a key's value at each of ``times``; None where it was absent, or had not been read anew."""
         return _column(self._parts(), key)
 
-    def series(self, key: str) -> Series:
+    def series(self, key: str) -> TimeSeries:
         """Return a key's readings, without the times at which it had none.
 
         Raises:
@@ -196,7 +196,7 @@ class History:
         if key not in _keys(parts):
             raise UnknownNameError("key of the history", key, _keys(parts))
         pairs = [(moment, value) for moment, value in zip(_times(parts), _column(parts, key), strict=True) if value is not None]
-        return Series([moment for moment, _ in pairs], [value for _, value in pairs])
+        return TimeSeries([moment for moment, _ in pairs], [value for _, value in pairs])
 
     def to_dict(self) -> dict[str, list[float | None]]:
         """Return all columns, ``time`` first: what ``pandas.DataFrame`` takes."""

@@ -170,8 +170,8 @@ class Accumulator:
         if self._cells:
             ranks = list(accumulate(self._times))
             # In whole numbers: 0.95 times 180 is more than 171.
-            places = [bisect_left(ranks, -(-percent * self.count // 100)) for percent in (50, 95, 99)]
-            p50, p95, p99 = (self._clipped(self._cells[place]) for place in places)
+            positions = [bisect_left(ranks, -(-percent * self.count // 100)) for percent in (50, 95, 99)]
+            p50, p95, p99 = (self._clipped(self._cells[position]) for position in positions)
         return Summary(self.count, mean, self._min, self._max, self.last, p50, p95, p99, self._seconds)
 
     def seconds_above(self, threshold: float) -> float:
@@ -189,14 +189,14 @@ class Accumulator:
         if self._coarse and value:  # the middle of a cell: cells grow with the value, and 0 has its own
             step = round(math.log(abs(value)) / _GROWTH)
             cell = math.copysign(math.exp(min(step * _GROWTH, _LARGEST)), value)
-        place = bisect_left(self._cells, cell)
-        if place < len(self._cells) and self._cells[place] == cell:
-            self._times[place] += times
-            self._spans[place] += seconds
+        position = bisect_left(self._cells, cell)
+        if position < len(self._cells) and self._cells[position] == cell:
+            self._times[position] += times
+            self._spans[position] += seconds
             return
-        self._cells.insert(place, cell)
-        self._times.insert(place, times)
-        self._spans.insert(place, seconds)
+        self._cells.insert(position, cell)
+        self._times.insert(position, times)
+        self._spans.insert(position, seconds)
         if len(self._cells) > DISTINCT and not self._coarse:
             held = zip(self._cells, self._times, self._spans, strict=True)
             self._cells, self._times, self._spans = array("d"), array("q"), array("d")

@@ -54,9 +54,9 @@ def _matches(cuda: Any, snapshot: Snapshot) -> dict[int, str]:
     found = {}
     for number in range(cuda.device_count()):
         uuid = str(getattr(cuda.get_device_properties(number), "uuid", "") or "")
-        place = _by_uuid(uuid.lower(), snapshot) if uuid else _by_position(number, snapshot)
-        if place is not None:
-            found[number] = place.key.split(".")[1]
+        slot = _by_uuid(uuid.lower(), snapshot) if uuid else _by_position(number, snapshot)
+        if slot is not None:
+            found[number] = slot.key.split(".")[1]
     return found
 
 
@@ -68,12 +68,12 @@ def _by_uuid(uuid: str, snapshot: Snapshot) -> DeviceSlot | None:
     names = [uuid, f"gpu-{uuid}", f"mig-{uuid}"]
     with suppress(ValueError):
         names.append(f"0x{bytes.fromhex(uuid.replace('-', '')).decode('ascii').lower()}")
-    return next((place for place in snapshot.identities if (place.identity.uuid or "").lower() in names), None)
+    return next((slot for slot in snapshot.identities if (slot.identity.uuid or "").lower() in names), None)
 
 
 def _by_position(number: int, snapshot: Snapshot) -> DeviceSlot | None:
     """Releases without UUIDs: PyTorch counts what the vendor's ``*_VISIBLE_DEVICES`` leaves, on machines of one vendor."""
-    gpus = [place for place in snapshot.identities if place.identity.kind == "gpu" and place.visible_index is not None]
-    if len({place.identity.vendor for place in gpus}) != 1:
+    gpus = [slot for slot in snapshot.identities if slot.identity.kind == "gpu" and slot.visible_index is not None]
+    if len({slot.identity.vendor for slot in gpus}) != 1:
         return None
-    return next((place for place in gpus if place.visible_index == number), None)
+    return next((slot for slot in gpus if slot.visible_index == number), None)

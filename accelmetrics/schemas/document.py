@@ -110,8 +110,8 @@ class DeviceEntry(Part):
     parent: str = Field("", description="UUID of the device that it is a partition of, empty for a whole device.")
     fabric: str = Field("", description="How it stands in the fabric that connects several machines' devices; empty when there is none.")
 
-    def place(self) -> DeviceSlot:
-        """The same as a record."""
+    def slot(self) -> DeviceSlot:
+        """The device and where it stands."""
         identity = {name: getattr(self, name) for name in DeviceIdentity._fields}
         return DeviceSlot(self.key, self.index, self.visible_index, DeviceIdentity(**identity))
 
@@ -124,8 +124,8 @@ class UnavailableEntry(Part):
     )
     detail: str = Field("", description="What exactly was said.")
 
-    def record(self) -> Unavailable:
-        """The same as a record, the reason as a member where this release knows it."""
+    def unavailable(self) -> Unavailable:
+        """The reason, as a member where this release knows it, and the detail."""
         return Unavailable(_REASONS.get(self.reason, self.reason), self.detail)
 
 
@@ -188,8 +188,8 @@ class Document(Part):
             parse_timestamp(self.timestamp),
             self.hostname,
             self.metrics,
-            tuple(device.place() for device in self.devices),
-            {key: entry.record() for key, entry in self.unavailable.items()},
+            tuple(device.slot() for device in self.devices),
+            {key: entry.unavailable() for key, entry in self.unavailable.items()},
             tuple(BackendStatus(**dict(entry)) for entry in self.backends),
             {key: tuple(DeviceProcess(**dict(entry)) for entry in found) for key, found in self.processes.items()},
         )

@@ -16,6 +16,7 @@ written by a newer release may carry reasons that this list does not have: reade
 
 from __future__ import annotations
 
+import copyreg
 import importlib
 from collections.abc import Iterable
 from enum import Enum
@@ -87,13 +88,7 @@ class AccelMetricsError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle through ``__new__`` and the attributes, so that subclasses may have any signature."""
-        return _rebuild, (type(self), self.args, self.__dict__)
-
-
-def _rebuild(kind: type[AccelMetricsError], args: tuple[object, ...], state: dict[str, object]) -> AccelMetricsError:
-    error = kind.__new__(kind, *args)
-    error.__dict__.update(state)
-    return error
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]  # typeshed leaves it out
 
 
 class UnknownNameError(AccelMetricsError, ValueError):

@@ -24,21 +24,29 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
     return {point.name: point for point in sorted(entry_points(group=group), key=lambda point: point.name)}
 
 
-def forget() -> None:
-    """Look for entry points anew: for tests."""
-    registered.cache_clear()
-
-
 def names(group: str, built_in: Mapping[str, object]) -> tuple[str, ...]:
-    """List what is built in, then what other packages register."""
+    """List what is built in, then what other packages register, each name once.
+
+    Args:
+        group: The entry-point group.
+        built_in: What is built in, by name.
+    """
     return tuple(dict.fromkeys((*built_in, *registered(group))))
 
 
 def load(what: str, group: str, built_in: Mapping[str, str], name: str) -> object:
-    """Import what is registered under a name.
+    """Import what is registered under a name; what is built in comes first.
+
+    Args:
+        what: What messages call it: ``exporter``.
+        group: The entry-point group.
+        built_in: ``module:attribute`` of what is built in, by name.
+        name: The name.
 
     Raises:
-        UnknownNameError: Nothing is.
+        UnknownNameError: Nothing is registered under the name.
+        Exception: Whatever the module raises while it is imported; an :class:`ImportError` or :class:`AttributeError` where there is
+            no such module or attribute.
     """
     if name in built_in:
         module, _, attribute = built_in[name].partition(":")

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple, Protocol
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339, to_text
 
 NO_LABELS: Mapping[str, str] = {}
+EXPORTER_COUNTS = ("sent", "failed", "dropped", "queued")
+"""Fields of :class:`ExporterStatus` that are metrics too."""
 
 
 class Step(NamedTuple):
@@ -62,19 +64,13 @@ class MonitorStatus(NamedTuple):
 
     def flat(self) -> dict[str, int | float]:
         """The numbers as metrics: ``monitor.ticks``, ``monitor.exporter.jsonl.dropped``."""
-        found: dict[str, int | float] = {
+        return {
             "monitor.interval": self.interval,
             "monitor.ticks": self.ticks,
             "monitor.missedTicks": self.missed_ticks,
             "monitor.timedOut": self.timed_out,
+            **{f"monitor.exporter.{one.name}.{count}": getattr(one, count) for one in self.exporters for count in EXPORTER_COUNTS},
         }
-        for one in self.exporters:
-            head = f"monitor.exporter.{one.name}"
-            found[f"{head}.sent"] = one.sent
-            found[f"{head}.failed"] = one.failed
-            found[f"{head}.dropped"] = one.dropped
-            found[f"{head}.queued"] = one.queued
-        return found
 
 
 class Record(NamedTuple):

@@ -23,14 +23,14 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from pydantic_core import from_json
 
 from accelmetrics.schemas.document import BackendEntry, Key, Number, Part, ProcessEntry, Timestamp, describe, parse_timestamp
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
-from accelmetrics.schemas.record import NO_LABELS, ExporterStatus, MonitorStatus, Record, Step
-from accelmetrics.schemas.series import packed, series
+from accelmetrics.schemas.record import EXPORTER_COUNTS, NO_LABELS, ExporterStatus, MonitorStatus, Record, Step
+from accelmetrics.schemas.rotation import files_of, packed
 from accelmetrics.schemas.snapshot import Snapshot
 
 LONGEST_LINE = 1 << 26
@@ -38,8 +38,7 @@ LONGEST_LINE = 1 << 26
 
 _BEGINNING = b'{"schema_version"'
 _GZIP = b"\x1f\x8b"
-_COUNTS = ("sent", "failed", "dropped", "queued")
-_COUNTER = re.compile(rf"monitor\.exporter\.(.+)\.({'|'.join(_COUNTS)})")
+_COUNTER = re.compile(rf"monitor\.exporter\.(.+)\.({'|'.join(EXPORTER_COUNTS)})")
 
 
 def read_records(path: str | Path) -> Iterator[Record]:
@@ -49,20 +48,19 @@ def read_records(path: str | Path) -> Iterator[Record]:
         DocumentError: The file is no recording at all.
         OSError: It cannot be read.
     """
-    return iter(Recording(path))
+    return iter(RecordFile(path))
 
 
-def recordings(path: str | Path) -> tuple[Recording, ...]:
+def recordings(path: str | Path) -> tuple[RecordFile, ...]:
     """What an exporter has written under this path: its closed files, oldest first, then the growing one.
 
     Raises:
         OSError: There is none, or the directory cannot be read.
     """
-    found = series(Path(os.path.realpath(path)))
-    return tuple(map(Recording, found)) or (Recording(path),)
+    return tuple(map(RecordFile, files_of(Path(os.path.realpath(path))))) or (RecordFile(path),)
 
 
-class Recording:
+class RecordFile:
     """One file of records: iterate over it, as often as you like.
 
     A line that cannot be read (cut by a kill or a full disk, damaged) is passed over and counted.
@@ -125,23 +123,18 @@ class Recording:
             raise DocumentError(f"not JSON: {error}") from error
         if not isinstance(document, dict):
             raise DocumentError("not an accelmetrics document")
+        # By their bytes: 1, 1.0 and true are equal, and only one of them is a number of a device.
+        devices = marshal.dumps(document.get("devices"), 2)
+        constant = (document.get("schema_version"), document.get("hostname"), devices, document.get("unavailable"))
         try:
-            return _Beside.model_validate(document).record(self._snapshot(document))
+            latest = self._latest
+            if latest is None or latest[0] != constant or not _are_metrics(document.get("metrics"), latest[1]):
+                latest = self._latest = constant, Snapshot.from_dict(document)
+            return _Line.model_validate(document).record(latest[1], document["metrics"])
         except ValidationError as error:
             raise DocumentError(f"not a record: {describe(error)}") from error
         except OverflowError as error:  # a moment outside the calendar
             raise DocumentError(f"not a record: {error}") from error
-
-    def _snapshot(self, document: dict[str, Any]) -> Snapshot:
-        # By their bytes: 1, 1.0 and true are equal, and only one of them is a number of a device.
-        devices = marshal.dumps(document.get("devices"), 2)
-        constant = (document.get("schema_version"), document.get("hostname"), devices, document.get("unavailable"))
-        latest = self._latest
-        if latest is not None and constant == latest[0] and (alike := _like(latest[1], document)):
-            return alike
-        snapshot = Snapshot.from_dict(document)
-        self._latest = constant, snapshot
-        return snapshot
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -168,24 +161,41 @@ def _lines(path: Path) -> Iterator[bytes]:
             begins = line.endswith(b"\n")
 
 
+def _are_metrics(metrics: object, last: Snapshot) -> bool:
+    """Whether these are metrics beside the reasons of the last snapshot; False if in doubt."""
+    if not isinstance(metrics, dict) or "" in metrics or not metrics.keys().isdisjoint(last.unavailable):
+        return False
+    values = metrics.values()
+    return set(map(type, values)) <= {int, float} and all(isfinite(value) for value in values if type(value) is float)
+
+
 class _StepEntry(Part):
     timestamp: Timestamp
     step: int | None = None
     values: dict[Key, Number]
 
-    def record(self) -> Step:
-        return Step(parse_timestamp(self.timestamp), self.step, self.values)
 
+class _Line(Part):
+    """What changes from line to line, but for the metrics, and what stands beside the snapshot's document."""
 
-class _Beside(Part):
-    """What a line holds beside the snapshot's document."""
-
+    timestamp: Timestamp
+    backends: list[BackendEntry]
+    processes: dict[Key, list[ProcessEntry]] = {}  # noqa: RUF012 - pydantic copies it
     labels: Mapping[str, str] = NO_LABELS
-    training: list[_StepEntry] = []  # noqa: RUF012 - pydantic copies it
+    training: list[_StepEntry] = []  # noqa: RUF012
     monitor: dict[str, Number] | None = None
 
-    def record(self, snapshot: Snapshot) -> Record:
-        steps = tuple(step.record() for step in self.training)
+    def record(self, last: Snapshot, metrics: dict[str, int | float]) -> Record:
+        snapshot = Snapshot(
+            parse_timestamp(self.timestamp),
+            last.hostname,
+            metrics,
+            last.identities,
+            last.unavailable,
+            tuple(BackendStatus(**dict(entry)) for entry in self.backends),
+            {key: tuple(DeviceProcess(**dict(entry)) for entry in found) for key, found in self.processes.items()},
+        )
+        steps = tuple(Step(parse_timestamp(step.timestamp), step.step, step.values) for step in self.training)
         return Record(snapshot, self.labels, steps, None if self.monitor is None else _status(self.monitor))
 
 
@@ -196,7 +206,7 @@ def _status(flat: Mapping[str, int | float]) -> MonitorStatus:
         if match := _COUNTER.fullmatch(key):
             exporters.setdefault(match[1], {})[match[2]] = _whole(key, value)
     ticks, missed, timed_out = (_whole(key, flat.get(key, 0)) for key in ("monitor.ticks", "monitor.missedTicks", "monitor.timedOut"))
-    found = (ExporterStatus(name)._replace(**counts) for name, counts in exporters.items())
+    found = (ExporterStatus(name, **counts) for name, counts in exporters.items())
     return MonitorStatus(float(flat.get("monitor.interval", 0.0)), ticks, missed, timed_out, tuple(found))
 
 
@@ -204,32 +214,3 @@ def _whole(key: str, value: int | float) -> int:
     if isinstance(value, int):
         return value
     raise DocumentError(f"not a record: {key} = {value!r} is no whole number")
-
-
-_BACKENDS: TypeAdapter[list[BackendEntry]] = TypeAdapter(list[BackendEntry])
-_PROCESSES: TypeAdapter[dict[str, list[ProcessEntry]]] = TypeAdapter(dict[Key, list[ProcessEntry]])
-
-
-def _like(last: Snapshot, document: dict[str, Any]) -> Snapshot | None:
-    """The snapshot of a document that differs from the last one in what changes at every reading; None if in doubt."""
-    metrics, timestamp = document.get("metrics"), document.get("timestamp")
-    if not isinstance(timestamp, str) or not isinstance(metrics, dict) or "" in metrics or not metrics.keys().isdisjoint(last.unavailable):
-        return None
-    numbers = set(map(type, metrics.values())) <= {int, float}
-    if not numbers or not all(isfinite(value) for value in metrics.values() if type(value) is float):
-        return None
-    try:
-        backends = _BACKENDS.validate_python(document.get("backends"))
-        processes = _PROCESSES.validate_python(document.get("processes", {}))
-        time_ns = parse_timestamp(timestamp)
-    except (ValueError, OverflowError):
-        return None
-    return Snapshot(
-        time_ns,
-        last.hostname,
-        metrics,
-        last.identities,
-        last.unavailable,
-        tuple(BackendStatus(**dict(entry)) for entry in backends),
-        {key: tuple(DeviceProcess(**dict(entry)) for entry in found) for key, found in processes.items()},
-    )

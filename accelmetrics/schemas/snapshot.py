@@ -34,7 +34,7 @@ class DeviceSlot(NamedTuple):
     """
 
     key: str
-    index: int  # type: ignore[assignment]  # a place is read by name, never searched
+    index: int  # type: ignore[assignment]  # read by name, never searched
     visible_index: int | None
     identity: DeviceIdentity
     listed_by: str = ""
@@ -55,7 +55,7 @@ class Snapshot:
             that agree to the microsecond are equal.
         hostname: The machine's name.
         metrics: Finite ints and floats by key; what could not be read is absent.
-        identities: The devices, each with its place.
+        identities: The devices, each with where it stands.
         unavailable: By key, why a value is absent.
         backends: How each source fared.
         processes: By device key, the processes that use the device; no entry where the source cannot say.
@@ -109,7 +109,7 @@ class Snapshot:
     def devices(self) -> "tuple[Device, ...]":
         """The devices, in the order of their keys' numbers."""
         if self._devices is None:
-            self._devices = tuple(Device(self, place) for place in self.identities)
+            self._devices = tuple(Device(self, slot) for slot in self.identities)
         return self._devices
 
     @property
@@ -150,7 +150,7 @@ class Snapshot:
             "timestamp": self.timestamp,
             "hostname": self.hostname,
             "metrics": dict(self.metrics),
-            "devices": [_device_entry(place) for place in self.identities],
+            "devices": [_device_entry(slot) for slot in self.identities],
             "unavailable": {key: {"reason": str(why.reason), "detail": why.detail} for key, why in self.unavailable.items()},
             "backends": [status._asdict() for status in self.backends],
             "processes": {key: [process._asdict() for process in found] for key, found in self.processes.items()},
@@ -198,7 +198,7 @@ class Snapshot:
 
     def _comparable(self) -> tuple[object, ...]:
         _, hostname, metrics, identities, *rest = self._parts()
-        return (self.time_ns // 1000, hostname, metrics, [place._replace(listed_by="") for place in identities], *rest)
+        return (self.time_ns // 1000, hostname, metrics, [slot._replace(listed_by="") for slot in identities], *rest)
 
     def _parts(self) -> tuple[Any, ...]:
         """The constructor's arguments as plain containers: a mapping that is shared or proxied does not pickle."""
@@ -264,8 +264,8 @@ class Device:
     parent: str
     fabric: str
 
-    def __init__(self, snapshot: Snapshot, place: DeviceSlot) -> None:
-        self.key, self.index, self.visible_index, self.identity, _ = place
+    def __init__(self, snapshot: Snapshot, slot: DeviceSlot) -> None:
+        self.key, self.index, self.visible_index, self.identity, _ = slot
         self._snapshot = snapshot
         self._metrics: DeviceMetrics | None = None
         self._process_metrics: ProcessMetrics | None = None
@@ -350,19 +350,19 @@ def _to_the_second(seconds: int) -> str:
     return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"
 
 
-def _device_entry(place: DeviceSlot) -> dict[str, Any]:
-    identity = place.identity._asdict()
-    head = {"key": place.key, "kind": identity.pop("kind"), "vendor": identity.pop("vendor"), "index": place.index}
-    return {**head, "vendor_index": identity.pop("vendor_index"), "visible_index": place.visible_index, **identity}
+def _device_entry(slot: DeviceSlot) -> dict[str, Any]:
+    identity = slot.identity._asdict()
+    head = {"key": slot.key, "kind": identity.pop("kind"), "vendor": identity.pop("vendor"), "index": slot.index}
+    return {**head, "vendor_index": identity.pop("vendor_index"), "visible_index": slot.visible_index, **identity}
 
 
-def _group(flat: Mapping[str, _T], places: Sequence[DeviceSlot]) -> dict[str, dict[str, _T]]:
+def _group(flat: Mapping[str, _T], slots: Sequence[DeviceSlot]) -> dict[str, dict[str, _T]]:
     """Sort keys below the longest device part that they begin with."""
     groups: dict[str, dict[str, _T]] = {}
-    for place in places:
-        groups[place.key] = {}
-        groups[f"{place.identity.kind}.process.{place.index}"] = {}
-    nested = any(place.key.count(".") > 1 for place in places)
+    for slot in slots:
+        groups[slot.key] = {}
+        groups[f"{slot.identity.kind}.process.{slot.index}"] = {}
+    nested = any(slot.key.count(".") > 1 for slot in slots)
     for key, value in flat.items():
         # Nearly every key is two words and a name: that case is met without a loop.
         end = key.find(".", key.find(".") + 1)

@@ -59,8 +59,8 @@ def _value_findings(snapshot: Snapshot) -> Iterator[str]:
 
 def _key_findings(snapshot: Snapshot) -> Iterator[str]:
     """Each key that a source owes is in exactly one of ``metrics`` and ``unavailable``, and each device that is named is listed."""
-    listed = {place.key for place in snapshot.identities}
-    kinds = {*KINDS.values(), *(place.identity.kind for place in snapshot.identities)}
+    listed = {slot.key for slot in snapshot.identities}
+    kinds = {*KINDS.values(), *(slot.identity.kind for slot in snapshot.identities)}
     for key in (*snapshot.metrics, *snapshot.unavailable):
         found = device_key(key)
         if found is not None and found.kind in kinds and found.device not in listed:
@@ -70,7 +70,7 @@ def _key_findings(snapshot: Snapshot) -> Iterator[str]:
     for key, why in snapshot.unavailable.items():
         if not why.reason:
             yield f"{key} is unavailable without a reason"
-    owed = [f"{place.key}.{name}" for place in snapshot.identities for name in expected_names(place.backend, bool(place.identity.parent))]
+    owed = [f"{slot.key}.{name}" for slot in snapshot.identities for name in expected_names(slot.backend, bool(slot.identity.parent))]
     for status in snapshot.backends:
         if status.status != "absent" and (status.name == "host" or status.status in {"ok", "degraded"}):
             owed += expected_keys(status.name)

@@ -72,7 +72,7 @@ def printable(text: str) -> str:
 
 def vitals(snapshot: Snapshot) -> list[Vitals]:
     """Every device of a snapshot, in the order of their numbers."""
-    return [_of_device(snapshot, place) for place in snapshot.identities]
+    return [_of_device(snapshot, slot) for slot in snapshot.identities]
 
 
 def first(metrics: Mapping[str, float], device: str, names: tuple[str, ...]) -> float | None:
@@ -86,23 +86,23 @@ def processors(metrics: Mapping[str, float]) -> float | None:
     return sum(found) / len(found) if found else None
 
 
-def _of_device(snapshot: Snapshot, place: DeviceSlot) -> Vitals:
-    parts = [snapshot.metrics[key] for name in MEMORY_PARTS if (key := f"{place.key}.{name}") in snapshot.metrics]
+def _of_device(snapshot: Snapshot, slot: DeviceSlot) -> Vitals:
+    parts = [snapshot.metrics[key] for name in MEMORY_PARTS if (key := f"{slot.key}.{name}") in snapshot.metrics]
     whole = len(parts) == len(MEMORY_PARTS)
     found = {
-        "utilization": first(snapshot.metrics, place.key, UTILIZATION),
-        "memory_used": sum(parts) if whole else first(snapshot.metrics, place.key, MEMORY_USED),
-        "memory_total": first(snapshot.metrics, place.key, MEMORY_TOTAL),
-        "power": first(snapshot.metrics, place.key, POWER),
-        "power_limit": first(snapshot.metrics, place.key, POWER_LIMIT),
-        "temperature": first(snapshot.metrics, place.key, TEMPERATURE),
+        "utilization": first(snapshot.metrics, slot.key, UTILIZATION),
+        "memory_used": sum(parts) if whole else first(snapshot.metrics, slot.key, MEMORY_USED),
+        "memory_total": first(snapshot.metrics, slot.key, MEMORY_TOTAL),
+        "power": first(snapshot.metrics, slot.key, POWER),
+        "power_limit": first(snapshot.metrics, slot.key, POWER_LIMIT),
+        "temperature": first(snapshot.metrics, slot.key, TEMPERATURE),
     }
-    used, total = found["memory_used"], found["memory_total"] or place.identity.memory_total_bytes
-    percent = first(snapshot.metrics, place.key, MEMORY_PERCENT)
+    used, total = found["memory_used"], found["memory_total"] or slot.identity.memory_total_bytes
+    percent = first(snapshot.metrics, slot.key, MEMORY_PERCENT)
     if percent is None and used is not None and total:
         percent = 100.0 * used / total
-    reasons = (snapshot.unavailable.get(f"{place.key}.{name}") for name in (*UTILIZATION, *TEMPERATURE))
+    reasons = (snapshot.unavailable.get(f"{slot.key}.{name}") for name in (*UTILIZATION, *TEMPERATURE))
     silent = all(value is None for value in found.values())
     why = next((str(why.reason) for why in reasons if why is not None), "") if silent else ""
-    name = printable(place.identity.name or place.identity.vendor)
-    return Vitals(place.key, name, memory_percent=percent, why=why, whole=not place.identity.parent, **{**found, "memory_total": total})
+    name = printable(slot.identity.name or slot.identity.vendor)
+    return Vitals(slot.key, name, memory_percent=percent, why=why, whole=not slot.identity.parent, **{**found, "memory_total": total})

@@ -81,7 +81,7 @@ class Recording:
         """
         from accelmetrics.schemas import recording  # loads pydantic
 
-        found = recording.Recording(path)
+        found = recording.RecordFile(path)
         snapshots = [record.snapshot for record in found]
         is_cut = not Path(path).read_bytes().endswith(b"\n")
         if found.skipped > is_cut:

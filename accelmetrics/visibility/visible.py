@@ -50,4 +50,4 @@ def visible_devices(
     again = Snapshot(
         snapshot.time_ns, snapshot.hostname, snapshot.metrics, marked, snapshot.unavailable, snapshot.backends, snapshot.processes
     )
-    return tuple(Device(again, marked[place]) for place in seen.order)
+    return tuple(Device(again, marked[number]) for number in seen.order)

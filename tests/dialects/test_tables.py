@@ -160,7 +160,7 @@ def test_another_package_s_dialect_is_found_by_its_entry_point(tmp_path: Path, m
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: watts\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\nwatts = {__name__}:Watts\ndcgm = {__name__}:Watts\n")
     monkeypatch.syspath_prepend(tmp_path)
-    plug_ins.forget()
+    plug_ins.registered.cache_clear()
     try:
         assert registry.names() == (*registry.BUILT_IN, "watts")
         found = registry.dialect("watts")
@@ -168,7 +168,7 @@ def test_another_package_s_dialect_is_found_by_its_entry_point(tmp_path: Path, m
         assert found is not registry.dialect("watts")
         assert registry.dialect("dcgm").name == "dcgm"
     finally:
-        plug_ins.forget()
+        plug_ins.registered.cache_clear()
 
 
 def test_the_registry_and_the_packaging_name_the_same_dialects() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from accelmetrics.exporters.files import FileExporter
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.recording import Recording, recordings
-from accelmetrics.schemas.series import series
+from accelmetrics.schemas.recording import RecordFile, recordings
+from accelmetrics.schemas.rotation import files_of
 from tests.records import record
 
 MARK = "network.sent"
@@ -38,7 +38,7 @@ def numbered(number: int, gpus: int = 1, interval: float = 1.0) -> Record:
 def written(path: Path) -> list[int]:
     """The numbers of the records of a series, as they are read back; nothing in it may be unreadable but a cut end."""
     found = []
-    read = recordings(path) if series(path) else ()
+    read = recordings(path) if files_of(path) else ()
     for recording in read:
         found += [int(one.snapshot.metrics[MARK]) for one in recording]
         assert recording.skipped <= (recording is read[-1]), recording.complaint
@@ -48,7 +48,7 @@ def written(path: Path) -> list[int]:
 def rows(path: Path) -> list[dict[str, str]]:
     """The rows of a series of CSV files, as Python reads them; no row may have more or fewer fields than its header."""
     found = []
-    for part in series(path):
+    for part in files_of(path):
         with part.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file, strict=True)
             for row in reader:
@@ -106,6 +106,6 @@ def exporting(exporter: FileExporter) -> Iterator[FileExporter]:
 
 def skipped(path: Path) -> int:
     """How many lines of a file are unreadable."""
-    recording = Recording(path)
+    recording = RecordFile(path)
     assert all(True for _ in recording)
     return recording.skipped

@@ -12,7 +12,7 @@ from accelmetrics.exporters.csv import CsvExporter
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
 from accelmetrics.schemas.record import Record, Step
-from accelmetrics.schemas.series import series
+from accelmetrics.schemas.rotation import files_of
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.files_tools import exporting, numbered, rows
 
@@ -50,14 +50,14 @@ def test_missing_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "run.csv"
     put(path, small(0, a=0.0, b=2), small(1, a=1.5), small(2, b=0))
     assert [(row["a"], row["b"]) for row in rows(path)] == [("0.0", "2"), ("1.5", ""), ("", "0")]
-    assert len(series(path)) == 1
+    assert len(files_of(path)) == 1
 
 
 def test_a_late_column_begins_a_new_file(tmp_path: Path) -> None:
     """A value without a column closes the file; the next one has all columns so far, so that nothing goes back and forth."""
     path = tmp_path / "run.csv"
     put(path, small(0, a=1), small(1, a=1, b=2), small(2, a=3), small(3, b=4), small(4, c=5))
-    first, second, third = series(path)
+    first, second, third = files_of(path)
     assert first.read_text() == "timestamp,a\n2026-09-21T14:13:20.000000Z,1\n"
     assert second.read_text().splitlines()[0] == "timestamp,a,b"
     assert [row["b"] for row in rows(second)] == ["2", "", "4"]
@@ -88,7 +88,7 @@ def test_a_new_file_has_the_columns_of_the_last(tmp_path: Path) -> None:
     with exporting(CsvExporter(path, max_bytes=1)) as exporter:
         for record in (small(0, a=1, b=2), small(1, a=3), small(2, b=4)):
             exporter.export(record)
-    assert [part.read_text().splitlines()[0] for part in series(path)] == ["timestamp,a,b"] * 3
+    assert [part.read_text().splitlines()[0] for part in files_of(path)] == ["timestamp,a,b"] * 3
 
 
 @pytest.mark.parametrize("left", [1, 10, -1])
@@ -175,4 +175,4 @@ def test_a_file_that_cannot_be_renamed_keeps_its_columns(tmp_path: Path, monkeyp
         assert [entry.name for entry in tmp_path.iterdir()] == ["run.csv"]
         assert [row["a"] for row in rows(path)] == ["1", "2", "4"]
         exporter.export(small(4, b=5))
-    assert len(series(path)) == 2
+    assert len(files_of(path)) == 2

@@ -14,7 +14,7 @@ from accelmetrics.exporters.csv import CsvExporter
 from accelmetrics.exporters.files import FileExporter, JsonlExporter, compress
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.recording import recordings
-from accelmetrics.schemas.series import closed_files, series
+from accelmetrics.schemas.rotation import closed_files, files_of
 from tests.exporters.files_tools import MARK, child_of, end_of, exporting, numbered, rows, written
 
 SIZE = len(JsonlExporter("/dev/null").lines(numbered(0), b""))
@@ -41,7 +41,7 @@ def test_by_size(tmp_path: Path) -> None:
     with exporting(JsonlExporter(tiny, max_bytes=1)) as exporter:
         fill(exporter, 0, 3)
     assert written(tiny) == [0, 1, 2]
-    assert len(series(tiny)) == 3
+    assert len(files_of(tiny)) == 3
 
 
 def test_by_time(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_modes_are_kept(tmp_path: Path) -> None:
             exporter.export(numbered(number))
             path.chmod(mode)
         exporter.export(numbered(2))
-    assert [part.stat().st_mode & 0o777 for part in series(path)[:2]] == [0o600, 0o664]
+    assert [part.stat().st_mode & 0o777 for part in files_of(path)[:2]] == [0o600, 0o664]
 
 
 def test_moved_away(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_several_writers(tmp_path: Path, make: type[FileExporter], read: Callabl
     assert sorted(found) == list(range(each * writers))
     for begin in range(0, each * writers, each):
         assert [number for number in found if begin <= number < begin + each] == list(range(begin, begin + each))
-    assert len(series(path)) > 2
+    assert len(files_of(path)) > 2
 
 
 def refuse(path: Path, target: Path) -> Path:

@@ -17,7 +17,7 @@ from accelmetrics.schemas import recording as module
 from accelmetrics.schemas.document import parse_timestamp
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.recording import Recording, read_records, recordings
+from accelmetrics.schemas.recording import RecordFile, read_records, recordings
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339
 from tests.records import record
 from tests.schemas.samples import complete
@@ -38,7 +38,7 @@ def lines_of(*these: Record) -> list[bytes]:
 
 def read(path: Path) -> tuple[list[dict[str, Any]], int]:
     """What is read, as documents, and how many lines were unreadable."""
-    recording = Recording(path)
+    recording = RecordFile(path)
     return [one.to_dict() for one in recording], recording.skipped
 
 
@@ -102,7 +102,7 @@ def test_unreadable_lines_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     first, second, third = lines_of(*records())
     path.write_bytes(first + b"{}\n" + second + b"\xff\n" + third[:-40])
-    recording = Recording(path)
+    recording = RecordFile(path)
     assert [one.to_dict() for one in recording] == [one.to_dict() for one in records()[:2]]
     assert recording.skipped == 3
     assert recording.complaint.startswith(f"{path}, line 2: not an accelmetrics document: schema_version: Field required")
@@ -226,7 +226,7 @@ def test_a_damaged_compressed_file_is_told(tmp_path: Path) -> None:
     data = bytearray(gzip.compress(b"".join(lines_of(*records()))))
     data[-6] ^= 1
     path.write_bytes(data)
-    recording = Recording(path)
+    recording = RecordFile(path)
     assert [one.to_dict() for one in recording] == [one.to_dict() for one in records()]
     assert recording.skipped == 1
     assert "the compressed file is damaged" in recording.complaint
@@ -284,7 +284,7 @@ def test_any_damage(changes: list[tuple[float, int, bytes]]) -> None:
     with TemporaryDirectory() as directory:
         path = Path(directory) / "run.jsonl"
         path.write_bytes(data)
-        recording = Recording(path)
+        recording = RecordFile(path)
         try:
             found = list(recording)
         except DocumentError:

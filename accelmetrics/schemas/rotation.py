@@ -60,7 +60,7 @@ def closed_files(path: Path) -> list[Closed]:
     return sorted({Closed(found[2], int(found[3] or 0), path.with_name(found[1])) for found in matches})
 
 
-def series(path: Path) -> list[Path]:
+def files_of(path: Path) -> list[Path]:
     """The files to read, oldest first: the closed ones, each once, and the growing one where it is there.
 
     A closed file may be there twice for a moment, or after a kill: the compressed one appears only when it is whole.
