@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from accelmetrics.backends.contract import Coverage, Detection, Number, Reading, ReadOptions
 from accelmetrics.backends.registry import declared
@@ -15,6 +15,7 @@ from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProc
 from accelmetrics.schemas.metric import Metric
 
 Value = Number | Callable[[], Number]
+S = TypeVar("S", bound="Script")
 
 
 class FakeClock(MonitorClock):
@@ -41,8 +42,48 @@ class FakeClock(MonitorClock):
         return 1_767_225_600_000_000_000 + int(self._now * 1e9)
 
 
-class FakeDevice:
-    """One scripted device.
+class Script:
+    """What becomes of a call: how long it takes, whether it returns, what it raises."""
+
+    def __init__(self) -> None:
+        self._error: BaseException | None = None
+        self._delay, self._steps = 0.0, 1
+        self._free = threading.Event()
+        self._free.set()
+
+    def fail(self: S, error: BaseException | None) -> S:
+        """Let every call raise an error, until ``fail(None)``."""
+        self._error = error
+        return self
+
+    def slow(self: S, seconds: float, steps: int = 1) -> S:
+        """Let every call be ``steps`` calls of ``seconds`` each."""
+        self._delay, self._steps = seconds, steps
+        return self
+
+    def hang(self: S) -> S:
+        """Let the next call not return, until ``release()``."""
+        self._free.clear()
+        return self
+
+    def release(self: S) -> S:
+        """Let a hanging call return."""
+        self._free.set()
+        return self
+
+    def play(self, progress: list[Any]) -> None:
+        """Do as scripted, and note each step."""
+        for _ in range(self._steps):
+            if self._delay:
+                time.sleep(self._delay)
+            self._free.wait()
+            progress.append(None)
+        if self._error is not None:
+            raise self._error
+
+
+class FakeDevice(Script):
+    """One scripted device, whose readings do as its script says.
 
     Attributes:
         identity: Its identity; replace it to have it change.
@@ -50,16 +91,12 @@ class FakeDevice:
     """
 
     def __init__(self, identity: DeviceIdentity) -> None:
+        super().__init__()
         self.identity = identity
         self.reads = 0
-        self.steps_per_read = 1
         self._values: dict[str, Value] = {}
         self._missing: dict[str, Unavailable] = {}
         self._processes: tuple[DeviceProcess, ...] | None = None
-        self._error: BaseException | None = None
-        self._delay = 0.0
-        self._free = threading.Event()
-        self._free.set()
 
     def set(self, **values: Value) -> FakeDevice:
         """Give metrics values: numbers, or callables that are called at every reading."""
@@ -79,40 +116,14 @@ class FakeDevice:
         self._processes = processes
         return self
 
-    def fail(self, error: BaseException | None) -> FakeDevice:
-        """Let every reading raise an error, until ``fail(None)``."""
-        self._error = error
-        return self
-
     def lose(self) -> FakeDevice:
         """Let it fall off the bus, until ``fail(None)``."""
         return self.fail(SourceError(Reason.DEVICE_LOST, "the device has fallen off the bus"))
 
-    def slow(self, seconds: float, steps: int = 1) -> FakeDevice:
-        """Let every reading be ``steps`` calls of ``seconds`` each."""
-        self._delay, self.steps_per_read = seconds, steps
-        return self
-
-    def hang(self) -> FakeDevice:
-        """Let the next call not return, until ``release()``."""
-        self._free.clear()
-        return self
-
-    def release(self) -> FakeDevice:
-        """Let a hanging call return."""
-        self._free.set()
-        return self
-
     def read(self, progress: list[Any]) -> Reading:
         """Read it as scripted."""
         self.reads += 1
-        for _ in range(self.steps_per_read):
-            if self._delay:
-                time.sleep(self._delay)
-            self._free.wait()
-            progress.append(None)
-        if self._error is not None:
-            raise self._error
+        self.play(progress)
         values = {name: value() if callable(value) else value for name, value in self._values.items()}
         return Reading.of(values, dict(self._missing), processes=self._processes)
 
@@ -128,6 +139,7 @@ class FakeBackend:
         interval: Seconds between two readings in the background; 0 to be read when asked.
 
     Attributes:
+        opening: What becomes of its opening.
         opened: How often it was opened.
         closed: How often its driver was closed.
         options: What each reader was told, in order.
@@ -140,6 +152,7 @@ class FakeBackend:
         self.name = name
         self.kind = kind
         self.interval = interval
+        self.opening = Script()
         self.opened = 0
         self.closed = 0
         self.options: list[ReadOptions] = []
@@ -147,10 +160,6 @@ class FakeBackend:
         self.metrics: list[Metric] = []
         self._devices = [FakeDevice(_identity(kind or "gpu", vendor, number)) for number in range(devices)]
         self._machine: FakeDevice | None = None
-        self._open_error: BaseException | None = None
-        self._open_delay = 0.0
-        self._may_open = threading.Event()
-        self._may_open.set()
         self._gone = False
 
     def device(self, number: int) -> FakeDevice:
@@ -173,22 +182,6 @@ class FakeBackend:
         """Let the driver list its devices in another order, or fewer of them, when it is opened next."""
         self._devices = [self._devices[number] for number in numbers]
 
-    def fail_open(self, error: BaseException | None) -> None:
-        """Let opening raise this, until ``fail_open(None)``."""
-        self._open_error = error
-
-    def slow_open(self, seconds: float) -> None:
-        """Let opening take so long."""
-        self._open_delay = seconds
-
-    def hang_open(self) -> None:
-        """Let opening not return, until ``release_open()``."""
-        self._may_open.clear()
-
-    def release_open(self) -> None:
-        """Let a hanging opening return."""
-        self._may_open.set()
-
     def go_away(self) -> None:
         """Unload the driver: readings and openings fail until ``come_back()``."""
         self._gone = True
@@ -204,10 +197,7 @@ class FakeBackend:
     def open(self) -> FakeDriver:
         """Open as scripted."""
         self.opened += 1
-        time.sleep(self._open_delay)
-        self._may_open.wait()
-        if self._open_error is not None:
-            raise self._open_error
+        self.opening.play([])
         self.check()
         return FakeDriver(self)
 

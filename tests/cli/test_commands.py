@@ -48,7 +48,7 @@ def test_list_of_nothing(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_list_says_which_source_failed(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     """A short list has its reason beside it."""
-    rig.backend.fail_open(SourceError(Reason.DRIVER_UNAVAILABLE, "the driver is not loaded"))
+    rig.backend.opening.fail(SourceError(Reason.DRIVER_UNAVAILABLE, "the driver is not loaded"))
     assert main(["list", "--backends", "rig", "--timeout", "1"]) == 0
     assert "rig: the driver is not loaded" in capsys.readouterr().err
 

@@ -71,15 +71,15 @@ def test_what_the_sources_are_told(rig: Rig, capsys: pytest.CaptureFixture[str])
 
 def test_timeout_is_for_opening_too(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     """A source that does not open in time is in the document, and it is no failure of the command."""
-    rig.backend.hang_open()
+    rig.backend.opening.hang()
     snapshot = document(printed(capsys, "--timeout", "0.1"))
-    rig.backend.release_open()
+    rig.backend.opening.release()
     assert snapshot.backends[0].status == "timed_out"
 
 
 def test_a_source_that_fails_is_no_failure_of_the_command(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     """The document says it."""
-    rig.backend.fail_open(SourceError(Reason.DRIVER_UNAVAILABLE, "the driver is not loaded"))
+    rig.backend.opening.fail(SourceError(Reason.DRIVER_UNAVAILABLE, "the driver is not loaded"))
     assert document(printed(capsys)).backends[0].detail == "the driver is not loaded"
 
 

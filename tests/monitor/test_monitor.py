@@ -49,12 +49,12 @@ def test_the_first_reading_is_taken_at_once_and_the_last_one_on_stop() -> None:
 def test_starting_and_stopping_takes_no_time_however_slow_the_driver_is() -> None:
     """The program does not wait for the first reading, and for the last one only so long."""
     backend = gpus(1)
-    backend.hang_open()
+    backend.opening.hang()
     monitor = returned(Monitor(1.0, backends=[backend], timeout=0.1).start)
     assert (monitor.running, monitor.latest) == (True, None)
     returned(lambda: monitor.stop(10 * HANG))
     assert not monitor.running
-    backend.release_open()
+    backend.opening.release()
 
 
 def test_starting_or_stopping_twice_changes_nothing() -> None:

@@ -70,7 +70,7 @@ def test_the_limit_of_all_monitors_is_two_seconds() -> None:
     assert EXIT_TIMEOUT < 2.0
 
 
-@pytest.mark.parametrize("hang", ["gpus.device(0).hang()", "gpus.hang_open()", "", "Exporter.export = lambda self, record: 1 / 0"])
+@pytest.mark.parametrize("hang", ["gpus.device(0).hang()", "gpus.opening.hang()", "", "Exporter.export = lambda self, record: 1 / 0"])
 def test_exit_waits_for_nothing_that_hangs(hang: str) -> None:
     """A call into the driver, and exporters that hang at each of their methods, beside each other: two seconds for all of them."""
     hung = "" if hang else "setattr(hung[-1], name, lambda *_, name=name: (called.append(name), for_ever()))"

@@ -239,11 +239,11 @@ def test_dropping_without_waiting_ends_it() -> None:
     """An observer that has waited long enough for a driver that hangs goes; the thread ends when the call does, with no reading more."""
     clock, backend, ear = HeldClock(), gpus(1), Ear()
     made = ticker(backend, 1.0, clock)
-    backend.hang_open()
+    backend.opening.hang()
     made.join(ear)
     assert not asked(made, ear).wait(0.05)
     made.drop(ear)
-    backend.release_open()
+    backend.opening.release()
     no_threads(THREAD)
     assert ear.taken == []
     assert backend.device(0).reads <= 1

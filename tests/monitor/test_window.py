@@ -172,7 +172,7 @@ def test_a_hung_driver_does_not_keep_results_back_for_long(monkeypatch: pytest.M
 def test_a_window_that_ended_before_any_reading_is_closed_by_the_first() -> None:
     """A driver that opens slowly; its one reading stands for no time that is known."""
     backend = gpus(1)
-    backend.slow_open(0.2)
+    backend.opening.slow(0.2)
     with Monitor(3600, backends=[backend]) as monitor:
         with monitor.window("early") as window:
             pass

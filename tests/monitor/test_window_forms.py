@@ -151,7 +151,7 @@ def test_where_no_reading_comes_results_are_waited_for_once(monkeypatch: pytest.
     """Not at each access, nor by each window, until there are readings again."""
     backend = FakeBackend(devices=1)
     backend.device(0).set(powerWatts=100.0)
-    backend.hang_open()
+    backend.opening.hang()
     with Monitor(0.05, backends=[backend], timeout=60.0) as monitor:
         for patience in (0.1, 10 * HANG, 10 * HANG):
             monkeypatch.setattr(module, "PATIENCE", patience)
@@ -159,7 +159,7 @@ def test_where_no_reading_comes_results_are_waited_for_once(monkeypatch: pytest.
                 pass
             assert not returned(lambda: window.summary)
             assert not returned(lambda: window.energy_joules)
-        backend.release_open()
+        backend.opening.release()
         until(lambda: monitor.latest is not None)
         with monitor.window("w") as window:
             pass
@@ -203,7 +203,7 @@ def test_nothing_is_known_of_the_time_in_which_a_driver_opened() -> None:
     """The first reading counts from when the device was read, not from when it was asked for."""
     backend = gpus(2, powerWatts=100.0)
     backend.device(0).set(energyJoules=lambda: 100.0 * time.monotonic())
-    backend.slow_open(0.5)
+    backend.opening.slow(0.5)
     with Monitor(0.3, backends=[backend]) as monitor, monitor.window("w") as window:
         until(lambda: monitor.status.ticks >= 3)
     for device in ("gpu.0", "gpu.1"):

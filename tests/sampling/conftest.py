@@ -18,7 +18,7 @@ def gpus() -> Generator[FakeBackend, None, None]:
     for number, device in enumerate(backend.all_devices()):
         device.set(powerWatts=100.0 + number, temp=40 + number)
     yield backend
-    backend.release_open()
+    backend.opening.release()
     for device in backend.all_devices():
         device.release()
 

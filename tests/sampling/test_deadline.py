@@ -144,7 +144,7 @@ def test_a_backend_that_hangs_leaves_the_others(gpus: FakeBackend) -> None:
 
 
 def test_opening_is_waited_for_once_and_no_longer(gpus: FakeBackend) -> None:
-    gpus.hang_open()
+    gpus.opening.hang()
     with Sampler([gpus], timeout=TIMEOUT, open_timeout=0.4) as sampler:
         started = time.monotonic()
         snapshot = sampler.sample()
@@ -152,13 +152,13 @@ def test_opening_is_waited_for_once_and_no_longer(gpus: FakeBackend) -> None:
         assert (snapshot.metrics, snapshot.backends[0].status) == ({}, "timed_out")
         assert quickest(sampler) < 0.4
         assert workers() == 1
-        gpus.release_open()
+        gpus.opening.release()
         wait_for(lambda: len(sampler.sample().metrics) == 8)
         assert gpus.opened == 1
 
 
 def test_slow_opening_is_waited_for(gpus: FakeBackend) -> None:
-    gpus.slow_open(0.5)
+    gpus.opening.slow(0.5)
     with Sampler([gpus], timeout=0.1, open_timeout=HANG) as sampler:
         assert len(sampler.sample().metrics) == 8
 

@@ -104,11 +104,11 @@ def test_a_fork_waits_for_a_driver_that_is_being_opened(gpus: FakeBackend, monke
 @needs_fork
 def test_a_fork_does_not_wait_for_an_opening_that_hangs(gpus: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "FORK_PATIENCE", 0.1)
-    gpus.hang_open()
+    gpus.opening.hang()
     with Sampler([gpus], timeout=0.1, open_timeout=0.1) as sampler:
         sampler.sample()
         assert in_child(lambda: gpus.closed == 0) == 0
-        gpus.release_open()
+        gpus.opening.release()
 
 
 @needs_fork
@@ -159,7 +159,7 @@ def test_exit_never_waits_for_a_hung_opening() -> None:
         import accelmetrics
         from accelmetrics.testing import FakeBackend
         gpus = FakeBackend(devices=2)
-        gpus.hang_open()
+        gpus.opening.hang()
         print(accelmetrics.sample([gpus], open_timeout=0.2).backends[0].status)
     """) == (0, "timed_out\n")
 

@@ -84,16 +84,16 @@ def test_a_vendor_that_opens_late_finds_its_places_free() -> None:
     for backend in (first, second):
         for device in backend.all_devices():
             device.set(temp=1)
-    first.hang_open()
+    first.opening.hang()
     with Sampler([first, second], timeout=0.1, open_timeout=0.1) as sampler:
         assert set(sampler.sample().metrics) == {"gpu.2.temp"}
-        first.release_open()
+        first.opening.release()
         wait_for(lambda: set(sampler.sample().metrics) == {"gpu.0.temp", "gpu.1.temp", "gpu.2.temp"})
 
 
 def test_a_vendor_that_never_opens_shifts_nobody_and_one_without_devices_takes_no_place() -> None:
     first, second, third = FakeBackend("alpha", devices=2), FakeBackend("beta", devices=1), FakeBackend("gamma", devices=1)
-    first.fail_open(SourceError(Reason.DRIVER_UNAVAILABLE, "not loaded"))
+    first.opening.fail(SourceError(Reason.DRIVER_UNAVAILABLE, "not loaded"))
     second.detection = Detection(True, "nothing on the bus", 0)
     second.reorder()
     third.device(0).set(temp=1)
@@ -107,17 +107,17 @@ def test_more_devices_than_were_reserved_are_numbered_after_everybody_else() -> 
     for backend in (first, second):
         for device in backend.all_devices():
             device.set(temp=len(backend.name))
-    first.hang_open()
+    first.opening.hang()
     with Sampler([first, second], timeout=0.1, open_timeout=0.1) as sampler:
         assert sampler.sample().metrics == {"gpu.1.temp": 4}
-        first.release_open()
+        first.opening.release()
         wait_for(lambda: sampler.sample().metrics == {"gpu.0.temp": 5, "gpu.2.temp": 5, "gpu.1.temp": 4})
 
 
 def test_a_vendor_that_lists_more_than_was_detected_in_time_has_them_side_by_side() -> None:
     first, second = FakeBackend("alpha", devices=2), FakeBackend("beta", devices=1)
     first.detection = Detection(True, "one on the bus", 1)
-    first.slow_open(0.1)
+    first.opening.slow(0.1)
     for backend in (first, second):
         for device in backend.all_devices():
             device.set(temp=len(backend.name))

@@ -112,7 +112,7 @@ def test_permission_errors_say_so(gpus: FakeBackend) -> None:
 
 def test_a_source_that_does_not_open_is_failed_with_its_words() -> None:
     backend = FakeBackend()
-    backend.fail_open(SourceError(Reason.NO_PERMISSION, "the device nodes belong to root", advice="join the group"))
+    backend.opening.fail(SourceError(Reason.NO_PERMISSION, "the device nodes belong to root", advice="join the group"))
     with Sampler([backend]) as sampler:
         snapshot = sampler.sample()
     assert snapshot.backends[0][:3] == ("fake", "failed", "the device nodes belong to root")

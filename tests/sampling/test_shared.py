@@ -62,13 +62,13 @@ def test_an_impatient_sampler_does_not_make_a_patient_one_give_up(gpus: FakeBack
 
 
 def test_samplers_that_come_and_go_do_not_repeat_an_opening_that_hangs(gpus: FakeBackend) -> None:
-    gpus.hang_open()
+    gpus.opening.hang()
     for _ in range(5):
         with Sampler([gpus], timeout=0.05, open_timeout=0.05) as sampler:
             sampler.sample()
     assert gpus.opened == 1
     assert workers() == 1
-    gpus.release_open()
+    gpus.opening.release()
     wait_for(lambda: gpus.closed == 1)
     wait_for(lambda: workers() == 0)
     with Sampler([gpus]) as sampler:
@@ -88,12 +88,12 @@ def test_samplers_that_come_and_go_do_not_repeat_a_call_that_hangs(gpus: FakeBac
 
 
 def test_a_driver_that_opens_after_its_sampler_was_closed_is_closed_too(gpus: FakeBackend) -> None:
-    gpus.hang_open()
+    gpus.opening.hang()
     sampler = Sampler([gpus], timeout=0.05, open_timeout=0.05)
     sampler.sample()
     sampler.close()
     assert gpus.closed == 0
-    gpus.release_open()
+    gpus.opening.release()
     wait_for(lambda: (gpus.opened, gpus.closed) == (1, 1))
     wait_for(lambda: workers() == 0)
 

@@ -376,7 +376,7 @@ def test_a_driver_that_fails_is_said() -> None:
     from accelmetrics import Reason, SourceError
 
     backend = FakeBackend()
-    backend.fail_open(SourceError(Reason.DRIVER_UNAVAILABLE, "the driver is not loaded"))
+    backend.opening.fail(SourceError(Reason.DRIVER_UNAVAILABLE, "the driver is not loaded"))
     found = allocation(backends=[backend], open_timeout=1.0)
     assert texts(found, "source") == ["fake: the driver is not loaded"]
 

@@ -64,7 +64,7 @@ def test_it_leaves_nothing_open(gpus: FakeBackend) -> None:
 def test_absent(gpus: FakeBackend) -> None:
     """Named ones are opened in any case; so this is what a failure without hardware looks like."""
     gpus.detection = Detection(False, "nothing on the bus", advice="buy one")
-    gpus.fail_open(SourceError(Reason.DRIVER_UNAVAILABLE, "no library"))
+    gpus.opening.fail(SourceError(Reason.DRIVER_UNAVAILABLE, "no library"))
     found = finding(gpus)
     assert (found.present, found.status, found.problem, found.advice) == (False, "failed", "no library", "buy one")
     assert found.unreadable == 0
@@ -72,19 +72,19 @@ def test_absent(gpus: FakeBackend) -> None:
 
 def test_the_drivers_own_advice_goes_first(gpus: FakeBackend) -> None:
     """What fails knows best."""
-    gpus.fail_open(SourceError(Reason.NO_PERMISSION, "refused", advice="join the group"))
+    gpus.opening.fail(SourceError(Reason.NO_PERMISSION, "refused", advice="join the group"))
     assert finding(gpus).advice == "join the group"
-    gpus.fail_open(SourceError(Reason.NO_PERMISSION, "refused"))
+    gpus.opening.fail(SourceError(Reason.NO_PERMISSION, "refused"))
     assert finding(gpus).advice == ADVICE[Reason.NO_PERMISSION]
 
 
 def test_a_card_on_the_bus_whose_driver_does_not_open_is_unreadable(gpus: FakeBackend) -> None:
     """As many as the bus shows."""
-    gpus.fail_open(SourceError(Reason.DRIVER_UNAVAILABLE, "not loaded"))
+    gpus.opening.fail(SourceError(Reason.DRIVER_UNAVAILABLE, "not loaded"))
     assert finding(gpus).unreadable == 4
     gpus.detection = Detection(True, "a library that loads", 0)
     assert finding(gpus).unreadable == 0
-    gpus.fail_open(SourceError(Reason.NO_PERMISSION, "refused"))
+    gpus.opening.fail(SourceError(Reason.NO_PERMISSION, "refused"))
     assert finding(gpus).unreadable == 1
 
 
@@ -129,11 +129,11 @@ def test_what_detection_advises_is_said_first_however_the_driver_fares(gpus: Fak
     """It works, it fails with advice of its own, it fails with the same advice: once, and first."""
     gpus.detection = Detection(True, "4 cards, no nodes", 4, "pass the nodes")
     assert finding(gpus).advice == "pass the nodes"
-    gpus.fail_open(SourceError(Reason.DRIVER_ERROR, "it says no", advice="ask it by hand"))
+    gpus.opening.fail(SourceError(Reason.DRIVER_ERROR, "it says no", advice="ask it by hand"))
     assert finding(gpus).advice == "pass the nodes; ask it by hand"
-    gpus.fail_open(SourceError(Reason.DRIVER_ERROR, "it says no", advice="pass the nodes; ask it by hand"))
+    gpus.opening.fail(SourceError(Reason.DRIVER_ERROR, "it says no", advice="pass the nodes; ask it by hand"))
     assert finding(gpus).advice == "pass the nodes; ask it by hand"
-    gpus.fail_open(SourceError(Reason.DRIVER_ERROR, "it says no", advice="pass the nodes"))
+    gpus.opening.fail(SourceError(Reason.DRIVER_ERROR, "it says no", advice="pass the nodes"))
     assert finding(gpus).advice == "pass the nodes"
 
 
@@ -151,7 +151,7 @@ def test_a_driver_that_went_away(gpus: FakeBackend) -> None:
 
 def test_opening_takes_too_long(gpus: FakeBackend) -> None:
     """It is not waited for, and it is said."""
-    gpus.hang_open()
+    gpus.opening.hang()
     found = finding(gpus, timeout=0.2, open_timeout=0.2)
     assert (found.status, found.reason, found.advice, found.unreadable) == ("timed_out", "timed_out", ADVICE[Reason.TIMED_OUT], 4)
 
