@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing, nullcontext
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.options import DEFAULT_INTERVAL, UsageError
@@ -57,7 +57,8 @@ OPTIONS: arguments.Groups = {
         },
         "--settle": {"type": arguments.span, "metavar": "S", "help": SETTLE_HELP},
         "--output": {
-            "type": arguments.path,
+            "type": lambda text: "" if text == "-" else arguments.path(text),
+            "default": "-",
             "metavar": "FILE",
             "help": "write there: one document replaces FILE whole, a stream adds lines to it",
         },
@@ -66,74 +67,67 @@ OPTIONS: arguments.Groups = {
 }
 
 
-def complete(options: Namespace, terminal: bool) -> None:
-    """Refuse options that exclude each other, and replace those that were not given by what is usual.
+def format_of(options: Namespace, repeated: bool, terminal: bool) -> str:
+    """Return the format that is asked for, or is usual.
 
-    Afterwards ``repeated`` says whether it is a stream, ``keys`` is a dialect, None for our own keys, ``count`` is None for a
-    stream without end, and ``output`` is empty for standard output.
+    Args:
+        options: Of the command.
+        repeated: Whether it is a stream.
+        terminal: Whether standard output is one.
 
     Raises:
-        UsageError: Some of them exclude each other.
-        UnknownNameError: There is no such dialect.
+        UsageError: Some options exclude each other.
     """
-    options.repeated = options.interval is not None or (options.count or 1) > 1
     if options.json and options.format not in (None, "json"):
         raise UsageError(f"--json is short for --format json and excludes --format {options.format}: give one of them")
     if options.flat and options.format in ("table", "csv"):
         raise UsageError(f"--flat excludes --format {options.format}: it goes with json and jsonl")
-    if options.repeated and options.settle is not None:
+    if repeated and options.settle is not None:
         raise UsageError(
             "--settle is for a single dump and excludes --interval and --count above 1: a stream's second reading has the rates"
         )
-    options.output = "" if options.output in (None, "-") else options.output
-    if options.json:
-        options.format = "json"
-    elif options.format is None:
-        options.format = "jsonl" if options.repeated else "table" if terminal and not options.output and not options.flat else "json"
-    options.count = None if options.interval and options.count is None else options.count or 1
-    options.interval = options.interval or DEFAULT_INTERVAL
-    options.settle = DEFAULT_SETTLE if options.settle is None else options.settle
-    if options.keys == OWN_KEYS:
-        options.keys = None
-    else:
-        from accelmetrics.dialects.registry import dialect
-
-        options.keys = dialect(options.keys)
+    usual = "jsonl" if repeated else "table" if terminal and not (options.output or options.flat) else "json"
+    return "json" if options.json else options.format or usual
 
 
 def run(options: Namespace, out: Stdout) -> int:
     """Read and print documents."""
     from accelmetrics.sampling.sampler import Sampler
 
-    complete(options, out.terminal)
-    text = _format(options, out.width, out.terminal and not options.output)
-    with Sampler(**arguments.reading(options)) as sampler, ExitStack() as stack:
-        sink = stack.enter_context(closing(sink_of(options.output, out, options.repeated))) if options.output else out
-        if not options.repeated:
-            sink.write(text(settled(sampler.sample, options.settle)))
-        else:
-            for snapshot in readings(sampler.sample, options.interval, options.count):
+    repeated = options.interval is not None or (options.count or 1) > 1
+    text = _formatter(options, format_of(options, repeated, out.terminal), repeated, out)
+    target = closing(sink_of(options.output, out, repeated)) if options.output else nullcontext(out)
+    with Sampler(**arguments.reading(options)) as sampler, target as sink:
+        if repeated:
+            for snapshot in readings(sampler.sample, options.interval or DEFAULT_INTERVAL, options.count):
                 sink.write(text(snapshot))
+        else:
+            sink.write(text(settled(sampler.sample, DEFAULT_SETTLE if options.settle is None else options.settle)))
     return 0
 
 
-def _format(options: Namespace, width: int, terminal: bool) -> Callable[[Snapshot], str]:
+def _formatter(options: Namespace, form: str, repeated: bool, out: Stdout) -> Callable[[Snapshot], str]:
     """Return the function that formats a snapshot.
 
     Raises:
+        UnknownNameError: There is no such dialect.
         WriteError: The file that rows are added to holds something else.
     """
-    dialect = options.keys
-    if options.format in ("table", "csv"):
+    dialect = None
+    if options.keys != OWN_KEYS:
+        from accelmetrics.dialects import registry
+
+        dialect = registry.dialect(options.keys)
+    if form in ("table", "csv"):
         from accelmetrics.cli import formats
 
-        if options.format == "table":
-            end = "\n" if options.repeated else ""  # an empty line behind each of several tables
-            return lambda snapshot: (formats.table(snapshot, width) if dialect is None else formats.names(snapshot, dialect)) + end
+        if form == "table":
+            end = "\n" if repeated else ""  # an empty line behind each of several tables
+            return lambda snapshot: (formats.table(snapshot, out.width) if dialect is None else formats.names(snapshot, dialect)) + end
         if dialect is not None and dialect.tabular:
             return formats.device_rows(dialect)
-        return formats.csv(options.repeated, options.output, dialect)
-    indent = 2 if terminal and options.format == "json" and not options.repeated else None
+        return formats.csv(repeated, options.output, dialect)
+    indent = 2 if out.terminal and not options.output and form == "json" and not repeated else None
     if dialect is None and not options.flat:
         return lambda snapshot: snapshot.to_json(indent) + "\n"
     import json

@@ -5,9 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -228,28 +226,28 @@ def test_csv_does_not_mix_with_a_file_of_another_kind(rig: Rig, tmp_path: Path, 
     assert target.read_text() == "dear diary\n"
 
 
-def _completed(**given: Any) -> Namespace:
+@pytest.mark.parametrize(
+    ("given", "form"),
+    [
+        ([], "table"),
+        (["--output", "-"], "table"),
+        (["--output", "x.json"], "json"),
+        (["--flat"], "json"),
+        (["--format", "csv"], "csv"),
+        (["--interval", "1"], "jsonl"),
+        (["--count", "3"], "jsonl"),
+    ],
+)
+def test_formats_on_a_terminal(given: list[str], form: str) -> None:
+    """A table for one reading; lines for a stream; JSON into a file and for the flat dict; what was asked for otherwise."""
     parser = options.Parser.for_command("dump", "x", "")
     parser.add_options(dump.OPTIONS)
-    chosen = parser.parse_strictly([])
-    vars(chosen).update(given)
-    dump.complete(chosen, terminal=True)
-    return chosen
+    assert dump.format_of(parser.parse_strictly(given), form == "jsonl", terminal=True) == form
 
 
-def test_formats_on_a_terminal() -> None:
-    """A table for one reading; lines for a stream; JSON into a file and for the flat dict; what was asked for otherwise."""
-    assert _completed().format == "table"
-    assert _completed(interval=1.0).format == "jsonl"
-    assert _completed(count=3).format == "jsonl"
-    assert _completed(output="x.json").format == "json"
-    assert _completed(flat=True).format == "json"
-    assert _completed(format="csv").format == "csv"
-    assert _completed(output="-") == _completed()
-
-
-def test_how_many_readings() -> None:
-    """--interval alone has no end; --count alone is one a second; neither is one reading."""
-    assert (_completed(interval=2.0).count, _completed(interval=2.0).interval) == (None, 2.0)
-    assert (_completed(count=3).count, _completed(count=3).interval) == (3, 1.0)
-    assert (_completed().count, _completed(count=1).repeated, _completed(interval=1.0, count=1).repeated) == (1, False, True)
+def test_count_alone_is_a_reading_a_second(rig: Rig, clock: Time, capsys: pytest.CaptureFixture[str]) -> None:
+    """And no more than were asked for; one of them is a single dump."""
+    del rig
+    assert len(printed(capsys, "--count", "3").splitlines()) == 3
+    assert [round(seconds, 3) for seconds in clock.slept] == [1.0, 1.0]
+    printed(capsys, "--count", "1", "--settle", "0")
