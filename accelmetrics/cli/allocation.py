@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.text import aligned, clipped, quantity, wrapped
 from accelmetrics.visibility.allocation import Allocation, Worker, allocation
@@ -78,10 +76,10 @@ OPTIONS: arguments.Groups = {
 }
 
 
-def run(options: Namespace, out: Stdout) -> int:
+def run(options: argparse.Namespace, out: Stdout) -> int:
     """Print the table and the findings."""
     if options.launchers and not options.pids:
-        raise UsageError("--children needs the launcher whose children are meant: give it with --pid")
+        raise arguments.UsageError("--children needs the launcher whose children are meant: give it with --pid")
     found = allocation(
         options.pids or (),
         children=options.launchers,

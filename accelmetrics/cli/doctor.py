@@ -11,7 +11,6 @@ from accelmetrics._version import __version__
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.text import seconds, wrapped
-from accelmetrics.visibility.allocation import plain
 from accelmetrics.visibility.doctor import BackendFinding, Diagnosis, Gap, diagnose
 
 INDENT = "  "
@@ -36,7 +35,7 @@ def run(options: Namespace, out: Stdout) -> int:
     found = diagnose(**arguments.reading(options))
     machine = {"version": __version__, "python": platform.python_version(), "platform": platform.platform()}
     if options.json:
-        out.write(json.dumps({**machine, **plain(found), "unreadable": found.unreadable}, indent=2) + "\n")
+        out.write(json.dumps({**machine, **found.to_dict()}, indent=2) + "\n")
     else:
         head = f"accelmetrics {machine['version']} on {found.hostname}: Python {machine['python']}, {machine['platform']}"
         parts = ([(0, head)], *map(_backend, found.backends), [(0, verdict(found))])

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.options import DEFAULT_INTERVAL, UsageError
 from accelmetrics.cli.output import Stdout, sink_of
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.snapshot import Snapshot
@@ -53,7 +52,7 @@ OPTIONS: arguments.Groups = {
         "--count": {
             "type": arguments.count,
             "metavar": "N",
-            "help": f"how many readings (without --interval: one every {DEFAULT_INTERVAL:g} s)",
+            "help": f"how many readings (without --interval: one every {arguments.DEFAULT_INTERVAL:g} s)",
         },
         "--settle": {"type": arguments.span, "metavar": "S", "help": SETTLE_HELP},
         "--output": {
@@ -79,11 +78,11 @@ def format_of(options: Namespace, repeated: bool, terminal: bool) -> str:
         UsageError: Some options exclude each other.
     """
     if options.json and options.format not in (None, "json"):
-        raise UsageError(f"--json is short for --format json and excludes --format {options.format}: give one of them")
+        raise arguments.UsageError(f"--json is short for --format json and excludes --format {options.format}: give one of them")
     if options.flat and options.format in ("table", "csv"):
-        raise UsageError(f"--flat excludes --format {options.format}: it goes with json and jsonl")
+        raise arguments.UsageError(f"--flat excludes --format {options.format}: it goes with json and jsonl")
     if repeated and options.settle is not None:
-        raise UsageError(
+        raise arguments.UsageError(
             "--settle is for a single dump and excludes --interval and --count above 1: a stream's second reading has the rates"
         )
     usual = "jsonl" if repeated else "table" if terminal and not (options.output or options.flat) else "json"
@@ -99,7 +98,7 @@ def run(options: Namespace, out: Stdout) -> int:
     target = closing(sink_of(options.output, out, repeated)) if options.output else nullcontext(out)
     with Sampler(**arguments.reading(options)) as sampler, target as sink:
         if repeated:
-            for snapshot in readings(sampler.sample, options.interval or DEFAULT_INTERVAL, options.count):
+            for snapshot in readings(sampler.sample, options.interval or arguments.DEFAULT_INTERVAL, options.count):
                 sink.write(text(snapshot))
         else:
             sink.write(text(settled(sampler.sample, DEFAULT_SETTLE if options.settle is None else options.settle)))

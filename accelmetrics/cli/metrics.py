@@ -11,7 +11,6 @@ from accelmetrics.backends import registry
 from accelmetrics.backends.contract import Backend, Coverage
 from accelmetrics.backends.guard import guarded
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.text import aligned, wrapped
 from accelmetrics.schemas.catalogue import SECTIONS, Section, coverage_of, find, given_by, read_from
@@ -69,7 +68,7 @@ def chosen(key: str | None, backend: str | None, own: Sequence[Section], given: 
     try:
         template = find(key).key if key else ""
     except UnknownNameError as error:
-        raise UsageError(f"{str(error).partition(' Known:')[0]} `accelmetrics metrics` lists them all") from error
+        raise arguments.UsageError(f"{str(error).partition(' Known:')[0]} `accelmetrics metrics` lists them all") from error
     sections = []
     for section in (*SECTIONS, *own):
         rows = (row for row in section.rows if backend is None or section.title == backend or backend in given.get(row.key, ()))

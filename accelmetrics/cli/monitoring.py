@@ -163,11 +163,10 @@ def stream_lines(lines: FileExporter, descriptor: int) -> Exporter:
     def export(record: Record) -> None:
         nonlocal head, rest, begun
         if record is not begun:  # one that is offered again goes on where it was cut
-            text = lines.lines(record, head)
-            if text is None:  # it needs another header
-                head = b""
+            text = lines.lines(record, head) if head else None
+            if text is None:  # the first, or one that needs another header
                 text = lines.lines(record, b"") or b""
-            head = head or text[: text.find(b"\n") + 1]
+                head = text[: text.find(b"\n") + 1]
             begun, rest = record, memoryview(text)
         while rest:
             rest = rest[os.write(descriptor, rest) :]

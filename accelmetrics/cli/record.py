@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from argparse import Namespace
 
@@ -85,8 +84,6 @@ def _watch(watching: Monitor, options: Namespace, out: Stdout, stopped: Stop) ->
             due += every
             try:
                 out.show(of_window(window, watching.latest, f"last {every:g} s"))
-            except BrokenPipeError:
-                stopped.ask(signal.SIGPIPE)
             except WriteError as error:
                 not_printed.append(error)
     return not_printed

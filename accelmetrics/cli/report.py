@@ -10,10 +10,8 @@ from contextlib import contextmanager
 from heapq import merge
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from accelmetrics.cli import options as arguments, summaries
-from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout, say
 from accelmetrics.monitor.history import Layout, Row, RowMaker
 from accelmetrics.monitor.statistics import WindowAggregator
@@ -22,8 +20,6 @@ from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.recording import RecordFile, recordings
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
 from accelmetrics.schemas.vitals import POWER_LIMIT
-
-Plain = dict[str, Any]
 
 TAKEN = "JSON lines, which the exporter jsonl and `accelmetrics dump --json --interval` write"
 PENDING = 64
@@ -59,7 +55,7 @@ OPTIONS: arguments.Groups = {
 def run(options: Namespace, out: Stdout) -> int:
     """Read the recordings and print the report."""
     if options.shape == "gpu-stats" and options.format not in (None, "json"):
-        raise UsageError(f"--shape gpu-stats is JSON and excludes --format {options.format}")
+        raise arguments.UsageError(f"--shape gpu-stats is JSON and excludes --format {options.format}")
     found = report(_records(options.files))
     if found is None:
         raise AccelMetricsError(f"no record in {', '.join(options.files)}")
@@ -122,9 +118,9 @@ class _Stream:
         self.rank = record.labels.get("rank", "")
         self.begin = self.end = self._last = self._at = record.snapshot.time_ns / 1e9
         self.readings = self.repeated = 0
-        self.gaps: list[Plain] = []
+        self.gaps: list[summaries.Plain] = []
         self.places: dict[str, DeviceSlot] = {}
-        self.silences: dict[str, list[Plain]] = {}
+        self.silences: dict[str, list[summaries.Plain]] = {}
         self.aggregator = WindowAggregator(self.begin)
         self._rows = RowMaker()
         self._pending: list[Snapshot] = []
@@ -189,7 +185,7 @@ class _Stream:
                 self.silences.setdefault(key, []).append(_gap(since, until - since))
 
 
-def _gap(after: float, seconds: float) -> Plain:
+def _gap(after: float, seconds: float) -> summaries.Plain:
     """Return a silence after the last reading before it; below 0 s where the next one bears an earlier time."""
     return {"after": rfc3339(int(after * 1e9)), "seconds": seconds}
 
@@ -199,7 +195,7 @@ def stream_of(record: Record) -> tuple[str, ...]:
     return (record.snapshot.hostname, record.labels.get("run_id", ""), record.labels.get("rank", ""))
 
 
-def report(records: Iterable[Record]) -> Plain | None:
+def report(records: Iterable[Record]) -> summaries.Plain | None:
     """Return what records came to, as the document that ``--format json`` prints; None when there are none.
 
     Those of one process of a run are to be in the order of their time. The host's metrics are those of the first host.
@@ -253,7 +249,7 @@ def _add_work(work: dict[str, dict[str, float]], step: Step) -> None:
                 done["joules"] += amount / per_joule
 
 
-def _devices(stream: _Stream, streams: list[_Stream]) -> Iterator[tuple[str, Plain]]:
+def _devices(stream: _Stream, streams: list[_Stream]) -> Iterator[tuple[str, summaries.Plain]]:
     """Yield the devices of a stream; the host, and the rank or the number of the run, precede the key where there are several."""
     runs = [other for other in streams if other.host == stream.host]
     ranks = {other.rank for other in runs if other.rank}

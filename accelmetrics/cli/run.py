@@ -7,14 +7,12 @@ every vendor's tools have them.
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import signal
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +20,8 @@ from typing import Any
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.child_process import KILLED, ChildProcess, Ended, Signals
 from accelmetrics.cli.monitoring import exporters, monitor, tell, tell_losses
-from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, sink_of
-from accelmetrics.cli.summaries import GIB, MIB, of_devices, of_process, of_window, readings
+from accelmetrics.cli.summaries import GIB, MIB, as_json, of_devices, of_process, of_window, readings
 from accelmetrics.cli.terminal import LastRow, begin_line
 from accelmetrics.cli.text import cells, clipped
 from accelmetrics.monitor.monitor import Monitor
@@ -69,13 +66,13 @@ OPTIONS: arguments.Groups = {
 }
 
 
-def run(options: Namespace, out: Stdout) -> int:
+def run(options: argparse.Namespace, out: Stdout) -> int:
     """Run the command."""
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
-        raise UsageError("no command: write it behind two dashes, as in `accelmetrics run -- python train.py`")
+        raise arguments.UsageError("no command: write it behind two dashes, as in `accelmetrics run -- python train.py`")
     if options.stats and (Path(options.stats).is_dir() or not Path(options.stats).absolute().parent.is_dir()):
-        raise UsageError(f"--stats {options.stats}: name a file in a directory that is there")
+        raise arguments.UsageError(f"--stats {options.stats}: name a file in a directory that is there")
     with Signals() as signals, monitor(options, []):  # what cannot be used is told before anything is started
         chosen = exporters(options, out)
         while (early := signals.next()) is not None:
@@ -84,7 +81,7 @@ def run(options: Namespace, out: Stdout) -> int:
         return _run(options, command, signals, chosen, out)
 
 
-def _run(options: Namespace, command: list[str], signals: Signals, chosen: list[Exporter], out: Stdout) -> int:
+def _run(options: argparse.Namespace, command: list[str], signals: Signals, chosen: list[Exporter], out: Stdout) -> int:
     """Watch the command from its start to its summary; return its exit status."""
     descriptor = descriptor_of(sys.stderr)
     row = LastRow(None if options.quiet or options.no_line else descriptor)
@@ -108,7 +105,11 @@ def _run(options: Namespace, command: list[str], signals: Signals, chosen: list[
     watching.stop(STOP_SECONDS)
     stats = _stats(command, ended, watching, window)
     if options.stats:
-        _write(options.stats, stats, out)
+        try:
+            with closing(sink_of(options.stats, out)) as sink:
+                sink.write(as_json(stats))
+        except (WriteError, BrokenPipeError) as error:
+            tell(str(error), f"accelmetrics run: {error}", error=True)
     tell_losses(watching)
     if not (options.quiet or options.no_summary):
         title = f"{clipped(' '.join(shlex.join(command).split()), SHOWN)}: exit status {ended.status}"
@@ -119,15 +120,6 @@ def _run(options: Namespace, command: list[str], signals: Signals, chosen: list[
         devices = of_window(window, watching.latest, title, ended.seconds)
         tell("summary", f"{devices}  {ended.cpu_seconds:.1f} s of CPU time{most}", data=stats)
     return ended.status
-
-
-def _write(path: str, stats: dict[str, Any], out: Stdout) -> None:
-    try:
-        sink = sink_of(path, out)
-        sink.write(json.dumps(stats, indent=2) + "\n")
-        sink.close()
-    except (WriteError, BrokenPipeError) as error:
-        tell(str(error), f"accelmetrics run: {error}", error=True)
 
 
 def _stats(command: list[str], ended: Ended, watching: Monitor, window: Window) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from contextlib import closing, suppress
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import FunctionExporter, exporters, monitor, tell, tell_losses, until_stopped
-from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout
 from accelmetrics.schemas.errors import AccelMetricsError
 
@@ -99,7 +98,7 @@ def _password_line(user: str) -> str:
     from accelmetrics.exporters.http.access import password_line
 
     if sys.stdin is None:
-        raise UsageError("standard input is closed, from which the password is read")
+        raise arguments.UsageError("standard input is closed, from which the password is read")
     password = ""
     try:
         if sys.stdin.isatty():
@@ -111,11 +110,9 @@ def _password_line(user: str) -> str:
             password = sys.stdin.buffer.readline().removesuffix(b"\n").decode()
         line = password_line(user, password) + "\n"
     except UnicodeError:
-        raise UsageError("the password is no UTF-8: clients could not send it") from None
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    except OSError as error:
-        raise UsageError(f"the password cannot be read from standard input: {error.strerror or error}") from None
+        raise arguments.UsageError("the password is no UTF-8: clients could not send it") from None
+    except (OSError, ValueError) as error:
+        raise arguments.UsageError(f"no password line for {user!r}: {error}") from None
     if not password:
-        raise UsageError("an empty password: write one as a line to standard input")
+        raise arguments.UsageError("an empty password: write one as a line to standard input")
     return line

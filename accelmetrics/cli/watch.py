@@ -18,7 +18,6 @@ from types import FrameType
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import Stop, console, handling, log, monitor, tell, tell_losses, until_stopped
-from accelmetrics.cli.options import UsageError
 from accelmetrics.cli.output import Stdout, WriteError, sink_of
 from accelmetrics.cli.terminal import capable, in_foreground, keyboard, whole_screen
 from accelmetrics.exporters.device_table import HotLimits, Trail, height, table
@@ -79,7 +78,7 @@ OPTIONS: arguments.Groups = {
 def run(options: Namespace, out: Stdout) -> int:
     """Show readings until stopped."""
     if not Path(options.save_dir).is_dir():
-        raise UsageError(f"--save-dir {options.save_dir!r} is no directory")
+        raise arguments.UsageError(f"--save-dir {options.save_dir!r} is no directory")
     descriptor = out.descriptor
     if descriptor is not None and not (capable(descriptor) and (os.isatty(0) or in_foreground(descriptor))):
         descriptor = None  # keys are waited for, the screen is not

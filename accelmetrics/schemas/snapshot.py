@@ -375,3 +375,10 @@ def _group(flat: Mapping[str, _T], slots: Sequence[DeviceSlot]) -> dict[str, dic
         if group is not None:
             group[key[end + 1 :]] = value
     return groups
+
+
+def plain(record: Any) -> Any:
+    """Return a record as a dict, its tuples as lists, all the way down."""
+    if hasattr(record, "_asdict"):
+        return {name: plain(value) for name, value in record._asdict().items()}
+    return [plain(part) for part in record] if isinstance(record, tuple) else record

@@ -16,7 +16,7 @@ from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT,
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, plain
 from accelmetrics.visibility import job
 
 CONTAINER_LIST = "NVIDIA_VISIBLE_DEVICES"
@@ -410,10 +410,3 @@ def _asked(worker: Worker) -> str:
 def _listed(words: Sequence[str]) -> str:
     """Join words with commas, and an "and" before the last."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
-
-
-def plain(record: Any) -> Any:
-    """List records as dicts, all the way down."""
-    if hasattr(record, "_asdict"):
-        return {name: plain(value) for name, value in record._asdict().items()}
-    return [plain(part) for part in record] if isinstance(record, tuple) else record

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.registry import BrokenBackend, pinned, select
@@ -18,7 +18,7 @@ from accelmetrics.sampling.reader import SourceReader
 from accelmetrics.sampling.sources import Failure, ManagedSource, SourceRegistry
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, Status
-from accelmetrics.schemas.snapshot import Device, Snapshot
+from accelmetrics.schemas.snapshot import Device, Snapshot, plain
 
 SETTLE = 0.1
 """Seconds between two readings, where rates need an interval: what is missing after the second is missing."""
@@ -146,6 +146,10 @@ class Diagnosis(NamedTuple):
     def unreadable(self) -> int:
         """How many devices are there and cannot be read."""
         return sum(backend.unreadable for backend in self.backends)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole in new plain containers, ready for ``json``."""
+        return {**plain(self), "unreadable": self.unreadable}
 
 
 def diagnose(
