@@ -55,6 +55,7 @@ SHARED: Mapping[str, str] = {
 }
 """By name. A test holds it to the catalogue: each shared metric has its sentence, and no other."""
 
+_JOB = "What the scheduler calls the job that uses the device; joined on accelerator and uuid."
 _IDENTITY = ("kind", "vendor", "architecture", "pci_bus_id", "serial", "driver_version", "runtime_version", "firmware")
 
 
@@ -123,33 +124,6 @@ def _series(key: str) -> SeriesTemplate | None:
     return series_of(key, lambda row, kind: row.prometheus)
 
 
-def measurements(record: Record) -> Iterator[Point]:
-    """Give what devices are, what runs on them and what they and the host measure, and what the program logged."""
-    snapshot = record.snapshot
-    identities = {place.key: identity_labels(place) for place in snapshot.identities}
-    yield from (_info(place, identities[place.key]) for place in snapshot.identities)
-    for scheduler, job in jobs(record.labels).items():
-        for identity in identities.values():
-            yield Point("accel_job_info", 1, {**identity, "scheduler": scheduler, **job}, "gauge", "1", _JOB)
-    for key, processes in snapshot.processes.items():
-        if key in identities:
-            yield Point("accel_processes", len(processes), identities[key], "gauge", "1", "Number of processes that use the device.")
-    for key, value in snapshot.metrics.items():
-        found = _series(key)
-        if found is None or not (found.meaning or found.device in identities):
-            continue
-        device = found.device
-        yield found.point(value, identities.get(device) or ({"accelerator": device, "uuid": device} if device else {}))
-    latest: dict[str, Number] = {}
-    for step in record.steps:
-        latest.update(step.values if step.step is None else {**step.values, "step": step.step})
-    for name, value in latest.items():
-        yield Point(f"training_{label_name(name)}", value, {}, "gauge", "", "The number that the program logged last under this name.")
-
-
-_JOB = "What the scheduler calls the job that uses the device; joined on accelerator and uuid."
-
-
 def _info(place: DeviceSlot, identity: Mapping[str, str]) -> Point:
     about = place.identity
     numbers = {"numa_node": about.numa_node, "visible_index": place.visible_index, "cores": about.cores}
@@ -172,9 +146,28 @@ class PrometheusDialect(Dialect):
     summary = "Prometheus names in base units, as our own endpoint serves them"
 
     def points(self, record: Record) -> Iterator[Point]:
-        """Give how the monitor, the sources and the devices fare, then what was measured and logged."""
+        """Give how the monitor, the sources and the devices fare, then what devices are and measure, and what the program logged."""
         yield from health(record)
-        yield from measurements(record)
+        snapshot = record.snapshot
+        identities = {place.key: identity_labels(place) for place in snapshot.identities}
+        yield from (_info(place, identities[place.key]) for place in snapshot.identities)
+        for scheduler, job in jobs(record.labels).items():
+            for identity in identities.values():
+                yield Point("accel_job_info", 1, {**identity, "scheduler": scheduler, **job}, "gauge", "1", _JOB)
+        for key, processes in snapshot.processes.items():
+            if key in identities:
+                yield Point("accel_processes", len(processes), identities[key], "gauge", "1", "Number of processes that use the device.")
+        for key, value in snapshot.metrics.items():
+            found = _series(key)
+            if found is None or not (found.meaning or found.device in identities):
+                continue
+            device = found.device
+            yield found.point(value, identities.get(device) or ({"accelerator": device, "uuid": device} if device else {}))
+        latest: dict[str, Number] = {}
+        for step in record.steps:
+            latest.update(step.values if step.step is None else {**step.values, "step": step.step})
+        for name, value in latest.items():
+            yield Point(f"training_{label_name(name)}", value, {}, "gauge", "", "The number that the program logged last under this name.")
 
 
 PROMETHEUS = PrometheusDialect()

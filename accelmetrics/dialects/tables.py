@@ -88,7 +88,7 @@ class DialectTable:
         for entry, names, given, unit, kind, meaning in lookups:
             value = None
             if isinstance(entry.source, Computed):
-                value = entry.source.value(values, who) if values else None
+                value = entry.source.value(values, who)
             for name in names:
                 if name in values:
                     value = values[name]
@@ -151,10 +151,9 @@ def parent_and_partition(place: DeviceSlot) -> tuple[str, str]:
 
 def memory_reserved(values: Values, who: DeviceIdentity) -> Number | None:
     """Compute what the driver keeps for itself, where used memory is without that: NVIDIA's, on a card with memory of its own."""
-    parts = [values.get(name) for name in ("memoryTotalBytes", "memoryAllocatedBytes", "memoryFreeBytes")]
-    if None in parts or who.unified:
+    total, used, free = (values.get(name) for name in ("memoryTotalBytes", "memoryAllocatedBytes", "memoryFreeBytes"))
+    if total is None or used is None or free is None or who.unified:
         return None
-    total, used, free = (part for part in parts if part is not None)
     return total - used - free if total > used + free else None
 
 

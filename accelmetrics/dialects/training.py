@@ -138,26 +138,26 @@ class Training(Dialect):
             self._seconds += duration * advanced
 
 
-Line = dict[str, Number | str | None]
+JsonLine = dict[str, Number | str | None]
 _FILE_TABLE = DialectTable(FILE_FIELDS)
 
 
-def gpu_lines(record: Record) -> Iterator[Line]:
+def gpu_lines(record: Record) -> Iterator[JsonLine]:
     """Give a line per device: each GPU, and each other device that says any of this. What is missing is None."""
     for place in record.snapshot.identities:
         found = {point.name: point.value for point in _FILE_TABLE.points(record.snapshot, place)}
         if found or place.identity.kind == "gpu":
             index = designation(place)
-            line: Line = {"timestamp": record.snapshot.timestamp, INDEX: int(index) if index.isdecimal() else index}
+            line: JsonLine = {"timestamp": record.snapshot.timestamp, INDEX: int(index) if index.isdecimal() else index}
             line.update((entry.name, found.get(entry.name)) for entry in FILE_FIELDS)
             yield line
 
 
-def training_lines(record: Record) -> Iterator[Line]:
+def training_lines(record: Record) -> Iterator[JsonLine]:
     """Give a line per step that was logged. What is missing is None."""
     held = {field: allocator(record.snapshot, name).values() for field, name in ALLOCATOR_FIELDS.items()}
     for step in record.steps:
-        line: Line = {"timestamp": rfc3339(step.time_ns), "step": step.step}
+        line: JsonLine = {"timestamp": rfc3339(step.time_ns), "step": step.step}
         line.update((field, step.values.get(name)) for field, name in STEP_FIELDS.items())
         line.update((field, convert(sum(values), "By", "MiBy") if values else None) for field, values in held.items())
         yield line
@@ -212,14 +212,13 @@ class Verl(Dialect):
 
 def _allocated(snapshot: Snapshot, place: DeviceSlot) -> Iterator[tuple[str, Number]]:
     """Give what PyTorch's allocator holds of a device."""
-    head = f"{TORCH}{designation(place)}"
-    for name, suffix in ALLOCATOR.items():
-        if (held := snapshot.metrics.get(f"{head}.{suffix}")) is not None:
-            yield name, convert(held, "By", "GiBy")
-    allocated = snapshot.metrics.get(f"{head}.{ALLOCATOR['memory_allocated_gb']}")
+    held = snapshot.values_of(f"{TORCH}{designation(place)}")
+    for name, allocated in ALLOCATOR.items():
+        if allocated in held:
+            yield name, convert(held[allocated], "By", "GiBy")
     total = snapshot.values_of(place.key).get("memoryTotalBytes")
-    if allocated is not None and total:
-        yield SHARE, allocated / total * 100
+    if ALLOCATED in held and total:
+        yield SHARE, held[ALLOCATED] / total * 100
 
 
 def _memory_used(snapshot: Snapshot) -> float | None:

@@ -6,8 +6,6 @@ from accelmetrics.dialects.health import identity_labels
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
-MOST_WORDS = 4
-"""Words of a key that may name the device: ``gpu.0.mig.1``."""
 INT64 = 2**63
 """Whole numbers below this, and from its negative on, are 64 bits; trackers and databases have no room for others."""
 
@@ -42,28 +40,19 @@ def by_device(snapshot: Snapshot) -> list[tuple[DeviceSlot | None, dict[str, str
         device: ``powerWatts``, ``process.memoryAllocated``, ``torch.memoryAllocatedBytes``; the host's by the whole key. Devices
         without keys are left out.
     """
-    found: dict[str, dict[str, str]] = {slot.key: {} for slot in snapshot.identities}
-    # What keys of a device begin with, each with the device's key and what goes before the name.
-    prefixes: dict[str, tuple[str, str]] = {}
+    rest = dict.fromkeys(snapshot.metrics)
+    found: list[tuple[DeviceSlot | None, dict[str, str]]] = []
     for slot in snapshot.identities:
-        prefixes[slot.key] = (slot.key, "")
+        parts = {"": slot.key}
         if not slot.identity.parent:
-            prefixes[f"{slot.identity.kind}.process.{slot.index}"] = (slot.key, "process.")
+            parts["process."] = f"{slot.identity.kind}.process.{slot.index}"
         if slot.key == f"gpu.{slot.index}":
-            prefixes[f"torch.{slot.index}"] = (slot.key, "torch.")
-    host: dict[str, str] = {}
-    for key in snapshot.metrics:
-        words = key.split(".", MOST_WORDS)
-        for count in range(min(MOST_WORDS, len(words) - 1), 1, -1):
-            target = prefixes.get(".".join(words[:count]))
-            if target is not None:
-                device, group = target
-                found[device][group + ".".join(words[count:])] = key
-                break
-        else:
-            host[key] = key
-    parts: list[tuple[DeviceSlot | None, dict[str, str]]] = [(slot, found[slot.key]) for slot in snapshot.identities]
-    return [(slot, keys) for slot, keys in (*parts, (None, host)) if keys]
+            parts["torch."] = f"torch.{slot.index}"
+        keys = {group + name: f"{part}.{name}" for group, part in parts.items() for name in snapshot.values_of(part)}
+        for key in keys.values():
+            rest.pop(key, None)
+        found.append((slot, keys))
+    return [(slot, keys) for slot, keys in (*found, (None, {key: key for key in rest})) if keys]
 
 
 def identity_tags(slot: DeviceSlot) -> dict[str, str]:

@@ -19,14 +19,13 @@ import json
 import logging
 import os
 import shutil
-import stat
 import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import IO, ClassVar
 
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.record import Record
@@ -167,19 +166,12 @@ class LineFile:
             self._look(self._descriptor)
 
     def _opened(self) -> int:
-        regular = True
-        with suppress(FileNotFoundError):
-            regular = stat.S_ISREG(self.path.stat().st_mode)
-        flags = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | (os.O_RDWR if regular else os.O_WRONLY)
-        try:
-            descriptor = os.open(self.path, flags, 0o666)
-        except FileNotFoundError as error:
-            if self.path.parent.is_dir():  # one in which no file can be made
-                raise
-            raise FileNotFoundError(errno.ENOENT, "the directory does not exist", str(self.path.parent)) from error
-        status = os.fstat(descriptor)
-        self._regular = stat.S_ISREG(status.st_mode)
-        if self._regular and status.st_size == 0:
+        if not self.path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "the directory does not exist", str(self.path.parent))
+        self._regular = self.path.is_file() or not self.path.exists()
+        flags = os.O_APPEND | os.O_CREAT | (os.O_RDWR if self._regular else os.O_WRONLY)
+        descriptor = os.open(self.path, flags, 0o666)
+        if self._regular and os.fstat(descriptor).st_size == 0:
             sync_directory(self.path.parent)
         return descriptor
 
@@ -337,19 +329,11 @@ def compress(closed: Path) -> None:
     Raises:
         OSError: There is no room, or it cannot be read or written; the closed file is as it was.
     """
-    name = _unfinished(closed)
     if not packed(closed).exists():  # else made before a kill: it appears whole or not at all
-        try:
-            with closed.open("rb") as source, name.open("wb") as target:
-                os.fchmod(target.fileno(), os.fstat(source.fileno()).st_mode & 0o777)
-                with gzip.GzipFile("", "wb", 6, target) as packer:
-                    shutil.copyfileobj(source, packer, 1 << 20)
-                target.flush()
-                os.fsync(target.fileno())
-            name.replace(packed(closed))
-        except OSError:
-            name.unlink(missing_ok=True)
-            raise
+        with closed.open("rb") as source:
+            mode = os.fstat(source.fileno()).st_mode & 0o777
+            with replacing(packed(closed), _unfinished(closed).open("wb"), mode) as target, gzip.GzipFile("", "wb", 6, target) as packer:
+                shutil.copyfileobj(source, packer, 1 << 20)
         sync_directory(closed.parent)
     closed.unlink(missing_ok=True)
 
@@ -359,8 +343,23 @@ def _unfinished(closed: Path) -> Path:
     return name.with_name(f".{name.name}.tmp")
 
 
+@contextmanager
+def replacing(path: Path, file: IO[bytes], mode: int) -> Iterator[IO[bytes]]:
+    """Put a new file, which the block fills, in the place of another at once, on the disk too; where that fails it is removed."""
+    try:
+        with file:
+            os.fchmod(file.fileno(), mode)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            Path(file.name).replace(path)
+    except OSError:
+        Path(file.name).unlink(missing_ok=True)
+        raise
+
+
 def replace_file(path: Path, content: bytes, mode: int = 0o644) -> os.stat_result:
-    """Put a file in the place of another at once: readers see the old one or the new one, on the disk too.
+    """Put a file in the place of another at once: readers see the old one or the new one.
 
     Returns:
         The new file's status, by which it is known again.
@@ -368,18 +367,10 @@ def replace_file(path: Path, content: bytes, mode: int = 0o644) -> os.stat_resul
     Raises:
         OSError: It cannot be written; what was there stays.
     """
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            Path(name).replace(path)
-            return os.fstat(file.fileno())
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
+    new = tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False)  # noqa: SIM115 - closed by replacing()
+    with replacing(path, new, mode) as file:
+        file.write(content)
+        return os.fstat(file.fileno())
 
 
 class FileExporter(ABC):

@@ -172,8 +172,7 @@ class Poster:
             ConnectionError: The server is away, or broke off.
             TimeoutError: It did not answer in time.
         """
-        if self._client is None:
-            raise ConnectionError(f"{self.shown}: not open")
+        assert self._client is not None
         said = b""
         try:
             with self._client.stream("POST", self.url, content=body, headers=dict(headers)) as response:

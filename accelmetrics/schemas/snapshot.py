@@ -221,7 +221,7 @@ class Snapshot:
         return f"<Snapshot {self.timestamp} {self.hostname}: {counts}>"
 
     def values_of(self, part: str) -> dict[str, int | float]:
-        """The values below a device part (``gpu.0``, ``gpu.process.0``), by name. Readers must not change it."""
+        """The values below a device part (``gpu.0``, ``gpu.process.0``, ``torch.0``), by name. Readers must not change it."""
         if self._grouped is None:
             self._grouped = _group(self.metrics, self.identities)
         return self._grouped.get(part, {})
@@ -362,6 +362,8 @@ def _group(flat: Mapping[str, _T], slots: Sequence[DeviceSlot]) -> dict[str, dic
     for slot in slots:
         groups[slot.key] = {}
         groups[f"{slot.identity.kind}.process.{slot.index}"] = {}
+        if slot.identity.kind == "gpu":
+            groups[f"torch.{slot.index}"] = {}
     nested = any(slot.key.count(".") > 1 for slot in slots)
     for key, value in flat.items():
         # Nearly every key is two words and a name: that case is met without a loop.
