@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from accelmetrics.cli import options as arguments
@@ -31,17 +32,8 @@ def pids(text: str) -> list[int]:
     return [arguments.process_id(word.strip()) for word in text.split(",")]
 
 
-def roles(text: str) -> list[tuple[str, int]]:
-    """Parse process ids by role; those without a name belong to the role before them."""
-    return _named(text, pids)
-
-
-def pools(text: str) -> list[tuple[str, int | str]]:
-    """Parse devices by role."""
-    return _named(text, arguments.devices)
-
-
-def _named(text: str, read: Callable[[str], Sequence[Any]]) -> list[tuple[str, Any]]:
+def _by_role(text: str, read: Callable[[str], Sequence[Any]]) -> list[tuple[str, Any]]:
+    """Parse lists by role; what has no name before it belongs to the role before it."""
     pairs: list[tuple[str, Any]] = []
     name = ""
     for word in text.split(","):
@@ -53,6 +45,8 @@ def _named(text: str, read: Callable[[str], Sequence[Any]]) -> list[tuple[str, A
     return pairs
 
 
+roles = partial(_by_role, read=pids)
+pools = partial(_by_role, read=arguments.devices)
 OPTIONS: arguments.Groups = {
     "": {
         "--pid": {

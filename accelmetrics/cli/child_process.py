@@ -1,7 +1,7 @@
 """A command that is started, watched to its end, and told every signal that this process is told.
 
-It stays in our process group, so that it has the terminal as if it had been started alone: what the terminal sends (Ctrl-C,
-Ctrl-Z, a new size) reaches it without us, and is not sent to it a second time. ``subprocess`` knows no command that is stopped and goes on,
+It stays in the process group of this process, so that it has the terminal as if it had been started alone: what the terminal sends (Ctrl-C,
+Ctrl-Z, a new size) reaches it directly, and is not sent to it a second time. ``subprocess`` knows no command that is stopped and goes on,
 and cannot tell who sent a signal.
 """
 
@@ -91,7 +91,7 @@ class Signals:
             # A system that drops what is ignored by default, be it blocked, keeps what has a handler.
             self._handlers[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda number, frame: None)
         if signal.getsignal(signal.SIGTTOU) == signal.SIG_DFL:
-            # We may write to the terminal while the command has put another job in front.
+            # The live line may be drawn while the command has put another job in front.
             self._handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
             self.defaults = (*IGNORED_BY_PYTHON, signal.SIGTTOU)
         if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:

@@ -89,7 +89,7 @@ def _run(options: argparse.Namespace, command: list[str], signals: Signals, chos
     def draw() -> None:
         latest = watching.latest
         if latest is not None:
-            row.draw(latest, partial(live_line, latest))
+            row.draw(latest, partial(live_line, latest, time.monotonic()))
 
     with ExitStack() as stack:
         stack.callback(row.release)
@@ -141,22 +141,21 @@ def _stats(command: list[str], ended: Ended, watching: Monitor, window: Window) 
     }
 
 
-def live_line(snapshot: Snapshot, columns: int, now: float | None = None) -> str:
+def live_line(snapshot: Snapshot, now: float, columns: int) -> str:
     """Return a snapshot within so many columns: its devices, without their names and in turns where they do not all fit.
 
     Where there is no device it is the host's.
 
     Args:
         snapshot: The reading.
-        columns: How many there are.
         now: Seconds on the clock that turns are taken by.
+        columns: How many there are.
     """
     devices = [one for one in vitals(snapshot) if one.whole]
     pages = _pages([_device(one, f"{one.label} ({one.short_name})") for one in devices] or [_host(snapshot)], columns)
     if len(pages) > 1:
         pages = _pages([_device(one, one.label) for one in devices], columns)
-    moment = time.monotonic() if now is None else now
-    return clipped(pages[int(moment / TURN) % len(pages)], columns)
+    return clipped(pages[int(now / TURN) % len(pages)], columns)
 
 
 def _pages(texts: Sequence[str], columns: int) -> list[str]:

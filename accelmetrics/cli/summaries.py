@@ -23,7 +23,7 @@ MEASURES = {
     "power_watts": POWER,
     "temperature_celsius": TEMPERATURE,
 }
-"""What devices are judged by: our name for it, and those that it has in snapshots."""
+"""Measures of devices: the name in reports, and those in snapshots."""
 COLUMNS = (
     ("util", "utilization_percent", "%", 1.0),
     ("memory", "memory_used_bytes", " GiB", GIB),
@@ -32,7 +32,7 @@ COLUMNS = (
 )
 """Of tables: the heading, the measure, its unit, and what is one of that."""
 PROCESS = {"cpu_percent": ("cpu", 1.0), "memory_bytes": ("proc.memory.rssMB", MIB), "threads": ("proc.cpu.threads", 1.0)}
-"""Of the watched process: the key, and what makes its unit ours."""
+"""Of the watched process: the key, and the factor to the unit of reports."""
 STATISTICS = ("mean", "max", "count")
 """What ``run --stats`` has of each measure."""
 HOST = ("cpu", "memory_percent", "proc.memory.rssMB")
@@ -46,7 +46,7 @@ def first(summary: Mapping[str, Summary], device: str, names: Sequence[str]) -> 
 
 
 def measured(summary: Mapping[str, Summary], device: str) -> dict[str, dict[str, float] | None]:
-    """Return a device's measures as plain values, by our names; None for those that it did not give."""
+    """Return a device's measures as plain values, by their names in reports; None for those that it did not give."""
     found = {name: first(summary, device, names) for name, names in MEASURES.items()}
     return {name: None if held is None else held._asdict() for name, held in found.items()}
 

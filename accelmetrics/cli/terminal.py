@@ -32,7 +32,7 @@ PLAIN = "\x1b[0m"
 FEWEST_ROWS, FEWEST_COLUMNS = 3, 20
 CHUNK = 256
 ESCAPES = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|O.|.)?", re.DOTALL)
-"""What arrow, function and Alt keys send: none of it is a key of ours."""
+"""What arrow, function and Alt keys send: none of it is a key that is asked for."""
 MARK = "ACCELMETRICS_LINE"
 """Tells commands below on which terminal a line is drawn already."""
 
@@ -46,7 +46,7 @@ def in_foreground(descriptor: int) -> bool:
     """Return whether this process may draw on the terminal now: no other job of its session has it."""
     try:
         return os.tcgetpgrp(descriptor) == os.getpgrp()
-    except OSError:  # not our session's: no jobs take turns on it
+    except OSError:  # of another session: no jobs take turns on it
         return True
 
 
@@ -150,7 +150,7 @@ class LastRow:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a command below is to have in its environment: it says that the row is ours."""
+        """What a command below is to have in its environment: it says that the row is taken."""
         return {} if self._told is None else {MARK: terminal_number(self._descriptor)}
 
     def draw(self, content: object, text: Callable[[int], str]) -> None:

@@ -162,7 +162,7 @@ class View:
                 handler.handle(held.popleft())
 
     def _until_suspended(self, watching: Monitor) -> None:
-        # While another job has the screen, wait; with keys we are stopped as soon as we want them.
+        # While another job has the screen, wait; with keys this job is stopped as soon as it reads them.
         while not (self._interrupted or os.isatty(0) or in_foreground(self._descriptor)):
             self._take(watching.latest)
             self._stopped.wait(LOOK)

@@ -285,7 +285,7 @@ def test_a_signal_ends_it_with_the_terminal_whole(busy: NvmlSimulator) -> None:
 
 def test_devices_take_turns_where_they_do_not_fit() -> None:
     """Without their names, as many as there is room for; each is shown in its time."""
-    seen = {live_line(snapshot(5), 80, now) for now in range(0, 30, 3)}
+    seen = {live_line(snapshot(5), now, 80) for now in range(0, 30, 3)}
     assert len(seen) == 3
     assert all(len(line) <= 80 for line in seen)
     assert {word for line in seen for word in line.split() if word.startswith("GPU")} == {f"GPU{number}:" for number in range(5)}
@@ -295,9 +295,9 @@ def test_wide_characters_are_two_columns_each_on_the_line() -> None:
     """So that it never reaches into the last column; a name's own escapes are shown, not obeyed."""
     place = DeviceSlot("gpu.0", 0, None, DeviceIdentity("gpu", "x", 0, name="华为昇腾加速卡九一〇\x1b[31m"))
     taken = Snapshot(0, "host", {"gpu.0.gpu": 50.0, "gpu.0.temp": 40.0}, [place])
-    assert live_line(taken, 80) == "GPU0 (华为昇腾加速卡九一〇?[31m): 50% │ 40°C"
+    assert live_line(taken, 0, 80) == "GPU0 (华为昇腾加速卡九一〇?[31m): 50% │ 40°C"
     for columns in (20, 21, 29, 30):
-        line = live_line(taken, columns)
+        line = live_line(taken, 0, columns)
         assert columns - 1 <= cells(line) <= columns
         assert line.endswith("…")
     assert (cells("GPU"), cells("卡"), cells("e\u0301")) == (3, 2, 1)
@@ -311,7 +311,7 @@ def test_what_a_device_does_not_say_is_left_out() -> None:
     for name in ("gpu", "temp"):
         backend.device(2).miss(name, "device_lost", "it fell off the bus")
     with Sampler([backend]) as sampler:
-        line = live_line(sampler.sample(), 200)
+        line = live_line(sampler.sample(), 0, 200)
     assert re.sub(r" \([^)]*\)", "", line) == "GPU0: 0% │ 30°C   GPU1: 1.0GB │ 27W   GPU2: device_lost"
 
 
