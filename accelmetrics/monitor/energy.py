@@ -24,7 +24,7 @@ from accelmetrics.schemas.summary import Energy
 COUNTER, POWER = "energyJoules", "powerWatts"
 PENDING = 20_000
 """Steps that wait for the next tick at most; the oldest go. A few hundred bytes each."""
-KEPT = 100
+KEPT_STEPS = 100
 """Steps that are still known after they were given out."""
 TAKING = 1.0
 """Seconds that one ``take`` waits for another: a signal handler that stops the monitor may have interrupted that one."""
@@ -214,7 +214,7 @@ class StepLog:
 
     def __init__(self) -> None:
         self._pending: deque[tuple[float, Step]] = deque(maxlen=PENDING)
-        self.given: deque[Step] = deque(maxlen=KEPT)
+        self.given: deque[Step] = deque(maxlen=KEPT_STEPS)
         self._taking = threading.Lock()
         # The moment of the last one that was given out, what it was, and the energy until then.
         self._last: tuple[float, Step, tuple[float, float] | None] | None = None

@@ -10,8 +10,7 @@ import os
 from collections.abc import Mapping
 
 from accelmetrics.backends.kit.system import read_text
-from accelmetrics.backends.visible import plain_number
-from accelmetrics.visibility.job import position
+from accelmetrics.visibility.job import first_number, position
 
 VARIABLES = {
     "SLURM_JOB_ID": "slurm.job.id",
@@ -53,15 +52,9 @@ def job_labels(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     values = os.environ if environment is None else environment
     labels = {label: value for name, label in VARIABLES.items() if (value := values.get(name, ""))}
     labels.update(_pod(values))
-    place = position(values)
-    for name, number in (("rank", place.rank), ("local_rank", place.local_rank)):
-        if number is not None:
-            labels[name] = str(number)
-    sizes = (plain_number(values[name].strip()) for name in WORLD_SIZES if name in values)
-    world = next((size for size in sizes if size), None)
-    if world is not None:
-        labels["world_size"] = str(world)
-    return labels
+    own = position(values)
+    numbers = {"rank": own.rank, "local_rank": own.local_rank, "world_size": first_number(values, WORLD_SIZES, least=1)}
+    return labels | {name: str(number) for name, number in numbers.items() if number is not None}
 
 
 def _pod(values: Mapping[str, str]) -> dict[str, str]:

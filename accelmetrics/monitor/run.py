@@ -55,31 +55,29 @@ class Stream:
     def __init__(self) -> None:
         self.dropped = 0
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Snapshot] = deque(maxlen=WAITING)
+        self._waiting: deque[Snapshot | None] = deque(maxlen=WAITING)  # None is the end, and stays
         self._woken = asyncio.Event()
-        self._over = False
 
     def __aiter__(self) -> Stream:
         return self
 
     async def __anext__(self) -> Snapshot:
         while not self._waiting:
-            if self._over:
-                raise StopAsyncIteration
             self._woken.clear()
             await self._woken.wait()
-        return self._waiting.popleft()
+        snapshot = self._waiting.popleft()
+        if snapshot is None:
+            self._waiting.append(None)
+            raise StopAsyncIteration
+        return snapshot
 
     def put(self, snapshot: Snapshot | None) -> None:
         """Hand over a snapshot, or None for the end, from any thread. A loop that has been closed gets nothing more."""
-        if snapshot is None:
-            self._over = True
-        else:
-            self.dropped += len(self._waiting) == WAITING
-            self._waiting.append(snapshot)
+        self.dropped += len(self._waiting) == WAITING
+        self._waiting.append(snapshot)
         if self._loop.is_closed():
             self._waiting.clear()
-        elif self._over or len(self._waiting) == 1:  # what waited before has woken it
+        elif len(self._waiting) == 1:  # what waited before has woken it
             with suppress(RuntimeError):  # closed just now
                 self._loop.call_soon_threadsafe(self._woken.set)
 

@@ -11,6 +11,8 @@ Unit = Literal["%", "1", "By", "MiBy", "GiBy", "By/s", "W", "J", "Cel", "MHz", "
 """UCUM-style units. ``1`` is a plain number (a count, a state, a ratio); the key's row says which."""
 Kind = Literal["gauge", "counter"]
 
+ABSOLUTE_ZERO = -273.15
+"""The smallest temperature, in degrees Celsius."""
 PARTITION = "mig"
 """The word between a device's key and the number of its partition: ``gpu.0.mig.1``."""
 ANY_KIND = "{kind}"

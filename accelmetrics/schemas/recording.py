@@ -26,7 +26,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from accelmetrics.schemas.document import BackendEntry, Key, Number, Part, ProcessEntry, Timestamp, describe, parse_timestamp
+from accelmetrics.schemas.document import BackendEntry, Key, Number, Part, ProcessEntry, Timestamp, describe
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
 from accelmetrics.schemas.record import EXPORTER_COUNTS, NO_LABELS, ExporterStatus, MonitorStatus, Record, Step
@@ -133,7 +133,7 @@ class RecordFile:
             return _Line.model_validate(document).record(latest[1], document["metrics"])
         except ValidationError as error:
             raise DocumentError(f"not a record: {describe(error)}") from error
-        except OverflowError as error:  # a moment outside the calendar
+        except OverflowError as error:  # a whole number beyond what a float holds
             raise DocumentError(f"not a record: {error}") from error
 
 
@@ -187,7 +187,7 @@ class _Line(Part):
 
     def record(self, last: Snapshot, metrics: dict[str, int | float]) -> Record:
         snapshot = Snapshot(
-            parse_timestamp(self.timestamp),
+            self.timestamp,
             last.hostname,
             metrics,
             last.identities,
@@ -195,7 +195,7 @@ class _Line(Part):
             tuple(BackendStatus(**dict(entry)) for entry in self.backends),
             {key: tuple(DeviceProcess(**dict(entry)) for entry in found) for key, found in self.processes.items()},
         )
-        steps = tuple(Step(parse_timestamp(step.timestamp), step.step, step.values) for step in self.training)
+        steps = tuple(Step(step.timestamp, step.step, step.values) for step in self.training)
         return Record(snapshot, self.labels, steps, None if self.monitor is None else _status(self.monitor))
 
 

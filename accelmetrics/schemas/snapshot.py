@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from accelmetrics.schemas.errors import Unavailable
+from accelmetrics.schemas.errors import DocumentError, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceKind, DeviceProcess
 
 if TYPE_CHECKING:
@@ -130,8 +130,6 @@ class Snapshot:
         for device in self.devices:
             if name and name in (device.key, device.uuid):
                 return device
-        from accelmetrics.schemas.errors import UnknownNameError
-
         raise UnknownNameError("device", name, (known for device in self.devices for known in (device.key, device.uuid) if known))
 
     def with_metrics(self, more: Mapping[str, int | float]) -> "Snapshot":
@@ -329,8 +327,6 @@ def to_text(document: Mapping[str, Any], indent: int | None, what: str) -> str:
     try:
         text = json.dumps(document, indent=indent, allow_nan=False)
     except ValueError as error:
-        from accelmetrics.schemas.errors import DocumentError
-
         raise DocumentError(f"the {what} cannot be written as JSON: {error}") from error
     if "\\ud" in text:  # escapes of lone surrogates are escaped once more, so that they read back as those six letters
         escapes = re.compile(r"\\\\|\\ud[89ab]..\\ud[c-f]..|(\\ud[89a-f]..)")

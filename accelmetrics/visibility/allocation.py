@@ -266,9 +266,9 @@ def _held(members: Sequence[job.Member], processes: Processes) -> dict[int, dict
 
 
 def _worker(member: job.Member, role: str, held: Mapping[str, int | None], slots: Sequence[DeviceSlot]) -> Worker:
-    place = member.position
+    own = member.position
     used = tuple(Use(key, memory) for key, memory in held.items())
-    worker = Worker(member.pid, job.name_of(member), role or place.role, place.rank, place.local_rank, used=used)
+    worker = Worker(member.pid, job.name_of(member), role or own.role, own.rank, own.local_rank, used=used)
     values = member.environment.values
     if values is None:
         return worker._replace(notes=(member.environment.why,))

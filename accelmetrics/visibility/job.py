@@ -37,7 +37,7 @@ LONGEST_NAME = 48
 
 
 class Position(NamedTuple):
-    """A process's place in its job; None, or empty, where its launcher gave it none."""
+    """The role and the ranks of a process in its job; None, or empty, where its launcher gave it none."""
 
     role: str = ""
     rank: int | None = None
@@ -49,12 +49,13 @@ NO_POSITION = Position()
 
 def position(environ: Mapping[str, str]) -> Position:
     """Parse the role and the ranks that a launcher left in an environment."""
+    return Position(environ.get(ROLE, "").strip(), first_number(environ, RANKS), first_number(environ, LOCAL_RANKS))
 
-    def first(names: tuple[str, ...]) -> int | None:
-        numbers = (plain_number(environ[name].strip()) for name in names if name in environ)
-        return next((number for number in numbers if number is not None), None)
 
-    return Position(environ.get(ROLE, "").strip(), first(RANKS), first(LOCAL_RANKS))
+def first_number(environ: Mapping[str, str], names: Iterable[str], least: int = 0) -> int | None:
+    """Parse the first of these variables that is a whole number, and not less than ``least``; None where none is."""
+    numbers = (plain_number(environ[name].strip()) for name in names if name in environ)
+    return next((number for number in numbers if number is not None and number >= least), None)
 
 
 def ray_decides(environ: Mapping[str, str]) -> bool:
@@ -82,11 +83,11 @@ class Member(NamedTuple):
 
     @property
     def position(self) -> Position:
-        """Its place in the job."""
+        """Its role and ranks in the job."""
         return position(self.environment.values or {})
 
     def below_in_rank(self, other: Member) -> bool:
-        """Whether it is a helper of the other: below it, and of the same place in the job."""
+        """Whether it is a helper of the other: below it, and of the same role and ranks."""
         return other.number in self.above and self.position == other.position != NO_POSITION
 
 
@@ -109,16 +110,16 @@ def below(parents: Sequence[Member], using: Collection[int]) -> list[Member]:
 
     They are the processes that use a device, and of each rank without one the process nearest the launcher: loaders and other
     helpers have their rank's environment too, and a shell that waits for a rank has it before the rank does. A process is no worker
-    while processes below it have another place in the job: Slurm gives torchrun a rank too.
+    while processes below it have other ranks: Slurm gives torchrun a rank too.
     """
     numbers = dict.fromkeys(number for parent in parents if parent.number is not None for number in descendants(parent.number))
     members = [listed(number) for number in numbers]
     workers = [member for member in members if uses(member, using)]
     taken = {NO_POSITION, *(member.position for member in workers)}
     for member in members:
-        place = member.position
-        launches = any(member.number in other.above and other.position not in (place, NO_POSITION) for other in members)
-        if place not in taken and not launches and not any(member.below_in_rank(worker) for worker in workers):
+        own = member.position
+        launches = any(member.number in other.above and other.position not in (own, NO_POSITION) for other in members)
+        if own not in taken and not launches and not any(member.below_in_rank(worker) for worker in workers):
             workers.append(member)
     return workers
 

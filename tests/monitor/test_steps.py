@@ -9,7 +9,7 @@ from decimal import Decimal
 import numpy
 import pytest
 
-from accelmetrics.monitor.energy import KEPT, PENDING, Meter, StepLog
+from accelmetrics.monitor.energy import KEPT_STEPS, PENDING, Meter, StepLog
 from accelmetrics.schemas.record import Step
 from tests.monitor.watching import row
 
@@ -189,7 +189,7 @@ def test_steps_that_no_reading_takes_are_bounded(caplog: pytest.LogCaptureFixtur
     assert [record.getMessage() for record in caplog.records] == [f"monitor.log: {PENDING} steps wait for a reading: the oldest go"]
     found = steps.take(meter(2.0))
     assert [found[0].step, len(found)] == [500, PENDING]
-    assert tuple(steps.given) == found[-KEPT:]
+    assert tuple(steps.given) == found[-KEPT_STEPS:]
 
 
 def test_every_step_is_given_out_once_however_many_ask() -> None:

@@ -6,9 +6,7 @@ A row means the same on a ``gpu``, an ``npu`` and an ``hpu``. What one kind alon
 
 from __future__ import annotations
 
-from accelmetrics.schemas.metric import Metric, Unit
-
-ABSOLUTE_ZERO = -273.15
+from accelmetrics.schemas.metric import ABSOLUTE_ZERO, Metric, Unit, field_of
 
 ACTIVITY = (
     Metric(
@@ -217,23 +215,19 @@ _THROTTLE_REASONS = {
     "displayClockSetting": "of the clocks that a display needs",
     "currentLimit": "a limit of electric current is reached",
 }
-
-
-def _throttle(name: str, meaning: str) -> Metric:
-    label = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
-    return Metric(
+THROTTLING = tuple(
+    Metric(
         f"{{kind}}.{{i}}.throttle.{name}",
         "1",
         "gauge",
         f"1 while the clocks are held down because {meaning}, else 0.",
-        f'accel_throttle_active{{reason="{label}"}}',
-        f'accel.throttle.active{{reason="{label}"}}',
+        f'accel_throttle_active{{reason="{field_of(name)}"}}',
+        f'accel.throttle.active{{reason="{field_of(name)}"}}',
         integer=True,
         maximum=1,
     )
-
-
-THROTTLING = tuple(_throttle(name, meaning) for name, meaning in _THROTTLE_REASONS.items())
+    for name, meaning in _THROTTLE_REASONS.items()
+)
 
 
 def _errors(name: str, severity: str, scope: str, meaning: str, aliases: tuple[str, ...] = ()) -> Metric:

@@ -6,9 +6,7 @@ first reading, which itself has nothing to count from and answers ``needs_interv
 
 from __future__ import annotations
 
-from accelmetrics.schemas.metric import Metric
-
-ABSOLUTE_ZERO = -273.15
+from accelmetrics.schemas.metric import ABSOLUTE_ZERO, Metric
 
 PROCESS = (
     Metric(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from accelmetrics.schemas.metric import Metric
-
-ABSOLUTE_ZERO = -273.15
+from accelmetrics.schemas.metric import ABSOLUTE_ZERO, Metric
 
 ACTIVITY = (
     Metric(
