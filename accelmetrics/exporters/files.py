@@ -19,6 +19,7 @@ import json
 import logging
 import os
 import shutil
+import stat
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -168,7 +169,9 @@ class LineFile:
     def _opened(self) -> int:
         if not self.path.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, "the directory does not exist", str(self.path.parent))
-        self._regular = self.path.is_file() or not self.path.exists()
+        self._regular = True
+        with suppress(FileNotFoundError):
+            self._regular = stat.S_ISREG(self.path.stat().st_mode)
         flags = os.O_APPEND | os.O_CREAT | (os.O_RDWR if self._regular else os.O_WRONLY)
         descriptor = os.open(self.path, flags, 0o666)
         if self._regular and os.fstat(descriptor).st_size == 0:
