@@ -11,7 +11,7 @@ import signal
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -38,33 +38,39 @@ log = logging.getLogger("accelmetrics")
 
 
 @contextmanager
-def monitor(options: Namespace, exporters: Sequence[str | Exporter], pid: int | None = None) -> Iterator[Monitor]:
-    """Yield the monitor that the options ask for; drivers that were opened to look for the devices stay open during the block.
-
-    Args:
-        options: Of the command.
-        exporters: Where records go.
-        pid: The process to watch with its descendants, for a command that knows it.
+def checked(options: Namespace) -> Iterator[None]:
+    """Refuse what cannot be read; drivers that were opened to look for the devices stay open during the block.
 
     Raises:
         InvalidOptionError: An option has a value that cannot be used.
-        UnknownNameError: There is no such source, exporter or device.
+        UnknownNameError: There is no such source or device.
     """
-    from accelmetrics.monitor.monitor import Monitor
     from accelmetrics.sampling.sampler import Sampler
 
     chosen = reading(options)
-    if pid is not None:
-        chosen.update(pid=pid, children=True)
-    made = Monitor(options.interval, exporters, labels=dict(options.label or ()), **chosen)
-    with ExitStack() as stack:
-        if options.gpus is not None and pid is None:
-            # Refuse devices that are not there: the monitor could only say so in the background, for as long as it runs.
-            chosen["open_timeout"] = min(DEVICE_CHECK_SECONDS, chosen.get("open_timeout", DEVICE_CHECK_SECONDS))
-            stack.enter_context(Sampler(**chosen)).sample()
+    chosen["open_timeout"] = min(DEVICE_CHECK_SECONDS, chosen.get("open_timeout", DEVICE_CHECK_SECONDS))
+    with Sampler(**chosen) as sampler:
+        if options.gpus is not None:  # a monitor could only say in the background, for as long as it runs, that one is not there
+            sampler.sample()
             if options.isolation == "process":
-                stack.close()  # a process that would not be asked again
-        yield made
+                sampler.close()  # a process that would not be asked again
+        yield
+
+
+def monitor(options: Namespace, exporters: Sequence[str | Exporter], **watched: Any) -> Monitor:
+    """Make the monitor that the options ask for.
+
+    Args:
+        options: Of the command, which were checked.
+        exporters: Where records go.
+        watched: The process to watch, for a command that knows it.
+
+    Raises:
+        UnknownNameError: There is no such exporter.
+    """
+    from accelmetrics.monitor.monitor import Monitor
+
+    return Monitor(options.interval, exporters, labels=dict(options.label or ()), **{**reading(options), **watched})
 
 
 class Stop:

@@ -6,7 +6,7 @@ import time
 from argparse import Namespace
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import Stop, console, exporters, log, monitor, tell_losses, until_stopped
+from accelmetrics.cli.monitoring import Stop, checked, console, exporters, log, monitor, tell_losses, until_stopped
 from accelmetrics.cli.output import Stdout, WriteError
 from accelmetrics.cli.summaries import of_window
 from accelmetrics.monitor.monitor import Monitor
@@ -46,10 +46,9 @@ def run(options: Namespace, out: Stdout) -> int:
     """Watch until stopped."""
     from accelmetrics.backends.kit.processes import is_visible
 
-    with (
-        until_stopped() as stopped,
-        monitor(options, ([] if options.no_console else [console(out, stopped)]) + exporters(options, out, stopped)) as watching,
-    ):
+    with until_stopped() as stopped, checked(options):
+        lines = [] if options.no_console else [console(out, stopped)]
+        watching = monitor(options, [*lines, *exporters(options, out, stopped)])
         if options.pid is not None and not is_visible(options.pid):
             log.warning(f"there is no process {options.pid}: nothing of it can be read")
         whole = watching.window("total").begin()  # until after the last reading: each that is printed is in it

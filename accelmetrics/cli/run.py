@@ -12,14 +12,14 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.child_process import KILLED, ChildProcess, Ended, Signals
-from accelmetrics.cli.monitoring import exporters, monitor, tell, tell_losses
+from accelmetrics.cli.monitoring import checked, exporters, monitor, tell, tell_losses
 from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, sink_of
 from accelmetrics.cli.summaries import GIB, MIB, as_json, of_devices, of_process, of_window, readings
 from accelmetrics.cli.terminal import LastRow, begin_line
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
         raise arguments.UsageError("no command: write it behind two dashes, as in `accelmetrics run -- python train.py`")
     if options.stats and (Path(options.stats).is_dir() or not Path(options.stats).absolute().parent.is_dir()):
         raise arguments.UsageError(f"--stats {options.stats}: name a file in a directory that is there")
-    with Signals() as signals, monitor(options, []):  # what cannot be used is told before anything is started
+    with Signals() as signals, checked(options):  # what cannot be used is told before anything is started
         chosen = exporters(options, out)
         while (early := signals.next()) is not None:
             if early.number in ENDING:
@@ -91,16 +91,15 @@ def _run(options: argparse.Namespace, command: list[str], signals: Signals, chos
         if latest is not None:
             row.draw(latest, partial(live_line, latest, time.monotonic()))
 
-    with ExitStack() as stack:
-        stack.callback(row.release)
+    try:
         row.draw(None, lambda columns: "")
         with out.restored():
             child = ChildProcess(command, signals, row.environment)
-        watching = stack.enter_context(monitor(options, chosen, child.pid))
-        watching.start()
-        window = watching.window("command").begin()
-        ended = child.attend(signals, draw, row.release)
-        window.end()
+        watching = monitor(options, chosen, pid=child.pid, children=True).start()
+        with watching.window("command") as window:
+            ended = child.attend(signals, draw, row.release)
+    finally:
+        row.release()
     # The terminal is the user's again: what follows may take a moment.
     watching.stop(STOP_SECONDS)
     stats = _stats(command, ended, watching, window)

@@ -7,7 +7,7 @@ from argparse import Namespace
 from contextlib import closing, suppress
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import FunctionExporter, exporters, monitor, tell, tell_losses, until_stopped
+from accelmetrics.cli.monitoring import FunctionExporter, checked, exporters, monitor, tell, tell_losses, until_stopped
 from accelmetrics.cli.output import Stdout
 from accelmetrics.schemas.errors import AccelMetricsError
 
@@ -80,8 +80,8 @@ def run(options: Namespace, out: Stdout) -> int:
         max_age=options.max_age,
         max_series=options.max_series,
     )
-    scraped = FunctionExporter("prometheus", endpoint.export)
-    with until_stopped() as stopped, closing(endpoint), monitor(options, [scraped, *exporters(options, out)]) as watching:
+    with until_stopped() as stopped, closing(endpoint), checked(options):
+        watching = monitor(options, [FunctionExporter("prometheus", endpoint.export), *exporters(options, out)])
         # The endpoint opens before the monitor starts: what keeps it from listening ends the command, and is said once.
         try:
             endpoint.open()

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.monitoring import Stop, console, handling, log, monitor, tell, tell_losses, until_stopped
+from accelmetrics.cli.monitoring import Stop, checked, console, handling, log, monitor, tell, tell_losses, until_stopped
 from accelmetrics.cli.output import Stdout, WriteError, sink_of
 from accelmetrics.cli.terminal import capable, in_foreground, keyboard, whole_screen
 from accelmetrics.exporters.device_table import HotLimits, Trail, height, table
@@ -81,21 +81,19 @@ def run(options: Namespace, out: Stdout) -> int:
         raise arguments.UsageError(f"--save-dir {options.save_dir!r} is no directory")
     descriptor = out.descriptor
     if descriptor is not None and not (capable(descriptor) and (os.isatty(0) or in_foreground(descriptor))):
-        descriptor = None  # keys are waited for, the screen is not
+        descriptor = None  # for keys a job in the background waits, for the screen it does not
     if descriptor is not None:
         try:
             require("rich", "rich")
         except MissingDependencyError as error:
             log.warning(f"no table: {error}")
             descriptor = None
-    with (
-        until_stopped(*(() if descriptor is None else FATAL)) as stopped,
-        monitor(options, [console(out, stopped)] if descriptor is None else []) as watching,
-        watching,
-    ):
-        if descriptor is not None:
-            View(options, out, descriptor, stopped).show(watching)
-        stopped.wait()
+    with until_stopped(*(() if descriptor is None else FATAL)) as stopped, checked(options):
+        watching = monitor(options, [console(out, stopped)] if descriptor is None else [])
+        with watching:
+            if descriptor is not None:
+                View(options, out, descriptor, stopped).show(watching)
+            stopped.wait()
     return int(tell_losses(watching))
 
 
