@@ -159,36 +159,36 @@ class Dcgm(Dialect):
     def flat(self, record: Record) -> dict[str, Number]:
         """Give series with the labels that tell devices of one machine apart: ``DCGM_FI_DEV_GPU_TEMP{gpu="0"}``."""
         found: dict[str, Number] = {}
-        for place in record.snapshot.identities:
-            whole, partition = parent_and_partition(place)
+        for slot in record.snapshot.identities:
+            whole, partition = parent_and_partition(slot)
             labels = {"gpu": whole, "GPU_I_ID": partition} if partition else {"gpu": whole}
-            found.update((series(point.name, labels), point.value) for point in self._table.points(record.snapshot, place))
+            found.update((series(point.name, labels), point.value) for point in self._table.points(record.snapshot, slot))
         return found
 
     def points(self, record: Record) -> Iterator[Point]:
         """Give each field of each device with the exporter's labels."""
-        parents = {place.key: place for place in record.snapshot.identities}
-        for place in record.snapshot.identities:
-            whole, _ = parent_and_partition(place)
-            labels = _labels(place, parents.get(f"gpu.{whole}", place), record.snapshot.hostname)
-            yield from self._table.points(record.snapshot, place, labels)
+        parents = {slot.key: slot for slot in record.snapshot.identities}
+        for slot in record.snapshot.identities:
+            whole, _ = parent_and_partition(slot)
+            labels = _labels(slot, parents.get(f"gpu.{whole}", slot), record.snapshot.hostname)
+            yield from self._table.points(record.snapshot, slot, labels)
 
 
 @lru_cache(maxsize=1024)
-def _labels(place: DeviceSlot, parent: DeviceSlot, hostname: str) -> Mapping[str, str]:
+def _labels(slot: DeviceSlot, parent: DeviceSlot, hostname: str) -> Mapping[str, str]:
     """Name a device as the exporter does. A partition has the labels of its GPU, and two of its own. Not to be changed.
 
     The exporter wrote ``Hostname`` up to 4.5 and writes ``hostname`` since; both are given.
     """
     who = parent.identity
-    whole, partition = parent_and_partition(place)
+    whole, partition = parent_and_partition(slot)
     labels = {
         "gpu": whole,
         "UUID": who.uuid or who.pci_bus_id or parent.key,
         "pci_bus_id": who.pci_bus_id,
         "device": f"{who.vendor}{who.vendor_index}",
         "modelName": who.name,
-        "GPU_I_PROFILE": place.identity.name.rpartition(_PROFILE)[2] if partition else "",
+        "GPU_I_PROFILE": slot.identity.name.rpartition(_PROFILE)[2] if partition else "",
         "GPU_I_ID": partition,
         "Hostname": hostname,
         "hostname": hostname,

@@ -46,10 +46,10 @@ _NOT_IN_NAMES = re.compile(r"\W", re.ASCII)
 _TAKEN = frozenset({"instance", "job", "le", "quantile", "accelerator", "uuid", "scheduler"})
 
 
-def identity_labels(place: DeviceSlot) -> dict[str, str]:
+def identity_labels(slot: DeviceSlot) -> dict[str, str]:
     """Give the two labels of each series of a device; neither is ever empty."""
-    identity = place.identity
-    return {"accelerator": place.key, "uuid": identity.uuid or identity.pci_bus_id or place.key}
+    identity = slot.identity
+    return {"accelerator": slot.key, "uuid": identity.uuid or identity.pci_bus_id or slot.key}
 
 
 def label_name(text: str) -> str:
@@ -92,7 +92,7 @@ class HealthHistory(NamedTuple):
     Attributes:
         ready: Whether any of them held a value.
         succeeded: By source, when it was last read, in seconds since 1970.
-        places: The devices that were ever listed, by key: one that vanishes is still expected.
+        slots: The devices that were ever listed, by key: one that vanishes is still expected.
         errors: By source and error, readings that the source failed at, wholly or of some devices.
         timeouts: By source, readings in which it gave no answer in time; 0 for one that always did.
         throttled: By device key and reason, for how many seconds the clocks were held down.
@@ -101,7 +101,7 @@ class HealthHistory(NamedTuple):
 
     ready: bool = False
     succeeded: Mapping[str, float] = {}
-    places: Mapping[str, DeviceSlot] = {}
+    slots: Mapping[str, DeviceSlot] = {}
     errors: Mapping[tuple[str, str], int] = {}
     timeouts: Mapping[str, int] = {}
     throttled: Mapping[tuple[str, str], float] = {}
@@ -128,14 +128,14 @@ class HealthHistory(NamedTuple):
             if status.status in FAILING and not again:
                 for error in _errors(status, taken):
                     errors[status.name, error] = errors.get((status.name, error), 0) + 1
-        whole = {key: place for key, place in self.places.items() if not place.identity.parent}
-        places = {**whole, **{place.key: place for place in taken.identities}}
+        whole = {key: slot for key, slot in self.slots.items() if not slot.identity.parent}
+        slots = {**whole, **{slot.key: slot for slot in taken.identities}}
         throttled, seconds = dict(self.throttled), _elapsed(record, self.latest)
         for key, value in taken.metrics.items():
             # A reason that was never given stands at 0, so that its first second is seen.
             if ".throttle." in key and (mark := _throttle(key)) is not None:
                 throttled[mark] = throttled.get(mark, 0.0) + (seconds if value else 0.0)
-        return HealthHistory(self.ready or bool(taken.metrics), succeeded, places, errors, timeouts, throttled, taken)
+        return HealthHistory(self.ready or bool(taken.metrics), succeeded, slots, errors, timeouts, throttled, taken)
 
 
 NO_HISTORY = HealthHistory()
@@ -145,8 +145,8 @@ def _errors(status: BackendStatus, taken: Snapshot) -> set[str]:
     """The reasons of its devices that speak against one; where there are none, how the source fared."""
     if status.status == "timed_out":
         return {Reason.TIMED_OUT.value}
-    places = (place for place in taken.identities if status.name == place.backend)
-    reasons = {str(why.reason) for place in places for why in taken.reasons_of(place.key).values() if why.reason not in IN_ORDER}
+    slots = (slot for slot in taken.identities if status.name == slot.backend)
+    reasons = {str(why.reason) for slot in slots for why in taken.reasons_of(slot.key).values() if why.reason not in IN_ORDER}
     return reasons or {status.status}
 
 
@@ -191,9 +191,9 @@ def health(record: Record | None, history: HealthHistory | None = None, fresh: b
     if record is None:
         return
     known = (history or NO_HISTORY).after(record)
-    for key, place in known.places.items():
-        yield _gauge("accel_up", fresh and is_up(record.snapshot, key), identity_labels(place), "1", _UP)
-    yield _gauge("accelmetrics_devices_expected", len(known.places), {}, "1", "Devices and partitions that should be there.")
+    for key, slot in known.slots.items():
+        yield _gauge("accel_up", fresh and is_up(record.snapshot, key), identity_labels(slot), "1", _UP)
+    yield _gauge("accelmetrics_devices_expected", len(known.slots), {}, "1", "Devices and partitions that should be there.")
     for status in record.snapshot.backends:
         yield from _source(status, fresh)
     for source, moment in known.succeeded.items():
@@ -238,8 +238,8 @@ def _counted(history: HealthHistory) -> Iterator[Point]:
     for source, number in history.timeouts.items():
         yield Point("accelmetrics_collect_timeouts_total", number, {"source": source}, "counter", "1", _TIMEOUTS)
     for (device, reason), seconds in history.throttled.items():
-        if device in history.places:
-            labels = {**identity_labels(history.places[device]), "reason": reason}
+        if device in history.slots:
+            labels = {**identity_labels(history.slots[device]), "reason": reason}
             yield Point("accel_throttle_seconds_total", seconds, labels, "counter", "s", _THROTTLED)
 
 

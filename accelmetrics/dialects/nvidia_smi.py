@@ -87,31 +87,31 @@ class NvidiaSmi(Dialect):
     def flat(self, record: Record) -> dict[str, Number]:
         """Give ``gpu.0.memory.used``: the device's key, then the field under each of its names."""
         found: dict[str, Number] = {}
-        for place in _whole_devices(record.snapshot):
-            for point in self._table.points(record.snapshot, place):
+        for slot in _whole_devices(record.snapshot):
+            for point in self._table.points(record.snapshot, slot):
                 for name in (point.name, *SHORT_FOR.get(point.name, ())):
-                    found[f"{place.key}.{name}"] = point.value
+                    found[f"{slot.key}.{name}"] = point.value
         return found
 
     def points(self, record: Record) -> Iterator[Point]:
         """Give each field once, with the device as labels."""
-        for place in _whole_devices(record.snapshot):
-            who = place.identity
-            labels = {"index": designation(place), "name": who.name, "uuid": who.uuid or who.pci_bus_id or place.key}
-            yield from self._table.points(record.snapshot, place, labels)
+        for slot in _whole_devices(record.snapshot):
+            who = slot.identity
+            labels = {"index": designation(slot), "name": who.name, "uuid": who.uuid or who.pci_bus_id or slot.key}
+            yield from self._table.points(record.snapshot, slot, labels)
 
     def rows(self, record: Record) -> Sequence[Mapping[str, str]]:
         """As ``--format=csv,nounits`` prints them: which device it is, then every field of the table. Times are UTC."""
         seconds, rest = divmod(record.snapshot.time_ns, 1_000_000_000)
         moment = f"{datetime.fromtimestamp(seconds, timezone.utc):%Y/%m/%d %H:%M:%S}.{rest // 1_000_000:03}"
         found = []
-        for place in _whole_devices(record.snapshot):
-            points = {point.name: point for point in self._table.points(record.snapshot, place)}
-            who = place.identity
+        for slot in _whole_devices(record.snapshot):
+            points = {point.name: point for point in self._table.points(record.snapshot, slot)}
+            who = slot.identity
             if points or who.kind == "gpu":
                 identity = {
                     "timestamp": moment,
-                    "index": designation(place),
+                    "index": designation(slot),
                     "name": who.name or ABSENT,
                     "uuid": who.uuid or ABSENT,
                     "pci.bus_id": who.pci_bus_id or ABSENT,
@@ -119,18 +119,18 @@ class NvidiaSmi(Dialect):
                     "driver_version": who.driver_version or ABSENT,
                     "vbios_version": who.firmware or ABSENT,
                 }
-                found.append({**identity, **{_header(entry): _words(points.get(entry.name)) for entry in TABLE}})
+                found.append({**identity, **{_header(row): _words(points.get(row.name)) for row in TABLE}})
         return found
 
 
 def _whole_devices(snapshot: Snapshot) -> list[DeviceSlot]:
-    return [place for place in snapshot.identities if not place.identity.parent]
+    return [slot for slot in snapshot.identities if not slot.identity.parent]
 
 
-def _header(entry: DialectRow) -> str:
+def _header(row: DialectRow) -> str:
     """The field with its unit, as the tool heads its columns; it leaves that of temperatures out."""
-    unit = entry.unit or (find(entry.source).unit if isinstance(entry.source, str) else entry.source.unit)
-    return entry.name + _HEADER_UNITS.get(unit, "")
+    unit = row.unit or (find(row.source).unit if isinstance(row.source, str) else row.source.unit)
+    return row.name + _HEADER_UNITS.get(unit, "")
 
 
 def _words(point: Point | None) -> str:

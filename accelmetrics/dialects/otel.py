@@ -73,18 +73,18 @@ def machine_points(snapshot: Snapshot) -> Iterator[Point]:
     A device is ``failed`` where it gives nothing, for a reason that is one, and ``degraded`` where it gives something, and a fault for
     the rest.
     """
-    devices = {place.key: attributes(place) for place in snapshot.identities}
+    devices = {slot.key: attributes(slot) for slot in snapshot.identities}
     for key, value in snapshot.metrics.items():
         found = _series(key)
         if found is not None and (found.meaning or found.device in devices):
             # Some receivers hold a series to the type that it began with.
             yield found.point(value, devices.get(found.device, NO_LABELS), of_one_type=True)
-    for place in snapshot.identities:
-        reasons = {why.reason for why in snapshot.reasons_of(place.key).values()}
-        gives = bool(snapshot.values_of(place.key))
+    for slot in snapshot.identities:
+        reasons = {why.reason for why in snapshot.reasons_of(slot.key).values()}
+        gives = bool(snapshot.values_of(slot.key))
         stands = "degraded" if gives and reasons & FAULTS else "failed" if not gives and reasons - IN_ORDER else "ok"
         for state in STATES:
-            labels = {**devices[place.key], "hw.type": place.identity.kind, "hw.state": state}
+            labels = {**devices[slot.key], "hw.type": slot.identity.kind, "hw.state": state}
             yield Point("hw.status", int(state == stands), labels, "gauge", "1", "Whether the device is in this state.")
 
 
@@ -133,16 +133,16 @@ FAULTS = frozenset({Reason.DEVICE_LOST, Reason.RESET_REQUIRED, Reason.DRIVER_ERR
 
 
 @lru_cache(maxsize=1024)
-def attributes(place: DeviceSlot) -> dict[str, str]:
+def attributes(slot: DeviceSlot) -> dict[str, str]:
     """Give the attributes that every series of a device carries. ``hw.id`` and ``accel.device`` are never empty. Not to be changed."""
-    who = place.identity
+    who = slot.identity
     found = {
-        "hw.id": who.uuid or who.pci_bus_id or place.key,
-        "hw.name": place.key,
+        "hw.id": who.uuid or who.pci_bus_id or slot.key,
+        "hw.name": slot.key,
         "hw.vendor": who.vendor,
         "hw.model": who.name,
         "hw.parent": who.parent,
         "hw.driver_version": who.driver_version,
-        "accel.device": place.key,
+        "accel.device": slot.key,
     }
     return {name: value for name, value in found.items() if value}

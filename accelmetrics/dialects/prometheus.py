@@ -124,15 +124,15 @@ def _series(key: str) -> SeriesTemplate | None:
     return series_of(key, lambda row, kind: row.prometheus)
 
 
-def _info(place: DeviceSlot, identity: Mapping[str, str]) -> Point:
-    about = place.identity
-    numbers = {"numa_node": about.numa_node, "visible_index": place.visible_index, "cores": about.cores}
+def _info(slot: DeviceSlot, identity: Mapping[str, str]) -> Point:
+    about = slot.identity
+    numbers = {"numa_node": about.numa_node, "visible_index": slot.visible_index, "cores": about.cores}
     labels = {
         **{field: getattr(about, field) for field in _IDENTITY},
-        "index": str(place.index),
+        "index": str(slot.index),
         "model": about.name,
         "parent_uuid": about.parent,
-        "partition": place.key.partition(f".{PARTITION}.")[2],
+        "partition": slot.key.partition(f".{PARTITION}.")[2],
         **{name: str(number) for name, number in numbers.items() if number is not None},
     }
     found = {name: value for name, value in labels.items() if value}
@@ -149,8 +149,8 @@ class PrometheusDialect(Dialect):
         """Give how the monitor, the sources and the devices fare, then what devices are and measure, and what the program logged."""
         yield from health(record)
         snapshot = record.snapshot
-        identities = {place.key: identity_labels(place) for place in snapshot.identities}
-        yield from (_info(place, identities[place.key]) for place in snapshot.identities)
+        identities = {slot.key: identity_labels(slot) for slot in snapshot.identities}
+        yield from (_info(slot, identities[slot.key]) for slot in snapshot.identities)
         for scheduler, job in jobs(record.labels).items():
             for identity in identities.values():
                 yield Point("accel_job_info", 1, {**identity, "scheduler": scheduler, **job}, "gauge", "1", _JOB)

@@ -62,7 +62,7 @@ class DialectRow(NamedTuple):
 
 
 _Lookup = tuple[DialectRow, tuple[str, ...], str, str, Kind, str]
-"""Where devices of one kind and vendor have the value of an entry: the metrics to try, in this order (none for what is derived), the
+"""Where devices of one kind and vendor have the value of a row: the metrics to try, in this order (none for what is computed), the
 unit that values have there, the dialect's unit, gauge or counter, and what it means."""
 
 
@@ -70,47 +70,47 @@ class DialectTable:
     """A dialect's rows about devices.
 
     Args:
-        entries: The rows.
+        rows: The rows.
     """
 
-    def __init__(self, entries: tuple[DialectRow, ...]) -> None:
-        self.entries = entries
+    def __init__(self, rows: tuple[DialectRow, ...]) -> None:
+        self._rows = rows
         self._lookups: dict[tuple[str, str], tuple[_Lookup, ...]] = {}
 
-    def points(self, snapshot: Snapshot, place: DeviceSlot, labels: Mapping[str, str] = NO_LABELS) -> Iterator[Point]:
+    def points(self, snapshot: Snapshot, slot: DeviceSlot, labels: Mapping[str, str] = NO_LABELS) -> Iterator[Point]:
         """Give what the table says of one device, in its order; what the device does not say is left out."""
-        who = place.identity
+        who = slot.identity
         lookups = self._lookups.get((who.kind, who.vendor))
         if lookups is None:
-            lookups = tuple(found for entry in self.entries if (found := _lookup(entry, who)) is not None)
+            lookups = tuple(found for row in self._rows if (found := _lookup(row, who)) is not None)
             self._lookups[who.kind, who.vendor] = lookups
-        values = snapshot.values_of(place.key)
-        for entry, names, given, unit, kind, meaning in lookups:
+        values = snapshot.values_of(slot.key)
+        for row, names, given, unit, kind, meaning in lookups:
             value = None
-            if isinstance(entry.source, Computed):
-                value = entry.source.value(values, who)
+            if isinstance(row.source, Computed):
+                value = row.source.value(values, who)
             for name in names:
                 if name in values:
                     value = values[name]
                     break
             if value is not None:
-                yield Point(entry.name, convert(value, given, unit, entry.whole), labels, kind, unit, meaning)
+                yield Point(row.name, convert(value, given, unit, row.whole), labels, kind, unit, meaning)
 
 
-def _lookup(entry: DialectRow, who: DeviceIdentity) -> _Lookup | None:
-    if isinstance(entry.source, Computed):
-        unit = entry.source.unit
-        return entry, (), unit, entry.unit or unit, entry.kind or "gauge", entry.meaning
+def _lookup(row: DialectRow, who: DeviceIdentity) -> _Lookup | None:
+    if isinstance(row.source, Computed):
+        unit = row.source.unit
+        return row, (), unit, row.unit or unit, row.kind or "gauge", row.meaning
     parts = (f"{who.kind}.{{i}}", f"{ANY_KIND}.{{i}}")
-    found = [row for key in (entry.source, *entry.otherwise) for row in same(key) if row.device_part in parts]
+    found = [metric for key in (row.source, *row.otherwise) for metric in same(key) if metric.device_part in parts]
     if not found:
         return None
     given = coverage_of(who.backend).get("devices", NOTHING)
-    names = [row.name for row in found]
+    names = tuple(metric.name for metric in found)
     # Those behind one that the backend gives are never needed.
-    needed = next((place for place, name in enumerate(names, 1) if name in given), len(names))
+    needed = next((count for count, name in enumerate(names, 1) if name in given), None)
     first = found[0]
-    return entry, tuple(names[:needed]), first.unit, entry.unit or first.unit, entry.kind or first.kind, entry.meaning or first.meaning
+    return row, names[:needed], first.unit, row.unit or first.unit, row.kind or first.kind, row.meaning or first.meaning
 
 
 @per_key
@@ -138,14 +138,14 @@ def _factor(source: str, target: str) -> Fraction:
     return Fraction(one.times * other.over, one.over * other.times)
 
 
-def designation(place: DeviceSlot) -> str:
+def designation(slot: DeviceSlot) -> str:
     """Name a device as dialects made for GPUs do: ``0``, ``0.mig.1`` for a partition; the whole key of one of another kind, ``tpu.0``."""
-    return place.key.removeprefix("gpu.")
+    return slot.key.removeprefix("gpu.")
 
 
-def parent_and_partition(place: DeviceSlot) -> tuple[str, str]:
+def parent_and_partition(slot: DeviceSlot) -> tuple[str, str]:
     """Give the designation of the whole device, and the number of the partition that this is, empty for a whole device."""
-    whole, _, partition = designation(place).partition(f".{PARTITION}.")
+    whole, _, partition = designation(slot).partition(f".{PARTITION}.")
     return whole, partition
 
 

@@ -112,8 +112,8 @@ class Training(Dialect):
             for device, value in allocator(record.snapshot, ALLOCATED).items():
                 before = self._allocated.get(device, Distribution(0, 0.0))
                 self._allocated[device] = Distribution(before.observations + 1, before.total + convert(value, "By", "MiBy"))
-        for place in record.snapshot.identities:
-            yield from self._table.points(record.snapshot, place, {INDEX: designation(place)})
+        for slot in record.snapshot.identities:
+            yield from self._table.points(record.snapshot, slot, {INDEX: designation(slot)})
         for name, (logged, meaning) in LOGGED.items():
             if logged in self._logged:
                 yield Point(name, self._logged[logged], {}, "gauge", "1", meaning)
@@ -144,12 +144,12 @@ _FILE_TABLE = DialectTable(FILE_FIELDS)
 
 def gpu_lines(record: Record) -> Iterator[JsonLine]:
     """Give a line per device: each GPU, and each other device that says any of this. What is missing is None."""
-    for place in record.snapshot.identities:
-        found = {point.name: point.value for point in _FILE_TABLE.points(record.snapshot, place)}
-        if found or place.identity.kind == "gpu":
-            index = designation(place)
+    for slot in record.snapshot.identities:
+        found = {point.name: point.value for point in _FILE_TABLE.points(record.snapshot, slot)}
+        if found or slot.identity.kind == "gpu":
+            index = designation(slot)
             line: JsonLine = {"timestamp": record.snapshot.timestamp, INDEX: int(index) if index.isdecimal() else index}
-            line.update((entry.name, found.get(entry.name)) for entry in FILE_FIELDS)
+            line.update((row.name, found.get(row.name)) for row in FILE_FIELDS)
             yield line
 
 
@@ -196,10 +196,10 @@ class Verl(Dialect):
     def points(self, record: Record) -> Iterator[Point]:
         """Device by device, then the machine. The device is in the name, so that there are no labels."""
         snapshot, pairs = record.snapshot, []
-        for place in snapshot.identities:
-            head = place.key.replace(".", "_")
-            told = [(point.name, point.value) for point in self._table.points(snapshot, place)]
-            pairs += [(f"{head}_{name}", value) for name, value in (*told, *_allocated(snapshot, place))]
+        for slot in snapshot.identities:
+            head = slot.key.replace(".", "_")
+            told = [(point.name, point.value) for point in self._table.points(snapshot, slot)]
+            pairs += [(f"{head}_{name}", value) for name, value in (*told, *_allocated(snapshot, slot))]
         machine = {
             CPU: processors(snapshot.metrics),
             MEMORY_USED: _memory_used(snapshot),
@@ -210,13 +210,13 @@ class Verl(Dialect):
             yield Point(name, value, unit=_UNITS[name.rpartition("_")[2]])
 
 
-def _allocated(snapshot: Snapshot, place: DeviceSlot) -> Iterator[tuple[str, Number]]:
+def _allocated(snapshot: Snapshot, slot: DeviceSlot) -> Iterator[tuple[str, Number]]:
     """Give what PyTorch's allocator holds of a device."""
-    held = snapshot.values_of(f"{TORCH}{designation(place)}")
+    held = snapshot.values_of(f"{TORCH}{designation(slot)}")
     for name, allocated in ALLOCATOR.items():
         if allocated in held:
             yield name, convert(held[allocated], "By", "GiBy")
-    total = snapshot.values_of(place.key).get("memoryTotalBytes")
+    total = snapshot.values_of(slot.key).get("memoryTotalBytes")
     if ALLOCATED in held and total:
         yield SHARE, held[ALLOCATED] / total * 100
 

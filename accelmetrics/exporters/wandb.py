@@ -89,8 +89,8 @@ class WandbExporter:
         self._wanted = run
         entity, _, project = (project or "").rpartition("/")
         self._apart = bool(project or name or group)
-        place = absolute(directory) if directory else None
-        chosen = {"project": project, "entity": entity, "name": name, "group": group, "mode": mode, "dir": place}
+        folder = absolute(directory) if directory else None
+        chosen = {"project": project, "entity": entity, "name": name, "group": group, "mode": mode, "dir": folder}
         self._options: dict[str, Any] = {key: value for key, value in chosen.items() if value}
         self._prefix = prefix
         self._commit = commit
@@ -131,8 +131,8 @@ class WandbExporter:
             options.setdefault("name", options["id"])
         if options.get("mode", os.environ.get("WANDB_MODE", "online")) == "online" and sys.stdin is not None and sys.stdin.isatty():
             self._need_login()  # W&B would ask for it on the terminal
-        if place := options.get("dir"):
-            place.mkdir(parents=True, exist_ok=True)  # W&B falls back to /tmp without a word
+        if folder := options.get("dir"):
+            folder.mkdir(parents=True, exist_ok=True)  # W&B falls back to /tmp without a word
         known = self._wandb.Settings.model_fields
         settings = self._wandb.Settings(**{name: value for name, value in SETTINGS.items() if name in known})
         try:

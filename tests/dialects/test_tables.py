@@ -30,18 +30,18 @@ TABLES = {
 OWN = ("wandb", "wandb-docs", "nvidia-smi", "verl", "training", "dcgm")
 
 
-@pytest.mark.parametrize("entries", TABLES.values(), ids=TABLES.keys())
-def test_every_row_stands_on_the_catalogue(entries: tuple[DialectRow, ...]) -> None:
+@pytest.mark.parametrize("rows", TABLES.values(), ids=TABLES.keys())
+def test_every_row_stands_on_the_catalogue(rows: tuple[DialectRow, ...]) -> None:
     """Its keys exist, its unit measures the same thing as theirs, and no name stands twice."""
-    for entry in entries:
-        if isinstance(entry.source, Computed):
-            assert entry.meaning
-            units = [entry.source.unit]
+    for row in rows:
+        if isinstance(row.source, Computed):
+            assert row.meaning
+            units = [row.source.unit]
         else:
-            units = [find(key).unit for key in (entry.source, *entry.otherwise)]
-        assert len(set(units)) == 1, entry
-        assert not entry.unit or BASE_UNITS[entry.unit].unit == BASE_UNITS[units[0]].unit, entry
-    assert len({entry.name for entry in entries}) == len(entries)
+            units = [find(key).unit for key in (row.source, *row.otherwise)]
+        assert len(set(units)) == 1, row
+        assert not row.unit or BASE_UNITS[row.unit].unit == BASE_UNITS[units[0]].unit, row
+    assert len({row.name for row in rows}) == len(rows)
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ def test_the_page_lists_every_name() -> None:
     page = scenes.PAGE.read_text(encoding="utf-8")
     for name in registry.names():
         assert f"`{name}`" in page
-    for entries in TABLES.values():
-        for entry in entries:
-            assert f"`{entry.name}`" in page, entry.name
+    for rows in TABLES.values():
+        for row in rows:
+            assert f"`{row.name}`" in page, row.name
     for field, why in {**UNMAPPED, **OLDER}.items():
         assert f"| `{field}` | {why} |" in page, field
