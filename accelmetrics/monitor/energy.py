@@ -5,7 +5,6 @@ Energy is taken from the device's own counter where it has one, else integrated 
 
 from __future__ import annotations
 
-import functools
 import logging
 import operator
 import threading
@@ -17,11 +16,11 @@ from math import isfinite
 from typing import NamedTuple, SupportsFloat
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.monitor.history import Layout, Row, split
+from accelmetrics.monitor.history import Row, device_columns
 from accelmetrics.schemas.record import Step
 from accelmetrics.schemas.summary import Energy
 
-COUNTER, POWER = "energyJoules", "powerWatts"
+COUNTER, DRAW = "energyJoules", "powerWatts"
 PENDING = 20_000
 """Steps that wait for the next tick at most; the oldest go. A few hundred bytes each."""
 KEPT_STEPS = 100
@@ -35,20 +34,6 @@ LARGEST_STEP = 2**63
 LARGEST = 1.7e308
 
 log = logging.getLogger("accelmetrics")
-
-Columns = dict[str, tuple[int | None, int | None]]
-"""By whole device, where its counter and its power stand in a row."""
-
-
-@functools.lru_cache(maxsize=64)
-def energy_columns(layout: Layout) -> Columns:
-    """By whole device, where its counter and its power stand; those that have neither are not there."""
-    positions: dict[str, dict[str, int]] = {}
-    for position, key in enumerate(layout):
-        device, name = split(key)
-        if device and name in {COUNTER, POWER}:
-            positions.setdefault(device, {})[name] = position
-    return {device: (found.get(COUNTER), found.get(POWER)) for device, found in positions.items()}
 
 
 class DeviceEnergy:
@@ -158,10 +143,10 @@ class Meter:
 
     def add(self, row: Row) -> None:
         """Take one reading."""
-        readings = {
-            device: Reading(COUNTER, row.at, row.values[counter]) if counter is not None else Reading(POWER, row.at, row.values[power or 0])
-            for device, (counter, power) in energy_columns(row.layout).items()
-        }
+        columns = device_columns(row.layout)
+        counters, powers = columns.get(COUNTER, {}), columns.get(DRAW, {})
+        readings = {device: Reading(COUNTER, row.at, row.values[column]) for device, column in counters.items()}
+        readings |= {device: Reading(DRAW, row.at, row.values[column]) for device, column in powers.items() if device not in counters}
         again = not any(isfinite(reading.value) for reading in readings.values())
         if readings and again and row.joined and readings.keys() >= self._last.keys():
             return  # all were served again: what was used since comes with the next reading

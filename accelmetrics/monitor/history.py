@@ -10,8 +10,9 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from itertools import compress, groupby
 from math import isfinite
 from operator import itemgetter
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 from accelmetrics.schemas.catalogue import given_by, match
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
-from accelmetrics.schemas.metric import is_kind
+from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.snapshot import Snapshot
 
 REPEATED = float("inf")
@@ -34,11 +35,15 @@ Parts = Sequence[tuple[Layout, "array[float]"]]
 Sequences = dict[str, int]
 
 
-def split(key: str) -> tuple[str, str]:
-    """Return device key and name; an empty device where the key belongs to none, to a partition of one or to a process on it."""
-    kind, _, rest = key.partition(".")
-    number, _, name = rest.partition(".")
-    return (f"{kind}.{number}", name) if is_kind(kind) and number.isdecimal() else ("", key)
+@lru_cache(maxsize=64)
+def device_columns(layout: Layout) -> Mapping[str, Mapping[str, int]]:
+    """Return, by name of a metric, the column of each device that has it; not of partitions, nor of processes on a device."""
+    found: dict[str, dict[str, int]] = {}
+    for column, key in enumerate(layout):
+        parts = device_key(key)
+        if parts is not None and not parts.process and parts.device.count(".") == 1:
+            found.setdefault(parts.name, {})[parts.device] = column
+    return found
 
 
 class Row(NamedTuple):

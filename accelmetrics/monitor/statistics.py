@@ -21,8 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import isfinite
 
-from accelmetrics.monitor.energy import DeviceEnergy, energy_columns
-from accelmetrics.monitor.history import REPEATED, Layout, Row, split
+from accelmetrics.monitor.energy import COUNTER, DRAW, DeviceEnergy
+from accelmetrics.monitor.history import REPEATED, Layout, Row, device_columns
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.errors import UnknownNameError
 from accelmetrics.schemas.summary import CrossDeviceStatistics, Energy, Summary
@@ -306,9 +306,10 @@ class WindowAggregator:
         values = array("d")
         for row in rows:
             values.extend(row.values)
-        columns = {key: values[position :: len(layout)] for position, key in enumerate(layout)}
-        for series, found in ((self._metrics, columns), (self._across, self._columns_across(layout, columns))):
-            for key, column in found.items():
+        columns = [values[position :: len(layout)] for position in range(len(layout))]
+        across = self._columns_across(layout, columns)
+        for series, found in ((self._metrics, zip(layout, columns, strict=True)), (self._across, across.items())):
+            for key, column in found:
                 held = series.get(key) or series.setdefault(key, Accumulator())
                 if closing:
                     held.close(column[0], lead, end - self._begin)
@@ -329,7 +330,7 @@ class WindowAggregator:
                 for kind in ACROSS:
                     self._across[f"{kind}.{name}"].lose(lead)
 
-    def _columns_across(self, layout: Layout, columns: Mapping[str, array[float]]) -> dict[str, array[float]]:
+    def _columns_across(self, layout: Layout, columns: Sequence[array[float]]) -> dict[str, array[float]]:
         """Return each row's mean, largest value and sum over all devices, as columns of further keys.
 
         A device that was served again stands with its last value beside one that was read; a row in which none was read is no
@@ -341,7 +342,7 @@ class WindowAggregator:
             known.update(devices)
             last = self._last.setdefault(name, {})
             mean, largest, total = (found.setdefault(f"{kind}.{name}", array("d")) for kind in ACROSS)
-            for values in zip(*(columns[key] for key in devices.values()), strict=True):
+            for values in zip(*(columns[position] for position in devices.values()), strict=True):
                 fresh = {device: value for device, value in zip(devices, values, strict=True) if isfinite(value)}
                 last.update(fresh)
                 added = sum(last.values())
@@ -351,9 +352,10 @@ class WindowAggregator:
         return found
 
     def _fold_energy(self, rows: Sequence[Row], end: float) -> None:
-        found = energy_columns(rows[0].layout)
-        for key in {**self.energy, **found}:
-            counter, power = found.get(key, (None, None))
+        columns = device_columns(rows[0].layout)
+        counters, powers = columns.get(COUNTER, {}), columns.get(DRAW, {})
+        for key in {**self.energy, **counters, **powers}:
+            counter, power = counters.get(key), powers.get(key)
             held = self.energy.get(key)
             if held is None:
                 held = self.energy[key] = DeviceEnergy(self._begin, waits=self._layout is None)
@@ -363,11 +365,6 @@ class WindowAggregator:
 
 
 @functools.lru_cache(maxsize=64)
-def _members(layout: Layout) -> dict[str, dict[str, str]]:
-    """Return, by aggregated name, each device that has it and its key there."""
-    found: dict[str, dict[str, str]] = {}
-    for key in layout:
-        device, name = split(key)
-        if device and name in AGGREGATED:
-            found.setdefault(name, {})[device] = key
-    return found
+def _members(layout: Layout) -> dict[str, Mapping[str, int]]:
+    """Return, by aggregated name, the column of each device that has it."""
+    return {name: columns for name, columns in device_columns(layout).items() if name in AGGREGATED}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from accelmetrics.monitor.energy import DeviceEnergy, Meter, energy_columns
+from accelmetrics.monitor.energy import DeviceEnergy, Meter
 from accelmetrics.monitor.history import REPEATED
 from accelmetrics.schemas.summary import Energy
 from tests.monitor.watching import row
@@ -112,12 +112,6 @@ def test_windows_side_by_side_have_the_energy_of_the_whole(pieces: list[tuple[fl
     whole = energy(readings, 0.0, last)
     assert whole is not None
     assert sum(parts) == pytest.approx(whole.joules, rel=1e-9, abs=1e-9)
-
-
-def test_the_columns_are_those_of_whole_devices() -> None:
-    """Not a process's, not a partition's, not another kind of key's."""
-    others = ("gpu.process.0.powerWatts", "gpu.0.mig.0.powerWatts", "tpu.2.energyJoules", "soc.powerWatts", "gpu.1.temp")
-    assert energy_columns(("gpu.0.powerWatts", *others)) == {"gpu.0": (None, 0), "tpu.2": (3, None)}
 
 
 def between(meter: Meter, start: float, end: float) -> float | None:

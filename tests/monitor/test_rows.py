@@ -8,14 +8,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from accelmetrics.monitor.history import LAYOUTS, REPEATED, Row, RowMaker, split
+from accelmetrics.monitor.history import LAYOUTS, REPEATED, Row, RowMaker, device_columns
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.testing import FakeBackend
 from tests.sampling.conftest import until
 
-PLACES = (
+SLOTS = (
     DeviceSlot("gpu.0", 0, None, DeviceIdentity("gpu", "nvidia", 0, uuid="GPU-18ef14e9-dec6-1d7e-1284-3010c6ce98b1")),
     DeviceSlot("gpu.1", 1, None, DeviceIdentity("gpu", "amd", 0, uuid="0x1cf37bd39a23ae61")),
     DeviceSlot("tpu.0", 0, None, DeviceIdentity("tpu", "google", 0)),
@@ -24,7 +24,7 @@ PLACES = (
 
 def snapshot(metrics: Mapping[str, float], **sequences: int) -> Snapshot:
     statuses = tuple(BackendStatus(name, "ok", sequence=sequence) for name, sequence in sequences.items())
-    return Snapshot(10**18, "node", dict(metrics), PLACES, backends=statuses)
+    return Snapshot(10**18, "node", dict(metrics), SLOTS, backends=statuses)
 
 
 def values(found: Row) -> dict[str, float]:
@@ -119,9 +119,6 @@ def test_a_reading_between_two_ticks_is_new_at_the_next_tick() -> None:
 
 def test_devices_are_told_from_their_partitions_and_processes() -> None:
     """Sums over devices count each board once."""
-    assert split("gpu.0.powerWatts") == ("gpu.0", "powerWatts")
-    assert split("gpu.0.nvlink.3.state") == ("gpu.0", "nvlink.3.state")
-    assert split("gpu.process.0.powerWatts")[0] == ""
-    assert split("gpu.0.mig.1.smActive") == ("gpu.0", "mig.1.smActive")
-    assert split("cpu.3.cpu_percent") == ("", "cpu.3.cpu_percent")
-    assert split("cpu") == ("", "cpu")
+    keys = ("gpu.0.powerWatts", "gpu.1.powerWatts", "gpu.0.nvlink.3.state")
+    others = ("gpu.process.0.powerWatts", "gpu.0.mig.1.powerWatts", "cpu.3.cpu_percent", "soc.powerWatts", "cpu")
+    assert device_columns((*others, *keys)) == {"powerWatts": {"gpu.0": 5, "gpu.1": 6}, "nvlink.3.state": {"gpu.0": 7}}
