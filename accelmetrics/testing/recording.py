@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -152,15 +153,14 @@ class ReplayBackend:
 class _Replay:
     def __init__(self, backend: ReplayBackend) -> None:
         self._backend = backend
-        self._position = [0] * max(1, len(backend.devices))
+        again = cycle if backend.loop else iter
+        self._left = [again(backend.snapshots) for _ in range(max(1, len(backend.devices)))]
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
         progress.append(None)
-        backend, position = self._backend, self._position[unit]
-        if position >= len(backend.snapshots) and not backend.loop:
+        backend, snapshot = self._backend, next(self._left[unit], None)
+        if snapshot is None:
             raise SourceError(Reason.STALE, "the recording is over")
-        self._position[unit] = position + 1
-        snapshot = backend.snapshots[position % len(backend.snapshots)]
         if backend.kind is None:
             return Reading.of(_host_part(snapshot.metrics, snapshot), _host_part(snapshot.unavailable, snapshot))
         found = [device for device in snapshot.devices if (device.kind, device.index) == (backend.kind, backend.numbers[unit])]

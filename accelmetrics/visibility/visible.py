@@ -11,7 +11,7 @@ from accelmetrics.backends.visible import visibility
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import AccelMetricsError
-from accelmetrics.schemas.snapshot import Device, Snapshot
+from accelmetrics.schemas.snapshot import Device
 
 
 def visible_devices(
@@ -46,8 +46,5 @@ def visible_devices(
     seen = visibility(found.values, [slot.identity for slot in snapshot.identities])
     if seen.order is None:
         raise AccelMetricsError(f"the devices that the program sees cannot be told: {'; '.join(seen.caveats)}")
-    marked = [slot._replace(visible_index=index) for slot, index in zip(snapshot.identities, seen.positions, strict=True)]
-    again = Snapshot(
-        snapshot.time_ns, snapshot.hostname, snapshot.metrics, marked, snapshot.unavailable, snapshot.backends, snapshot.processes
-    )
-    return tuple(Device(again, marked[number]) for number in seen.order)
+    slots = [slot._replace(visible_index=index) for slot, index in zip(snapshot.identities, seen.positions, strict=True)]
+    return tuple(Device(snapshot, slots[number]) for number in seen.order)
