@@ -69,6 +69,16 @@ def test_devices_can_be_chosen(simulator: NvmlSimulator) -> None:
     assert "unknown device 'gpu.7'. Known: gpu.0 (GPU-" in one_line(refused.stderr)
 
 
+@pytest.mark.parametrize("command", [("record", "--duration", "0.3", "--no-console"), ("run", "--quiet", "--", "sleep", "0.3")])
+def test_looking_for_devices_opens_the_driver_for_the_readings_too(simulator: NvmlSimulator, command: tuple[str, ...]) -> None:
+    """Once: to open it takes seconds where it keeps nothing open itself."""
+    name, *rest = command
+    assert call(name, "--backends", "nvidia", "--gpus", "1", *rest, env=environment(**simulator.environment())).returncode == 0
+    calls = simulator.calls()
+    assert calls["nvmlDeviceGetPowerUsage", 1] > 1, "looked for, and read"
+    assert sum(calls.get((opening, None), 0) for opening in ("nvmlInitWithFlags", "nvmlInit_v2")) == 1
+
+
 def test_what_a_gpu_does_not_say_has_no_number(simulator: NvmlSimulator) -> None:
     """A dash, never 0; a lost one has its reason."""
     simulator.gpu[0].set(gpu_util=None)
