@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli.options import PROGRAM, reading
-from accelmetrics.cli.output import Stdout, WriteError, duplicate_stream, say, stream_number
+from accelmetrics.cli.output import Stdout, WriteError, duplicate_stream, say, special, stream_number
 from accelmetrics.schemas.snapshot import rfc3339
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def _exporter(wanted: str, out: Stdout, stopped: Stop) -> Exporter:
         made.stream = open(os.dup(out.descriptor), "w", encoding="utf-8", errors="replace")  # noqa: PTH123, SIM115 - kept until the end
         return until_reader_gone(made, stopped)
     # A file that cannot be opened is refused before anything begins; not a pipe, which waits for its reader.
-    if isinstance(made, FileExporter) and (made.path.is_file() or not made.path.exists()):
+    if isinstance(made, FileExporter) and not special(str(made.path)):
         try:
             with closing(made):
                 made.open()

@@ -114,8 +114,7 @@ class _Stream:
     """
 
     def __init__(self, record: Record) -> None:
-        self.host = record.snapshot.hostname
-        self.rank = record.labels.get("rank", "")
+        self.host, _, self.rank = stream_of(record)
         self.begin = self.end = self._last = self._at = record.snapshot.time_ns / 1e9
         self.readings = self.repeated = 0
         self.gaps: list[summaries.Plain] = []
@@ -190,7 +189,7 @@ def _gap(after: float, seconds: float) -> summaries.Plain:
     return {"after": rfc3339(int(after * 1e9)), "seconds": seconds}
 
 
-def stream_of(record: Record) -> tuple[str, ...]:
+def stream_of(record: Record) -> tuple[str, str, str]:
     """Return the identity of a stream of records: host, run and rank."""
     return (record.snapshot.hostname, record.labels.get("run_id", ""), record.labels.get("rank", ""))
 
@@ -200,7 +199,7 @@ def report(records: Iterable[Record]) -> summaries.Plain | None:
 
     Those of one process of a run are to be in the order of their time. The host's metrics are those of the first host.
     """
-    by_process: dict[tuple[str, ...], _Stream] = {}
+    by_process: dict[tuple[str, str, str], _Stream] = {}
     work: dict[str, dict[str, float]] = {}
     for record in records:
         process = stream_of(record)
