@@ -48,8 +48,7 @@ _TAKEN = frozenset({"instance", "job", "le", "quantile", "accelerator", "uuid", 
 
 def identity_labels(slot: DeviceSlot) -> dict[str, str]:
     """Give the two labels of each series of a device; neither is ever empty."""
-    identity = slot.identity
-    return {"accelerator": slot.key, "uuid": identity.uuid or identity.pci_bus_id or slot.key}
+    return {"accelerator": slot.key, "uuid": slot.unique_id}
 
 
 def label_name(text: str) -> str:

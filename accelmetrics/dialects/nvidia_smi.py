@@ -96,8 +96,7 @@ class NvidiaSmi(Dialect):
     def points(self, record: Record) -> Iterator[Point]:
         """Give each field once, with the device as labels."""
         for slot in _whole_devices(record.snapshot):
-            who = slot.identity
-            labels = {"index": designation(slot), "name": who.name, "uuid": who.uuid or who.pci_bus_id or slot.key}
+            labels = {"index": designation(slot), "name": slot.identity.name, "uuid": slot.unique_id}
             yield from self._table.points(record.snapshot, slot, labels)
 
     def rows(self, record: Record) -> Sequence[Mapping[str, str]]:

@@ -137,7 +137,7 @@ def attributes(slot: DeviceSlot) -> dict[str, str]:
     """Give the attributes that every series of a device carries. ``hw.id`` and ``accel.device`` are never empty. Not to be changed."""
     who = slot.identity
     found = {
-        "hw.id": who.uuid or who.pci_bus_id or slot.key,
+        "hw.id": slot.unique_id,
         "hw.name": slot.key,
         "hw.vendor": who.vendor,
         "hw.model": who.name,

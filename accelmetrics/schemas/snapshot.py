@@ -44,6 +44,11 @@ class DeviceSlot(NamedTuple):
         """The backend that lists it; where that is not known, the one that lists devices of this vendor."""
         return self.listed_by or self.identity.backend
 
+    @property
+    def unique_id(self) -> str:
+        """What tells it from all others to another system: its UUID, else its PCI address, else its key; never empty."""
+        return self.identity.uuid or self.identity.pci_bus_id or self.key
+
 
 class Snapshot:
     """What one sample gave.
