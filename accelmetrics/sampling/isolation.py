@@ -9,11 +9,10 @@ keep their numbers, readings and statistics go on counting. Only a sampler's fir
 answer within their deadline while one is starting. The child's own deadline is a little shorter than the sampler's, so that the
 values of a source that answers reach the sampler in time beside one that does not.
 
-The child lives exactly as long as its parent keeps the line open, and leaves with ``os._exit``: no driver is shut down on the way
-out, and no stuck call is waited for. What else ends it, it reports. On Linux the kernel kills it as soon as its parent closes a pipe, in
-whatever way that ends, for it may be stopped, or in a call that holds the interpreter's lock. It is hung up on, and killed if it must
-be, but never waited for where that could take long: it may be stuck in the kernel. Children that have gone are reaped whenever one is
-started or ended.
+The child leaves with ``os._exit`` when its parent hangs up: no driver is shut down on the way out, and no stuck call is waited for.
+What else ends it, it reports. It may be stopped, or in a call that holds the interpreter's lock: so it runs under a watchdog, as
+commands do (:mod:`~accelmetrics.backends.kit.watchdog`), which kills it, and what its libraries have started, when its parent ends in
+whatever way. It is hung up on, and killed if it must be, but never waited for where that could take long: it may be stuck in the kernel.
 
 A message is a length, then a pickle, over a socket pair of which no third process has an end: unpickling adds no boundary of trust.
 Receiving waits in the kernel (``SO_RCVTIMEO``), one call that releases the interpreter's lock once:
@@ -38,6 +37,7 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Backend
 from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.kit.watchdog import Watchdog, reap
 from accelmetrics.backends.registry import is_registered, select
 from accelmetrics.sampling.devices import Numbering
 from accelmetrics.sampling.engine import SHORTEST_TURN, Statistics, ThreadEngine, hostname
@@ -58,7 +58,7 @@ PATIENCE = 3.0
 EXIT_STATUS_WAIT = 0.25
 """Seconds to wait for the exit status of a child that has closed the line."""
 CLOSE_TIMEOUT, KILL_TIMEOUT = 1.0, 0.5
-"""Seconds that a child has to leave when the sampler is closed, and then to be gone when it was killed."""
+"""Seconds that a watchdog has to end the child when the sampler is closed, and then to be gone when it was killed itself."""
 _LENGTH = struct.Struct("!I")
 _CHUNK = 1 << 20
 
@@ -84,14 +84,12 @@ class Line:
 
     Args:
         end: The socket.
-        lifeline: In the parent, the end of the pipe whose closing ends the child.
     """
 
-    def __init__(self, end: socket.socket, lifeline: int | None = None) -> None:
+    def __init__(self, end: socket.socket) -> None:
         end.setblocking(True)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _CHUNK)
         self._end = end
-        self._lifeline = lifeline
         self._pid = os.getpid()
         self._buffer = bytearray()
 
@@ -143,8 +141,6 @@ class Line:
             with suppress(OSError):  # the other end may have hung up before
                 self._end.shutdown(socket.SHUT_RDWR)
         self._end.close()
-        if self._lifeline is not None:
-            os.close(self._lifeline)
 
 
 def _timeval(seconds: float | None) -> bytes:
@@ -153,8 +149,8 @@ def _timeval(seconds: float | None) -> bytes:
     return struct.pack("ll", int(whole), max(1, int(whole % 1 * 1e6)) if seconds is not None else 0)
 
 
-class ReadingProcess(subprocess.Popen[bytes]):
-    """One reading process and the line to it. It is asked for one reading at a time.
+class ReadingProcess(Watchdog):
+    """One reading process under its watchdog, and the line to it. It is asked for one reading at a time.
 
     Args:
         owner: The engine that it reads for: when that is gone, the line is hung up.
@@ -162,7 +158,7 @@ class ReadingProcess(subprocess.Popen[bytes]):
 
     Attributes:
         line: The line.
-        hang_up: Ends the line.
+        hang_up: Ends the line, and has the watchdog end the process.
         up: Whether it has answered once.
         asked: Whether it owes an answer.
         patient_until: Until when the answer may come, on the machine's monotonic clock; then the child is replaced.
@@ -182,35 +178,30 @@ class ReadingProcess(subprocess.Popen[bytes]):
         with suppress(OSError):  # a program may run without standard error
             os.fstat(2)
             out = 2
+        program = f"import sys; sys.path[:] = {path!r}; from accelmetrics.sampling.isolation import main; main()"
         with ExitStack() as undo:
             ours, theirs = map(undo.enter_context, socket.socketpair())
-            alive, lifeline = os.pipe()
-            undo.callback(os.close, lifeline)
-            with os.fdopen(alive, "rb"):
-                socket.send_fds(ours, [b"."], [alive])
-            # A session of its own: Ctrl-C is for the program.
-            super().__init__(
-                [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; from accelmetrics.sampling.isolation import main; main()"],
-                stdin=theirs.fileno(),
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
-            _CHILDREN.append(self)
+            # In a session of its own: Ctrl-C is for the program.
+            super().__init__(sys.executable, [sys.executable, "-c", program], stdin=theirs.fileno(), stdout=out, stderr=out)
             theirs.close()
-            self.line = Line(ours, lifeline)
-            self.hang_up = weakref.finalize(owner, self.line.hang_up)
-            self.hang_up.atexit = False  # the kernel closes the line then
+            self.line = Line(ours)
+            self.hang_up = weakref.finalize(owner, _hang_up, self.line, self.control)
+            self.hang_up.atexit = False  # the kernel closes both then
             undo.pop_all()
 
-    def __del__(self, *_: object) -> None:
-        """Without ``Popen``'s warning about a process that is left to itself: this one may be."""
+    def exit_status(self, seconds: float) -> int | None:
+        """How it ended, negative for a signal; None where that is not told within so long."""
+        self.control.settimeout(seconds)
+        with suppress(OSError):
+            self.hear()
+        return self.status
 
-    def gone_within(self, seconds: float) -> bool:
-        """Whether it has ended, at the latest after so long."""
-        with suppress(subprocess.TimeoutExpired):
-            self.wait(seconds)
-        return self.returncode is not None
+
+def _hang_up(line: Line, control: socket.socket) -> None:
+    line.hang_up()
+    with suppress(OSError):  # it has ended, or this is a fork, which has closed it
+        control.shutdown(socket.SHUT_RDWR)
+    control.close()
 
 
 class ProcessEngine:
@@ -263,7 +254,7 @@ class ProcessEngine:
             return self._last
 
     def close(self) -> None:
-        """Let the child go; it leaves by itself when the line is closed, and is killed if it does not."""
+        """End the child."""
         with self._lock:
             child = self._disconnect()
             if child is not None and not child.gone_within(CLOSE_TIMEOUT):
@@ -280,7 +271,7 @@ class ProcessEngine:
     def _ensure_child(self) -> ReadingProcess | None:
         """The child, started if need be; None until it is time to start another."""
         if self._child is None and time.monotonic() >= self._retry_at:
-            _reap_children()
+            reap()
             timeout, open_timeout, last = self._options.timeout, self._options.open_timeout, self._last
             shorter = timeout - min(LARGEST_MARGIN, MARGIN * timeout)
             if last.time_ns and not self._first:  # the numbering is known: sources that open at once need not wait for one that does not
@@ -320,8 +311,8 @@ class ProcessEngine:
             elif child.up:
                 self._why = Unavailable(Reason.TIMED_OUT, "the reading process has not answered")
         except (EOFError, OSError):
-            child.gone_within(EXIT_STATUS_WAIT)
-            self._drop(Reason.DRIVER_UNAVAILABLE, _ended(child.returncode))
+            left = max(0.0, until - time.monotonic())
+            self._drop(Reason.DRIVER_UNAVAILABLE, _ended(child.exit_status(min(EXIT_STATUS_WAIT, left))))
         except SourceError as failure:
             self._drop(failure.reason, f"failed: {failure.message}")
         return None
@@ -340,7 +331,7 @@ class ProcessEngine:
         child, self._child = self._child, None
         if child is not None:
             child.hang_up()
-        _reap_children()
+        reap()
         return child
 
     def _unavailable_snapshot(self) -> Snapshot:
@@ -358,17 +349,9 @@ class ProcessEngine:
 
 
 _ENGINES: weakref.WeakSet[ProcessEngine] = weakref.WeakSet()
-_CHILDREN: list[ReadingProcess] = []
-"""Those that were started here and may not have been reaped yet."""
-
-
-def _reap_children() -> None:
-    """Reap children that have gone, so that no zombies stay."""
-    _CHILDREN[:] = [child for child in _CHILDREN if child.poll() is None]
 
 
 def _after_fork() -> None:
-    _CHILDREN.clear()
     for engine in list(_ENGINES):
         engine.after_fork()
 
@@ -407,26 +390,13 @@ def main() -> None:
     """In the child: serve readings on the line, which is its standard input, until the parent hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        end = socket.socket(fileno=os.dup(0))
-        _die_with_parent(socket.recv_fds(end, 1, 1)[1][0])
-        line = Line(end)
+        line = Line(socket.socket(fileno=os.dup(0)))
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         outcome = guarded(_serve, line)
         if outcome.failure is not None:  # the parent may have hung up, and not receive it
             guarded(line.send, Answer(error=SourceError(*outcome.failure)))
     finally:
         os._exit(0)
-
-
-def _die_with_parent(pipe: int) -> None:
-    """Have the kernel kill this process when the other end of a pipe is closed, where it can."""
-    import fcntl  # not on every platform
-
-    if hasattr(fcntl, "F_SETSIG"):
-        with suppress(OSError):
-            fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
-            fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _serve(line: Line) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+import psutil
 import pytest
 
 from accelmetrics import Reason, Sampler
@@ -24,7 +25,7 @@ from accelmetrics.backends.contract import Coverage, Detection, Reading, ReadOpt
 from accelmetrics.backends.registry import declared
 from accelmetrics.sampling import isolation
 from accelmetrics.sampling.engine import SHORTEST_TURN
-from accelmetrics.sampling.isolation import Line, ProcessEngine
+from accelmetrics.sampling.isolation import Line, ProcessEngine, ReadingProcess
 from accelmetrics.sampling.options import checked
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
@@ -76,6 +77,8 @@ class Scripted:
             os.kill(os.getpid(), signal.SIGSTOP)
         if order == "hold the interpreter":
             ctypes.PyDLL(None).pause()
+        if order == "start a helper":
+            return Reading.of({"helper": subprocess.Popen(["/bin/sleep", "120"]).pid})
         if order == "print":
             print("noise of a vendor's library")
         return Reading.of({"temp": 40 + unit, "watched": self.options.pid, "pid": os.getpid()})
@@ -171,6 +174,34 @@ def test_a_child_that_stops_as_a_whole_is_timed_out_within_the_deadline_and_repl
         wait_for(lambda: len(sampler.sample().metrics) == 6)
 
 
+def test_the_exit_status_of_a_child_that_ends_late_is_not_waited_for_beyond_the_deadline(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = [1000.0]
+    waits: list[float] = []
+
+    def receive(_: Line, until: float) -> NoReturn:
+        moment[0] = until - 0.01
+        raise EOFError
+
+    with isolated(script) as sampler:
+        sampler.sample()
+        with monkeypatch.context() as patch:
+            patch.setattr(isolation, "time", SimpleNamespace(monotonic=lambda: moment[0]))
+            patch.setattr(Line, "receive", receive)
+            patch.setattr(ReadingProcess, "exit_status", lambda _, seconds: waits.append(seconds))
+            assert "closed the line" in sampler.sample().backends[0].detail
+    assert waits == [pytest.approx(0.01)]
+
+
+def test_what_the_libraries_of_the_child_started_leaves_with_it(script: Path) -> None:
+    script.write_text("start a helper")
+    with isolated(script) as sampler:
+        helper = int(sampler.sample().metrics["gpu.0.helper"])
+        assert not gone(helper)
+    wait_for(lambda: gone(helper))
+
+
 def test_an_answer_that_drips_is_not_waited_for_beyond_the_deadline() -> None:
     """Bytes keep coming for as long as it is waited for."""
     ours, theirs = socket.socketpair()
@@ -238,7 +269,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=2 * HANG)
     pid = int(done.stdout)
-    wait_for(lambda: not Path(f"/proc/{pid}").exists() or "State:\tZ" in Path(f"/proc/{pid}/status").read_text())
+    wait_for(lambda: gone(pid))
 
 
 def test_a_fork_starts_a_child_of_its_own_and_leaves_the_parents_alone(script: Path) -> None:
@@ -288,7 +319,7 @@ def test_while_another_is_starting_samples_answer_and_it_is_let_start(
             assert snapshot.unavailable["gpu.0.temp"].reason == "driver_unavailable"
         go.touch()
         wait_for(lambda: bool(sampler.sample().metrics))
-        assert starts.read_text() == "\n"
+        assert starts.read_text() == "\n\n", "one child and its watchdog"
 
 
 def test_a_source_that_opens_slowly_again_keeps_its_devices_and_keys_and_samples_answer(script: Path) -> None:
@@ -504,14 +535,14 @@ def test_a_forked_worker_that_never_samples_does_not_keep_the_child(script: Path
         sampler.close()
         os.kill(worker, signal.SIGKILL)
         os.waitpid(worker, 0)
-    assert not Path(f"/proc/{reader}").exists()
+    assert gone(reader)
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, collected or not."""
+    """Whether a process has ended, reaped or not."""
     try:
-        return "State:\tZ" in Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return True
 
 
@@ -536,7 +567,6 @@ os.kill(os.getpid(), signal.SIGKILL)
         os.kill(worker, signal.SIGKILL)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="platform: only Linux's kernel tells a process that cannot run")
 @pytest.mark.parametrize("order", ["stop", "hold the interpreter"])
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "sampler.close()", "os._exit(0)"])
 def test_a_child_that_cannot_run_leaves_with_its_parent(script: Path, order: str, end: str) -> None:
@@ -557,13 +587,15 @@ def test_ctrl_c_is_for_the_program(script: Path) -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_a_sampler_that_is_forgotten_lets_its_child_go(script: Path, recwarn: pytest.WarningsRecorder) -> None:
-    reader = int(isolated(script).sample().metrics["gpu.0.pid"])
+    sampler = isolated(script)
+    reader, watchdog = int(sampler.sample().metrics["gpu.0.pid"]), sampler._engine._child.pid  # type: ignore[union-attr]
+    del sampler
     gc.collect()
-    os.waitid(os.P_PID, reader, os.WEXITED | os.WNOWAIT)  # with all its threads: a zombie may have some that are ending
+    wait_for(lambda: gone(reader) and gone(watchdog))
     assert not recwarn.list
     with isolated(script) as another:
         another.sample()
-        assert not Path(f"/proc/{reader}").exists(), "it has been collected"
+        assert not psutil.pid_exists(watchdog), "it has been reaped"
 
 
 def test_a_program_that_ends_without_closing_is_quiet_and_does_not_wait(script: Path) -> None:
@@ -576,15 +608,16 @@ def test_a_program_that_ends_without_closing_is_quiet_and_does_not_wait(script: 
 def test_a_child_that_cannot_be_killed_is_not_waited_for(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with isolated(script, timeout=0.2) as sampler:
         stuck = int(sampler.sample().metrics["gpu.0.pid"])
+        watchdog = sampler._engine._child.pid  # type: ignore[union-attr]
+        os.kill(watchdog, signal.SIGSTOP)
         script.write_text("stop")
-        held = os.dup(sampler._engine._child.line._lifeline)  # type: ignore[union-attr, arg-type]  # as long as it is open, the kernel lets it be
         with monkeypatch.context() as patch:
-            patch.setattr(os, "kill", lambda *_: None)
+            patch.setattr(os, "killpg", lambda *_: None)
             wait_for(lambda: "was ended" in sampler.sample().backends[0].detail)
         assert not gone(stuck)
         script.write_text("")
         wait_for(lambda: len(sampler.sample().metrics) == 6)
-        os.close(held)
+        os.kill(watchdog, signal.SIGCONT)
         wait_for(lambda: gone(stuck))
 
 

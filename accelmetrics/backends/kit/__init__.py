@@ -5,6 +5,7 @@
 - :mod:`~accelmetrics.backends.kit.polled`: backends whose source is asked for all devices at once;
 - :mod:`~accelmetrics.backends.kit.commands`, :mod:`~accelmetrics.backends.kit.line_process`,
   :mod:`~accelmetrics.backends.kit.sysfs`: commands, those that print a stream, and directories of files, as such sources;
+- :mod:`~accelmetrics.backends.kit.watchdog`: what is started never outlives us;
 - :mod:`~accelmetrics.backends.kit.system`, :mod:`~accelmetrics.backends.kit.processes`: files of the system, and the hardware and the
   processes that they tell of;
 - :mod:`~accelmetrics.backends.kit.sources`: backends of which one of several drivers is used.

@@ -13,7 +13,8 @@ What a run promises, whatever the command does:
 - it ends: at the deadline, when the output grows beyond its bound, or a short grace after the command itself has ended,
   even if a child that it left behind keeps the output open;
 - when it ends early, or when our process ends in whatever way, the command and all its children are killed, those too that left
-  its process group or were handed to ``init`` (each run marks its environment, which children inherit);
+  its process group or were handed to ``init`` (each run marks its environment, which children inherit): see
+  :mod:`~accelmetrics.backends.kit.watchdog`;
 - no threads, no signal handlers and nothing at interpreter exit, which waits for nothing.
 
 What is deliberately not done: a command that ended by itself in time, and closed its output, may leave a daemon behind.
@@ -34,13 +35,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
+from accelmetrics.backends.kit.watchdog import FilesError, Watchdog, reap
 from accelmetrics.schemas.errors import Reason, SourceError
+from accelmetrics.schemas.metric import NOTHING
 
 if TYPE_CHECKING:
     from accelmetrics.backends.kit.polled import Connect, DeviceSample, PollOnce
@@ -52,13 +53,12 @@ GRACE = 0.2
 GLANCE = 0.25
 """Seconds between two looks at a command that prints nothing."""
 REAP = 2.0
-"""Seconds for a killed command to be gone; one that the kernel holds on to is reaped by ``subprocess`` when it starts another."""
+"""Seconds for a watchdog to be gone; one that is not is reaped when another is."""
 CHUNK = 65536
+CONTROL = 2
+"""Stands for the watchdog's socket beside the two outputs."""
 SHOWN = 300
 """Characters of a command's own words that are told."""
-
-WATCHDOG = str(Path(__file__).with_name("parent_watchdog.py"))
-NOTHING: Mapping[str, str] = MappingProxyType({})
 
 MARK = "ACCELMETRICS_COMMAND"
 """The environment variable by which the descendants of one run are recognised."""
@@ -248,10 +248,7 @@ def run(
 
 
 class Child:
-    """A process in a session of its own, and everything that goes with it. A context manager: leaving it leaves nothing.
-
-    It is started by ``parent_watchdog.py``, which ends it when our process ends; directly only where a program embeds Python without
-    an interpreter.
+    """A command under its watchdog, and everything that goes with it. A context manager: leaving it leaves nothing.
 
     Args:
         argv: Absolute path and arguments.
@@ -259,8 +256,8 @@ class Child:
         files: Names and texts of files that are put into its working directory, which no other user may enter.
 
     Attributes:
-        directory: Its working directory; empty where no file system may be written to, and the command starts in ``/``.
-        ended: Whether the command itself has ended, as far as :meth:`read` has come.
+        process: Its watchdog.
+        directory: Its working directory. Where no file system may be written to there is none, and the command starts in ``/``.
         returncode: When it was left: the exit status, negative for the signal that ended it.
 
     Raises:
@@ -271,56 +268,38 @@ class Child:
     def __init__(self, argv: Sequence[str], *, environment: Mapping[str, str] = NOTHING, files: Mapping[str, str] = NOTHING) -> None:
         if not argv or not argv[0].startswith("/"):
             raise ValueError(f"a command needs an absolute path: {list(argv)!r}")
-        self.ended = False
         self.returncode = -signal.SIGKILL  # stands for a status that does not come
         self._finished = False
         self._path = argv[0]
-        self._told: int | None = None
-        self._mark = uuid4().hex
+        mark = uuid4().hex
         try:
-            self.directory = tempfile.mkdtemp(prefix="accelmetrics-")
-        except OSError:
+            self.directory = f"{tempfile.gettempdir()}/accelmetrics-{mark}"
+        except FileNotFoundError:
             self.directory = ""
-        self._status, status = os.pipe()
-        with ExitStack() as undo:
-            undo.callback(_remove, self.directory)
-            undo.callback(os.close, self._status)
-            try:
-                self._write(files)
-                self.process = self._start(argv, environment, status)
-            finally:
-                os.close(status)
-            undo.pop_all()
-        _CHILDREN.add(self)
-
-    def _write(self, files: Mapping[str, str]) -> None:
-        if files and not self.directory:
-            raise SourceError(Reason.DRIVER_UNAVAILABLE, "no temporary directory can be made, and the command needs a file in one")
-        for name, text in files.items():
-            try:
-                Path(self.directory, name).write_text(text, encoding="utf-8")
-            except OSError as error:
-                raise SourceError(Reason.DRIVER_UNAVAILABLE, f"{name} cannot be written: {error.strerror}") from error
-
-    def _start(self, argv: Sequence[str], environment: Mapping[str, str], status: int) -> subprocess.Popen[bytes]:
-        watchdog = [sys.executable, "-I", "-S", WATCHDOG, self._mark, self.directory, str(status)] if sys.executable else []
         words = {"directory": self.directory or "/", "bin": argv[0].rpartition("/")[0]}
         kept = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith(KEPT_PREFIXES)}
         reduced = kept | {"PATH": ":".join(_path()) or SAFE_PATH, "LC_ALL": "C"}
         own = {name: value.format(**words) for name, value in environment.items()}
         try:
-            return subprocess.Popen(
-                [*watchdog, *argv],
-                stdin=subprocess.PIPE if watchdog else subprocess.DEVNULL,
+            self.process = Watchdog(
+                _interpreter(),
+                argv,
+                mark=mark,
+                directory=self.directory,
+                files=files,
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                cwd=self.directory or "/",
-                env=reduced | own | {MARK: self._mark},
-                pass_fds=(status,),
-                start_new_session=True,
+                cwd="/",
+                env=reduced | own | {MARK: mark},
             )
         except OSError as error:
             raise _not_started(self._path, error) from error
+
+    @property
+    def ended(self) -> bool:
+        """Whether the command itself has ended, as far as :meth:`read` has come."""
+        return self.process.ended
 
     def read(self, seconds: float = math.inf) -> Iterator[tuple[int, bytes]]:
         """Read both outputs until they are closed and the command has ended, or the time is up.
@@ -335,35 +314,37 @@ class Child:
             SourceError: The command could not even be started.
         """
         until = time.monotonic() + seconds
+        process = self.process
+        assert process.stdout is not None and process.stderr is not None
         with selectors.DefaultSelector() as selector:
-            stdout, stderr = self._outputs
-            for number, descriptor in enumerate((stdout.fileno(), stderr.fileno(), self._status)):
+            for number, descriptor in enumerate((process.stdout.fileno(), process.stderr.fileno(), process.control.fileno())):
                 selector.register(descriptor, selectors.EVENT_READ, number)
             left = seconds
             while selector.get_map() and left > 0:
                 left = until - time.monotonic()  # once it is over, what came meanwhile is still read
                 ready = selector.select(max(0.0, min(GLANCE, left)))
                 for key, _ in ready:
-                    piece = os.read(key.fd, CHUNK)
-                    if key.fd == self._status:
-                        self._note_end(piece)
+                    if key.data == CONTROL:
+                        self._note_end()
+                        selector.unregister(key.fd)
                         until = min(until, time.monotonic() + GRACE)
-                    elif piece:
+                    elif piece := os.read(key.fd, CHUNK):
                         yield key.data, piece
-                    if not piece:
+                    else:
                         selector.unregister(key.fd)
                 if not ready:
                     yield 0, b""
             self._finished = not selector.get_map()
 
-    def _note_end(self, said: bytes) -> None:
-        """Take what the watchdog says of the command's end: its status, then nothing; nothing alone where the watchdog was killed."""
-        self.ended = True
-        if said.startswith(b"!"):
-            error = OSError(int(said[1:]), os.strerror(int(said[1:])))
-            raise _not_started(self._path, error)
-        if said:
-            self._told = int(said)
+    def _note_end(self) -> None:
+        try:
+            self.process.hear()
+        except FilesError as error:
+            raise SourceError(
+                Reason.DRIVER_UNAVAILABLE, f"the files that {self._path} needs cannot be written: {error.strerror}"
+            ) from error
+        except OSError as error:
+            raise _not_started(self._path, error) from error
 
     def read_file(self, name: str) -> str | None:
         """The text of a file in its working directory; None when it is not there or too long."""
@@ -375,80 +356,41 @@ class Child:
 
     def end(self) -> None:
         """Begin to end the command, its group, and every descendant that left the group; returns at once."""
-        gone = self.ended and self._told is None
-        if self.process.stdin is not None and not gone:
-            self.process.stdin.close()  # the watchdog does it
-        else:
-            self._kill_group()
-
-    def _kill_group(self) -> None:
-        if self.process.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-
-    def _wait(self) -> None:
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(REAP)
+        self.process.end()
 
     def __enter__(self) -> Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        stdin = self.process.stdin
-        if self._finished and self._told is not None and stdin is not None and not stdin.closed:
-            with suppress(BrokenPipeError):
-                os.write(stdin.fileno(), b".")  # what it left behind may live
+        process = self.process
+        if self._finished and process.status is not None:
+            process.release()  # what it left behind may live
+        elif process.ended and process.status is None:
+            process.kill()  # the watchdog was killed
         else:
-            self.end()
-            self._wait()
-            self._kill_group()
-        self._wait()
-        status = self.process.returncode if self._told is None else self._told
+            process.end()
+        if not process.gone_within(REAP):
+            process.kill()
+            process.gone_within(REAP)
+        status = process.returncode if process.status is None else process.status
         self.returncode = -signal.SIGKILL if status is None else status
-        self._close_pipes()
-        _remove(self.directory)
-        _CHILDREN.discard(self)
-
-    @property
-    def _outputs(self) -> tuple[IO[bytes], IO[bytes]]:
-        assert self.process.stdout is not None and self.process.stderr is not None
-        return self.process.stdout, self.process.stderr
-
-    def _close_pipes(self) -> None:
-        if self._status >= 0:
-            os.close(self._status)
-            self._status = -1
-        for pipe in (self.process.stdin, *self._outputs):
-            if pipe is not None:
-                pipe.close()
-
-    def abandon(self) -> None:
-        """After a fork, in the new process, whose child this is not: let go of the pipes and do nothing else, now or later."""
-        self._close_pipes()
-        self.process.returncode = 0
-
-
-_CHILDREN: set[Child] = set()
-"""The commands of this process."""
-
-
-def _after_fork() -> None:
-    """Let go of the pipes, whose closing is what ends a command."""
-    while _CHILDREN:
-        _CHILDREN.pop().abandon()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+        process.close()
+        reap()
+        if self.directory:
+            shutil.rmtree(self.directory, ignore_errors=True)  # the watchdog did, unless it was killed
 
 
 def _path() -> list[str]:
     return [directory for directory in os.environ.get("PATH", SAFE_PATH).split(":") if directory.startswith("/")]
 
 
-def _remove(directory: str) -> None:
-    if directory:
-        shutil.rmtree(directory, ignore_errors=True)
+def _interpreter() -> str:
+    """Which Python runs a watchdog: this one; the system's where a program embeds or freezes it."""
+    own = "" if getattr(sys, "frozen", False) else sys.executable
+    path = own or find("python3")
+    if not path:
+        raise SourceError(Reason.DRIVER_UNAVAILABLE, "a command runs under a watchdog, which needs a Python interpreter: there is none")
+    return path
 
 
 def _not_started(path: str, error: OSError) -> SourceError:

@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
-from accelmetrics.backends.kit.commands import NOTHING, SHOWN, Child, Command
+from accelmetrics.backends.kit.commands import SHOWN, Child, Command
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
+from accelmetrics.schemas.metric import NOTHING
 
 if TYPE_CHECKING:
     from accelmetrics.backends.kit.polled import DeviceSample

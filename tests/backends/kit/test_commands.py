@@ -16,6 +16,7 @@ import pytest
 
 from accelmetrics.backends.kit import commands
 from accelmetrics.backends.kit.commands import Child, Completed
+from accelmetrics.backends.kit.watchdog import Watchdog
 from accelmetrics.schemas.errors import Reason, SourceError
 from tests.support.waiting import HANG, wait_for
 
@@ -140,8 +141,10 @@ def test_the_environment_is_reduced_to_what_tools_need(monkeypatch: pytest.Monke
 
 
 def test_the_working_directory_is_temporary_and_removed(scratch: Path) -> None:
-    done = shell("pwd -P; mkdir -p deep/er; echo x > deep/er/file")
-    assert Path(done.stdout.strip()).parent == scratch.resolve()
+    done = shell("pwd -P; ls -ld .; mkdir -p deep/er; echo x > deep/er/file")
+    directory, listed = done.stdout.splitlines()
+    assert Path(directory).parent == scratch.resolve()
+    assert listed.startswith("drwx------"), "no other user may enter it"
     assert list(scratch.iterdir()) == []
 
 
@@ -154,6 +157,38 @@ def test_the_command_is_in_a_session_of_its_own() -> None:
     """A Ctrl-C at the terminal is for the program, not for its commands."""
     session, group = map(int, python("import os; print(os.getsid(0), os.getpgid(0))").stdout.split())
     assert session == group != os.getsid(0)
+
+
+def test_a_closed_pipe_ends_what_it_starts_as_it_does_anywhere() -> None:
+    """Python itself ignores the signal that tells of it."""
+    done = shell("yes | head -n 1")
+    assert (done.stdout, done.stderr) == ("y\n", "")
+
+
+@pytest.mark.parametrize("change", [("executable", ""), ("executable", None), ("frozen", True)], ids=["embedded", "unknown", "frozen"])
+def test_a_program_that_is_no_interpreter_does_not_run_the_watchdog(
+    change: tuple[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started with a watchdog's arguments, an application would start itself once more."""
+    (tmp_path / "python3").symlink_to(PYTHON)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(sys, *change, raising=False)
+    assert shell("echo out").stdout == "out\n"
+    (tmp_path / "python3").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SourceError, match="needs a Python interpreter: there is none") as caught:
+        shell("echo out")
+    assert caught.value.reason == Reason.DRIVER_UNAVAILABLE
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_the_programs_standard_streams_may_be_closed(closed: str, tmp_path: Path) -> None:
+    code = f"from accelmetrics.backends.kit import commands; done = commands.run({[SH, '-c', 'cat; echo out; echo err >&2']!r}, timeout=20)"
+    code += "; open(sys.argv[1], 'w').write(done.stdout + done.stderr)"
+    root = str(Path(commands.__file__).parents[3])
+    argv = [SH, "-c", f'exec "$0" -c "$1" "$2" {closed}', PYTHON, f"import sys; {code}", str(tmp_path / "told")]
+    subprocess.run(argv, env=os.environ | {"PYTHONPATH": root}, timeout=2 * HANG, check=True)
+    assert (tmp_path / "told").read_text() == "out\nerr\n"
 
 
 def test_no_descriptors_are_inherited(tmp_path: Path) -> None:
@@ -204,20 +239,18 @@ def test_a_child_that_wiped_its_environment_is_killed_too(pids: Path) -> None:
     wait_until_gone(*late(lambda timeout: python(code, str(pids), timeout=timeout), pids, 1))
 
 
-@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
-def test_a_command_that_cannot_be_killed_now_is_reaped_by_a_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watchdog_that_cannot_be_killed_now_is_reaped_after_a_later_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that the kernel holds on to: it is not waited for, and leaves no zombie in the end."""
     before = set(psutil.Process().children())
     with monkeypatch.context() as stuck:
         stuck.setattr(commands, "REAP", 0.01)
-        stuck.setattr(Child, "end", lambda child: None)
-        stuck.setattr(Child, "_kill_group", lambda child: None)
+        stuck.setattr(Watchdog, "end", lambda watchdog: os.kill(watchdog.pid, signal.SIGSTOP))
+        stuck.setattr(Watchdog, "kill", lambda watchdog: None)
         with pytest.raises(SourceError):
             shell("sleep 120", timeout=0.1)
     (left,) = set(psutil.Process().children()) - before
     os.killpg(left.pid, signal.SIGKILL)
     wait_until_gone(left.pid)
-    assert left.status() == psutil.STATUS_ZOMBIE
 
     def reaped() -> bool:
         """Its last thread may end after the first, which is what the status is of."""
@@ -487,29 +520,3 @@ def test_a_child_can_be_read_piece_by_piece_and_is_killed_when_left(pids: Path, 
     wait_until_gone(int(pids.read_text()))
     assert child.process.returncode == -signal.SIGKILL
     assert list(scratch.iterdir()) == []
-
-
-KILLED_MEANWHILE = """
-import os, signal, sys, tempfile, threading
-from accelmetrics.backends.kit import commands
-tempfile.tempdir = sys.argv[1]
-script = "sleep 120 & echo $$ $! > pids.new; mv pids.new " + sys.argv[2] + "; sleep 120"
-threading.Thread(target=lambda: commands.run(["/bin/sh", "-c", script], timeout=100), daemon=True).start()
-sys.stdin.readline()
-END
-"""
-
-
-@pytest.mark.parametrize("end", ["pass", "sys.exit(3)", "os._exit(4)", "os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 15)", "1 / 0"])
-def test_nothing_of_a_command_outlives_the_program(end: str, tmp_path: Path, scratch: Path) -> None:
-    """Neither the command nor its children nor its directory, however the program ends."""
-    noted = tmp_path / "noted"
-    program = KILLED_MEANWHILE.replace("END", end)
-    root = str(Path(commands.__file__).parents[3])
-    argv = [PYTHON, "-c", program, str(scratch), str(noted)]
-    with subprocess.Popen(argv, env=os.environ | {"PYTHONPATH": root}, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        wait_for(noted.exists)
-        process.communicate(b"\n")
-    listed = [int(pid) for pid in noted.read_text().split()]
-    assert len(listed) == 2
-    wait_for(lambda: all(gone(pid) for pid in listed) and not list(scratch.iterdir()))

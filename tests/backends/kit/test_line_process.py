@@ -488,19 +488,6 @@ def test_a_fork_that_lives_on_does_not_keep_it_alive(stubborn: Path) -> None:
         os.kill(forked, signal.SIGKILL)
 
 
-def test_where_there_is_no_interpreter_the_command_is_started_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "program"
-    text = TICK + "say(json.dumps({'pid': os.getpid(), 'parent': os.getppid(), 'in': sys.stdin.read()}) + '\\n'); time.sleep(60)"
-    program.write_text(f"#!{sys.executable} -IS\n{text}", "utf-8")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", "")
-    stream = LineProcess([str(program)], silence=5.0)
-    told = json.loads(first(stream).line)
-    assert (told["parent"], told["in"]) == (os.getpid(), "")
-    stream.close()
-    wait_for(lambda: gone(told["pid"]))
-
-
 def test_many_threads_may_ask(start: Start) -> None:
     stream = start(FOREVER)
     first(stream)

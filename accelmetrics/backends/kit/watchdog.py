@@ -1,0 +1,153 @@
+"""Processes that never outlive us: each is started and ended by a watchdog, a small process of its own (``parent_watchdog.py``).
+
+One mechanism for all that we start: commands and those that print records (:mod:`~accelmetrics.backends.kit.commands`), and the
+reading process of ``isolation="process"``. Neither they nor their descendants nor their directories are left, however we end: return,
+exception, ``os._exit``, any signal. A watchdog lives as long as its process; where nothing is run there is none.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from accelmetrics.schemas.metric import NOTHING
+
+SCRIPT = str(Path(__file__).with_name("parent_watchdog.py"))
+STATUS_SIZE = 16
+"""Bytes of the longest word of a watchdog."""
+
+
+class FilesError(OSError):
+    """The files that a process needs cannot be written."""
+
+
+class Watchdog(subprocess.Popen[bytes]):
+    """The watchdog of one process, in a session and a group that it shares with that process.
+
+    As a ``Popen`` it is the watchdog's: its id is the group's, its return code says nothing of the process.
+
+    Args:
+        interpreter: Which Python runs it; any will do.
+        argv: Absolute path and arguments of the process.
+        mark: What the environment of the process has, and of its descendants: those that left the group are killed too.
+        directory: An absolute path that is not there: made as the process's working directory, which no other user may enter, and
+            removed after it.
+        files: Names and texts of files that are put there.
+        popen: More arguments of ``subprocess.Popen``, for the process.
+
+    Attributes:
+        control: The socket between us and it; it can be read when there is something to hear.
+        ended: Whether the process has ended, or its watchdog was killed, as far as was heard.
+        status: The exit status, negative for a signal; None while it has not been heard.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+
+    def __init__(
+        self,
+        interpreter: str,
+        argv: Sequence[str],
+        *,
+        mark: str = "",
+        directory: str = "",
+        files: Mapping[str, str] = NOTHING,
+        **popen: Any,
+    ) -> None:
+        from fcntl import F_DUPFD_CLOEXEC, fcntl  # not on every platform
+
+        self.ended = False
+        self.status: int | None = None
+        packed = marshal.dumps(dict(files)) if files else b""
+        self.control, theirs = socket.socketpair()
+        with theirs, ExitStack() as undo:
+            undo.callback(self.control.close)
+            passed = fcntl(theirs, F_DUPFD_CLOEXEC, 3)  # above the standard streams, which may be closed here
+            try:
+                given = (os.getpid(), passed, len(packed), mark, directory)
+                script = [interpreter, "-I", "-S", SCRIPT, *map(str, given)]
+                super().__init__([*script, *argv], pass_fds=(passed,), start_new_session=True, **popen)
+            finally:
+                os.close(passed)
+            _WATCHDOGS.add(self)
+            with suppress(OSError):  # it was killed, which is heard
+                self.control.sendall(packed)
+            undo.pop_all()
+
+    def hear(self) -> None:
+        """Take what the watchdog says when its process has ended; waits for that.
+
+        Raises:
+            TimeoutError: A timeout was set for the socket, and it said nothing.
+            FilesError: The files could not be written, and the process was not started.
+            OSError: The process could not be started.
+        """
+        try:
+            said = self.control.recv(STATUS_SIZE)
+        except ConnectionError:
+            said = b""
+        self.ended = True
+        if said.startswith((b"!", b"?")):
+            number = int(said[1:])
+            raise (OSError if said.startswith(b"!") else FilesError)(number, os.strerror(number))
+        if said:
+            self.status = int(said)
+
+    def release(self) -> None:
+        """Have it remove the directory and leave; what the process left behind may live."""
+        with suppress(OSError):
+            self.control.send(b".")
+
+    def end(self) -> None:
+        """Have it end the process with all that belongs to it; returns at once. Holds for every copy that a fork made of the socket."""
+        with suppress(OSError):  # it has ended
+            self.control.shutdown(socket.SHUT_RDWR)
+
+    def kill(self) -> None:
+        """Kill it, the process, and whatever is in their group."""
+        if self.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def gone_within(self, seconds: float) -> bool:
+        """Whether it has ended, at the latest after so long."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(seconds)
+        return self.returncode is not None
+
+    def close(self) -> None:
+        """Close our ends of socket and pipes."""
+        for end in (self.control, self.stdout, self.stderr):
+            if end is not None:
+                end.close()
+
+    def __del__(self, *_: object) -> None:
+        """Without ``Popen``'s warning about a process that is left to itself: this one ends with us."""
+
+
+_WATCHDOGS: set[Watchdog] = set()
+"""Those of this process, until they are reaped."""
+
+
+def reap() -> None:
+    """Reap watchdogs that have gone, so that no zombies stay."""
+    _WATCHDOGS.difference_update([each for each in list(_WATCHDOGS) if each.poll() is not None])
+
+
+def _after_fork() -> None:
+    """In the child, which has none: let go of them."""
+    while _WATCHDOGS:
+        each = _WATCHDOGS.pop()
+        each.close()
+        each.returncode = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
