@@ -6,10 +6,12 @@ call beside it, and never travels on into the program that is being watched.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable
-from typing import Generic, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, NamedTuple, ParamSpec, TypeVar
 
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
@@ -34,6 +36,36 @@ class Outcome(Generic[T]):
         self.failure = failure
         self.error = error
         self.seconds = seconds
+
+
+class Wait(NamedTuple):
+    """What a thread waits for.
+
+    Attributes:
+        tool: The path of a vendor's tool.
+        since: Since when, in nanoseconds since the epoch.
+    """
+
+    tool: str
+    since: int
+
+
+WAITS: dict[int, Wait] = {}
+"""By thread, the tool that it waits for now."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=WAITS.clear)
+
+
+@contextmanager
+def waiting_for(tool: str) -> Iterator[None]:
+    """Note that this thread waits for a tool: a reading that is late for it can name it."""
+    thread = threading.get_ident()
+    WAITS[thread] = Wait(tool, time.time_ns())
+    try:
+        yield
+    finally:
+        WAITS.pop(thread, None)
 
 
 def guarded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:

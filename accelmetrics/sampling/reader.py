@@ -20,7 +20,7 @@ from accelmetrics.sampling.sources import SLOW_READING, Failure, ManagedSource, 
 from accelmetrics.sampling.workers import MAX_WORKERS, CountDownLatch, Worker
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, Status
-from accelmetrics.schemas.snapshot import DeviceSlot, rfc3339
+from accelmetrics.schemas.snapshot import DeviceSlot, rfc3339, rfc3339_second
 
 FIRST_PATIENCE, LATER_PATIENCE = 0.6, 0.15
 """Shares of the deadline for which a call may stand still before its worker is abandoned, the first time and after that."""
@@ -52,7 +52,7 @@ class SourceReader:
         opened: The driver that is read; None while there is none.
         pending: Units to be read that no worker has taken yet.
         wanted: Units that are waited for: pending, or in a call.
-        given_up: Units in a call that is not waited for any more.
+        given_up: Units in a call that is not waited for any more, and since when it has stood still, in nanoseconds since the epoch.
         slots: The devices that were selected, by number: all that were ever seen, lost ones too.
         candidates: The devices that could be selected: all of the source, or those that the watched process sees.
         mappers: By device key, what maps the unit's readings to keys; under an empty key, that of the machine-wide unit.
@@ -66,7 +66,7 @@ class SourceReader:
         self.opened: OpenDriver | None = None
         self.pending: deque[int] = deque()
         self.wanted: set[int] = set()
-        self.given_up: set[int] = set()
+        self.given_up: dict[int, int] = {}
         self.slots: tuple[DeviceSlot, ...] = ()
         self.candidates: tuple[DeviceSlot, ...] = ()
         machine = source.coverage.machine
@@ -186,7 +186,7 @@ class SourceReader:
             begun = begun or worker.reader is self
             idle = worker.stood_still(seconds)
             if idle >= patience and unit in self.wanted:
-                self.given_up.add(unit)
+                self.given_up[unit] = self.source.clock.time_ns() - int(idle * 1e9)
                 self.wanted.discard(unit)
             if idle >= max(patience, SHORTEST_HANG):
                 pool.abandon(worker, unit)
@@ -246,7 +246,7 @@ class SourceReader:
         worker.progress.append(None)
         pool.fruitless = 0
         del pool.calls[unit]
-        self.given_up.discard(unit)
+        self.given_up.pop(unit, None)
         self.wanted.discard(unit)
         if pool.blocked:
             pool.unblock(unit)
@@ -308,13 +308,21 @@ class SourceReader:
 
     def _missing(self, unit: int, late: bool) -> Unavailable:
         pool = self.source.pool
-        if unit in self.given_up:
-            return HUNG
+        since = self.given_up.get(unit)
+        if since is not None:
+            return self._named(HUNG, since)
         if not pool.workers:
-            return DRIVER_HUNG if pool.calls else NO_THREAD
+            return self._named(DRIVER_HUNG) if pool.calls else NO_THREAD
         if late and not self.given_up:
             return LATE
-        return STALE if self.source.interval > 0 and unit in self._arrived else TOO_SLOW
+        return self._named(STALE if self.source.interval > 0 and unit in self._arrived else TOO_SLOW)
+
+    def _named(self, why: Unavailable, since: int = 0) -> Unavailable:
+        """With the vendor's tool that is waited for, and since when; where it is no tool, with the time at least, where that is known."""
+        wait = self.source.pool.waits_for()
+        if wait is not None:
+            return why._replace(detail=f"{wait.tool} has not answered since {rfc3339_second(wait.since)}: {why.detail}")
+        return why._replace(detail=f"{why.detail} since {rfc3339_second(since)}") if since else why
 
     def _closed(self, entries: list[Entry]) -> BackendStatus:
         """Add the reason why the source is not open to the entries, for every key that it ever gave."""
@@ -322,7 +330,8 @@ class SourceReader:
         self.failures = {}
         if source.absent:
             return BackendStatus(name, "absent", source.detection.evidence)
-        failure = Failure(STILL_OPENING) if source.opening or source.failure is None else source.failure
+        opening = source.opening or source.failure is None
+        failure = Failure(self._named(STILL_OPENING, source.opening_stamp)) if opening or source.failure is None else source.failure
         self.failures = dict.fromkeys(self.mappers, failure)
         entries.extend((mapper, failure.why) for mapper in self.mappers.values())
         status: Status = "timed_out" if failure.why.reason == Reason.TIMED_OUT else "failed"

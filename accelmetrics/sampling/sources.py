@@ -122,6 +122,7 @@ class ManagedSource:
         failure: Why the source is not open; None while it is, and before it was tried.
         absent: Whether that is since detection found nothing, and never did.
         opening_since: When the last attempt to open began, on the machine's monotonic clock.
+        opening_stamp: The same in nanoseconds since the epoch.
         open_seconds: How long it took.
         busy_seconds: How much work the last whole reading was, added up over its units.
         was_open: Whether it was open once: it is missed when it is not there.
@@ -141,6 +142,7 @@ class ManagedSource:
         self.failure: Failure | None = None
         self.absent = False
         self.opening_since = 0.0
+        self.opening_stamp = 0
         self.open_seconds: float | None = None
         self.busy_seconds = 0.0
         self.retired: list[Driver] = []
@@ -183,7 +185,7 @@ class ManagedSource:
                 due = (forced and self.absent) or self.clock.monotonic() >= self._retry_at
                 if self.opening or self.opened is not None or not due:
                     return False
-                self._attempt, self.opening_since = attempt, time.monotonic()
+                self._attempt, self.opening_since, self.opening_stamp = attempt, time.monotonic(), self.clock.time_ns()
             begun = self.pool.submit(partial(self._open, forced))
             if not begun:
                 self._fail(Failure(Unavailable(Reason.DRIVER_ERROR, "no thread is to be had to open it with")))

@@ -20,6 +20,8 @@ from collections.abc import Callable, Hashable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from accelmetrics.backends.guard import WAITS, Wait
+
 if TYPE_CHECKING:
     from accelmetrics.sampling.reader import SourceReader
 
@@ -235,6 +237,11 @@ class WorkerPool:
             if leaves:
                 self.workers.discard(worker)
             return leaves
+
+    def waits_for(self) -> Wait | None:
+        """The vendor's tool that a worker has waited for longest; None where none waits for one."""
+        waits = [WAITS.get(worker.ident or 0) for worker in (*list(self.stuck), *list(self.workers))]
+        return min(filter(None, waits), key=lambda wait: wait.since, default=None)
 
     def _free(self) -> set[Worker]:
         return self.workers.difference(list(self.calls.values()))

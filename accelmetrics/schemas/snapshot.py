@@ -345,6 +345,11 @@ def rfc3339(time_ns: int) -> str:
     return f"{_to_the_second(seconds)}.{rest // 1000:06}Z"
 
 
+def rfc3339_second(time_ns: int) -> str:
+    """Nanoseconds since 1970 as text, cut to the second."""
+    return f"{_to_the_second(time_ns // _NANOSECONDS)}Z"
+
+
 @lru_cache(maxsize=4)
 def _to_the_second(seconds: int) -> str:
     year, month, day, hour, minute, second, *_ = time.gmtime(seconds)

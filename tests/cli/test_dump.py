@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from accelmetrics.cli.main import main
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import Reason, SourceError
 from tests.cli.machines import Rig
-from tests.cli.shell import document
+from tests.cli.shell import call, document, environment
 
 RIG = ["dump", "--backends", "rig"]
 
@@ -251,3 +253,27 @@ def test_count_alone_is_a_reading_a_second(rig: Rig, clock: Time, capsys: pytest
     assert len(printed(capsys, "--count", "3").splitlines()) == 3
     assert [round(seconds, 3) for seconds in clock.slept] == [1.0, 1.0]
     printed(capsys, "--count", "1", "--settle", "0")
+
+
+def test_a_tool_that_hangs_is_named_with_the_time_since_when(tmp_path: Path) -> None:
+    """In the document, and by ``list``; within the shortest time in which a machine as busy as this one comes to start it."""
+    tool, go = tmp_path / "rbln-smi", tmp_path / "go"
+    tool.write_text(f"#!/bin/sh\nwhile [ ! -e {go} ]; do sleep 0.05; done\n")
+    tool.chmod(0o755)
+    env = environment(PATH=f"{tmp_path}:/usr/bin:/bin")
+
+    def told(*arguments: str) -> subprocess.CompletedProcess[str]:
+        for limit in ("0.3", "4"):
+            done = call(*arguments, "--backends", "rebellions", "--timeout", limit, env=env)
+            if str(tool) in done.stdout + done.stderr:
+                break
+        return done
+
+    words = rf"{tool} has not answered since \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ: the driver is still being opened"
+    try:
+        status = document(told("dump", "--settle", "0").stdout).backends[0]
+        assert (status.name, status.status) == ("rebellions", "timed_out")
+        assert re.fullmatch(words, status.detail)
+        assert re.search(rf"rebellions: {words}", told("list").stderr)
+    finally:
+        go.touch()

@@ -5,13 +5,15 @@ What hangs here hangs until the test releases it, so that a sample that waited f
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 
 import pytest
 
 from accelmetrics import Reason, Sampler, Snapshot
-from accelmetrics.backends.contract import Detection
+from accelmetrics.backends.contract import Detection, Driver
+from accelmetrics.backends.guard import waiting_for
 from accelmetrics.sampling.reader import LATER_PATIENCE
 from accelmetrics.sampling.workers import CountDownLatch
 from accelmetrics.testing import FakeBackend
@@ -273,4 +275,60 @@ def test_detection_that_hangs_holds_nothing_else(gpus: FakeBackend) -> None:
     with Sampler([gpus, stuck], timeout=TIMEOUT, open_timeout=0.3) as sampler:
         assert len(sampler.sample().metrics) == 8
         assert quickest(sampler) < 0.3
+        gate.release()
+
+
+STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+
+
+def test_a_hung_call_is_told_with_the_time_since_when(gpus: FakeBackend) -> None:
+    """The same words as long as it is the same call."""
+    with Sampler([gpus], timeout=TIMEOUT) as sampler:
+        sampler.sample()
+        gpus.device(1).hang()
+        why = sampler.sample().unavailable["gpu.1.temp"]
+        assert re.fullmatch(f"a call into the driver has not returned since {STAMP}", why.detail)
+        assert sampler.sample().unavailable["gpu.1.temp"] == why
+        gpus.device(1).release()
+
+
+def test_an_opening_that_hangs_is_told_with_the_time_since_when(gpus: FakeBackend) -> None:
+    gpus.opening.hang()
+    with Sampler([gpus], timeout=0.1, open_timeout=0.1) as sampler:
+        status = sampler.sample().backends[0]
+        assert re.fullmatch(f"the driver is still being opened since {STAMP}", status.detail)
+        assert sampler.sample().backends[0] == status
+        gpus.opening.release()
+
+
+def test_the_tool_that_an_opening_waits_for_is_named(gpus: FakeBackend) -> None:
+    gate, opening = Gate(), gpus.open
+
+    def opened() -> Driver:
+        with waiting_for("/opt/vendor/bin/tool"):
+            gate()
+        return opening()
+
+    gpus.open = opened  # type: ignore[assignment, method-assign]
+    with Sampler([gpus], timeout=0.1, open_timeout=0.1) as sampler:
+        status = sampler.sample().backends[0]
+        assert status.status == "timed_out"
+        assert re.fullmatch(f"/opt/vendor/bin/tool has not answered since {STAMP}: the driver is still being opened", status.detail)
+        gate.release()
+        wait_for(lambda: sampler.sample().backends[0].status == "ok")
+
+
+def test_the_tool_that_a_reading_waits_for_is_named_for_every_device(gpus: FakeBackend) -> None:
+    """The devices of one source wait for one poll."""
+    gate = Gate()
+
+    def polled() -> None:
+        with waiting_for("/opt/vendor/bin/tool"):
+            gate()
+
+    with Sampler([gpus], timeout=0.1) as sampler:
+        sampler.sample()
+        gpus.check = polled  # type: ignore[method-assign]
+        words = {why.detail.partition(" since ")[0] for why in sampler.sample().unavailable.values()}
+        assert words == {"/opt/vendor/bin/tool has not answered"}
         gate.release()

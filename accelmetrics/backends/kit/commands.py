@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
+from accelmetrics.backends.guard import waiting_for
 from accelmetrics.backends.kit.watchdog import FilesError, Watchdog, reap
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.metric import NOTHING
@@ -233,7 +234,7 @@ def run(
     started = time.monotonic()
     outputs: tuple[list[bytes], list[bytes]] = ([], [])
     left, full = max_output, False
-    with Child(argv, environment=environment) as child:
+    with waiting_for(argv[0] if argv else ""), Child(argv, environment=environment) as child:
         for stream, piece in child.read(timeout):
             outputs[stream].append(piece[:left])
             if len(piece) > left:

@@ -30,9 +30,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
+from accelmetrics.backends.guard import waiting_for
 from accelmetrics.backends.kit.commands import SHOWN, Child, Command
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.metric import NOTHING
+from accelmetrics.schemas.snapshot import rfc3339_second
 
 if TYPE_CHECKING:
     from accelmetrics.backends.kit.polled import DeviceSample
@@ -49,7 +51,6 @@ MAX_LINE = 16 * 1024 * 1024
 MAX_WORDS = 2048
 """Bytes of standard error that are kept."""
 
-NO_NEWS = Unavailable(Reason.TIMED_OUT, "it was started and has printed nothing yet")
 CLOSED = Unavailable(Reason.DRIVER_UNAVAILABLE, "it is closed")
 FORKED = Unavailable(Reason.DRIVER_UNAVAILABLE, "it belongs to the process that this one was forked from")
 
@@ -172,7 +173,8 @@ class LineProcess:
         self._closed = False
         self._child: Child | None = None
         self._record: Record | None = None
-        self._failure: Unavailable | None = NO_NEWS
+        started = rfc3339_second(clock.time_ns())
+        self._failure: Unavailable | None = Unavailable(Reason.TIMED_OUT, f"{argv[0]} was started at {started} and has printed nothing yet")
         self._words = b""
         self._due = 0.0
         self.starts = 0
@@ -192,7 +194,7 @@ class LineProcess:
 
     def wait(self, seconds: float) -> Record | None:
         """The newest record; waits so long for the first, but no longer than until the command has failed once."""
-        with self._news:
+        with waiting_for(self._argv[0]), self._news:
             self._news.wait_for(lambda: self._record is not None or self.ends > 0 or self._closed, seconds)
         return self.latest()
 

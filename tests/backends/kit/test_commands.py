@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from accelmetrics.backends import guard
 from accelmetrics.backends.kit import commands
 from accelmetrics.backends.kit.commands import Child, Completed
 from accelmetrics.backends.kit.watchdog import Watchdog
@@ -444,6 +446,7 @@ def interpreter(code: str, *arguments: str, given: str = "") -> subprocess.Compl
 
 EXIT_MEANWHILE = """
 import sys, tempfile, threading, time
+from accelmetrics.backends import guard
 from accelmetrics.backends.kit import commands
 tempfile.tempdir = sys.argv[1]
 def work():
@@ -487,6 +490,7 @@ def test_after_a_fork_in_the_middle_of_a_run_the_child_can_run_commands(pids: Pa
 
 RUN_AT_EXIT = """
 import atexit, sys
+from accelmetrics.backends import guard
 from accelmetrics.backends.kit import commands
 def late():
     try:
@@ -520,3 +524,20 @@ def test_a_child_can_be_read_piece_by_piece_and_is_killed_when_left(pids: Path, 
     wait_until_gone(int(pids.read_text()))
     assert child.process.returncode == -signal.SIGKILL
     assert list(scratch.iterdir()) == []
+
+
+# What a late reading can tell of
+
+
+def test_while_a_command_runs_it_is_what_its_thread_waits_for(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    thread = threading.Thread(target=shell, args=(f"while [ ! -e {go} ]; do sleep 0.02; done",))
+    before = time.time_ns()
+    thread.start()
+    wait = wait_for(lambda: guard.WAITS.get(thread.ident or 0))
+    assert wait is not None
+    assert wait.tool == SH
+    assert before <= wait.since <= time.time_ns()
+    go.touch()
+    thread.join()
+    assert thread.ident not in guard.WAITS

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from accelmetrics.backends.contract import ReadOptions
+from accelmetrics.backends.guard import WAITS
 from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, commands, line_process as streams
 from accelmetrics.backends.kit.line_process import CLOSED, FORKED, LinePoll, LineProcess, Lines, Record
 from accelmetrics.schemas.errors import Reason, SourceError
@@ -139,6 +140,18 @@ def test_nothing_yet(start: Start) -> None:
     assert stream.wait(0.2) is None
     assert stream.latest() is None
     assert stream.failure is not None and stream.failure.reason == Reason.TIMED_OUT
+    assert re.search(r"/program0 was started at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ and has printed nothing yet", stream.failure.detail)
+
+
+def test_while_the_first_record_is_waited_for_that_is_what_the_thread_waits_for(start: Start) -> None:
+    stream = start(TICK + "time.sleep(60)")
+    thread = threading.Thread(target=stream.wait, args=(HANG,))
+    thread.start()
+    wait_for(lambda: thread.ident in WAITS)
+    assert WAITS[thread.ident or 0].tool.endswith("/program0")
+    stream.close()
+    thread.join()
+    assert thread.ident not in WAITS
 
 
 def test_half_a_line_is_kept_until_the_other_half_comes(start: Start, tmp_path: Path) -> None:
