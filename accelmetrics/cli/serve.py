@@ -20,7 +20,7 @@ EXAMPLES = """\
 paths:
   /metrics        for Prometheus (text or OpenMetrics)
   /api/snapshot   the latest reading, as `accelmetrics dump --json` prints it
-  /-/healthy      200 as long as it answers;  /-/ready: 200 once something was read, 503 before
+  /-/healthy      200 as long as it answers;  /-/ready: 200 once something was read, 503 before; both without a password
 
 It runs until Ctrl-C or SIGTERM. Exit status: 0 when it was stopped so; 1 when it cannot listen, or an exporter lost records (a
 line says how many); 2 for arguments that cannot be used."""

@@ -7,10 +7,10 @@ Slow, idle and half-open clients are connections with a timer, not threads. Two 
 answers, one hashes passwords. What takes long ends its own connection and nothing else:
 
 - Each connection has one timer: for the handshake and the first request, for an answer to be taken, for the next request.
-- Connections are limited in all and per address. One more closes the connection of the same address that has kept the server
-  waiting longest, those that were never let in first.
-- Requests without valid credentials are limited per address and second, passwords that wait to be hashed per address. Addresses
-  take turns, so that guessing holds up no log-in from elsewhere, and none of it an answer to a client that is let in.
+- Connections are limited in all and per address. One more closes another one: of those that were never let in before those that
+  were, of the address that has most of them, the one that has waited longest. Only a request that is being answered is spared.
+- Requests without valid credentials, probes among them, are limited per address and second, passwords that wait to be hashed per
+  address. Addresses take turns, so that guessing holds up no log-in from elsewhere, and none of it an answer to a client that is let in.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters, HTTP1ServerConnection
 from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate, HTTPServerRequest
@@ -46,8 +46,8 @@ PAUSE = 0.1
 """Seconds until the next attempt where no connection can be accepted."""
 SPARE = 0.5
 """Seconds of a scrape's timeout that are left for the answer's way back."""
-TARPIT = 1.0
-"""Seconds until a refusal beyond the limit is answered."""
+PUT_OFF = 1.0
+"""Seconds until what is one too many of its address is answered."""
 SCRAPE_TIMEOUT = "X-Prometheus-Scrape-Timeout-Seconds"
 
 
@@ -57,19 +57,19 @@ class Limits(NamedTuple):
     Attributes:
         connections: Open at once; half of them from one address.
         computing: Requests that wait to be computed at once; one more is answered with 503.
-        guesses: Passwords of one address that wait to be hashed; one more is answered with 429.
-        refusals: Requests of one address and second that are refused at once with 401; more wait, and are answered with 429.
+        guesses: Passwords of one address that wait to be hashed; one more waits a second, and is answered with 429.
+        strangers: Requests of one address and second without valid credentials, where such are asked for; one more likewise.
         head_bytes: Request line and headers.
         head: Seconds for the TLS handshake, the request line and the headers of the first request.
         answer: Seconds for computing an answer.
         write: Seconds for a client to take the answer.
-        idle: Seconds from an answer to the next request's headers.
+        idle: Seconds from an answer to the next request's headers, and for a password to be tried.
     """
 
     connections: int = 256
     computing: int = 40
     guesses: int = 64
-    refusals: int = 20
+    strangers: int = 20
     head_bytes: int = 8192
     head: float = 10.0
     answer: float = 10.0
@@ -99,6 +99,16 @@ Compute = Callable[[HTTPServerRequest], Answer]
 """Computes an answer, or raises tornado's ``HTTPError``. Called on the thread for answers, one request at a time: it must not wait."""
 
 
+class TlsStream(SSLIOStream):
+    """A stream that ends as TLS demands, so that a client can tell the end of an answer from one that was cut off."""
+
+    def close_fd(self) -> None:
+        """Say that this is the end, without waiting for the client to say so too."""
+        with contextlib.suppress(OSError):  # the handshake was not finished, or the client is gone
+            self.socket.unwrap()
+        super().close_fd()
+
+
 class Client:
     """A connection, as the context that tornado keeps with its requests.
 
@@ -111,19 +121,19 @@ class Client:
         remote_ip: The client's address.
         protocol: ``http`` or ``https``.
         let_in: Whether a request of it has been let in.
-        idle_since: When the server last began to wait for the client, by the loop's clock.
-        timeout: Closes the connection. Cancelled while the client waits for the server; a route that streams limits each write itself.
+        idle_since: When its timer last began, by the loop's clock.
+        timeout: Closes the connection. Cancelled while an answer is made; a route that streams limits each write itself.
     """
 
     def __init__(self, stream: IOStream, remote_ip: str, seconds: float) -> None:
         self.stream = stream
         self.remote_ip = remote_ip
-        self.protocol = "https" if isinstance(stream, SSLIOStream) else "http"
+        self.protocol = "https" if isinstance(stream, TlsStream) else "http"
         self.let_in = False
         self._start(seconds)
 
     def wait(self, seconds: float) -> None:
-        """Close the connection unless the client does its part within so many seconds."""
+        """Close the connection in so many seconds, or before that to make room for another one."""
         self.timeout.cancel()
         self._start(seconds)
 
@@ -141,7 +151,8 @@ class Route(RequestHandler):
 
         Args:
             compute: Computes the answer.
-            public: Whether it is answered without credentials, and to pages of other sites.
+            public: Whether it is answered without credentials, and to pages of other sites. It is computed at once, in no time, so that
+                it takes the place of no other request.
         """
         self._compute = compute
         self._public = public
@@ -162,7 +173,7 @@ class Route(RequestHandler):
 
     async def get(self) -> None:
         """Answer; ``HEAD`` likewise, without the body."""
-        answer = await self.server.compute(self._compute, self.request)
+        answer = self._compute(self.request) if self._public else await self.server.compute(self._compute, self.request)
         self.set_header("Content-Type", answer.content_type)
         self.set_header("Content-Length", str(len(answer.body)))
         for name, value in answer.headers.items():
@@ -239,8 +250,8 @@ class Server(HTTPServerConnectionDelegate):
         self._most = limits.affordable_connections
         self._clients: set[Client] = set()
         self._places = asyncio.Semaphore(limits.computing)
-        self._refused: Counter[str] = Counter()
-        self._refused_in = 0
+        self._strangers: Counter[str] = Counter()
+        self._second = 0
         self._guesses: Counter[str] = Counter()
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -314,13 +325,9 @@ class Server(HTTPServerConnectionDelegate):
 
     def _admit(self, accepted: socket.socket, host: str) -> None:
         """Serve a connection, if there is room for it or another one can be closed; all before its TLS handshake."""
-        addresses = Counter(client.remote_ip for client in self._clients)
-        crowded = ""
-        if addresses[host] >= self._most // 2:
-            crowded = host
-        elif len(self._clients) >= self._most:
-            crowded = addresses.most_common(1)[0][0]
-        if crowded and not self._evict(client for client in self._clients if client.remote_ip == crowded):
+        same = [client for client in self._clients if client.remote_ip == host]
+        crowd = same if len(same) >= self._most // 2 else self._clients if len(self._clients) >= self._most else ()
+        if crowd and not self._evict(crowd):
             accepted.close()
             return
         most = 4 * self.limits.head_bytes
@@ -329,7 +336,7 @@ class Server(HTTPServerConnectionDelegate):
                 stream = IOStream(accepted, max_buffer_size=most)
             else:
                 secure = self._tls.current().wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
-                stream = SSLIOStream(secure, max_buffer_size=most)
+                stream = TlsStream(secure, max_buffer_size=most)
             stream.set_nodelay(True)
         except OSError:  # the client is gone already
             accepted.close()
@@ -339,12 +346,14 @@ class Server(HTTPServerConnectionDelegate):
         HTTP1ServerConnection(stream, self._parameters, client).start_serving(self)
 
     def _evict(self, clients: Iterable[Client]) -> bool:
-        """Close the connection that was idle longest, those never let in first; False where all of them wait for the server."""
-        client = min((one for one in clients if not one.timeout.cancelled()), key=lambda one: (one.let_in, one.idle_since), default=None)
-        if client is None:
+        """Close the connection that is missed least; False where all of them are being answered."""
+        addresses = Counter(client.remote_ip for client in self._clients)
+        waiting = (client for client in clients if not client.timeout.cancelled())
+        missed = min(waiting, key=lambda client: (client.let_in, -addresses[client.remote_ip], client.idle_since), default=None)
+        if missed is None:
             return False
-        self._clients.discard(client)
-        client.stream.close()
+        self._clients.discard(missed)
+        missed.stream.close()
         return True
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
@@ -371,6 +380,7 @@ class Server(HTTPServerConnectionDelegate):
         if self._hosts is not None and not _is_address(request.host_name) and request.host_name.rstrip(".") not in self._hosts:
             raise HTTPError(421, "this host name is not served here: see --allowed-host")
         if public:
+            await self._limit(client)
             return
         if request.headers.get("Sec-Fetch-Site") == "cross-site":
             raise HTTPError(403, "pages of other sites may not read this")
@@ -380,19 +390,22 @@ class Server(HTTPServerConnectionDelegate):
             said = request.headers.get("Authorization", "")
             known = self.credentials.known(said)
             if not (await self._guess(self.credentials, client, said) if known is None else known):
-                await self._refuse(client)
+                await self._limit(client)
+                raise HTTPError(401, "credentials are missing or wrong")
         client.let_in = True
 
     async def _guess(self, credentials: Credentials, client: Client, said: str) -> bool:
         """Hash a password, one at a time of each address in turn, and for half of the time at most."""
         address = client.remote_ip
         if self._guesses[address] >= self.limits.guesses:
-            raise HTTPError(429, "too many passwords wait to be tried")
+            await self._put_off(client, "too many passwords wait to be tried")
         self._guesses[address] += 1
+        client.wait(self.limits.idle)
         try:
             async with self._turns[address], self._turn:
                 if client.stream.closed():
                     return False
+                client.timeout.cancel()
                 began = self._loop.time()
                 right = await self._submit(self._passwords, credentials.tried, said)
                 await asyncio.sleep(self._loop.time() - began)
@@ -402,17 +415,20 @@ class Server(HTTPServerConnectionDelegate):
             if not self._guesses[address]:
                 del self._guesses[address], self._turns[address]
 
-    async def _refuse(self, client: Client) -> None:
+    async def _limit(self, client: Client) -> None:
+        """Count a request without valid credentials, and put it off where there are too many of its address in this second."""
         second = int(self._loop.time())
-        if second != self._refused_in:
-            self._refused_in = second
-            self._refused.clear()
-        self._refused[client.remote_ip] += 1
-        if self._refused[client.remote_ip] > self.limits.refusals:
-            client.wait(TARPIT + self.limits.write)
-            await asyncio.sleep(TARPIT)
-            raise HTTPError(429, "too many requests without valid credentials")
-        raise HTTPError(401, "credentials are missing or wrong")
+        if second != self._second:
+            self._second = second
+            self._strangers.clear()
+        self._strangers[client.remote_ip] += 1
+        if self.credentials is not None and self._strangers[client.remote_ip] > self.limits.strangers:
+            await self._put_off(client, "too many requests without valid credentials")
+
+    async def _put_off(self, client: Client, why: str) -> NoReturn:
+        client.wait(PUT_OFF + self.limits.write)
+        await asyncio.sleep(PUT_OFF)
+        raise HTTPError(429, why)
 
     async def compute(self, call: Compute, request: HTTPServerRequest) -> Answer:
         """Compute an answer within the client's own timeout, where Prometheus tells it.

@@ -42,6 +42,7 @@ def serve() -> Iterator[Open]:
 
         def make(
             routes: dict[str, Compute] | None = None,
+            public: tuple[str, ...] = (),
             tls: Tls | None = None,
             credentials: Credentials | None = None,
             allowed_hosts: Iterable[str] = (),
@@ -51,7 +52,7 @@ def serve() -> Iterator[Open]:
             computed: dict[str, Compute] = {"/": lambda _: Answer(b"fine"), **(routes or {})}
             server = Server(
                 Address(address, 0),
-                [(path, Route, {"compute": compute}) for path, compute in computed.items()],
+                [(path, Route, {"compute": compute, "public": path in public}) for path, compute in computed.items()],
                 tls=tls,
                 credentials=credentials,
                 allowed_hosts=allowed_hosts,
@@ -197,6 +198,21 @@ def test_a_crowd_closes_neither_connections_of_others_nor_those_that_were_let_in
         client.close()
 
 
+def test_room_is_made_by_strangers_before_clients_that_were_let_in(serve: Open) -> None:
+    """However few connections of an address the strangers have: of two idle clients that were let in none is closed for another one."""
+    server = serve(connections=16)
+    request = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    let_in = [connect(server, request) for _ in range(2)]
+    for client in let_in:
+        told(client)
+    strangers = [connect(server, b"GET / HT", source=f"127.0.0.{number}") for number in range(2, 16)]
+    wait_for(lambda: len(server._clients) == 16)
+    assert get(server, source="127.0.0.99") == 200
+    assert all(map(is_open, let_in))
+    for client in (*let_in, *strangers):
+        client.close()
+
+
 @pytest.mark.parametrize(
     ("said", "limits"),
     [
@@ -240,9 +256,9 @@ def test_tornado_is_silent_about_clients(serve: Open, secured: tuple[Tls, ssl.SS
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 def test_the_connection_ends_with_the_answer(serve: Open, secured: tuple[Tls, ssl.SSLContext], version: str) -> None:
-    """By TLS too, a client that says so, or speaks HTTP/1.0, waits for no limit to see the end."""
+    """By TLS too, a client that says so, or speaks HTTP/1.0, waits for no limit to see the end, which TLS marks as such."""
     server = serve(tls=secured[0], head=10 * HANG, write=10 * HANG, idle=10 * HANG)
-    with secured[1].wrap_socket(connect(server), server_hostname="accelmetrics") as client:
+    with secured[1].wrap_socket(connect(server), server_hostname="accelmetrics", suppress_ragged_eofs=False) as client:
         client.sendall(f"GET / HTTP/{version}\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         assert answer(client).endswith(b"fine")
     wait_for(lambda: not server._clients)
@@ -386,7 +402,7 @@ def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Credentials:
 
 def test_requests_without_credentials_cost_no_scrape(serve: Open, closed: Credentials, secured: tuple[Tls, ssl.SSLContext]) -> None:
     """Beside clients of the same address that ask without end, each on a new TLS connection, all scrapes of who is known succeed."""
-    server, ended = serve(tls=secured[0], credentials=closed, refusals=5), threading.Event()
+    server, ended = serve(tls=secured[0], credentials=closed, strangers=5), threading.Event()
     refused: list[bytes] = []
 
     def ask(authorization: str) -> bytes:
@@ -457,6 +473,45 @@ def test_more_guesses_than_may_wait_are_refused(serve: Open, closed: Credentials
         assert told(other, b"wrong\n").startswith(b"HTTP/1.1 401 ")
     wait_for(lambda: not server._guesses)
     assert len(tried) == 2
+
+
+def test_guessers_that_wait_make_room(serve: Open, closed: Credentials, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all connections of their address taken by passwords that wait, a client of the same address that is known is answered."""
+    gate = Gate()
+    server = serve(credentials=closed, connections=16)
+    assert get(server, Authorization=basic("ada", "secret")) == 200
+    monkeypatch.setattr(Credentials, "tried", lambda *_: gate())
+    request = f"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: {basic('ada', 'wrong')}\r\n\r\n".encode()
+    guessers = [connect(server, request) for _ in range(8)]
+    wait_for(lambda: server._guesses["127.0.0.1"] == 8)
+    assert get(server, Authorization=basic("ada", "secret")) == 200
+    gate.release()
+    for guesser in guessers:
+        guesser.close()
+
+
+def test_probes_cost_no_scrape_and_no_scrape_a_probe(serve: Open, closed: Credentials) -> None:
+    """What is answered without a password takes no place of what is computed, and waits for none."""
+    gate = Gate()
+
+    def slowly(_: HTTPServerRequest) -> Answer:
+        gate()
+        return Answer(b"at last")
+
+    server = serve({"/slow": slowly, "/probe": lambda _: Answer(b"fine")}, ("/probe",), credentials=closed, computing=1, answer=2 * HANG)
+    authorization = f"Authorization: {basic('ada', 'secret')}\r\n".encode()
+    with connect(server, b"GET /slow HTTP/1.1\r\nHost: localhost\r\n" + authorization + b"\r\n") as scrape:
+        wait_for(server._places.locked)
+        assert get(server, "/probe") == 200
+        gate.release()
+        told(scrape, b"at last")
+
+
+def test_probes_are_limited_as_all_that_needs_no_password(serve: Open, closed: Credentials) -> None:
+    """Where a password is asked for, and nowhere else."""
+    for credentials, status in ((closed, 429), (None, 200)):
+        server = serve({"/probe": lambda _: Answer(b"fine")}, ("/probe",), credentials=credentials, strangers=0)
+        assert get(server, "/probe") == status
 
 
 # Sites and names
@@ -571,7 +626,7 @@ def test_random_authorizations_let_nothing_in(serve: Open, tmp_path: Path, caplo
     """Whatever bytes stand for an authorization, they are answered with 401 or 400, and there is nothing to report."""
     (tmp_path / "users").write_text(password_line("ada", "secret"))
     (tmp_path / "token").write_text("t0ken")
-    server = serve(credentials=Credentials(str(tmp_path / "users"), str(tmp_path / "token")), refusals=1000)
+    server = serve(credentials=Credentials(str(tmp_path / "users"), str(tmp_path / "token")), strangers=1000)
     chance = random.Random(2)
     said = [b"Basic \xe9", b"Bearer \xe9", b"Basic YWRhOg==\xff", b"Basic w6k=", b"\xe9"]
     said += [chance.choice((b"Basic ", b"Bearer ", b"")) + chance.randbytes(chance.randrange(40)) for _ in range(200)]
