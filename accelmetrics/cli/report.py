@@ -15,6 +15,7 @@ from accelmetrics.cli import options as arguments, summaries
 from accelmetrics.cli.output import Stdout, say
 from accelmetrics.monitor.history import Layout, Row, RowMaker
 from accelmetrics.monitor.statistics import WindowAggregator
+from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.recording import RecordFile, recordings
@@ -29,8 +30,6 @@ GAP = 3.0
 USUAL = 50
 """Intervals whose median is the usual one."""
 WORK = ("tokens", "samples")
-IDLE = ("gpuIdle", "applicationsClocksSetting", "displayClockSetting")
-"""Reasons for low clocks that are no throttling: nothing runs, or they were set so."""
 
 EXAMPLES = """\
   accelmetrics report run.jsonl                             a table of every device
@@ -272,7 +271,7 @@ def _devices(stream: _Stream, streams: list[_Stream]) -> Iterator[tuple[str, sum
                 "power_limit_watts": None if limit is None else limit.last,
                 "energy": None if used is None else used._asdict(),
                 "samples": summaries.samples(measures),
-                "throttled_seconds": {reason: seconds for reason, seconds in throttled.items() if seconds and reason not in IDLE},
+                "throttled_seconds": {reason: seconds for reason, seconds in throttled.items() if seconds and reason not in NOT_THROTTLING},
                 "gaps": stream.silences.get(place.key, []),
             },
         )

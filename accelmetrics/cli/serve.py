@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from contextlib import closing, suppress
+from typing import TYPE_CHECKING
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import FunctionExporter, checked, exporters, monitor, tell, tell_losses, until_stopped
 from accelmetrics.cli.output import Stdout
 from accelmetrics.schemas.errors import AccelMetricsError
+
+if TYPE_CHECKING:
+    from accelmetrics.schemas.record import Record
 
 EXAMPLES = """\
   accelmetrics serve                                            http://127.0.0.1:22235/metrics
@@ -18,9 +22,11 @@ EXAMPLES = """\
   accelmetrics serve --make-password prometheus >> users        a line of the file that --auth takes
 
 paths:
-  /metrics        for Prometheus (text or OpenMetrics)
+  /metrics        for Prometheus (text or OpenMetrics); the command itself is accelmetrics_process_*
   /api/snapshot   the latest reading, as `accelmetrics dump --json` prints it
   /-/healthy      200 as long as it answers;  /-/ready: 200 once something was read, 503 before; both without a password
+
+The endpoint says nothing of a watched process, such as `cpu`, unless --pid names one.
 
 It runs until Ctrl-C or SIGTERM. Exit status: 0 when it was stopped so; 1 when it cannot listen, or an exporter lost records (a
 line says how many); 2 for arguments that cannot be used."""
@@ -79,9 +85,11 @@ def run(options: Namespace, out: Stdout) -> int:
         per_link=options.per_link,
         max_age=options.max_age,
         max_series=options.max_series,
+        own_process=True,
     )
+    served = endpoint.export if options.pid else lambda record: endpoint.export(_without_process(record))
     with until_stopped() as stopped, closing(endpoint), checked(options):
-        watching = monitor(options, [FunctionExporter("prometheus", endpoint.export), *exporters(options, out)])
+        watching = monitor(options, [FunctionExporter("prometheus", served), *exporters(options, out)])
         # The endpoint opens before the monitor starts: what keeps it from listening ends the command, and is said once.
         try:
             endpoint.open()
@@ -92,6 +100,19 @@ def run(options: Namespace, out: Stdout) -> int:
             tell(f"serving {address}", f"accelmetrics serve: {address}", data={"address": address})
             stopped.wait()
     return int(tell_losses(watching))
+
+
+def _without_process(record: Record) -> Record:
+    """Leave out what is said of the watched process, which is this command: it describes itself under names of its own."""
+    from accelmetrics.schemas.catalogue.host import PROCESS
+    from accelmetrics.schemas.snapshot import Snapshot
+
+    own = {row.key for row in PROCESS if row.prometheus.startswith("accel_host_process_")}
+    taken = record.snapshot
+    metrics = {key: value for key, value in taken.metrics.items() if key not in own}
+    reasons = {key: why for key, why in taken.unavailable.items() if key not in own}
+    snapshot = Snapshot(taken.time_ns, taken.hostname, metrics, taken.identities, reasons, taken.backends, taken.processes)
+    return record._replace(snapshot=snapshot)
 
 
 def _password_line(user: str) -> str:

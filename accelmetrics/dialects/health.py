@@ -16,6 +16,7 @@ from typing import NamedTuple, get_args
 from accelmetrics._version import __version__
 from accelmetrics.dialects.contract import NO_LABELS, Number, Point
 from accelmetrics.schemas.catalogue import per_key, resolve
+from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from accelmetrics.schemas.errors import IN_ORDER, Reason
 from accelmetrics.schemas.identity import BackendStatus, Status
 from accelmetrics.schemas.metric import Kind, split_series
@@ -159,9 +160,9 @@ def _elapsed(record: Record, latest: Snapshot | None) -> float:
 
 @per_key
 def _throttle(key: str) -> tuple[str, str] | None:
-    """Device and reason of a key that says whether clocks are held down."""
+    """Device and reason of a key that says whether clocks are held down, but not by a state such as being idle."""
     found = resolve(key)
-    if found is None or found.alias:
+    if found is None or found.alias or key.rpartition(".")[2] in NOT_THROTTLING:
         return None
     name, labels = split_series(found.row.prometheus)
     return (found.device, labels["reason"]) if name == "accel_throttle_active" else None

@@ -139,6 +139,30 @@ def _info(slot: DeviceSlot, identity: Mapping[str, str]) -> Point:
     return Point("accel_info", 1, {**identity, **found}, "gauge", "1", "What the device is; joined on accelerator and uuid.")
 
 
+def measurements(record: Record) -> Iterator[Point]:
+    """Give what devices are and measure, what the host measures, and what the program logged."""
+    snapshot = record.snapshot
+    identities = {slot.key: identity_labels(slot) for slot in snapshot.identities}
+    yield from (_info(slot, identities[slot.key]) for slot in snapshot.identities)
+    for scheduler, job in jobs(record.labels).items():
+        for identity in identities.values():
+            yield Point("accel_job_info", 1, {**identity, "scheduler": scheduler, **job}, "gauge", "1", _JOB)
+    for key, processes in snapshot.processes.items():
+        if key in identities:
+            yield Point("accel_processes", len(processes), identities[key], "gauge", "1", "Number of processes that use the device.")
+    for key, value in snapshot.metrics.items():
+        found = _series(key)
+        if found is None or not (found.meaning or found.device in identities):
+            continue
+        device = found.device
+        yield found.point(value, identities.get(device) or ({"accelerator": device, "uuid": device} if device else {}))
+    latest: dict[str, Number] = {}
+    for step in record.steps:
+        latest.update(step.values if step.step is None else {**step.values, "step": step.step})
+    for name, value in latest.items():
+        yield Point(f"training_{label_name(name)}", value, {}, "gauge", "", "The number that the program logged last under this name.")
+
+
 class PrometheusDialect(Dialect):
     """The names of our own exposition."""
 
@@ -146,28 +170,9 @@ class PrometheusDialect(Dialect):
     summary = "Prometheus names in base units, as our own endpoint serves them"
 
     def points(self, record: Record) -> Iterator[Point]:
-        """Give how the monitor, the sources and the devices fare, then what devices are and measure, and what the program logged."""
+        """Give how the monitor, the sources and the devices fare, then what was measured."""
         yield from health(record)
-        snapshot = record.snapshot
-        identities = {slot.key: identity_labels(slot) for slot in snapshot.identities}
-        yield from (_info(slot, identities[slot.key]) for slot in snapshot.identities)
-        for scheduler, job in jobs(record.labels).items():
-            for identity in identities.values():
-                yield Point("accel_job_info", 1, {**identity, "scheduler": scheduler, **job}, "gauge", "1", _JOB)
-        for key, processes in snapshot.processes.items():
-            if key in identities:
-                yield Point("accel_processes", len(processes), identities[key], "gauge", "1", "Number of processes that use the device.")
-        for key, value in snapshot.metrics.items():
-            found = _series(key)
-            if found is None or not (found.meaning or found.device in identities):
-                continue
-            device = found.device
-            yield found.point(value, identities.get(device) or ({"accelerator": device, "uuid": device} if device else {}))
-        latest: dict[str, Number] = {}
-        for step in record.steps:
-            latest.update(step.values if step.step is None else {**step.values, "step": step.step})
-        for name, value in latest.items():
-            yield Point(f"training_{label_name(name)}", value, {}, "gauge", "", "The number that the program logged last under this name.")
+        yield from measurements(record)
 
 
 PROMETHEUS = PrometheusDialect()

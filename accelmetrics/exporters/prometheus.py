@@ -50,6 +50,7 @@ class PrometheusExporter:
         max_series: At most so many series are served.
         max_age: A record older than this, in seconds, is not served; by default two intervals and the timeout, at least 5 s.
         per_link: Serves each link between devices beside the sum over all of them.
+        own_process: Serves ``accelmetrics_process_*`` too: what this process takes, as Prometheus' own library tells it (Linux).
 
     Attributes:
         address: Where it listens, with the port that the system chose once it is open.
@@ -78,6 +79,7 @@ class PrometheusExporter:
         max_series: int = MAX_SERIES,
         max_age: float | None = None,
         per_link: bool = False,
+        own_process: bool = False,
     ) -> None:
         require("tornado", "prometheus")
         from tornado.web import HTTPError
@@ -86,7 +88,7 @@ class PrometheusExporter:
 
         self._answer, self._refusal = Answer, HTTPError
         self.address = self._wanted = Address.parse(address, PORT)
-        self._cache = ScrapeCache(dialect, max_series, max_age, per_link)
+        self._cache = ScrapeCache(dialect, max_series, max_age, per_link, own_process)
         if not tls_cert and (tls_key or tls_client_ca or tls_client_names is not None):
             raise InvalidOptionError("tls_key, tls_client_ca and tls_client_names need tls_cert, the server's certificate")
         self._tls = Tls(tls_cert, tls_key, tls_client_ca, tls_client_names) if tls_cert else None

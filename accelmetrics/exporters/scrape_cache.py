@@ -20,12 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.health import NO_HISTORY, HealthHistory, health
+from accelmetrics.dialects.prometheus import PROMETHEUS, measurements
 from accelmetrics.dialects.registry import dialect as dialect_of
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.record import Record, Step
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
+
+    from accelmetrics.schemas.metric import Kind
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -73,6 +76,7 @@ class ScrapeCache:
         max_age: A record older than this, in seconds, is not served; None allows two intervals of the monitor and its
             timeout, and never less than 5 s.
         per_link: Whether each link between devices has its series beside the sum over all of them.
+        own_process: Whether this process is described too, as ``accelmetrics_process_*``; on Linux.
         clock: Tells the time by ``monotonic`` and ``time_ns``.
 
     Raises:
@@ -82,7 +86,13 @@ class ScrapeCache:
     """
 
     def __init__(
-        self, dialect: str, max_series: int = MAX_SERIES, max_age: float | None = None, per_link: bool = False, clock: Any = time
+        self,
+        dialect: str,
+        max_series: int = MAX_SERIES,
+        max_age: float | None = None,
+        per_link: bool = False,
+        own_process: bool = False,
+        clock: Any = time,
     ) -> None:
         if max_series < 1:
             raise InvalidOptionError(f"max_series is {max_series}: it must be at least 1")
@@ -90,9 +100,12 @@ class ScrapeCache:
             raise InvalidOptionError(f"max_age is {max_age}: it must be above 0 seconds")
         require("prometheus_client", "prometheus", "prometheus-client")
         self._dialect = dialect_of(dialect)
+        # How things fare is told here, with what is counted over records: our own dialect would tell it once more.
+        self._measured = measurements if self._dialect is PROMETHEUS else self._dialect.points
         self._max_series = max_series
         self._max_age = max_age
         self._left_out = () if per_link else (PER_LINK,)
+        self._own_process = own_process
         self._clock = clock
         self._dropped = 0
         self._counted: _Latest | None = None
@@ -107,7 +120,7 @@ class ScrapeCache:
     def take(self, record: Record) -> None:
         """Serve this record from now on. What the program logged last is kept until it logs anew."""
         # Each record is counted once and in order, whether a scrape sees it or not: here, never on the thread of a scrape.
-        counted = tuple(self._dialect.points(record)) if self._dialect.counting else None
+        counted = tuple(self._measured(record)) if self._dialect.counting else None
         if record.steps:  # one step that holds the last value of each name
             steps = (*self._steps, *record.steps)
             number = next((step.step for step in reversed(steps) if step.step is not None), None)
@@ -144,14 +157,13 @@ class ScrapeCache:
         return _once(latest, ("snapshot",), packed, latest.record.snapshot.to_json().encode)
 
     def _points(self, latest: _Latest, fresh: bool) -> Iterator[Point]:
-        """Health comes first, so that no limit cuts it off; the dialect's own copy of it is left out."""
-        known = set()
-        for point in health(latest.record, latest.history, fresh):
-            known.add(point.name)
-            yield point
+        """Health comes first, so that no limit cuts it off."""
+        yield from health(latest.record, latest.history, fresh)
+        if self._own_process:
+            yield from _own_process()
         if latest.record is not None and fresh:
-            found = self._dialect.points(latest.record) if latest.points is None else latest.points
-            yield from (point for point in found if point.name not in known and not point.name.startswith(self._left_out))
+            found = self._measured(latest.record) if latest.points is None else latest.points
+            yield from (point for point in found if not point.name.startswith(self._left_out))
 
     def _is_fresh(self, latest: _Latest) -> bool:
         record = latest.record
@@ -168,6 +180,15 @@ def _once(latest: _Latest, form: tuple[str, ...], packed: bool, write: Callable[
     if (form, packed) not in latest.written:
         latest.written[form, packed] = gzip.compress(_once(latest, form, False, write), compresslevel=5) if packed else write()
     return latest.written[form, packed]
+
+
+def _own_process() -> Iterator[Point]:
+    """What Prometheus' own library says of the process that it is in."""
+    from prometheus_client import ProcessCollector
+
+    for metric in ProcessCollector("accelmetrics", registry=None).collect():
+        for sample in metric.samples:
+            yield Point(sample.name, sample.value, {}, cast("Kind", metric.type), "", metric.documentation)
 
 
 class Exposition:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import psutil
 import pytest
 
 from accelmetrics.schemas.snapshot import Snapshot
@@ -63,6 +66,23 @@ def test_every_path_answers() -> None:
         assert snapshot.metrics["gpu.1.powerWatts"] > 0
         assert get(f"{base}/-/healthy")[0] == 200
         assert get(f"{base}/nowhere")[0] == 404
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
+def test_the_command_describes_itself_under_its_own_names() -> None:
+    """Of a watched process it speaks only where it was given one."""
+    for watched in ((), ("--pid", str(os.getpid()))):
+        with serving("--backends", "host", *watched) as (program, base):
+            ready(base)
+            metrics = get(f"{base}/metrics")[1]
+            document = Snapshot.from_json(get(f"{base}/api/snapshot")[1])
+            began = psutil.Process(program.pid).create_time()
+        said = re.search(r"^accelmetrics_process_start_time_seconds (\S+)$", metrics, re.MULTILINE)
+        assert said is not None and float(said[1]) == pytest.approx(began, abs=1)
+        assert ("accel_host_process_memory_bytes" in metrics) == ("proc.memory.rssMB" in document.metrics) == bool(watched)
+        assert "accel_host_memory_available_bytes" in metrics
+        if not watched:
+            assert not {key for key in (*document.metrics, *document.unavailable) if key == "cpu" or key.startswith("proc.memory.rss")}
 
 
 def test_no_more_series_are_served_than_asked_for() -> None:

@@ -246,7 +246,7 @@ def counted(*records: Record) -> dict[tuple[str, ...], Point]:
 
 def reading(second: float, *statuses: BackendStatus, lost: str = "", throttled: int | None = None) -> Record:
     """A reading of two GPUs by a monitor with an interval of 1 s."""
-    metrics = {} if throttled is None else {"gpu.1.throttle.swPowerCap": throttled, "gpu.1.throttle.gpuIdle": 0}
+    metrics = {} if throttled is None else {"gpu.1.throttle.swPowerCap": throttled, "gpu.1.throttle.syncBoost": 0}
     why = {f"{lost}.temp": Unavailable(Reason.DEVICE_LOST), f"{lost}.fanSpeed": Unavailable(Reason.NOT_SUPPORTED)} if lost else {}
     places = (place("gpu.0", uuid="GPU-0"), place("gpu.1", uuid="GPU-1"))
     snapshot = Snapshot(10**18 + int(second * 1e9), "node-1", dict(metrics), places, why, statuses)
@@ -279,9 +279,19 @@ def test_throttling_is_counted_in_seconds() -> None:
     times = {0: 1, 1: 1, 2.5: 1, 3.5: 0, 4.5: 1, 60: 1, 61: 1, 30: 1, 31: 1}
     found = counted(*(reading(second, throttled=value) for second, value in times.items()))
     values = {series[1:]: point.value for series, point in found.items()}
-    assert values == {("gpu.1", "GPU-1", "sw_power_cap"): pytest.approx(1 + 1.5 + 1 + 1 + 1), ("gpu.1", "GPU-1", "gpu_idle"): 0}
+    assert values == {("gpu.1", "GPU-1", "sw_power_cap"): pytest.approx(1 + 1.5 + 1 + 1 + 1), ("gpu.1", "GPU-1", "sync_boost"): 0}
     kept = counted(*(reading(second, throttled=value) for second, value in times.items()), reading(32))
     assert {series[1:]: point.value for series, point in kept.items()} == values
+
+
+def test_a_state_is_no_throttling() -> None:
+    """An idle GPU, and one whose clocks were set, is held down by nothing: no alert on the seconds fires."""
+    states = {f"gpu.1.throttle.{name}": 1 for name in ("gpuIdle", "applicationsClocksSetting", "displayClockSetting")}
+    records = [reading(second, throttled=1) for second in range(3)]
+    for one in records:
+        one.snapshot.metrics.update(states)
+    assert {series[-1] for series in counted(*records) if series[0] == "accel_throttle_seconds_total"} == {"sw_power_cap", "sync_boost"}
+    assert ({"accelerator": "gpu.1", "uuid": "GPU-1", "reason": "gpu_idle"}, 1) in of(records[-1], "accel_throttle_active")
 
 
 def test_one_record_alone_counts_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -110,6 +111,30 @@ def _cache(what: Record, per_link: bool = False) -> ScrapeCache:
     cache = ScrapeCache("prometheus", max_age=60, per_link=per_link)
     cache.take(what)
     return cache
+
+
+def test_how_things_fare_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the endpoint, with what it counts over records; our own dialect is not asked for it."""
+
+    def told_again(_: Record) -> list[Point]:
+        raise AssertionError
+
+    monkeypatch.setattr("accelmetrics.dialects.prometheus.health", told_again)
+    found = _samples(_cache(record()).metrics())
+    assert len(found["accel_up"]) == 2
+    assert found["accelmetrics_ticks_total"] == [({}, 10.0)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
+def test_a_program_describes_itself_where_it_is_asked_to() -> None:
+    """As Prometheus' own library does, beside the watched process, and also when nothing recent is left; nowhere else."""
+    cache = ScrapeCache("prometheus", max_age=60, own_process=True)
+    before = _samples(cache.metrics())
+    assert before["accelmetrics_process_resident_memory_bytes"][0][1] > 0
+    assert b"# TYPE accelmetrics_process_cpu_seconds_total counter\n" in cache.metrics()
+    cache.take(record())
+    assert "accelmetrics_process_open_fds" in _samples(cache.metrics())
+    assert not [name for name in _samples(_cache(record()).metrics()) if name.startswith("accelmetrics_process_")]
 
 
 def test_openmetrics_says_the_same_as_text() -> None:

@@ -326,8 +326,8 @@ class Server(HTTPServerConnectionDelegate):
     def _admit(self, accepted: socket.socket, host: str) -> None:
         """Serve a connection, if there is room for it or another one can be closed; all before its TLS handshake."""
         same = [client for client in self._clients if client.remote_ip == host]
-        crowd = same if len(same) >= self._most // 2 else self._clients if len(self._clients) >= self._most else ()
-        if crowd and not self._evict(crowd):
+        crowded = len(same) >= self._most // 2
+        if (crowded or len(self._clients) >= self._most) and not self._evict(same if crowded else self._clients):
             accepted.close()
             return
         most = 4 * self.limits.head_bytes

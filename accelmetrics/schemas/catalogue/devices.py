@@ -215,6 +215,9 @@ _THROTTLE_REASONS = {
     "displayClockSetting": "of the clocks that a display needs",
     "currentLimit": "a limit of electric current is reached",
 }
+NOT_THROTTLING = ("gpuIdle", "applicationsClocksSetting", "displayClockSetting")
+"""Reasons for low clocks that are states: nothing runs, or they were set so."""
+
 THROTTLING = tuple(
     Metric(
         f"{{kind}}.{{i}}.throttle.{name}",
