@@ -44,7 +44,7 @@ def test_all_is_well(card: dict[str, str]) -> None:
     """Present, on what evidence, read from where, how fast, and what each device does not give."""
     found = examine("nvidia", card)
     assert (found.status, found.strict) == (0, 0)
-    assert found.words.startswith("nvidia: works, read from nvml evidence: libnvidia-ml.so.1 loads; 1 NVIDIA GPU on the PCI bus")
+    assert found.words.startswith("nvidia: works, read from nvml evidence: libnvidia-ml.so.1 is installed; 1 NVIDIA GPU on the PCI bus")
     assert "opening took" in found.words
     assert "not_supported (NVML_ERROR_NOT_SUPPORTED): fanSpeed" in found.words
     facts = found.facts

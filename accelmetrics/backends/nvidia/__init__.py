@@ -26,7 +26,6 @@ the catalogue, then ``make generate``.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import sys
@@ -48,6 +47,10 @@ GPU_CLASSES = ("0x0300", "0x0302")
 """VGA and 3D controllers. Audio and USB functions on the same board have other classes."""
 CONTROL = "/dev/nvidiactl"
 WSL = "/dev/dxg"
+LOADER_CACHE = Path("/etc/ld.so.cache")
+"""Where the system's loader keeps the paths of the libraries that it knows, each between two zero bytes."""
+LOADER_FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib")
+"""Where it looks for others."""
 CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 _VERSION = re.compile(r"(?:Kernel Module(?: for \S+)?)\s+(\d[\d.]*)")
 _START = (
@@ -87,13 +90,13 @@ class NvidiaBackend:
 
 
 def detect() -> Detection:
-    """Look for the library and for GPUs on the PCI bus."""
+    """Look for the library's file, the driver's device node and GPUs on the PCI bus. Nothing is loaded."""
     name = library_name()
-    library = _loads(name)
+    library, node = _is_installed(name), system_path(CONTROL).exists()
     gpus = len(pci_devices(VENDOR, GPU_CLASSES))
     on_the_bus = f"{gpus} NVIDIA GPU{'s' if gpus > 1 else ''}" if gpus else "no NVIDIA GPU"
-    evidence = f"{name} {'loads' if library else 'is not installed'}; {on_the_bus} on the PCI bus"
-    present = library or gpus > 0
+    evidence = f"{name} is {'' if library else 'not '}installed; {on_the_bus} on the PCI bus"
+    present = library or node or gpus > 0
     return Detection(present, evidence, gpus, advise(library) if present else "")
 
 
@@ -102,16 +105,17 @@ def library_name() -> str:
     return "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 
 
-def _loads(name: str) -> bool:
-    """Return whether the loader finds the library where pynvml looks. Loading NVML runs no driver code: that begins with ``nvmlInit``."""
-    paths = [name]
+def _is_installed(name: str) -> bool:
+    """Return whether the library's file is where the loader looks for it, without loading it."""
     if sys.platform == "win32":
-        programs = Path(os.environ.get("PROGRAMFILES", "C:/Program Files"), "NVIDIA Corporation", "NVSMI", name)
-        paths = [str(Path(os.environ.get("WINDIR", "C:/Windows"), "System32", name)), str(programs)]
-    for path in paths:
-        with suppress(OSError):
-            ctypes.CDLL(path)
-            return True
+        windows, programs = os.environ.get("WINDIR", "C:/Windows"), os.environ.get("PROGRAMFILES", "C:/Program Files")
+        return any(Path(*folder, name).exists() for folder in ((windows, "System32"), (programs, "NVIDIA Corporation", "NVSMI")))
+    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    if any(Path(folder, name).exists() for folder in (*folders, *LOADER_FOLDERS)):
+        return True
+    with suppress(OSError):
+        known = re.findall(rb"\0(/[^\0]*/%b)\0" % re.escape(name.encode()), LOADER_CACHE.read_bytes())
+        return any(Path(os.fsdecode(path)).exists() for path in known)
     return False
 
 

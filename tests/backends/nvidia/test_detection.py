@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from accelmetrics.backends import nvidia
 from accelmetrics.backends.nvidia import backend
 from tests.backends.nvidia.machine import write_tree
 from tests.simulators.nvml import NvmlSimulator
+from tests.support.waiting import HANG
 
 
 @pytest.fixture
@@ -77,11 +81,61 @@ def test_a_container_that_asks_for_no_gpu(root: Path, no_library: None, monkeypa
     assert "NVIDIA_VISIBLE_DEVICES" in backend.detect().advice
 
 
+def test_a_device_node_alone(root: Path, no_library: None) -> None:
+    """Reason enough to try: a driver is there."""
+    write_tree(root, {"/dev/nvidiactl": ""})
+    found = backend.detect()
+    assert (found.present, found.devices) == (True, 0)
+    assert "install the NVIDIA driver" in found.advice
+
+
+def test_the_library_is_found_and_not_loaded(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file is enough, whatever is in it."""
+    name = "libnvidia-ml-that-nothing-loads.so.1"
+    monkeypatch.setattr(nvidia, "library_name", lambda: name)
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere::{tmp_path}")
+    assert not backend.detect().present
+    (tmp_path / name).write_text("no library")
+    assert f"{name} is installed" in backend.detect().evidence
+
+
+def test_the_library_is_where_the_loader_knows_it(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cache names paths, some of files that are gone."""
+    name = "libnvidia-ml-that-nothing-loads.so.1"
+    cache = tmp_path / "ld.so.cache"
+    cache.write_bytes(b"glibc-ld.so.cache1.1\0%b\0%b/%b\0%b\0/gone/%b\0" % (name.encode(), bytes(tmp_path), *[name.encode()] * 3))
+    monkeypatch.setattr(nvidia, "library_name", lambda: name)
+    monkeypatch.setattr(nvidia, "LOADER_CACHE", cache)
+    assert not backend.detect().present
+    (tmp_path / name).write_text("no library")
+    assert backend.detect().present
+
+
+def test_nothing_is_loaded(simulator: NvmlSimulator) -> None:
+    """In a process of its own, where nothing else has loaded the library either."""
+    code = """
+        from pathlib import Path
+        from accelmetrics.backends.nvidia import backend
+        print(backend.detect().evidence)
+        print(Path("/proc/self/maps").read_text().count("libnvidia-ml"))
+    """
+    child = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=os.environ | simulator.environment(),
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=True,
+    )
+    assert "libnvidia-ml.so.1 is installed" in child.stdout
+    assert child.stdout.splitlines()[-1] == "0"
+
+
 def test_a_library_without_devices(root: Path, simulator: NvmlSimulator) -> None:
     """The library alone is enough to try; what is missing is said."""
     found = backend.detect()
     assert found.present
-    assert "libnvidia-ml.so.1 loads" in found.evidence
+    assert "libnvidia-ml.so.1 is installed" in found.evidence
     assert "modprobe nvidia" in found.advice
     write_tree(root, {"/.dockerenv": ""})
     assert "/dev/nvidiactl is missing" in backend.detect().advice
@@ -103,7 +157,7 @@ def test_a_library_with_devices(root: Path, simulator: NvmlSimulator, node: str)
 
 
 def test_no_driver_is_touched(root: Path, simulator: NvmlSimulator) -> None:
-    """Loading is all that happens to the library."""
+    """Looking for the library's file is all that happens."""
     simulator.reset_calls()
     backend.detect()
     assert simulator.calls() == {}
