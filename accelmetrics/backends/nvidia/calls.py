@@ -52,8 +52,16 @@ FIELD_HEAD = "24xQ"
 _FIELD_KEY = struct.Struct("=II")
 """Its first two members: the field's number and its scope."""
 _FIELD_SIZE = struct.calcsize(f"={FIELD_HEAD}Q")
-_UNSIGNED_LONG_LONG = 3
-_VALUE_LAYOUTS = {0: "d", 1: "I4x", 2: "Q" if struct.calcsize("L") == 8 else "I4x", _UNSIGNED_LONG_LONG: "Q", 4: "q", 5: "i4x", 6: "H6x"}
+_DOUBLE, _UNSIGNED_LONG_LONG = 0, 3
+_VALUE_LAYOUTS = {
+    _DOUBLE: "d",
+    1: "I4x",
+    2: "Q" if struct.calcsize("L") == 8 else "I4x",
+    _UNSIGNED_LONG_LONG: "Q",
+    4: "q",
+    5: "i4x",
+    6: "H6x",
+}
 """``nvmlValueType_t`` to the part of ``nvmlValue_t`` that holds the value; the bytes beyond a narrow one are not defined."""
 _NARROW = {"I4x": 2**32 - 2, "H6x": 2**16 - 2}
 _LARGEST_VALUES = {kind: _NARROW[layout] for kind, layout in _VALUE_LAYOUTS.items() if layout in _NARROW}
@@ -185,7 +193,9 @@ class CallBuffer:
                 signature = raw[place - 1]
                 maximum = min(maximum, largest_value(signature))
                 missing = field_unavailable(signature >> 32) if signature >> 32 else None
-            if missing is None and not row.minimum <= number <= maximum:  # NaN is within no bounds
+            if missing is None and isinstance(number, float):  # every field counts in whole units; NaN and infinity are none
+                number = int(number) if number.is_integer() else -math.inf
+            if missing is None and not row.minimum <= number <= maximum:
                 missing = impossible(row.source.function)
             if missing is not None:
                 found.update(dict.fromkeys(names, missing))
@@ -413,11 +423,11 @@ class FastValues(Values):
                 answers[row.name] = impossible(functions[row.name])
 
     def _is_doubtful(self, answers: dict[str, Answer], raw: Sequence[Any]) -> bool:
-        """Return whether a value was impossible, or of a type whose all-ones the generated conversion does not know."""
+        """Return whether a value was impossible, or of a type that the generated conversion does not know: a narrow or a real one."""
         places, statuses = self._buffer.layout.places, self._buffer.statuses
         impossible_one = any(_is_impossible(answers[name]) for _, names, _, _ in places for name in names)
         fields = [(row, raw[place - 1]) for row, _, index, place in places if isinstance(row.source, Field) and not statuses[index]]
-        return impossible_one or any(largest_value(signature) < row.maximum for row, signature in fields)
+        return impossible_one or any(largest_value(signature) < row.maximum or signature == _DOUBLE for row, signature in fields)
 
     def _drop_unsupported(self, raw: Sequence[Any]) -> None:
         """Drop the calls that the driver does not support, and the batch of fields when it supports none of them."""

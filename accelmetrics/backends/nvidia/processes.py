@@ -22,7 +22,10 @@ from accelmetrics.schemas.identity import DeviceProcess
 
 _ROOM, _SPARE, _MOST = 64, 16, 65536
 """Entries in a list: at first, to spare when it has grown, and the most that is believed."""
-_NO_MEMORY = 2**64 - 1
+_MOST_MEMORY = 2**47
+"""Bytes, more than any board has: above it no process is believed to hold, and sums over a list stay below 2^63."""
+_LARGEST_PID, _LATEST = 2**31 - 1, 2**63 - 1
+"""The largest process number and time that are believed."""
 
 PROCESS_V1 = struct.Struct("=I4xQ")
 PROCESS = struct.Struct("=I4xQ8x")
@@ -136,7 +139,7 @@ class ProcessTable(Paced):
         busy = self._newest(samples)
         computing, drawing = {*held[COMPUTE], *held.get(MPS, ())}, held.get(GRAPHICS, {})
         processes = []
-        for pid in sorted({*computing, *drawing} - {0}):
+        for pid in sorted(pid for pid in {*computing, *drawing} if 0 < pid <= _LARGEST_PID):
             kinds = [word for word, those in (("compute", computing), ("graphics", drawing)) if pid in those]
             # Each list has the whole of what a process holds, so what several lists say is not added up.
             known = [used for memory in held.values() if (used := memory.get(pid)) is not None]
@@ -145,7 +148,7 @@ class ProcessTable(Paced):
 
     def _newest(self, samples: bytes) -> dict[int, tuple[int | None, int | None]]:
         """Select the newest sample of each process. One without a sample kept the device idle since the last call, or is too new."""
-        entries = sorted(SAMPLE.iter_unpack(samples), key=itemgetter(1))
+        entries = sorted((entry for entry in SAMPLE.iter_unpack(samples) if entry[1] <= _LATEST), key=itemgetter(1))
         self._seen = entries[-1][1] if entries else self._seen
         return {pid: (_percent(compute), _percent(memory)) for pid, _, compute, memory in entries}
 
@@ -154,7 +157,7 @@ def _held(entries: Iterable[tuple[Any, ...]]) -> dict[int, int | None]:
     """Add up bytes by process in one list, where a process appears once per MIG instance that it uses."""
     held: dict[int, int | None] = {}
     for pid, answer in entries:
-        used = None if answer == _NO_MEMORY else answer
+        used = answer if answer <= _MOST_MEMORY else None
         before = held.get(pid)
         held[pid] = used if before is None else before + (used or 0)
     return held

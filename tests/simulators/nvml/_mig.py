@@ -59,6 +59,11 @@ class Instance:
         control.fill_slot(gpu, slot, self.uuid, self.name, (layout.gpu_instance, layout.compute_instance), layout.memory)
         self.set(memory_used=(slot + 1) << 20, gpm={metric: metric * 5.0 + slot for metric in _GPM_PERCENT})
 
+    def claim(self, gpu_instance: int) -> None:
+        """Makes the driver answer another id of the GPU instance, such as one that cannot be."""
+        ids = (gpu_instance, self.compute_instance)
+        self._control.fill_slot(self.gpu, self.slot, self.uuid, self.name, ids, self.memory_total)
+
     def set(self, *, memory_used: int | None = None, gpm: Mapping[int | str, float] | Ret | None = None) -> None:
         """Bytes in use, and GPM metrics as for a GPU; a `Ret` makes taking a sample answer that."""
         if memory_used is not None:

@@ -69,9 +69,9 @@ static nvmlReturn_t list_v2(sim_gpu *gpu, const sim_instance *instance, uint32_t
 }
 
 /* A driver that answers nonsense: its lists hold more, or less, than they say. */
-static nvmlReturn_t claim(sim_state *state, nvmlReturn_t answer, unsigned int *count)
+static nvmlReturn_t claim(sim_state *state, int setting, nvmlReturn_t answer, unsigned int *count)
 {
-    int64_t claimed = atomic_load(&state->system[S_claimed_processes]);
+    int64_t claimed = atomic_load(&state->system[setting]);
     if (claimed && answer == NVML_SUCCESS)
         *count = (unsigned int)claimed;
     return answer;
@@ -81,17 +81,17 @@ static nvmlReturn_t claim(sim_state *state, nvmlReturn_t answer, unsigned int *c
 nvmlReturn_t function(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *out) \
 { \
     ENTER_ANY(function); \
-    return claim(state, list_v1(gpu, instance, kind, count, out), count); \
+    return claim(state, S_claimed_processes, list_v1(gpu, instance, kind, count, out), count); \
 } \
 nvmlReturn_t function##_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *out) \
 { \
     ENTER_ANY(function##_v2); \
-    return claim(state, list_v2(gpu, instance, kind, count, out), count); \
+    return claim(state, S_claimed_processes, list_v2(gpu, instance, kind, count, out), count); \
 } \
 nvmlReturn_t function##_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *out) \
 { \
     ENTER_ANY(function##_v3); \
-    return claim(state, list_v2(gpu, instance, kind, count, out), count); \
+    return claim(state, S_claimed_processes, list_v2(gpu, instance, kind, count, out), count); \
 }
 
 LISTS(nvmlDeviceGetComputeRunningProcesses, COMPUTE)
@@ -153,7 +153,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
         samples[i] = (nvmlProcessUtilizationSample_t){entry->pid, entry->timestamp_us, entry->sm, entry->mem, entry->enc,
                                                       entry->dec};
     }
-    return NVML_SUCCESS;
+    return claim(state, S_claimed_samples, NVML_SUCCESS, count);
 }
 
 nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info)
