@@ -16,10 +16,11 @@ Every metric that accelmetrics knows, in the spelling of Weights & Biases where 
 
 **Keys.** `{kind}` is the kind of a device: `gpu`, `tpu`, `trn`, `ipu`, `npu`, or any other word that a backend gives its devices. `{i}` is
 the number of a device, which is unique on a machine across vendors, or of a CPU; `{path}` is a mount point, `{device}` a disk,
-`{link}` the number of a link. `{kind}.{i}.powerWatts` appears as `gpu.0.powerWatts`, and `disk.{path}.usageGB` as `disk./.usageGB`. A key
-has one unit and one meaning on every vendor and every kind of device. *Also as* names other spellings under which the same value is given
-too. A partition of a device has keys below the device's, `gpu.0.mig.1.memoryAllocatedBytes`; which ones, the sources say. What the board
-has as a whole (power, temperature) is the device's alone, so that sums are right.
+`{link}` the number of a link, `{code}` that of an error. `{kind}.{i}.powerWatts` appears as `gpu.0.powerWatts`, and
+`disk.{path}.usageGB` as `disk./.usageGB`. A key has one unit and one meaning on every vendor and every kind of device. *Also as* names
+other spellings under which the same value is given too. A partition of a device has keys below the device's,
+`gpu.0.mig.1.memoryAllocatedBytes`; which ones, the sources say. What the board has as a whole (power, temperature) is the device's alone,
+so that sums are right.
 
 **Missing values.** Each device gives every key that its backend is named at, or a reason for its absence in `unavailable`; there are no
 stand-ins such as 0 or -1. Keys marked *while it exists* are there only as long as what they are about is.

@@ -9,7 +9,7 @@ from accelmetrics.cli.text import GAP, aligned, clipped, number, packed, quantit
 from accelmetrics.dialects.contract import Dialect
 from accelmetrics.exporters.csv import columns_in, columns_of, csv_text
 from accelmetrics.schemas.catalogue import SECTIONS, coverage_of, resolve
-from accelmetrics.schemas.metric import device_key
+from accelmetrics.schemas.metric import device_key, fill
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.vitals import printable
@@ -48,7 +48,7 @@ def table(snapshot: Snapshot, width: int) -> str:
         else:
             section, unit = home.get(found.row.key, OTHER), found.row.unit
             if found.row.device_part:
-                device, name = found.device, found.row.name.replace("{link}", found.instance)
+                device, name = found.device, fill(found.row.name, found.instance)
         values.setdefault(section, {}).setdefault(name, {})[device] = quantity(value, unit)
     parts = [[f"{snapshot.hostname}  {snapshot.timestamp}"], _devices(snapshot, width)]
     for title in dict.fromkeys((*home.values(), OTHER)):

@@ -29,6 +29,8 @@ SHARED: Mapping[str, str] = {
     "accel_clock_max_hertz": "Highest clock that the domain can run at.",
     "accel_throttle_active": "1 while the clocks are held down for the reason, else 0.",
     "accel_ecc_errors_total": "Memory errors since the driver was loaded (volatile) or over the life of the device (aggregate).",
+    "accel_chip_ecc_errors_total": "Errors of all of the chip's memories since the driver was loaded, or over its life.",
+    "accel_violation_seconds_total": "For how long the device ran below its clocks for the reason, as its driver counts.",
     "accel_remapped_rows_total": "Memory rows that were replaced by spare ones after errors of the severity.",
     "accel_pcie_bytes_total": "Bytes moved over PCIe since the driver was loaded.",
     "accel_pcie_bytes_per_second": "Bytes per second moved over PCIe.",
@@ -56,6 +58,7 @@ SHARED: Mapping[str, str] = {
 """By name. A test holds it to the catalogue: each shared metric has its sentence, and no other."""
 
 _JOB = "What the scheduler calls the job that uses the device; joined on accelerator and uuid."
+_NUMBERS = ("numa_node", "cores", "gpu_instance_id", "minor_number")
 _IDENTITY = ("kind", "vendor", "architecture", "pci_bus_id", "serial", "driver_version", "runtime_version", "firmware")
 
 
@@ -126,7 +129,7 @@ def _series(key: str) -> SeriesTemplate | None:
 
 def _info(slot: DeviceSlot, identity: Mapping[str, str]) -> Point:
     about = slot.identity
-    numbers = {"numa_node": about.numa_node, "visible_index": slot.visible_index, "cores": about.cores}
+    numbers = {"visible_index": slot.visible_index, **{field: getattr(about, field) for field in _NUMBERS}}
     labels = {
         **{field: getattr(about, field) for field in _IDENTITY},
         "index": str(slot.index),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.schemas.catalogue import KeyMatch, per_key, resolve
-from accelmetrics.schemas.metric import PARTITION, device_key
+from accelmetrics.schemas.metric import PARTITION, device_key, fill
 from accelmetrics.schemas.record import Record
 
 PROCESS_PREFIX = "gpu.process.{i}."
@@ -111,7 +111,7 @@ def _template(key: str, found: KeyMatch) -> str:
     """Find the spelling under which a key stands, with its numbers and names left open: ``gpu.{i}.nvlink.{link}.state``."""
     parts = device_key(key)
     if parts is not None and found.row.device_part:
-        named = next(name for name in found.row.names if parts.name in (name, name.replace("{link}", found.instance)))
+        named = next(name for name in found.row.names if parts.name in (name, fill(name, found.instance)))
         return f"{parts.kind}.{'process.' if parts.process else ''}{{i}}.{named}"
     filled = {_PLACEHOLDER.sub(f".{found.instance}", template): template for template in (found.row.key, *found.row.aliases)}
     return filled.get(key, key)

@@ -26,7 +26,7 @@ from pydantic import (
 from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, Status
-from accelmetrics.schemas.metric import ANY_KIND, NO_KINDS, PARTITION, Metric, device_key
+from accelmetrics.schemas.metric import ANY_KIND, NO_KINDS, PARTITION, Metric, device_key, fill
 from accelmetrics.schemas.snapshot import SCHEMA_VERSION, DeviceSlot, Snapshot
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -103,6 +103,8 @@ class DeviceEntry(Part):
     numa_node: int | None = Field(None, description="NUMA node of its slot; null when unknown.")
     unified: bool = Field(False, description="Whether it shares the host's memory.")
     parent: str = Field("", description="UUID of the device that it is a partition of, empty for a whole device.")
+    gpu_instance_id: int | None = Field(None, description="Of a MIG instance, the id of its GPU instance; null when unknown.")
+    minor_number: int | None = Field(None, description="N of its device node /dev/nvidiaN; null when unknown.")
     fabric: str = Field("", description="How it stands in the fabric that connects several machines' devices; empty when there is none.")
 
     def slot(self) -> DeviceSlot:
@@ -249,7 +251,7 @@ def pattern(template: str) -> str:
     text = _SPECIAL.sub(r"\\\g<0>", template)
     if found is not None and not found.process:  # the keys of a partition stand below those of its device
         text = text.replace("{i}", rf"[0-9]+(\.{PARTITION}\.[0-9]+)?")
-    text = text.replace(ANY_KIND, _ANY_KIND).replace("{i}", "[0-9]+").replace("{link}", "[0-9]+")
+    text = fill(text, "[0-9]+").replace(ANY_KIND, _ANY_KIND).replace("{i}", "[0-9]+")
     for placeholder in ("{path}", "{device}", "{label}"):
         text = text.replace(placeholder, ".+")
     return f"^{text}$"

@@ -33,6 +33,8 @@ class DeviceIdentity(NamedTuple):
         numa_node: NUMA node of the slot, if known.
         unified: Whether the device shares the host's memory.
         parent: Identity (uuid) of the device that this one is a partition of, empty for a whole device.
+        gpu_instance_id: Of a MIG instance, the id of its GPU instance on that device, which its compute instances share.
+        minor_number: ``N`` of its device node ``/dev/nvidiaN``, which is not always the vendor's number.
         fabric: How it stands in the fabric that connects several machines' devices, in words; empty when there is none.
     """
 
@@ -53,6 +55,8 @@ class DeviceIdentity(NamedTuple):
     unified: bool = False
     parent: str = ""
     fabric: str = ""
+    gpu_instance_id: int | None = None
+    minor_number: int | None = None
 
     @property
     def backend(self) -> str:

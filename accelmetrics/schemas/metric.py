@@ -17,6 +17,8 @@ PARTITION = "mig"
 """The word between a device's key and the number of its partition: ``gpu.0.mig.1``."""
 ANY_KIND = "{kind}"
 """Stands in a row's key where the metric means the same on every kind of device."""
+LINK, CODE = "{link}", "{code}"
+"""Stand in a row's name for the number of a link, and the code of an error."""
 NO_KINDS = frozenset({"cpu", "disk", "torch"})
 """Words that numbers or names of other things follow in keys: ``cpu.3.cpu_percent`` is about no device."""
 
@@ -122,8 +124,13 @@ def is_kind(word: object) -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Tell whether this is the number of a device, a link or a CPU, or the placeholder of one."""
-    return (text.isascii() and text.isdecimal()) or text in ("{i}", "{link}")
+    """Tell whether this is the number of a device, a link, a CPU or an error, or the placeholder of one."""
+    return (text.isascii() and text.isdecimal()) or text in ("{i}", LINK, CODE)
+
+
+def fill(template: str, number: str) -> str:
+    """Put the number of a link or an error in its place: ``nvlink.{link}.state`` gives ``nvlink.7.state``."""
+    return template.replace(LINK, number).replace(CODE, number)
 
 
 def name_of(template: str) -> str:

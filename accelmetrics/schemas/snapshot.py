@@ -266,6 +266,8 @@ class Device:
     unified: bool
     parent: str
     fabric: str
+    gpu_instance_id: int | None
+    minor_number: int | None
 
     def __init__(self, snapshot: Snapshot, slot: DeviceSlot) -> None:
         self.key, self.index, self.visible_index, self.identity, _ = slot

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from accelmetrics.schemas.catalogue import CATALOGUE, coverage_of, expected_keys, expected_names, match
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
-from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.metric import Metric, fill
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 Number = int | float
@@ -44,7 +44,7 @@ def complete_metrics() -> dict[str, Number]:
     """Every key that two devices and the host owe, and some that they may give."""
     keys = [f"{place.key}.{name}" for place in (NVIDIA, AMD) for name in expected_names(place.identity.vendor)]
     keys += expected_keys("host")
-    keys += [f"gpu.0.{name.replace('{link}', '5')}" for name in coverage_of("nvidia")["optional"]]
+    keys += [f"gpu.0.{fill(name, '5')}" for name in coverage_of("nvidia")["optional"]]
     keys += [f"gpu.process.0.{name}" for name in coverage_of("nvidia")["processes"]]
     keys += ["disk./.usagePercent", "disk./mnt/a.b.usageGB", "disk.nvme0n1.in", "disk.nvme0n1.readBps", "cpu.0.cpu_percent"]
     return {key: some_value(row) for key in keys if (row := match(key))}
@@ -88,7 +88,7 @@ def keys_of(row: Metric) -> st.SearchStrategy[str]:
         .map(
             lambda pair: row.key.replace("{i}", pair[1]).replace("{path}", pair[0]).replace("{device}", pair[0]).replace("{label}", "64mb")
         )
-        .map(lambda key: key.replace("{link}", "17").replace("{kind}", "gpu"))
+        .map(lambda key: fill(key, "17").replace("{kind}", "gpu"))
     )
 
 
@@ -118,6 +118,8 @@ def places(draw: st.DrawFn) -> tuple[DeviceSlot, ...]:
         cores=st.none() | st.integers(0, 2**40),
         memory_total_bytes=st.none() | st.integers(0, 2**63),
         numa_node=st.none() | st.integers(-1, 8),
+        gpu_instance_id=st.none() | st.integers(0, 14),
+        minor_number=st.none() | st.integers(0, 255),
         unified=st.booleans(),
     )
     return tuple(DeviceSlot(f"gpu.{i}", i, draw(st.none() | st.integers(0, 8)), draw(identity)) for i in range(count))

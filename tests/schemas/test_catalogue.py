@@ -231,7 +231,7 @@ def test_placeholders_become_labels(row: Metric) -> None:
     """An instance that is not a device is a label; else two disks would be one series."""
     held = set(re.findall(r"\{\w+\}", row.name)) - ({"{i}"} if row.key.startswith("torch.") else set())
     for series in filter(None, (row.prometheus, row.otel if held else "")):
-        assert set(split_series(series)[1].values()) & {"{i}", "{path}", "{device}", "{label}", "{link}"} == held
+        assert set(split_series(series)[1].values()) & {"{i}", "{path}", "{device}", "{label}", "{link}", "{code}"} == held
 
 
 # Look-ups
@@ -269,7 +269,7 @@ def test_expected_names_are_owed_at_every_reading(backend: str) -> None:
 
 
 def test_a_partition_owes_what_partitions_have() -> None:
-    shares = {name for name in expected_names("nvidia") if name.startswith(("pipe", "sm", "dram")) and name != "smClock"}
+    shares = {name for name in expected_names("nvidia") if name.startswith(("pipe", "sm", "dram", "grEngine")) and name != "smClock"}
     memory = {"memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes", "memoryFreeBytes"}
     assert set(expected_names("nvidia", True)) == shares | memory
     assert expected_names("graphcore", True) == ()
@@ -304,6 +304,7 @@ def test_an_unknown_backend_owes_nothing() -> None:
         ("{kind}.{i}.temp", "{kind}.{i}.temp", "{kind}.{i}", "", False),
         ("gpu.0.mig.12.memoryAllocatedBytes", "{kind}.{i}.memoryAllocatedBytes", "gpu.0.mig.12", "", False),
         ("gpu.3.nvlink.17.state", "gpu.{i}.nvlink.{link}.state", "gpu.3", "17", False),
+        ("gpu.3.xid.79.errors", "gpu.{i}.xid.{code}.errors", "gpu.3", "79", False),
     ],
 )
 def test_concrete_keys_are_recognised(key: str, template: str, device: str, instance: str, alias: bool) -> None:

@@ -83,6 +83,7 @@ def test_a_row_s_pattern_meets_its_own_keys_alone(row: Metric) -> None:
             .replace("{device}", "sda")
             .replace("{label}", "64mb")
             .replace("{link}", "7")
+            .replace("{code}", "79")
         )
         for kind in ("gpu", "npu", "x9") if "{kind}" in key else ("",):
             concrete = key.replace("{kind}", kind)

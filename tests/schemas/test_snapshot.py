@@ -67,6 +67,8 @@ def test_the_document_has_the_agreed_fields() -> None:
         "unified": False,
         "parent": "",
         "fabric": "",
+        "gpu_instance_id": None,
+        "minor_number": None,
     }
     assert document["unavailable"] == {"gpu.0.fanSpeed": {"reason": "not_supported", "detail": "NVML_ERROR_NOT_SUPPORTED"}}
     fields = ["name", "status", "detail", "source", "duration_seconds", "read_at", "age_seconds", "sequence"]

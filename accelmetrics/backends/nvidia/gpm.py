@@ -46,13 +46,14 @@ class Gpm(Values):
         library: The open library.
         samples: Lends sample buffers.
         handle: The GPU's handle.
-        instance: The MIG instance's id on that GPU, if it is one; its compute instances share what is measured.
+        instance: Of a MIG instance, the id of its GPU instance, whose compute instances share what is measured, or why that is not
+            known; None for the whole GPU.
 
     Attributes:
         due: When the next sample is wanted.
     """
 
-    def __init__(self, library: Library, samples: SamplePool, handle: Handle, instance: int | None = None) -> None:
+    def __init__(self, library: Library, samples: SamplePool, handle: Handle, instance: int | Unavailable | None = None) -> None:
         super().__init__()
         self.due = -math.inf
         self._metrics: tuple[GpmMetric, ...] = GPM_METRICS if instance is None else GPM_OF_INSTANCES
@@ -64,8 +65,11 @@ class Gpm(Values):
         self._samples: Samples | None = None
         self._sampled = False
         self._take = partial(library.function("nvmlGpmSampleGet"), handle)
-        if instance is not None:
+        if isinstance(instance, int):
             self._take = partial(library.function("nvmlGpmMigSampleGet"), handle, instance)
+        elif instance is not None:  # what the whole GPU's samples say would pass for the instance's
+            self.due = math.inf
+            self._miss(instance)
         get = library.nvml.c_nvmlGpmMetricsGet_t()
         get.version, get.numMetrics = 1, len(self._metrics)
         for number, metric in enumerate(self._metrics):

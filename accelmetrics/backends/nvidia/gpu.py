@@ -40,13 +40,15 @@ from accelmetrics.backends.nvidia.nvml import (
     Handle,
     Library,
     Queries,
+    impossible,
     no_device,
     open_library,
     source_error,
+    unavailable,
 )
 from accelmetrics.backends.nvidia.processes import ProcessTable
 from accelmetrics.backends.nvidia.xid import Xids
-from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError
+from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 
 MOST_GPUS = 1024
@@ -54,8 +56,8 @@ MOST_GPUS = 1024
 PATIENCE, LATER_PATIENCE = 4.0, 1.0
 """Seconds without an answer to a single call after which it counts as hung, the first time and after that. Without persistence
 mode a GPU that is not in use is initialised by looking up its handle, which takes up to three seconds."""
-MOST_CORES, MOST_NODES = 2**24, 1023
-"""The most CUDA cores and NUMA nodes that are believed."""
+MOST_CORES, MOST_NODES, MOST_MINOR, MOST_CUDA, MOST_GPU_INSTANCES = 2**24, 1023, 4095, 99_999, 256
+"""The largest number of CUDA cores, of a NUMA node, a device node, CUDA's version and a GPU instance that is believed."""
 FIRST_WAIT, LONGEST_WAIT = 1.0, 10.0
 """Seconds between two attempts to find a GPU: doubling from the first to the longest."""
 STALE = frozenset({INVALID_ARGUMENT})
@@ -80,7 +82,7 @@ def open_driver(clock: Clock) -> NvidiaDriver:
         on_failure.callback(library.close)
         count = _count(library)
         queries = Queries(library, [], GONE)
-        cuda = queries.number("nvmlSystemGetCudaDriverVersion_v2") or 0
+        cuda = queries.number("nvmlSystemGetCudaDriverVersion_v2", most=MOST_CUDA) or 0
         version = queries.text("nvmlSystemGetDriverVersion")
         driver = NvidiaDriver(library, clock, version, f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "")
         on_failure.pop_all()
@@ -203,10 +205,9 @@ class Gpu(Listed):
             handle = queries.handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
             uuid = queries.text("nvmlDeviceGetUUID", handle) if handle is not None else ""
             if handle is not None and uuid and uuid not in self._instances:
-                gpu_instance = queries.number("nvmlDeviceGetGpuInstanceId", handle)
                 name = queries.text("nvmlDeviceGetName", handle)
                 identity = self._driver.identify(number, name=name, uuid=uuid, parent=self.identity.anchor)
-                self._instances[uuid] = Instance(self._driver, gpu, handle, gpu_instance, identity)
+                self._instances[uuid] = Instance(self._driver, gpu, handle, _ask_gpu_instance(queries, handle), identity)
                 self._driver.add(self._instances[uuid])
 
     def _enumerate(self, now: float, progress: list[Any]) -> None:
@@ -251,6 +252,7 @@ class Gpu(Listed):
             firmware=queries.text("nvmlDeviceGetVbiosVersion", handle),
             cores=queries.number("nvmlDeviceGetNumGpuCores", handle, most=MOST_CORES) or None,
             numa_node=self._ask_numa_node(queries, handle),
+            minor_number=queries.number("nvmlDeviceGetMinorNumber", handle, most=MOST_MINOR),
         )
         if self.device is None or self.identity.unified != unified:
             self.device = self._bind(handle)
@@ -283,6 +285,15 @@ class Gpu(Listed):
         self._driver.update()
 
 
+def _ask_gpu_instance(queries: Queries, handle: Handle) -> int | Unavailable:
+    """Ask for the id of a MIG instance's GPU instance."""
+    function = "nvmlDeviceGetGpuInstanceId"
+    answer = queries.number(function, handle, most=MOST_GPU_INSTANCES)
+    if answer is None:
+        return unavailable(queries.status) if queries.status else impossible(function)
+    return answer
+
+
 class Instance(Listed):
     """One MIG instance in the driver's list: bound to a handle while it exists.
 
@@ -290,23 +301,27 @@ class Instance(Listed):
         driver: The open driver.
         parent: The GPU's handle.
         handle: Its own, when it was listed.
-        gpu_instance: The id that GPM knows it by, None where the driver does not say.
+        gpu_instance: The id of its GPU instance, by which GPM knows it, or why that is not known.
         identity: Its UUID and its GPU.
     """
 
-    def __init__(self, driver: NvidiaDriver, parent: Handle, handle: Handle, gpu_instance: int | None, identity: DeviceIdentity) -> None:
+    def __init__(
+        self, driver: NvidiaDriver, parent: Handle, handle: Handle, gpu_instance: int | Unavailable, identity: DeviceIdentity
+    ) -> None:
         super().__init__(identity, _gone())
         self.opened = True
         self._driver = driver
         self._parent = parent
-        self._gpu_instance = gpu_instance
-        self._bind(handle)
+        self._bind(handle, gpu_instance)
 
-    def _bind(self, handle: Handle) -> None:
+    def _bind(self, handle: Handle, gpu_instance: int | Unavailable) -> None:
         """Bind the calls of the instance to a handle."""
         library = self._driver.library
+        self._gpu_instance = gpu_instance
+        if isinstance(gpu_instance, int):
+            self.identity = self.identity._replace(gpu_instance_id=gpu_instance)
         fast = FastValues(library, handle, MEMORY_ROWS, convert_memory, NO_INSTANCE, _gone)
-        gpm = partial(Gpm, library, self._driver.samples, self._parent, self._gpu_instance)
+        gpm = partial(Gpm, library, self._driver.samples, self._parent, gpu_instance)
         self.device = Device(handle, fast, gpm, ProcessTable(library, handle))
 
     def find(self, now: float, progress: list[Any]) -> float:
@@ -316,8 +331,11 @@ class Instance(Listed):
             handle = queries.handle("nvmlDeviceGetHandleByUUID", self.identity.uuid.encode())
             self._again = now + VERIFIED * EARLY
             if handle is not None:
-                if self.device is None or self.device.handle.value != handle.value:
-                    self._bind(handle)
+                unknown = isinstance(self._gpu_instance, Unavailable) and self._gpu_instance.reason != Reason.NOT_SUPPORTED
+                known = _ask_gpu_instance(queries, handle) if unknown else self._gpu_instance
+                if self.device is None or self.device.handle.value != handle.value or known != self._gpu_instance:
+                    self._bind(handle, known)
+                    self._driver.update()
                 self._describe(queries, handle)
             elif queries.status in NO_INSTANCE:
                 self.device = None

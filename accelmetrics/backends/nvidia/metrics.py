@@ -21,6 +21,8 @@ LARGEST_32 = ALL_ONES - 1
 HOTTEST, COLDEST = 250, -100
 """°C. No sensor on a GPU reads more, or less; all-ones and byte-sized sentinels do."""
 KIB, MIB = 1024, 2.0**20
+NANOSECONDS = 10**9
+"""In a second."""
 
 READING, SECOND, TEN_SECONDS, ONCE = 0.0, 1.0, 10.0, math.inf
 """Seconds between two calls for a value; ``ONCE`` is for what does not change while the driver is open."""
@@ -205,7 +207,12 @@ def _memory_errors(kind: str, counter: str) -> Call:
     return _call("nvmlDeviceGetMemoryErrorCounter", *names, layout="Q")
 
 
-# Raw units: percent, bytes, °C, mW, mJ, MHz, KiB over NVLink; PCIe's byte counters may wrap.
+def _violation(reason: str, identifier: int, symbol: str) -> Row:
+    field = Field(identifier, f"PERF_POLICY_{symbol}")
+    return Row(f"violationSeconds.{reason}", field, every=TEN_SECONDS, maximum=LARGEST, divisor=NANOSECONDS)
+
+
+# Raw units: percent, bytes, °C, mW, mJ, MHz, KiB over NVLink, ns of violations; PCIe's byte counters may wrap.
 METRICS = (
     Row("gpu", UTILIZATION, "gpu", maximum=100),
     Row("memory", UTILIZATION, "memory", maximum=100),
@@ -247,6 +254,19 @@ METRICS = (
     Row("pcieReplays", Field(94, "PCIE_REPLAY_COUNTER"), every=TEN_SECONDS, maximum=LARGEST),
     Row("remappedRowsCorrected", Field(142, "REMAPPED_COR"), every=TEN_SECONDS, maximum=LARGEST),
     Row("remappedRowsUncorrected", Field(143, "REMAPPED_UNC"), every=TEN_SECONDS, maximum=LARGEST),
+    Row("rowRemapPending", Field(144, "REMAPPED_PENDING"), every=TEN_SECONDS, maximum=1),
+    Row("rowRemapFailure", Field(145, "REMAPPED_FAILURE"), every=TEN_SECONDS, maximum=1),
+    Row("recoveryAction", Field(230, "GET_GPU_RECOVERY_ACTION"), every=TEN_SECONDS, maximum=255),
+    Row("correctedEccErrors", Field(3, "ECC_SBE_VOL_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
+    Row("uncorrectedEccErrors", Field(4, "ECC_DBE_VOL_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
+    Row("correctedEccErrorsAggregate", Field(5, "ECC_SBE_AGG_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
+    Row("uncorrectedEccErrorsAggregate", Field(6, "ECC_DBE_AGG_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
+    _violation("power", 74, "POWER"),
+    _violation("thermal", 75, "THERMAL"),
+    _violation("syncBoost", 76, "SYNC_BOOST"),
+    _violation("boardLimit", 77, "BOARD_LIMIT"),
+    _violation("lowUtilization", 78, "LOW_UTILIZATION"),
+    _violation("reliability", 79, "RELIABILITY"),
     Row("maxSmClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"), every=ONCE),
     Row("maxMemoryClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_MEM"), every=ONCE),
     Row(
@@ -294,6 +314,7 @@ _SUPPORT = Call(("nvmlGpmQueryDeviceSupport",), "4xI", ("isSupportedDevice",), v
 GPM_SUPPORT = Row("gpm", _SUPPORT, "isSupportedDevice", every=ONCE, maximum=1)
 """Not a metric: whether the GPU has profiling metrics."""
 GPM_METRICS = (
+    GpmMetric("grEngineActive", 1, "GRAPHICS_UTIL"),
     GpmMetric("smActive", 2, "SM_UTIL"),
     GpmMetric("smOccupancy", 3, "SM_OCCUPANCY"),
     GpmMetric("dramActive", 10, "DRAM_BW_UTIL"),
@@ -308,7 +329,7 @@ GPM_METRICS = (
     GpmMetric("nvlinkRxBytes", 60, "NVLINK_TOTAL_RX_PER_SEC", MIB, 2.0**63),
 )
 """Percent, and bytes per second: NVML answers MiB per second."""
-GPM_OF_INSTANCES = GPM_METRICS[:8]
+GPM_OF_INSTANCES = GPM_METRICS[:9]
 """What a MIG instance has: its share of PCIe and NVLink is not measured."""
 GPM_PACE = 0.19
 """Seconds between samples: every second reading at 10 a second, the one that comes a little early included."""
@@ -353,6 +374,7 @@ def coverage() -> Coverage:
         },
         optional={
             "lastXid": "nvmlEventData_t.eventData, 1 s",
+            "xid.{code}.errors": "nvmlEventData_t.eventData, 1 s",
             "nvlink.{link}.state": f"{LINK_STATE.words}, else {LINK_STATE_CALL.words}, 10 s",
             **traffic,
         },

@@ -2,7 +2,8 @@
 
 The thread looks every 2 s whether something has happened, and waits inside the driver for a few milliseconds only:
 closing and exit never wait for it, and a fork does not meet it in the middle of a call. The counter begins at 0 when the GPU
-was registered for events; as long as it is not, or the driver does not say what happened, there is a reason and no number.
+was registered for events; as long as it is not, or the driver does not say what happened, there is a reason and no number. Errors are
+counted by their code, so that of several between two readings none is lost.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ XID_EVENT = 0x8
 """``nvmlEventTypeXidCriticalError``."""
 EVENT = struct.Struct("=QQQ8x")
 """Device, type and data of ``nvmlEventData_t``; the ids of the MIG instance, with which its first form ends before, are not used."""
+LARGEST_CODE = 1023
+"""Above this no code is believed. Such an error is counted, and not as one of a code."""
 WAIT_MS = 5
 PAUSE = 2.0
 """How long a wait inside the driver is, and seconds between two of them."""
@@ -49,7 +52,7 @@ class XidListener:
     Attributes:
         missing: The return code that says why there is no event set; 0 while there is one.
         failure: The return code of the last look; 0 while looking works.
-        counts: By GPU's handle, how many Xid errors there were of each code, the newest code last.
+        counts: By GPU's handle, how many Xid errors there were of each code, the newest code last; 0 stands for those that are none.
         calling: Held while the thread is in the driver.
     """
 
@@ -110,6 +113,7 @@ class XidListener:
     def _count(self, device: int, kind: int, code: int) -> None:
         before = self.counts.get(device)
         if kind & XID_EVENT and before is not None:
+            code = code if code <= LARGEST_CODE else 0
             # An error in a MIG instance is the GPU's too: it is counted there, so that sums are right.
             others = {known: count for known, count in before.items() if known != code}
             self.counts[device] = {**others, code: before.get(code, 0) + 1}
@@ -135,7 +139,9 @@ class Xids(Paced):
         if failure := status or self._listener.failure:
             return {"xidErrors": unavailable(failure)}
         counts = self._listener.counts[self._handle.value]
-        return {"xidErrors": sum(counts.values()), "lastXid": list(counts)[-1]} if counts else {"xidErrors": 0}
+        codes = [code for code in counts if code]
+        last = {"lastXid": codes[-1]} if codes else {}
+        return {"xidErrors": sum(counts.values()), **last, **{f"xid.{code}.errors": counts[code] for code in codes}}
 
 
 _LISTENERS: WeakSet[XidListener] = WeakSet()

@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple, TypeVar
 
 from accelmetrics.schemas.catalogue import devices, gpu, host, ipu, neuron, tpu
-from accelmetrics.schemas.metric import ANY_KIND, BASE_UNITS, NOTHING, Metric, device_key, field_of, is_number
+from accelmetrics.schemas.metric import ANY_KIND, BASE_UNITS, CODE, LINK, NOTHING, Metric, device_key, field_of, fill, is_number
 
 _T = TypeVar("_T")
 
@@ -151,7 +151,7 @@ def rows() -> tuple[Metric, ...]:
 
 def _named(row: Metric) -> Metric:
     """The row with its names in other systems: ``accel_dma_bytes_total``, ``accel.dma_bytes``."""
-    field = field_of(row.name.replace("{i}", "").replace("{link}", ""))
+    field = field_of(fill(row.name.replace("{i}", ""), ""))
     suffix = BASE_UNITS[row.unit].suffix if row.unit in BASE_UNITS else ""
     field = "".join(letter if letter.isascii() else "_" for letter in field)
     stem = field.removesuffix("_total").removesuffix("_percent").removesuffix(suffix)
@@ -168,14 +168,14 @@ def resolve(key: str) -> KeyMatch | None:
     if parts is not None:
         # ``nvlink.7.state`` has the row of ``nvlink.{link}.state``.
         first, _, rest = parts.name.partition(".")
-        link, _, last = rest.partition(".")
-        template = f"{first}.{{link}}.{last}" if is_number(link) else ""
+        number, _, last = rest.partition(".")
+        templates_of = [f"{first}.{each}.{last}" for each in (LINK, CODE)] if is_number(number) else []
         for head in (parts.kind, ANY_KIND):
             names = by_part.get(f"{head}.process" if parts.process else head, {})
             if found := names.get(parts.name):
                 return KeyMatch(found[0], parts.device, alias=found[1])
-            if found := names.get(template):
-                return KeyMatch(found[0], parts.device, link, found[1])
+            if found := next((names[each] for each in templates_of if each in names), None):
+                return KeyMatch(found[0], parts.device, number, found[1])
     for prefix, suffix, numbered, row, alias in templates:
         instance = key[len(prefix) : len(key) - len(suffix)]
         if instance and key == f"{prefix}{instance}{suffix}" and (not numbered or is_number(instance)):

@@ -217,19 +217,39 @@ _THROTTLE_REASONS = {
 }
 NOT_THROTTLING = ("gpuIdle", "applicationsClocksSetting", "displayClockSetting")
 """Reasons for low clocks that are states: nothing runs, or they were set so."""
-
-THROTTLING = tuple(
-    Metric(
-        f"{{kind}}.{{i}}.throttle.{name}",
-        "1",
-        "gauge",
-        f"1 while the clocks are held down because {meaning}, else 0.",
-        f'accel_throttle_active{{reason="{field_of(name)}"}}',
-        f'accel.throttle.active{{reason="{field_of(name)}"}}',
-        integer=True,
-        maximum=1,
-    )
-    for name, meaning in _THROTTLE_REASONS.items()
+_VIOLATIONS = {
+    "power": "its power limit was reached",
+    "thermal": "its temperature limit was reached",
+    "syncBoost": "another device of its boost group was slower",
+    "boardLimit": "a limit of the board was reached",
+    "lowUtilization": "there was too little work",
+    "reliability": "a reliability limit of the chip was reached",
+}
+THROTTLING = (
+    *(
+        Metric(
+            f"{{kind}}.{{i}}.throttle.{name}",
+            "1",
+            "gauge",
+            f"1 while the clocks are held down because {meaning}, else 0.",
+            f'accel_throttle_active{{reason="{field_of(name)}"}}',
+            f'accel.throttle.active{{reason="{field_of(name)}"}}',
+            integer=True,
+            maximum=1,
+        )
+        for name, meaning in _THROTTLE_REASONS.items()
+    ),
+    *(
+        Metric(
+            f"{{kind}}.{{i}}.violationSeconds.{name}",
+            "s",
+            "counter",
+            f"For how long the device ran below its clocks because {meaning}, since the driver was loaded.",
+            f'accel_violation_seconds_total{{reason="{field_of(name)}"}}',
+            f'accel.violation.duration{{reason="{field_of(name)}"}}',
+        )
+        for name, meaning in _VIOLATIONS.items()
+    ),
 )
 
 
@@ -242,6 +262,18 @@ def _errors(name: str, severity: str, scope: str, meaning: str, aliases: tuple[s
         f'accel_ecc_errors_total{{severity="{severity}",scope="{scope}"}}',
         f'hw.errors{{hw.type="{{kind}}",error.type="{severity}",scope="{scope}"}}',
         aliases,
+        integer=True,
+    )
+
+
+def _chip_errors(name: str, severity: str, scope: str, meaning: str) -> Metric:
+    return Metric(
+        f"{{kind}}.{{i}}.{name}",
+        "1",
+        "counter",
+        meaning,
+        f'accel_chip_ecc_errors_total{{severity="{severity}",scope="{scope}"}}',
+        f'accel.chip.ecc.errors{{severity="{severity}",scope="{scope}"}}',
         integer=True,
     )
 
@@ -274,8 +306,52 @@ ERRORS = (
         "aggregate",
         "Memory errors that could not be corrected over the life of the device.",
     ),
+    _chip_errors(
+        "correctedEccErrors",
+        "corrected",
+        "volatile",
+        "Errors of all memories of the chip, its caches and registers among them, that were corrected since the driver was loaded.",
+    ),
+    _chip_errors(
+        "uncorrectedEccErrors",
+        "uncorrected",
+        "volatile",
+        "Errors of all memories of the chip that could not be corrected since the driver was loaded.",
+    ),
+    _chip_errors(
+        "correctedEccErrorsAggregate",
+        "corrected",
+        "aggregate",
+        "Errors of all memories of the chip that were corrected over the life of the device.",
+    ),
+    _chip_errors(
+        "uncorrectedEccErrorsAggregate",
+        "uncorrected",
+        "aggregate",
+        "Errors of all memories of the chip that could not be corrected over the life of the device.",
+    ),
     _remapped("corrected"),
     _remapped("uncorrected"),
+    Metric(
+        "{kind}.{i}.rowRemapPending",
+        "1",
+        "gauge",
+        "1 while memory rows wait for a reset of the device to be replaced by spare ones, else 0.",
+        "accel_row_remap_pending",
+        "accel.memory.row_remap.pending",
+        integer=True,
+        maximum=1,
+    ),
+    Metric(
+        "{kind}.{i}.rowRemapFailure",
+        "1",
+        "gauge",
+        "1 if a memory row could not be replaced by a spare one, else 0.",
+        "accel_row_remap_failure",
+        "accel.memory.row_remap.failure",
+        integer=True,
+        maximum=1,
+    ),
 )
 
 

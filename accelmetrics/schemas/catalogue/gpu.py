@@ -77,6 +77,25 @@ FAULTS = (
         integer=True,
         minimum=1,
     ),
+    Metric(
+        "gpu.{i}.xid.{code}.errors",
+        "1",
+        "counter",
+        "Xid errors of this code among them; there is none before its first.",
+        'accel_xid_code_errors_total{code="{code}"}',
+        'accel.xid.errors{code="{code}"}',
+        integer=True,
+    ),
+    Metric(
+        "gpu.{i}.recoveryAction",
+        "1",
+        "gauge",
+        "What the driver asks for to recover the GPU: 0 nothing, 1 a reset of it, 2 a reboot, 3 to drain peer-to-peer traffic, 4 to drain "
+        "and reset it, 5 to recover its IMEX domain, 6 a reset of its bus, 7 a restart of the whole system.",
+        "accel_recovery_action",
+        "accel.recovery.action",
+        integer=True,
+    ),
 )
 
 
@@ -163,6 +182,12 @@ def _pipe(name: str, pipe: str, meaning: str) -> Metric:
 
 # Each between two consecutive readings. A MIG instance has the shares, which are then of its GPU instance's own parts.
 PROFILING = (
+    _share(
+        "grEngineActive",
+        "accel_gr_engine_active_ratio",
+        "accel.gr_engine.active",
+        "Share of the time during which the graphics and compute engine had work.",
+    ),
     _share(
         "smActive",
         "accel_sm_active_ratio",

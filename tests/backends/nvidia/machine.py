@@ -50,7 +50,7 @@ class Seen(NamedTuple):
 
 def is_conditional(name: str) -> bool:
     """Whether a name exists only while what it is about does."""
-    return name.startswith("nvlink.") or name == "lastXid"
+    return name.startswith(("nvlink.", "xid.")) or name == "lastXid"
 
 
 def take_apart(reading: Reading, owed: frozenset[str] = OWED) -> Seen:

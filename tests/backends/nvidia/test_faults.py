@@ -40,7 +40,16 @@ REASONS: dict[int, str] = {
 """Of the codes that speak for a call's own values; all others are driver_error."""
 
 GPM = {
-    *("smActive", "smOccupancy", "dramActive", "pipeTensorActive", "pipeTensorHmmaActive", "pipeFp64Active", "pipeFp32Active"),
+    *(
+        "grEngineActive",
+        "smActive",
+        "smOccupancy",
+        "dramActive",
+        "pipeTensorActive",
+        "pipeTensorHmmaActive",
+        "pipeFp64Active",
+        "pipeFp32Active",
+    ),
     *("pipeFp16Active", "pcieTxBytes", "pcieRxBytes", "nvlinkTxBytes", "nvlinkRxBytes"),
 }
 ECC = ("correctedMemoryErrors", "uncorrectedMemoryErrors", "unCorrectedMemoryErrors", "correctedMemoryErrorsAggregate")
@@ -56,7 +65,8 @@ KEYS: dict[str, set[str]] = {
     "nvmlDeviceGetFieldValues": {
         *("memoryTemp", "energyJoules", "pcieTxBytesTotal", "pcieRxBytesTotal", "nvlinkTxBytesTotal", "nvlinkRxBytesTotal"),
         *("pcieReplays", "remappedRowsCorrected", "remappedRowsUncorrected"),
-        *("nvlinkCrcErrors", "nvlinkReplayErrors", "nvlinkRecoveryErrors"),
+        *("nvlinkCrcErrors", "nvlinkReplayErrors", "nvlinkRecoveryErrors", "rowRemapPending", "rowRemapFailure", "recoveryAction"),
+        *(name for name in OWED if name.startswith("violationSeconds.") or "EccErrors" in name),
     },
     "nvmlDeviceGetGpuFabricInfoV": {"fabricState"},
     "nvmlDeviceRegisterEvents": {"xidErrors"},
@@ -95,6 +105,7 @@ IDENTITY = {
     "nvmlDeviceGetNumGpuCores": "cores",
     "nvmlDeviceGetMemoryInfo_v2": "memory_total_bytes",
     "nvmlDeviceGetNumaNodeId": "numa_node",
+    "nvmlDeviceGetMinorNumber": "minor_number",
 }
 HANDLE = "nvmlDeviceGetHandleByIndex_v2"
 SYSTEM = {

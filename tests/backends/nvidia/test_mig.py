@@ -43,6 +43,7 @@ def test_who_an_instance_is(divided: NvmlSimulator, consume: Callable[..., Consu
     assert {device.parent for device in devices[3:]} == {devices[1].uuid}
     assert (instance.architecture, instance.driver_version, instance.pci_bus_id) == ("Hopper", "570.124.06", "")
     assert len({device.uuid for device in devices}) == 6
+    assert [device.gpu_instance_id for device in devices] == [None, None, None, 1, 3, 3]
 
 
 def test_memory_and_shares_of_an_instance(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
@@ -65,6 +66,30 @@ def test_memory_and_shares_of_an_instance(simulator: NvmlSimulator, consume: Cal
     assert board["powerWatts"] == simulator.gpu[1].get("power_mw") / 1000
     assert board["memoryAllocatedBytes"] == simulator.gpu[1].get("memory_used")
     assert simulator.count("nvmlGpmMigSampleGet") == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "known_later"),
+    [(Ret.NOT_SUPPORTED, "not_supported", False), (Ret.FUNCTION_NOT_FOUND, "not_supported", False), (Ret.UNKNOWN, "driver_error", True)],
+    ids=str,
+)
+def test_an_instance_whose_id_is_not_known(
+    simulator: NvmlSimulator, consume: Callable[..., Consumer], error: Ret, reason: str, known_later: bool
+) -> None:
+    """It has no shares, and never those of the whole GPU; its memory is there. The id is asked for again, unless the answer is final."""
+    simulator.partition(1, ["3g.40gb"])
+    simulator.rule("nvmlDeviceGetGpuInstanceId", error=error)
+    consumer = consume()
+    consumer.read(3)
+    seen = consumer.later(0.2, 3)
+    assert {seen.reason(name) for name in SHARES} == {reason}
+    assert seen.metrics["memoryTotalBytes"] == 40 * GIB
+    assert simulator.count("nvmlGpmSampleGet") == simulator.count("nvmlGpmMigSampleGet") == 0
+    simulator.clear_rules()
+    consumer.later(1.0, 3)
+    assert (consumer.driver.devices[3].gpu_instance_id, "smActive" in consumer.later(1.0, 3).metrics) == (
+        (1, True) if known_later else (None, False)
+    )
 
 
 def test_the_gpu_says_why_it_has_no_utilisation(divided: NvmlSimulator, consume: Callable[..., Consumer]) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from accelmetrics.schemas.errors import SourceError
+from accelmetrics.schemas.identity import DeviceProcess
 from tests.backends.nvidia.machine import Consumer
-from tests.simulators.nvml import NvmlSimulator, Process
+from tests.simulators.nvml import NvmlSimulator, Process, ValueType
 
 LARGEST = 2**32 - 1
 EXTREMES = [LARGEST, 2**31, 2**31 - 1, 1_000_000]
@@ -57,6 +58,21 @@ def test_numbers_of_the_identity(simulator: NvmlSimulator, consume: Callable[...
     assert (device.numa_node, device.architecture, device.cores) == (None, "", None)
 
 
+@pytest.mark.parametrize("value", EXTREMES)
+def test_the_number_of_the_device_node(simulator: NvmlSimulator, consume: Callable[..., Consumer], value: int) -> None:
+    """One that cannot be is not known; NVML's own number need not be it."""
+    simulator.gpu[0].set(minor_number=5)
+    simulator.gpu[1].set(minor_number=value)
+    assert [device.minor_number for device in consume().identities()] == [5, None, 2]
+
+
+@pytest.mark.parametrize("value", EXTREMES)
+def test_the_version_of_cuda(simulator: NvmlSimulator, consume: Callable[..., Consumer], value: int) -> None:
+    """It is not known."""
+    simulator.set(cuda_version=value)
+    assert consume().driver.devices[0].runtime_version == ""
+
+
 def test_memory_that_cannot_be(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
     """All-ones is no size of a device."""
     simulator.gpu[0].set(memory_total=-1)
@@ -90,3 +106,80 @@ def test_lists_of_processes_that_claim_more_than_they_hold(simulator: NvmlSimula
     processes = consumer.read(0).processes
     assert processes is not None
     assert [process.pid for process in processes] == [4711]
+
+
+@pytest.mark.parametrize("count", EXTREMES)
+def test_more_samples_than_they_are(simulator: NvmlSimulator, consumer: Consumer, count: int) -> None:
+    """Nothing beyond the array is read."""
+    simulator.processes(0, [Process(pid=4711, sm=30, mem=20)])
+    simulator.set(claimed_samples=count)
+    assert consumer.read(0).processes == (DeviceProcess(4711, "compute", None, 30, 20),)
+
+
+@pytest.mark.parametrize(
+    ("told", "believed"),
+    [
+        (Process(pid=2**31, used=1 << 20), ()),
+        (Process(pid=LARGEST, used=1 << 20), ()),
+        (Process(pid=1, used=2**63), (DeviceProcess(1, "compute", None),)),
+        (Process(pid=1, used=2**64 - 2), (DeviceProcess(1, "compute", None),)),
+        (Process(pid=1, sm=LARGEST, mem=101), (DeviceProcess(1, "compute", None, None, None),)),
+    ],
+    ids=lambda each: str(each) if isinstance(each, Process) else "",
+)
+def test_processes_that_cannot_be(simulator: NvmlSimulator, consumer: Consumer, told: Process, believed: tuple[DeviceProcess, ...]) -> None:
+    """No such number, no such memory, no such share: that alone is left out."""
+    simulator.processes(0, [told])
+    assert consumer.read(0).processes == believed
+
+
+def test_a_sample_from_the_end_of_time(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """It is left out; taken for the newest it would hide every later one."""
+    simulator.processes(0, [Process(pid=1, sm=50, timestamp_us=2**64 - 1)])
+    assert consumer.read(0).processes == (DeviceProcess(1, "compute"),)
+    simulator.processes(0, [Process(pid=1, sm=40, timestamp_us=1_700_000_000_000_000)])
+    assert consumer.later(1.0).processes == (DeviceProcess(1, "compute", None, 40, 0),)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 0.5, 1e300])
+def test_fields_that_are_no_whole_numbers(simulator: NvmlSimulator, consumer: Consumer, value: float) -> None:
+    """A real number is none for a counter, at the first reading and at every later one; a whole one is an int."""
+    fields = {"MEMORY_TEMP": "memoryTemp", "PCIE_COUNT_TX_BYTES": "pcieTxBytesTotal", "PCIE_REPLAY_COUNTER": "pcieReplays"}
+    for field in fields:
+        simulator.gpu[0].set_field(field, value, kind=ValueType.DOUBLE)
+    for _ in range(3):
+        seen = consumer.later(0.2)
+        assert {seen.reason(name) for name in fields.values()} == {"invalid_value"}
+    for field in fields:
+        simulator.gpu[0].set_field(field, 44.0, kind=ValueType.DOUBLE)
+    for _ in range(3):
+        seen = consumer.later(10.0)
+        assert {name: (seen.metrics[name], type(seen.metrics[name])) for name in fields.values()} == dict.fromkeys(
+            fields.values(), (44, int)
+        )
+
+
+@pytest.mark.parametrize("kind", [7, 255, 2**31, LARGEST])
+def test_fields_of_a_type_that_is_not_known(simulator: NvmlSimulator, consumer: Consumer, kind: int) -> None:
+    """Read like the widest."""
+    simulator.gpu[0].set_field("PCIE_COUNT_TX_BYTES", 1234, kind=kind)
+    for _ in range(2):
+        assert consumer.later(0.2).metrics["pcieTxBytesTotal"] == 1234
+
+
+@pytest.mark.parametrize("value", [-1, LARGEST, 2**31, 1001])
+def test_the_speed_of_a_fan(simulator: NvmlSimulator, consumer: Consumer, value: int) -> None:
+    """One that cannot be is missing, whatever number of fans the driver claims."""
+    simulator.gpu[0].set(num_fans=LARGEST, fan_speed=[value & LARGEST])
+    assert consumer.read(0).reason("fanSpeed") == "invalid_value"
+
+
+@pytest.mark.parametrize("value", EXTREMES)
+def test_the_id_of_a_gpu_instance(simulator: NvmlSimulator, consume: Callable[..., Consumer], value: int) -> None:
+    """One that cannot be is not asked about: the instance has its memory, and no shares."""
+    (instance,) = simulator.partition(1, ["3g.40gb"])
+    instance.claim(value)
+    consumer = consume()
+    seen = consumer.read(3)
+    assert (seen.reason("smActive"), seen.metrics["memoryTotalBytes"]) == ("invalid_value", 40 * 2**30)
+    assert consumer.driver.devices[3].gpu_instance_id is None

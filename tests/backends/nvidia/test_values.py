@@ -10,9 +10,10 @@ from accelmetrics.schemas.catalogue import expected_names, find
 from tests.backends.nvidia.machine import OWED, Consumer
 from tests.simulators.nvml import ALL_LINKS, PRODUCTS, NvmlSimulator, Ret, ValueType
 
-DRAM = 2
+DRAM, SRAM = 2, 7
 SHUTDOWN, SLOWDOWN = 0, 1
 
+VIOLATIONS = ("power", "thermal", "syncBoost", "boardLimit", "lowUtilization", "reliability")
 SOURCES: dict[str, tuple[str, float]] = {
     "gpu": ("gpu_util", 1),
     "memory": ("memory_util", 1),
@@ -38,6 +39,10 @@ SOURCES: dict[str, tuple[str, float]] = {
     "uncorrectedMemoryErrorsAggregate": (f"ecc_uncorrected_aggregate[{DRAM}]", 1),
     "remappedRowsCorrected": ("remapped_correctable", 1),
     "remappedRowsUncorrected": ("remapped_uncorrectable", 1),
+    "rowRemapPending": ("remapped_pending", 1),
+    "rowRemapFailure": ("remapped_failure", 1),
+    "recoveryAction": ("recovery_action", 1),
+    **{f"violationSeconds.{name}": (f"violation_ns[{number}]", 1e-9) for number, name in enumerate(VIOLATIONS)},
     "pcieLinkGen": ("pcie_gen", 1),
     "pcieLinkWidth": ("pcie_width", 1),
     "maxPcieLinkGen": ("pcie_gen_max", 1),
@@ -50,6 +55,7 @@ SOURCES: dict[str, tuple[str, float]] = {
     "tempLimit.slowdown": (f"temp_threshold[{SLOWDOWN}]", 1),
     "tempLimit.shutdown": (f"temp_threshold[{SHUTDOWN}]", 1),
     "fanSpeed": ("fan_speed[0]", 1),
+    "grEngineActive": ("gpm[1]", 1),
     "smActive": ("gpm[2]", 1),
     "smOccupancy": ("gpm[3]", 1),
     "dramActive": ("gpm[10]", 1),
@@ -66,6 +72,7 @@ SOURCES: dict[str, tuple[str, float]] = {
 COMPUTED = {
     *("memoryAllocated", "memoryFreeBytes", "powerPercent", "nvlinkTxBytesTotal", "nvlinkRxBytesTotal"),
     *("nvlinkCrcErrors", "nvlinkReplayErrors", "nvlinkRecoveryErrors", "xidErrors"),
+    *("correctedEccErrors", "uncorrectedEccErrors", "correctedEccErrorsAggregate", "uncorrectedEccErrorsAggregate"),
 }
 """And counted: these are the matter of other tests."""
 THROTTLE = [
@@ -120,6 +127,38 @@ def test_memory(simulator: NvmlSimulator, consumer: Consumer) -> None:
     metrics = consumer.read(1).metrics
     assert (metrics["memoryTotalBytes"], metrics["memoryAllocatedBytes"], metrics["memoryFreeBytes"]) == (80_000, 20_000, 50_000)
     assert metrics["memoryAllocated"] == 25.0
+
+
+def test_errors_of_all_memories_of_the_chip(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """The device memory's among them, which have keys of their own; each kind and each scope for itself."""
+    for place, family in enumerate(("corrected_volatile", "uncorrected_volatile", "corrected_aggregate", "uncorrected_aggregate"), 1):
+        simulator.gpu[1].set(**{f"ecc_{family}": {DRAM: place * 100, SRAM: place}})
+    metrics = consumer.read(1).metrics
+    assert [metrics[f"{kind}EccErrors{scope}"] for scope in ("", "Aggregate") for kind in ("corrected", "uncorrected")] == [
+        101,
+        202,
+        303,
+        404,
+    ]
+    assert metrics["correctedMemoryErrors"] == 100
+
+
+def test_how_long_the_gpu_was_held_back(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Seconds of nanoseconds, by reason."""
+    simulator.gpu[1].set(violation_ns=[1_500_000_000, 0, 0, 2_000_000_000, 0, 0])
+    metrics = consumer.read(1).metrics
+    assert {name: metrics[f"violationSeconds.{name}"] for name in VIOLATIONS if metrics[f"violationSeconds.{name}"]} == {
+        "power": 1.5,
+        "boardLimit": 2.0,
+    }
+
+
+def test_slow_fields_come_in_one_call(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Every ten seconds a batch of them, beside that of the links: a value more costs no call more."""
+    consumer.read(0)
+    simulator.reset_calls()
+    consumer.later(10.0)
+    assert simulator.count("nvmlDeviceGetFieldValues") == 3
 
 
 def test_power(simulator: NvmlSimulator, consumer: Consumer) -> None:

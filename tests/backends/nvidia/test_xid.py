@@ -62,6 +62,30 @@ def test_errors_are_counted_by_gpu(simulator: NvmlSimulator, consumer: Consumer)
     assert consumer.later(1.0, 0).metrics["xidErrors"] == 0
 
 
+def test_errors_are_counted_by_code(simulator: NvmlSimulator, consumer: Consumer) -> None:
+    """Of several between two readings none is lost, and a code is there once it has happened."""
+    seen = consumer.read(0)
+    assert not [name for name in (*seen.metrics, *seen.reasons) if name.startswith("xid.")]
+    for code in (79, 48, 79, 94):
+        simulator.xid(0, code)
+    seen = until(consumer, 0, lambda seen: seen.metrics["xidErrors"] == 4)
+    codes = {name: value for name, value in seen.metrics.items() if name.startswith("xid.")}
+    assert codes == {"xid.79.errors": 2, "xid.48.errors": 1, "xid.94.errors": 1}
+    assert seen.metrics["lastXid"] == 94
+
+
+@pytest.mark.parametrize("code", [0, 1024, 2**31, 2**64 - 1])
+def test_codes_that_cannot_be(simulator: NvmlSimulator, consumer: Consumer, code: int) -> None:
+    """The error counts, its code does not."""
+    consumer.read(0)
+    simulator.xid(0, code)
+    simulator.xid(0, 62)
+    simulator.xid(0, code)
+    seen = until(consumer, 0, lambda seen: seen.metrics["xidErrors"] == 3)
+    assert seen.metrics["lastXid"] == 62
+    assert [name for name in seen.metrics if name.startswith("xid.")] == ["xid.62.errors"]
+
+
 def test_errors_in_an_instance_are_the_gpus(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
     """Counted once, where sums are right."""
     instance = simulator.partition(1, ["1g.10gb"])[0]
