@@ -85,7 +85,7 @@ class Gpu:
         return self._control.get_number(self.index, name)
 
     def set_field(
-        self, field: int | str, value: float | Ret | None, scope: int = 0, kind: ValueType = ValueType.UNSIGNED_LONG_LONG
+        self, field: int | str, value: float | Ret | None, scope: int = 0, kind: int = ValueType.UNSIGNED_LONG_LONG
     ) -> None:
         """Overrides what nvmlDeviceGetFieldValues answers for a field (`"MEMORY_TEMP"` or its number) in one scope.
 
