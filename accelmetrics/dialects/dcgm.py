@@ -2,19 +2,23 @@
 
 Every field of dcgm-exporter's default list (``etc/default-counters.csv`` of 4.5), those that it has commented out among them, is in
 ``DEFAULT`` with what it is read from, or in ``UNMAPPED`` with the reason why it is left out. ``BEYOND`` are fields of DCGM that the
-list does not have and dashboards often do; ``OLDER`` those that it had before, and that are left out.
+list does not have and dashboards often do; ``OLDER`` those that it had before, and that are left out. ``HEALTH`` says what its verdicts
+on a GPU's health are made of here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
+from typing import NamedTuple
 
 from accelmetrics.dialects.contract import Dialect, Number, Point, series
 from accelmetrics.dialects.tables import MEMORY_RESERVED, Computed, DialectRow, DialectTable, Values, parent_and_partition
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import DeviceSlot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.xid import meaning
 
 
 def _last_xid(values: Values, _: DeviceIdentity) -> Number | None:
@@ -26,8 +30,29 @@ def _used_share(values: Values, _: DeviceIdentity) -> Number | None:
     return used / (used + free) if used is not None and free is not None and used + free else None
 
 
-_LAST_XID = Computed("lastXid; 0 while xidErrors is 0", "1", _last_xid)
+def _clock_reasons(values: Values, _: DeviceIdentity) -> Number | None:
+    known = [1 << bit if values[name] else 0 for bit, name in enumerate(_CLOCK_REASONS) if name in values]
+    return sum(known) if known else None
+
+
+_CLOCK_REASONS = tuple(
+    f"throttle.{reason}"
+    for reason in (
+        *("gpuIdle", "applicationsClocksSetting", "swPowerCap", "hwSlowdown", "syncBoost"),
+        *("swThermalSlowdown", "hwThermalSlowdown", "hwPowerBrakeSlowdown", "displayClockSetting"),
+    )
+)
+"""In the order of the bits of NVML's mask."""
+_MASK = Computed("a bit for each of throttle.…, in NVML's order", "1", _clock_reasons)
+_HELD_DOWN = "Why the clocks are held down, as a mask of bits."
+XID = "DCGM_FI_DEV_XID_ERRORS"
+_LAST_XID = Computed("the code of each xid.{code}.errors, else lastXid; 0 while xidErrors is 0", "1", _last_xid)
 _USED_SHARE = Computed("memoryAllocatedBytes / (memoryAllocatedBytes + memoryFreeBytes)", "1", _used_share)
+
+
+def _violation(reason: str, name: str) -> DialectRow:
+    return DialectRow(f"DCGM_FI_DEV_{reason}_VIOLATION", f"gpu.{{i}}.violationSeconds.{name}", "ns", whole=True)
+
 
 DEFAULT = (
     DialectRow("DCGM_FI_DEV_SM_CLOCK", "gpu.{i}.smClock", otherwise=("gpu.{i}.freq",), whole=True),
@@ -41,15 +66,27 @@ DEFAULT = (
     DialectRow("DCGM_FI_DEV_MEM_COPY_UTIL", "gpu.{i}.memory", whole=True),
     DialectRow("DCGM_FI_DEV_ENC_UTIL", "gpu.{i}.encoderUtilization", whole=True),
     DialectRow("DCGM_FI_DEV_DEC_UTIL", "gpu.{i}.decoderUtilization", whole=True),
-    DialectRow("DCGM_FI_DEV_XID_ERRORS", _LAST_XID, meaning="Code of the newest Xid error, 0 before the first."),
+    DialectRow(XID, _LAST_XID, meaning="Code of each Xid error since the program began to listen, 0 before the first."),
+    _violation("POWER", "power"),
+    _violation("THERMAL", "thermal"),
+    _violation("SYNC_BOOST", "syncBoost"),
+    _violation("BOARD_LIMIT", "boardLimit"),
+    _violation("LOW_UTIL", "lowUtilization"),
+    _violation("RELIABILITY", "reliability"),
     DialectRow("DCGM_FI_DEV_FB_FREE", "gpu.{i}.memoryFreeBytes", "MiBy", whole=True),
     DialectRow("DCGM_FI_DEV_FB_USED", "gpu.{i}.memoryAllocatedBytes", "MiBy", whole=True),
     DialectRow("DCGM_FI_DEV_FB_RESERVED", MEMORY_RESERVED, "MiBy", whole=True, meaning="Memory that the driver keeps for itself."),
+    DialectRow("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "gpu.{i}.correctedEccErrors"),
+    DialectRow("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "gpu.{i}.uncorrectedEccErrors"),
+    DialectRow("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", "gpu.{i}.correctedEccErrorsAggregate"),
+    DialectRow("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", "gpu.{i}.uncorrectedEccErrorsAggregate"),
     DialectRow("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkCrcErrors"),
     DialectRow("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkReplayErrors"),
     DialectRow("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "gpu.{i}.nvlinkRecoveryErrors"),
     DialectRow("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "gpu.{i}.remappedRowsUncorrected"),
     DialectRow("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "gpu.{i}.remappedRowsCorrected"),
+    DialectRow("DCGM_FI_DEV_ROW_REMAP_FAILURE", "gpu.{i}.rowRemapFailure"),
+    DialectRow("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "gpu.{i}.grEngineActive", "1"),
     DialectRow("DCGM_FI_PROF_SM_ACTIVE", "gpu.{i}.smActive", "1"),
     DialectRow("DCGM_FI_PROF_SM_OCCUPANCY", "gpu.{i}.smOccupancy", "1"),
     DialectRow("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "gpu.{i}.pipeTensorActive", "1"),
@@ -70,6 +107,10 @@ BEYOND = (
     DialectRow("DCGM_FI_DEV_SLOWDOWN_TEMP", "gpu.{i}.tempLimit.slowdown", whole=True),
     DialectRow("DCGM_FI_DEV_SHUTDOWN_TEMP", "gpu.{i}.tempLimit.shutdown", whole=True),
     DialectRow("DCGM_FI_DEV_FAN_SPEED", "gpu.{i}.fanSpeed", whole=True),
+    DialectRow("DCGM_FI_DEV_ROW_REMAP_PENDING", "gpu.{i}.rowRemapPending"),
+    DialectRow("DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", "gpu.{i}.recoveryAction"),
+    DialectRow("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", _MASK, meaning=_HELD_DOWN),
+    DialectRow("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", _MASK, meaning=_HELD_DOWN),
     DialectRow("DCGM_FI_DEV_PSTATE", "gpu.{i}.performanceState"),
     DialectRow("DCGM_FI_DEV_MAX_SM_CLOCK", "gpu.{i}.maxSmClock", whole=True),
     DialectRow("DCGM_FI_DEV_MAX_MEM_CLOCK", "gpu.{i}.maxMemoryClock", whole=True),
@@ -92,28 +133,15 @@ LABELS = {
 }
 """Fields of the list that are labels of every series."""
 
-_TIME = "a time in nanoseconds; no key has it: `throttle.…` says whether it happens, not for how long"
 _WINDOWED = "counted by dcgm-exporter itself over a window of its own"
-_ALL_MEMORIES = "counts errors of all memories of the chip, the keys those of the device memory: see DCGM_FI_DEV_ECC_{}_DEV"
 _PAGES = "pages are retired on GPUs before Ampere alone; no key has it"
 _NOT_READ = "not read"
 _LABEL_OFF = "a label that the list has switched off; {}"
 
 UNMAPPED = {
-    "DCGM_FI_DEV_POWER_VIOLATION": _TIME,
-    "DCGM_FI_DEV_THERMAL_VIOLATION": _TIME,
-    "DCGM_FI_DEV_SYNC_BOOST_VIOLATION": _TIME,
-    "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION": _TIME,
-    "DCGM_FI_DEV_LOW_UTIL_VIOLATION": _TIME,
-    "DCGM_FI_DEV_RELIABILITY_VIOLATION": _TIME,
     "DCGM_EXP_CLOCK_EVENTS_COUNT": _WINDOWED,
-    "DCGM_EXP_XID_ERRORS_COUNT": f"{_WINDOWED}; `xidErrors` counts them since the start",
-    "DCGM_EXP_GPU_HEALTH_STATUS": "a verdict of DCGM's own health checks",
+    "DCGM_EXP_XID_ERRORS_COUNT": f"{_WINDOWED}; `xid.{{code}}.errors` counts them since the start",
     "DCGM_EXP_P2P_STATUS": "between pairs of GPUs; no key has it",
-    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": _ALL_MEMORIES.format("SBE_VOL"),
-    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": _ALL_MEMORIES.format("DBE_VOL"),
-    "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL": _ALL_MEMORIES.format("SBE_AGG"),
-    "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL": _ALL_MEMORIES.format("DBE_AGG"),
     "DCGM_FI_DEV_RETIRED_SBE": _PAGES,
     "DCGM_FI_DEV_RETIRED_DBE": _PAGES,
     "DCGM_FI_DEV_RETIRED_PENDING": _PAGES,
@@ -124,7 +152,6 @@ UNMAPPED = {
     ),
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0": "as DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL: see `nvlink.{link}.txBytesTotal` and `…rxBytesTotal`",
     "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "about guests with a virtual GPU, which no backend tells of",
-    "DCGM_FI_DEV_ROW_REMAP_FAILURE": _NOT_READ,
     "DCGM_FI_NVML_VERSION": _LABEL_OFF.format("not read"),
     "DCGM_FI_DEV_BRAND": _LABEL_OFF.format("not read"),
     "DCGM_FI_DEV_SERIAL": _LABEL_OFF.format("`list --json` has it"),
@@ -133,7 +160,6 @@ UNMAPPED = {
     "DCGM_FI_DEV_POWER_INFOROM_VER": _LABEL_OFF.format("not read"),
     "DCGM_FI_DEV_INFOROM_IMAGE_VER": _LABEL_OFF.format("not read"),
     "DCGM_FI_DEV_VBIOS_VERSION": _LABEL_OFF.format("`list --json` has it"),
-    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": "GPM's metric for it is not read; `DCGM_FI_DEV_GPU_UTIL` is the nearest, and not the same",
 }
 """Fields of the list that are left out, each with the reason."""
 
@@ -145,8 +171,109 @@ OLDER = {
 }
 """Fields of the lists up to 3.3 that dashboards of that time ask for, each with the reason why it is left out."""
 
+
+class Incident(NamedTuple):
+    """What one of DCGM's health watches speaks of.
+
+    Attributes:
+        watch: The watch, as the label ``health_watch`` has it.
+        status: The verdict, as DCGM numbers it: 10 is a warning, 20 a failure.
+        code: DCGM's name of it, as the label ``health_error_code`` has it.
+        words: What it follows from, for readers.
+        met: Whether a device's values say so; None where they do not say.
+    """
+
+    watch: str
+    status: int
+    code: str
+    words: str
+    met: Callable[[Values], bool | None]
+
+
+def _any_above_0(*names: str) -> Callable[[Values], bool | None]:
+    def met(values: Values) -> bool | None:
+        known = [values[name] > 0 for name in names if name in values]
+        return any(known) if known else None
+
+    return met
+
+
+def _is_narrow(values: Values) -> bool | None:
+    now, most = values.get("pcieLinkWidth"), values.get("maxPcieLinkWidth")
+    return None if now is None or most is None else now < most
+
+
+def _has_links_down(values: Values) -> bool | None:
+    states = [value for name, value in values.items() if name.startswith("nvlink.") and name.endswith(".state")]
+    return 0 < sum(states) < len(states) if states else None
+
+
+def _is_asked_for(actions: range, values: Values) -> bool | None:
+    action = values.get("recoveryAction")
+    return None if action is None else action in actions
+
+
+WARNING, FAILURE = 10, 20
+_ACTIONS = {
+    "DCGM_FR_GPU_RECOVERY_RESET": range(1, 2),
+    "DCGM_FR_GPU_RECOVERY_REBOOT": range(2, 3),
+    "DCGM_FR_GPU_RECOVERY_DRAIN_P2P": range(3, 4),
+    "DCGM_FR_GPU_RECOVERY_DRAIN_RESET": range(4, 5),
+    "DCGM_FR_UNKNOWN": range(5, 256),
+}
+HEALTH = (
+    Incident("PCIE", WARNING, "DCGM_FR_PCIE_WIDTH", "`pcieLinkWidth` is below `maxPcieLinkWidth`", _is_narrow),
+    Incident("NVLINK", FAILURE, "DCGM_FR_NVLINK_DOWN", "some of `nvlink.{link}.state` are 1 and others 0", _has_links_down),
+    Incident(
+        "MEM",
+        FAILURE,
+        "DCGM_FR_VOLATILE_DBE_DETECTED",
+        "`uncorrectedEccErrors` or `uncorrectedMemoryErrors` is above 0",
+        _any_above_0("uncorrectedEccErrors", "uncorrectedMemoryErrors"),
+    ),
+    Incident("MEM", FAILURE, "DCGM_FR_ROW_REMAP_FAILURE", "`rowRemapFailure` is 1", _any_above_0("rowRemapFailure")),
+    Incident("MEM", WARNING, "DCGM_FR_PENDING_ROW_REMAP", "`rowRemapPending` is 1", _any_above_0("rowRemapPending")),
+    Incident(
+        "THERMAL",
+        WARNING,
+        "DCGM_FR_CLOCK_THROTTLE_THERMAL",
+        "`throttle.hwThermalSlowdown` or `throttle.swThermalSlowdown` is 1",
+        _any_above_0("throttle.hwThermalSlowdown", "throttle.swThermalSlowdown"),
+    ),
+    Incident(
+        "POWER",
+        WARNING,
+        "DCGM_FR_CLOCK_THROTTLE_POWER",
+        "`throttle.hwPowerBrakeSlowdown` is 1",
+        _any_above_0("throttle.hwPowerBrakeSlowdown"),
+    ),
+    *(
+        Incident("DRIVER", FAILURE, code, f"`recoveryAction` is {actions[0]}{' or more' if len(actions) > 1 else ''}", met)
+        for code, actions, met in ((code, actions, partial(_is_asked_for, actions)) for code, actions in _ACTIONS.items())
+    ),
+)
+"""The rows of one watch stand together, the worst first. A watch is told of where one of its rows is known."""
+HEALTH_STATUS = "DCGM_EXP_GPU_HEALTH_STATUS"
+_HEALTH = "What the device says of itself: 0 nothing, 10 a warning, 20 a failure."
+NOT_WATCHED = {
+    "PMU": "no key has it",
+    "MCU": "no key has it",
+    "SM": "no key has it",
+    "INFOROM": "checking it reads the board's flash memory, which is not done",
+}
+"""Watches of DCGM that nothing is told of, each with the reason."""
+COUNT = "DCGM_FI_DEV_COUNT"
+
 _PROFILE = " MIG "
 """What stands before a partition's profile in its name: ``NVIDIA H100 80GB HBM3 MIG 3g.40gb``."""
+_COMPUTE = re.compile(r"\d+c\.")
+"""Begins the profile of a compute instance that shares its GPU instance: ``1c.3g.40gb``."""
+_OF_INSTANCES = ("DCGM_FI_DEV_FB_", "DCGM_FI_PROF_")
+_OF_BOARD = ("DCGM_FI_PROF_PCIE_", "DCGM_FI_PROF_NVLINK_")
+"""How names begin that are told of MIG instances and not of their GPU, lest sums count them twice; and those among them that only a
+whole GPU has."""
+_EXPLAINING = ("err_msg", "health_error_code")
+"""Labels that do not tell series apart."""
 
 
 class Dcgm(Dialect):
@@ -159,19 +286,84 @@ class Dcgm(Dialect):
     def flat(self, record: Record) -> dict[str, Number]:
         """Give series with the labels that tell devices of one machine apart: ``DCGM_FI_DEV_GPU_TEMP{gpu="0"}``."""
         found: dict[str, Number] = {}
-        for slot in record.snapshot.identities:
+        for slot, divided in _devices(record.snapshot):
             whole, partition = parent_and_partition(slot)
-            labels = {"gpu": whole, "GPU_I_ID": partition} if partition else {"gpu": whole}
-            found.update((series(point.name, labels), point.value) for point in self._table.points(record.snapshot, slot))
+            labels = {"gpu": whole, "GPU_I_ID": _gpu_instance(slot)} if partition else {"gpu": whole}
+            for point in self._told(record.snapshot, slot, divided, labels):
+                few = {label: value for label, value in point.labels.items() if label not in _EXPLAINING}
+                found[series(point.name, few)] = point.value
         return found
 
     def points(self, record: Record) -> Iterator[Point]:
         """Give each field of each device with the exporter's labels."""
         parents = {slot.key: slot for slot in record.snapshot.identities}
-        for slot in record.snapshot.identities:
+        for slot, divided in _devices(record.snapshot):
             whole, _ = parent_and_partition(slot)
             labels = _labels(slot, parents.get(f"gpu.{whole}", slot), record.snapshot.hostname)
-            yield from self._table.points(record.snapshot, slot, labels)
+            yield from self._told(record.snapshot, slot, divided, labels)
+
+    def _told(self, snapshot: Snapshot, slot: DeviceSlot, divided: bool, labels: Mapping[str, str]) -> Iterator[Point]:
+        """Give what is told of one device.
+
+        Args:
+            snapshot: What was measured.
+            slot: The device.
+            divided: Whether it has MIG instances that answer.
+            labels: Those that say which device it is.
+        """
+        values = snapshot.values_of(slot.key)
+        for point in self._table.points(snapshot, slot, labels):
+            if point.name == XID:
+                codes = _xid_codes(values) or (point.value,)
+                yield from (point._replace(value=code, labels={**labels, **_xid_labels(code)}) for code in codes)
+            elif not divided or not point.name.startswith(_OF_INSTANCES) or point.name.startswith(_OF_BOARD):
+                yield point
+        if not parent_and_partition(slot)[1]:
+            count = sum(not parent_and_partition(each)[1] for each in snapshot.identities)
+            yield Point(COUNT, count, labels, "gauge", "1", "Devices of the machine.")
+        for watch, (status, code) in _verdicts(values).items():
+            about = {**labels, "health_watch": watch, "health_error_code": code}
+            yield Point(HEALTH_STATUS, status, about, "gauge", "1", _HEALTH)
+
+
+def _devices(snapshot: Snapshot) -> Iterator[tuple[DeviceSlot, bool]]:
+    """Give each device that answers, and whether it has MIG instances that do; of compute instances of one GPU instance, the first."""
+    answering = [(slot, parent_and_partition(slot)) for slot in snapshot.identities if snapshot.values_of(slot.key)]
+    divided = {whole for _, (whole, partition) in answering if partition}
+    told: set[tuple[str, str]] = set()
+    for slot, (whole, partition) in answering:
+        instance = (whole, _gpu_instance(slot))
+        if not partition or instance not in told:
+            yield slot, not partition and whole in divided
+        if partition:
+            told.add(instance)
+
+
+def _gpu_instance(slot: DeviceSlot) -> str:
+    """The driver's id of a MIG instance's GPU instance; the number in its key where that is not known."""
+    known = slot.identity.gpu_instance_id
+    return parent_and_partition(slot)[1] if known is None else str(known)
+
+
+def _xid_codes(values: Values) -> tuple[int, ...]:
+    if not values.get("xidErrors"):
+        return ()
+    return tuple(int(name.split(".")[1]) for name in values if name.startswith("xid."))
+
+
+@lru_cache(maxsize=256)
+def _xid_labels(code: Number) -> Mapping[str, str]:
+    return {"err_code": str(code), "err_msg": meaning(int(code)) if code else "no error"}
+
+
+def _verdicts(values: Values) -> dict[str, tuple[int, str]]:
+    """By watch that something is known of, the worst of what is met."""
+    found: dict[str, tuple[int, str]] = {}
+    for incident in HEALTH:
+        met = incident.met(values)
+        if met is not None and not found.get(incident.watch, (0, ""))[0]:
+            found[incident.watch] = (incident.status, incident.code) if met else (0, "DCGM_FR_OK")
+    return found
 
 
 @lru_cache(maxsize=1024)
@@ -184,12 +376,12 @@ def _labels(slot: DeviceSlot, parent: DeviceSlot, hostname: str) -> Mapping[str,
     whole, partition = parent_and_partition(slot)
     labels = {
         "gpu": whole,
-        "UUID": parent.unique_id,
+        "UUID": who.uuid or who.pci_bus_id or parent.key,
         "pci_bus_id": who.pci_bus_id,
         "device": f"{who.vendor}{who.vendor_index}",
         "modelName": who.name,
-        "GPU_I_PROFILE": slot.identity.name.rpartition(_PROFILE)[2] if partition else "",
-        "GPU_I_ID": partition,
+        "GPU_I_PROFILE": _COMPUTE.sub("", slot.identity.name.rpartition(_PROFILE)[2], count=1) if partition else "",
+        "GPU_I_ID": _gpu_instance(slot) if partition else "",
         "Hostname": hostname,
         "hostname": hostname,
         "DCGM_FI_DRIVER_VERSION": who.driver_version,

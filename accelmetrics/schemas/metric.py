@@ -192,7 +192,8 @@ BASE_UNITS: Mapping[str, BaseUnit] = {
     "Hz": BaseUnit("Hz", suffix="_hertz"),
     "MHz": BaseUnit("Hz", 10**6, suffix="_hertz"),
     "s": BaseUnit("s", suffix="_seconds"),
+    "ns": BaseUnit("s", over=10**9, suffix="_seconds"),
     "us": BaseUnit("s", over=10**6, suffix="_seconds"),
     "GT/s": BaseUnit("{transfer}/s", 10**9, suffix="_transfers_per_second"),
 }
-"""By unit; ``mJ`` is one of dialects alone."""
+"""By unit; ``mJ`` and ``ns`` are those of dialects alone."""

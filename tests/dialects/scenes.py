@@ -79,10 +79,17 @@ def tpu(number: int) -> DeviceSlot:
     return DeviceSlot(f"tpu.{number}", number, None, DeviceIdentity("tpu", "google", number, "TPU v5e", pci_bus_id="0000:00:05.0"))
 
 
-def instance(parent: DeviceSlot, number: int) -> DeviceSlot:
+def instance(parent: DeviceSlot, number: int, gpu_instance: int | None = None, profile: str = "1g.10gb") -> DeviceSlot:
     """A MIG instance of a GPU."""
     who = DeviceIdentity(
-        "gpu", "nvidia", number, f"{H100} MIG 1g.10gb", f"MIG-0000000{number}", driver_version="570.124.06", parent=parent.identity.uuid
+        "gpu",
+        "nvidia",
+        number,
+        f"{H100} MIG {profile}",
+        f"MIG-0000000{number}",
+        driver_version="570.124.06",
+        parent=parent.identity.uuid,
+        gpu_instance_id=gpu_instance,
     )
     return DeviceSlot(f"{parent.key}.mig.{number}", number, None, who)
 

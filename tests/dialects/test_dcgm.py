@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from accelmetrics.dialects.contract import Point
-from accelmetrics.dialects.dcgm import BEYOND, DEFAULT, LABELS, OLDER, UNMAPPED
+from accelmetrics.dialects.dcgm import BEYOND, COUNT, DEFAULT, HEALTH, HEALTH_STATUS, LABELS, NOT_WATCHED, OLDER, UNMAPPED
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.schemas.record import Record
-from tests.dialects.scenes import GPU_0, H100, Numbers, amd, instance, nvidia, record, tpu
+from tests.dialects.scenes import GPU_0, H100, PAGE, Numbers, amd, instance, nvidia, record, tpu
 
 LIST = frozenset(
     """
@@ -44,6 +46,8 @@ COUNTERS = {
     "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
     "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
     "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
+    *(f"DCGM_FI_DEV_{reason}_VIOLATION" for reason in ("POWER", "THERMAL", "SYNC_BOOST", "BOARD_LIMIT", "LOW_UTIL", "RELIABILITY")),
+    *(f"DCGM_FI_DEV_ECC_{kind}_{scope}_TOTAL" for kind in ("SBE", "DBE") for scope in ("VOL", "AGG")),
 }
 """Those of the told ones that the list types so; the others are gauges."""
 
@@ -57,13 +61,16 @@ UNITS = {
     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": "1",
     "DCGM_FI_PROF_PCIE_TX_BYTES": "By/s",
     "DCGM_FI_DEV_GPU_TEMP": "Cel",
+    "DCGM_FI_DEV_POWER_VIOLATION": "ns",
 }
 ALL_VALUES: Numbers = {
     **dict.fromkeys(("smClock", "memoryClock", "memoryTemp", "temp", "powerWatts", "energyJoules", "pcieReplays", "gpu", "memory"), 1),
     **dict.fromkeys(("encoderUtilization", "decoderUtilization", "xidErrors", "lastXid", "nvlinkCrcErrors", "nvlinkReplayErrors"), 1),
     **dict.fromkeys(("nvlinkRecoveryErrors", "remappedRowsUncorrected", "remappedRowsCorrected", "smActive", "smOccupancy"), 1),
     **dict.fromkeys(("pipeTensorActive", "dramActive", "pipeFp64Active", "pipeFp32Active", "pipeFp16Active"), 1),
-    **dict.fromkeys(("pcieTxBytes", "pcieRxBytes"), 1),
+    **dict.fromkeys(("pcieTxBytes", "pcieRxBytes", "rowRemapFailure", "grEngineActive"), 1),
+    **{f"violationSeconds.{name}": 1.5 for name in ("power", "thermal", "syncBoost", "boardLimit", "lowUtilization", "reliability")},
+    **dict.fromkeys((f"{kind}EccErrors{scope}" for kind in ("corrected", "uncorrected") for scope in ("", "Aggregate")), 1),
     **{"memoryTotalBytes": 10 * 2**20, "memoryAllocatedBytes": 4 * 2**20, "memoryFreeBytes": 5 * 2**20},
 }
 
@@ -75,7 +82,7 @@ def told(one: Record) -> dict[str, Point]:
 
 def test_every_field_of_the_list_is_told_or_has_a_reason() -> None:
     """In exactly one of the tables, and nothing stands there that is not on the list."""
-    tables = (tuple(entry.name for entry in DEFAULT), tuple(LABELS), tuple(UNMAPPED))
+    tables = (tuple(entry.name for entry in DEFAULT), tuple(LABELS), tuple(UNMAPPED), (HEALTH_STATUS,))
     everything = [name for table in tables for name in table]
     assert len(set(everything)) == len(everything)
     assert set(everything) == {*LIST, *SWITCHED_OFF}
@@ -108,6 +115,7 @@ def test_values_are_in_dcgms_units() -> None:
     assert flat['DCGM_FI_PROF_PCIE_TX_BYTES{gpu="0"}'] == 1_000_000.0
     assert flat['DCGM_FI_DEV_POWER_USAGE{gpu="0"}'] == 300.25
     assert flat['DCGM_FI_DEV_GPU_UTIL{gpu="0"}'] == 85
+    assert flat['DCGM_FI_DEV_CLOCKS_EVENT_REASONS{gpu="0"}'] == 4
     assert 'DCGM_FI_PROF_DRAM_ACTIVE{gpu="0"}' not in flat
 
 
@@ -128,17 +136,61 @@ def test_the_exporters_labels() -> None:
 
 
 def test_a_partition_has_its_gpus_labels_and_two_of_its_own() -> None:
-    """As the exporter labels a MIG instance."""
+    """As the exporter labels a MIG instance: by the driver's id of it, and by our number where that is not known."""
     board = nvidia(0)
-    (point,) = dialect("dcgm").points(record({board: {}, instance(board, 3): {"memoryAllocatedBytes": 2**20}}))
-    assert point.labels["gpu"] == "0"
-    assert point.labels["UUID"] == board.identity.uuid
-    assert (point.labels["GPU_I_ID"], point.labels["GPU_I_PROFILE"], point.labels["modelName"]) == ("3", "1g.10gb", H100)
+    known, unknown = instance(board, 0, gpu_instance=9), instance(board, 1)
+    one = record({board: {}, known: {"memoryAllocatedBytes": 2**20}, unknown: {"memoryAllocatedBytes": 2**21}})
+    first, second = dialect("dcgm").points(one)
+    assert first.labels["gpu"] == "0"
+    assert first.labels["UUID"] == board.identity.uuid
+    assert (first.labels["GPU_I_ID"], first.labels["GPU_I_PROFILE"], first.labels["modelName"]) == ("9", "1g.10gb", H100)
+    assert second.labels["GPU_I_ID"] == "1"
+    assert set(dialect("dcgm").flat(one)) == {
+        'DCGM_FI_DEV_FB_USED{gpu="0",GPU_I_ID="9"}',
+        'DCGM_FI_DEV_FB_USED{gpu="0",GPU_I_ID="1"}',
+    }
+
+
+def test_what_instances_have_is_not_told_of_their_gpu_too() -> None:
+    """Sums over the devices of a machine count each byte once; what instances do not have stays with the GPU."""
+    board, whole = nvidia(0), nvidia(1)
+    values: Numbers = {**GPU_0, "smActive": 50.0, "nvlinkTxBytes": 5.0, "grEngineActive": 50.0}
+    parts = {instance(board, number, gpu_instance=number + 1): {"memoryAllocatedBytes": 2**30, "smActive": 25.0} for number in range(2)}
+    points = list(dialect("dcgm").points(record({board: values, whole: values, **parts})))
+    of_board = {point.name for point in points if point.labels["gpu"] == "0" and "GPU_I_ID" not in point.labels}
+    of_whole = {point.name for point in points if point.labels["gpu"] == "1"}
+    assert {name for name in of_board if name.startswith(("DCGM_FI_DEV_FB_", "DCGM_FI_PROF_"))} == {
+        "DCGM_FI_PROF_PCIE_TX_BYTES",
+        "DCGM_FI_PROF_NVLINK_TX_BYTES",
+    }
+    missing = of_whole - of_board
+    assert {"DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_RESERVED", "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"} <= missing
+    assert all(name.startswith(("DCGM_FI_DEV_FB_", "DCGM_FI_PROF_")) for name in missing)
+    used = sum(point.value for point in points if point.name == "DCGM_FI_DEV_FB_USED" and point.labels["gpu"] == "0")
+    assert used == 2 * 1024
+    assert {point.value for point in points if point.name == COUNT} == {2}
+
+
+def test_a_gpu_whose_instances_are_gone_tells_of_itself() -> None:
+    """They keep their places, and have nothing to say."""
+    board = nvidia(0)
+    points = told(record({board: GPU_0, instance(board, 0): {}}))
+    assert points["DCGM_FI_DEV_FB_USED"].value == 20_480
+
+
+def test_compute_instances_of_one_gpu_instance_are_told_once() -> None:
+    """They share its memory and what is measured, and the exporter's labels would not tell them apart."""
+    board = nvidia(0)
+    shared = [instance(board, number, gpu_instance=3, profile="1c.2g.20gb") for number in range(2)]
+    points = list(dialect("dcgm").points(record({board: {}, **{each: {"memoryAllocatedBytes": 2**20} for each in shared}})))
+    assert [(point.labels["GPU_I_ID"], point.labels["GPU_I_PROFILE"]) for point in points] == [("3", "2g.20gb")]
 
 
 def test_devices_of_other_vendors() -> None:
     """An AMD GPU is a GPU; a TPU is called by its key, so that it is not taken for GPU 0; nothing is without an identity."""
     points = list(dialect("dcgm").points(record({amd(0): {"gpu": 12, "smClock": 2100}, tpu(0): {"dutyCycle": 50.0}})))
+    assert [(point.value, point.labels["gpu"]) for point in points if point.name == COUNT] == [(2, "0"), (2, "tpu.0")]
+    points = [point for point in points if point.name != COUNT]
     assert [(point.name, point.labels["gpu"], point.labels["device"], point.labels["UUID"]) for point in points] == [
         ("DCGM_FI_DEV_SM_CLOCK", "0", "amd0", "0x5a"),
         ("DCGM_FI_DEV_GPU_UTIL", "0", "amd0", "0x5a"),
@@ -151,5 +203,79 @@ def test_the_last_xid() -> None:
     board = nvidia(0)
     field = "DCGM_FI_DEV_XID_ERRORS"
     assert told(record({board: {"xidErrors": 0}}))[field].value == 0
+    assert told(record({board: {"xidErrors": 0}}))[field].labels["err_code"] == "0"
     assert told(record({board: {"xidErrors": 2, "lastXid": 79}}))[field].value == 79
     assert field not in told(record({board: {"temp": 1}}))
+
+
+def test_xids_between_two_readings_are_all_told() -> None:
+    """A series for each code, with the code and its meaning as labels; a recording from before codes were counted has the newest."""
+    board = nvidia(0)
+    one = record({board: {"xidErrors": 3, "lastXid": 45, "xid.79.errors": 1, "xid.45.errors": 2}})
+    points = [point for point in dialect("dcgm").points(one) if point.name == "DCGM_FI_DEV_XID_ERRORS"]
+    assert [(point.value, point.labels["err_code"], point.labels["err_msg"]) for point in points] == [
+        (79, "79", "the GPU has fallen off the bus"),
+        (45, "45", "what a program left was cleared away after other errors"),
+    ]
+    assert {name for name in dialect("dcgm").flat(one) if "XID" in name} == {
+        'DCGM_FI_DEV_XID_ERRORS{gpu="0",err_code="79"}',
+        'DCGM_FI_DEV_XID_ERRORS{gpu="0",err_code="45"}',
+    }
+
+
+HEALTHY: Numbers = {
+    **{"pcieLinkWidth": 16, "maxPcieLinkWidth": 16, "uncorrectedEccErrors": 0, "rowRemapFailure": 0, "rowRemapPending": 0},
+    **{"throttle.hwThermalSlowdown": 0, "throttle.swThermalSlowdown": 0, "throttle.hwPowerBrakeSlowdown": 0, "recoveryAction": 0},
+    **{f"nvlink.{link}.state": 1 for link in range(4)},
+}
+
+
+def verdicts(values: Numbers) -> dict[str, tuple[int | float, str]]:
+    points = [point for point in dialect("dcgm").points(record({nvidia(0): values})) if point.name == HEALTH_STATUS]
+    return {point.labels["health_watch"]: (point.value, point.labels["health_error_code"]) for point in points}
+
+
+def test_a_healthy_gpu() -> None:
+    """0 on each watch of which something is known, and nothing of the others."""
+    watches = {"PCIE", "NVLINK", "MEM", "THERMAL", "POWER", "DRIVER"}
+    assert verdicts(HEALTHY) == dict.fromkeys(watches, (0, "DCGM_FR_OK"))
+    assert not watches & set(NOT_WATCHED)
+    assert verdicts({"temp": 40}) == {}
+    assert set(verdicts({"rowRemapPending": 0})) == {"MEM"}
+
+
+@pytest.mark.parametrize(
+    ("values", "watch", "verdict"),
+    [
+        ({"pcieLinkWidth": 8}, "PCIE", (10, "DCGM_FR_PCIE_WIDTH")),
+        ({"nvlink.2.state": 0}, "NVLINK", (20, "DCGM_FR_NVLINK_DOWN")),
+        ({"uncorrectedEccErrors": 1, "rowRemapPending": 1}, "MEM", (20, "DCGM_FR_VOLATILE_DBE_DETECTED")),
+        ({"uncorrectedMemoryErrors": 1}, "MEM", (20, "DCGM_FR_VOLATILE_DBE_DETECTED")),
+        ({"rowRemapFailure": 1}, "MEM", (20, "DCGM_FR_ROW_REMAP_FAILURE")),
+        ({"rowRemapPending": 1}, "MEM", (10, "DCGM_FR_PENDING_ROW_REMAP")),
+        ({"throttle.swThermalSlowdown": 1}, "THERMAL", (10, "DCGM_FR_CLOCK_THROTTLE_THERMAL")),
+        ({"throttle.hwPowerBrakeSlowdown": 1}, "POWER", (10, "DCGM_FR_CLOCK_THROTTLE_POWER")),
+        ({"recoveryAction": 1}, "DRIVER", (20, "DCGM_FR_GPU_RECOVERY_RESET")),
+        ({"recoveryAction": 4}, "DRIVER", (20, "DCGM_FR_GPU_RECOVERY_DRAIN_RESET")),
+        ({"recoveryAction": 7}, "DRIVER", (20, "DCGM_FR_UNKNOWN")),
+    ],
+)
+def test_a_gpu_that_is_not_well(values: Numbers, watch: str, verdict: tuple[int, str]) -> None:
+    """The worst of what its values say, under DCGM's names; the other watches are as they were."""
+    found = verdicts({**HEALTHY, **values})
+    said = found.pop(watch)
+    assert said == verdict
+    assert {status for status, _ in found.values()} == {0}
+
+
+def test_links_that_are_all_down_are_not_used() -> None:
+    """A board without a bridge is well."""
+    assert verdicts({f"nvlink.{link}.state": 0 for link in range(12)}) == {"NVLINK": (0, "DCGM_FR_OK")}
+
+
+def test_the_page_says_what_health_follows_from() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for incident in HEALTH:
+        assert f"| `{incident.watch}` | {incident.status} | `{incident.code}` | {incident.words} |" in page
+    for watch, why in NOT_WATCHED.items():
+        assert f"| `{watch}` | | | not told: {why} |" in page

@@ -46,6 +46,15 @@ PANELS = {
     "pcie": "sum(DCGM_FI_PROF_PCIE_TX_BYTES + DCGM_FI_PROF_PCIE_RX_BYTES)",
     "faults": "DCGM_FI_DEV_XID_ERRORS",
     "remapped rows": "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS + DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
+    "held back": "avg by (hostname) (increase(DCGM_FI_DEV_POWER_VIOLATION[5m]) / 3e11) * 100",
+    "ecc": "increase(DCGM_FI_DEV_ECC_DBE_VOL_TOTAL[5m]) or increase(DCGM_FI_DEV_ECC_DBE_AGG_TOTAL[5m])",
+    "rows to be remapped": "max by (hostname) (DCGM_FI_DEV_ROW_REMAP_PENDING) == bool 0",
+    "rows that cannot be remapped": "max by (hostname) (DCGM_FI_DEV_ROW_REMAP_FAILURE) == bool 0",
+    "xids by severity": 'DCGM_FI_DEV_XID_ERRORS{err_code=~"46|48|62|64|79|95"} > 0',
+    "health": 'min by (hostname) (DCGM_EXP_GPU_HEALTH_STATUS{health_watch="MEM"} == bool 0)',
+    "healthy gpus": "count by (Hostname) (sum by (Hostname, gpu) (DCGM_EXP_GPU_HEALTH_STATUS == 0))",
+    "gpus": "sum(max by (instance) (DCGM_FI_DEV_COUNT))",
+    "engine": "avg by (modelName) (avg_over_time(DCGM_FI_PROF_GR_ENGINE_ACTIVE[1m])) * 100",
 }
 
 
@@ -62,6 +71,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusS
             exporter.open()
         feeding = threading.Thread(target=_feed, args=(exporters, ended))
         feeding.start()
+        simulator.wait_for("nvmlDeviceRegisterEvents", 0)
+        simulator.xid(0, 79)
         jobs = [
             {"job_name": name, "static_configs": [{"targets": [str(exporter.address)]}]}
             for name, exporter in zip(JOBS, exporters, strict=True)
@@ -69,6 +80,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusS
         try:
             with PrometheusServer(tmp_path_factory.mktemp("dashboards"), jobs) as server:
                 wait_for(lambda: server.query("training_steps_total offset 3s and training_steps_total"))
+                wait_for(lambda: server.query('DCGM_FI_DEV_XID_ERRORS{err_code="79"}'))
                 yield server
         finally:
             ended.set()
@@ -104,6 +116,8 @@ def test_panels_show_the_right_numbers(prometheus: PrometheusServer) -> None:
     assert prometheus.value(PANELS["total power"]) == 731.0
     assert prometheus.value(PANELS["mean temperature"]) == 60.5
     assert prometheus.value(PANELS["one gpu"]) == 61.0
+    assert prometheus.value(PANELS["gpus"]) == 2.0
+    assert [(labels["gpu"], value) for labels, value in prometheus.query(PANELS["xids by severity"])] == [("0", 79.0)]
     clocks = prometheus.query(PANELS["clocks"])
     assert all(1e8 < value < 3e9 for _, value in clocks)
     assert all(0 <= value <= 1 for _, value in prometheus.query(PANELS["tensor cores"]))

@@ -84,9 +84,7 @@ class Gpu:
         """What a driver call would read now from a value (`"power_mw"`, `"gpm[2]"`), or the error it would get."""
         return self._control.get_number(self.index, name)
 
-    def set_field(
-        self, field: int | str, value: float | Ret | None, scope: int = 0, kind: int = ValueType.UNSIGNED_LONG_LONG
-    ) -> None:
+    def set_field(self, field: int | str, value: float | Ret | None, scope: int = 0, kind: int = ValueType.UNSIGNED_LONG_LONG) -> None:
         """Overrides what nvmlDeviceGetFieldValues answers for a field (`"MEMORY_TEMP"` or its number) in one scope.
 
         Scope is the link, or `ALL_LINKS`; 0 where the field has none.
