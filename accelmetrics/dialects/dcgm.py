@@ -286,10 +286,10 @@ class Dcgm(Dialect):
     def flat(self, record: Record) -> dict[str, Number]:
         """Give series with the labels that tell devices of one machine apart: ``DCGM_FI_DEV_GPU_TEMP{gpu="0"}``."""
         found: dict[str, Number] = {}
-        for slot, divided in _devices(record.snapshot):
+        for slot, divided, whole_devices in _devices(record.snapshot):
             whole, partition = parent_and_partition(slot)
             labels = {"gpu": whole, "GPU_I_ID": _gpu_instance(slot)} if partition else {"gpu": whole}
-            for point in self._told(record.snapshot, slot, divided, labels):
+            for point in self._told(record.snapshot, slot, divided, whole_devices, labels):
                 few = {label: value for label, value in point.labels.items() if label not in _EXPLAINING}
                 found[series(point.name, few)] = point.value
         return found
@@ -297,18 +297,19 @@ class Dcgm(Dialect):
     def points(self, record: Record) -> Iterator[Point]:
         """Give each field of each device with the exporter's labels."""
         parents = {slot.key: slot for slot in record.snapshot.identities}
-        for slot, divided in _devices(record.snapshot):
+        for slot, divided, whole_devices in _devices(record.snapshot):
             whole, _ = parent_and_partition(slot)
             labels = _labels(slot, parents.get(f"gpu.{whole}", slot), record.snapshot.hostname)
-            yield from self._told(record.snapshot, slot, divided, labels)
+            yield from self._told(record.snapshot, slot, divided, whole_devices, labels)
 
-    def _told(self, snapshot: Snapshot, slot: DeviceSlot, divided: bool, labels: Mapping[str, str]) -> Iterator[Point]:
+    def _told(self, snapshot: Snapshot, slot: DeviceSlot, divided: bool, whole_devices: int, labels: Mapping[str, str]) -> Iterator[Point]:
         """Give what is told of one device.
 
         Args:
             snapshot: What was measured.
             slot: The device.
             divided: Whether it has MIG instances that answer.
+            whole_devices: How many whole devices are listed; 0 for an instance, of which that is not told.
             labels: Those that say which device it is.
         """
         values = snapshot.values_of(slot.key)
@@ -318,25 +319,30 @@ class Dcgm(Dialect):
                 yield from (point._replace(value=code, labels={**labels, **_xid_labels(code)}) for code in codes)
             elif not divided or not point.name.startswith(_OF_INSTANCES) or point.name.startswith(_OF_BOARD):
                 yield point
-        if not parent_and_partition(slot)[1]:
-            count = sum(not parent_and_partition(each)[1] for each in snapshot.identities)
-            yield Point(COUNT, count, labels, "gauge", "1", "Devices of the machine.")
+        if whole_devices:
+            yield Point(COUNT, whole_devices, labels, "gauge", "1", "Devices of the machine.")
         for watch, (status, code) in _verdicts(values).items():
             about = {**labels, "health_watch": watch, "health_error_code": code}
             yield Point(HEALTH_STATUS, status, about, "gauge", "1", _HEALTH)
 
 
-def _devices(snapshot: Snapshot) -> Iterator[tuple[DeviceSlot, bool]]:
-    """Give each device that answers, and whether it has MIG instances that do; of compute instances of one GPU instance, the first."""
-    answering = [(slot, parent_and_partition(slot)) for slot in snapshot.identities if snapshot.values_of(slot.key)]
-    divided = {whole for _, (whole, partition) in answering if partition}
+def _devices(snapshot: Snapshot) -> Iterator[tuple[DeviceSlot, bool, int]]:
+    """Give each whole device that answers, whether it has MIG instances that do, and how many whole devices are listed.
+
+    And each of these instances; of compute instances that share a GPU instance, the first.
+    """
+    listed = [(slot, *parent_and_partition(slot)) for slot in snapshot.identities]
+    answering = [entry for entry in listed if snapshot.values_of(entry[0].key)]
+    divided = {whole for _, whole, partition in answering if partition}
+    count = sum(not partition for _, _, partition in listed)
     told: set[tuple[str, str]] = set()
-    for slot, (whole, partition) in answering:
+    for slot, whole, partition in answering:
         instance = (whole, _gpu_instance(slot))
-        if not partition or instance not in told:
-            yield slot, not partition and whole in divided
-        if partition:
+        if not partition:
+            yield slot, whole in divided, count
+        elif instance not in told:
             told.add(instance)
+            yield slot, False, 0
 
 
 def _gpu_instance(slot: DeviceSlot) -> str:
