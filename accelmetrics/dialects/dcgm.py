@@ -382,7 +382,7 @@ def _labels(slot: DeviceSlot, parent: DeviceSlot, hostname: str) -> Mapping[str,
     whole, partition = parent_and_partition(slot)
     labels = {
         "gpu": whole,
-        "UUID": who.uuid or who.pci_bus_id or parent.key,
+        "UUID": parent.unique_id,
         "pci_bus_id": who.pci_bus_id,
         "device": f"{who.vendor}{who.vendor_index}",
         "modelName": who.name,

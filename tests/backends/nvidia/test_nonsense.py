@@ -109,6 +109,20 @@ def test_lists_of_processes_that_claim_more_than_they_hold(simulator: NvmlSimula
 
 
 @pytest.mark.parametrize("count", EXTREMES)
+def test_lists_that_ask_for_more_room_than_there_can_be(simulator: NvmlSimulator, consumer: Consumer, count: int) -> None:
+    """None is made: what the list holds is not known, and nothing else is missing."""
+    simulator.processes(0, [Process(pid=4711 + number, sm=1) for number in range(100)])
+    simulator.set(claimed_processes=count, claimed_samples=count)
+    seen = consumer.read(0)
+    assert seen.processes is None
+    assert seen.metrics["temp"] == simulator.gpu[0].get("temperature")
+    simulator.set(claimed_processes=0)
+    processes = consumer.later(1.0).processes
+    assert processes is not None
+    assert (len(processes), {process.utilization for process in processes}) == (100, {None})
+
+
+@pytest.mark.parametrize("count", EXTREMES)
 def test_more_samples_than_they_are(simulator: NvmlSimulator, consumer: Consumer, count: int) -> None:
     """Nothing beyond the array is read."""
     simulator.processes(0, [Process(pid=4711, sm=30, mem=20)])

@@ -72,7 +72,7 @@ static nvmlReturn_t list_v2(sim_gpu *gpu, const sim_instance *instance, uint32_t
 static nvmlReturn_t claim(sim_state *state, int setting, nvmlReturn_t answer, unsigned int *count)
 {
     int64_t claimed = atomic_load(&state->system[setting]);
-    if (claimed && answer == NVML_SUCCESS)
+    if (claimed && (answer == NVML_SUCCESS || answer == NVML_ERROR_INSUFFICIENT_SIZE))
         *count = (unsigned int)claimed;
     return answer;
 }
@@ -147,7 +147,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     if (all.count == 0)
         return NVML_ERROR_NOT_FOUND;
     if (space < all.count)
-        return NVML_ERROR_INSUFFICIENT_SIZE;
+        return claim(state, S_claimed_samples, NVML_ERROR_INSUFFICIENT_SIZE, count);
     for (unsigned int i = 0; i < all.count; i++) {
         const sim_process *entry = &all.entries[i];
         samples[i] = (nvmlProcessUtilizationSample_t){entry->pid, entry->timestamp_us, entry->sm, entry->mem, entry->enc,
