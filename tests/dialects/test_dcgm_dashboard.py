@@ -117,7 +117,8 @@ def test_panels_show_the_right_numbers(prometheus: PrometheusServer) -> None:
     assert prometheus.value(PANELS["mean temperature"]) == 60.5
     assert prometheus.value(PANELS["one gpu"]) == 61.0
     assert prometheus.value(PANELS["gpus"]) == 2.0
-    assert [(labels["gpu"], value) for labels, value in prometheus.query(PANELS["xids by severity"])] == [("0", 79.0)]
+    xids = wait_for(lambda: prometheus.query(PANELS["xids by severity"]))
+    assert [(labels["gpu"], value) for labels, value in xids] == [("0", 79.0)]
     clocks = prometheus.query(PANELS["clocks"])
     assert all(1e8 < value < 3e9 for _, value in clocks)
     assert all(0 <= value <= 1 for _, value in prometheus.query(PANELS["tensor cores"]))
