@@ -254,6 +254,13 @@ def _exporter(wanted: str, out: Stdout, stopped: Stop) -> Exporter:
     return made
 
 
+def tell_sources(watching: Monitor) -> None:
+    """Warn of every source that could not be read, or not in full, at the latest reading."""
+    for status in () if watching.latest is None else watching.latest.backends:
+        if status.status in ("failed", "timed_out", "degraded"):
+            log.warning(f"source {status.name}: {status.detail}")
+
+
 def tell_losses(watching: Monitor) -> bool:
     """Warn of every exporter that lost something, or ended with an error; return whether there is one."""
     found = [status for status in watching.status.exporters if status.failed or status.dropped or status.error]

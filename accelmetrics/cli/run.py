@@ -19,7 +19,7 @@ from typing import Any
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.child_process import KILLED, ChildProcess, Ended, Signals
-from accelmetrics.cli.monitoring import checked, exporters, monitor, tell, tell_losses
+from accelmetrics.cli.monitoring import checked, exporters, monitor, tell, tell_losses, tell_sources
 from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, sink_of
 from accelmetrics.cli.summaries import GIB, MIB, as_json, of_devices, of_process, of_window, readings
 from accelmetrics.cli.terminal import LastRow, begin_line
@@ -109,6 +109,7 @@ def _run(options: argparse.Namespace, command: list[str], signals: Signals, chos
                 sink.write(as_json(stats))
         except (WriteError, BrokenPipeError) as error:
             tell(str(error), f"accelmetrics run: {error}", error=True)
+    tell_sources(watching)
     tell_losses(watching)
     if not (options.quiet or options.no_summary):
         title = f"{clipped(' '.join(shlex.join(command).split()), SHOWN)}: exit status {ended.status}"

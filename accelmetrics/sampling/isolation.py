@@ -168,8 +168,8 @@ class ReadingProcess(Watchdog):
     asked = False
 
     def __init__(self, owner: object, patient_until: float) -> None:
-        if not sys.executable:
-            raise FileNotFoundError("it is not known where the interpreter is: sys.executable is empty")
+        if not sys.executable or getattr(sys, "frozen", False):
+            raise FileNotFoundError("it is not known where the interpreter is: sys.executable is none")
         self.patient_until = patient_until
         entries: list[object] = [*sys.path]
         path = [entry for entry in entries if isinstance(entry, str)]  # the interpreter passes over others

@@ -294,6 +294,22 @@ def test_readings_go_to_exporters(tmp_path: Path) -> None:
     assert max(held) < 10
 
 
+def test_a_tool_that_hangs_is_named_in_the_end(tmp_path: Path) -> None:
+    """Of the last reading: which, and since when."""
+    tool, go, target = tmp_path / "rbln-smi", tmp_path / "go", tmp_path / "run.jsonl"
+    tool.write_text(f"#!/bin/sh\nwhile [ ! -e {go} ]; do sleep 0.05; done\n")
+    tool.chmod(0o755)
+    env = environment(PATH=f"{tmp_path}:/usr/bin:/bin")
+    read = ("--backends", "rebellions", "--timeout", "0.3", "--interval", "0.1", "--exporter", f"jsonl:{target}")
+    try:
+        script = f"until [ $(wc -l < {target}) -ge 3 ]; do sleep 0.05; done"
+        done = call("run", *read, "--no-summary", "--no-line", "--", "sh", "-c", script, env=env)
+    finally:
+        go.touch()
+    words = rf"source rebellions: {tool} has not answered since \S+Z: the driver is still being opened"
+    assert re.search(words, done.stderr), done.stderr
+
+
 def test_messages_as_json(tmp_path: Path) -> None:
     """Each line of standard error that is ours; the summary is one."""
     done = through("true", options=("--log-format", "json", "--exporter", "jsonl:/dev/full", "--label", "job=a"))

@@ -93,10 +93,10 @@ class Watchdog(subprocess.Popen[bytes]):
             said = self.control.recv(STATUS_SIZE)
         except ConnectionError:
             said = b""
-        self.ended = True
         if said.startswith((b"!", b"?")):
             number = int(said[1:])
             raise (OSError if said.startswith(b"!") else FilesError)(number, os.strerror(number))
+        self.ended = True
         if said:
             self.status = int(said)
 
