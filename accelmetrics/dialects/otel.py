@@ -31,7 +31,9 @@ UPDOWNCOUNTERS = frozenset(
         "process.memory.usage",
         "process.thread.count",
         "system.filesystem.usage",
+        "system.memory.limit",
         "system.memory.linux.available",
+        "system.memory.usage",
     }
 )
 """What the conventions have as sums that may fall: they add up over devices, unlike a gauge."""

@@ -41,6 +41,7 @@ WITHOUT_PROMETHEUS = {
     "gpu.{i}.memoryReadWriteActivity",
     "{kind}.{i}.powerPercent",
     "wandb.memory.rssMB",
+    "proc.memory.rssBytes",
     "disk.{device}.readBps",
     "disk.{device}.writeBps",
     "network.sentBps",

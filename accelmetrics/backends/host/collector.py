@@ -50,6 +50,7 @@ class Group(NamedTuple):
     instances: Mapping[str, str] = {}
 
 
+LOADS = ("load.1m", "load.5m", "load.15m")
 _STATVFS = "statvfs, used / (used + available)"
 _DISKSTATS = "/proc/diskstats sectors × 512; elsewhere psutil.disk_io_counters"
 _NET_DEV = "/proc/net/dev without loopback; elsewhere psutil.net_io_counters"
@@ -67,6 +68,8 @@ GROUPS = {
         0.0,
         {
             "memory_percent": "cgroup memory.current / memory.max, or /proc/meminfo; elsewhere psutil.virtual_memory",
+            "memory.usedBytes": "cgroup memory.current, or /proc/meminfo MemTotal - MemAvailable; elsewhere psutil.virtual_memory",
+            "memory.totalBytes": "cgroup memory.max, or /proc/meminfo MemTotal; elsewhere psutil.virtual_memory",
             "proc.memory.availableMB": "cgroup memory.max - memory.current, or /proc/meminfo MemAvailable; elsewhere psutil",
             "swap.used_percent": "/proc/meminfo SwapTotal, SwapFree; elsewhere psutil.swap_memory",
         },
@@ -77,6 +80,7 @@ GROUPS = {
             "cpu": "/proc/{pid}/stat utime + stime, against cgroup cpu.max or the affinity mask; elsewhere psutil",
             "proc.cpu.threads": "/proc/{pid}/stat num_threads; elsewhere psutil",
             "proc.memory.rssMB": "/proc/{pid}/stat rss; elsewhere psutil",
+            "proc.memory.rssBytes": "/proc/{pid}/stat rss; elsewhere psutil",
             "proc.memory.percent": "proc.memory.rssMB / cgroup memory.max or /proc/meminfo MemTotal; elsewhere psutil",
         },
     ),
@@ -101,6 +105,7 @@ GROUPS = {
         },
     ),
     "tcp": Group(SLOW_PACE, {"network.tcpRetransmits": "/proc/net/snmp Tcp RetransSegs"}),
+    "load": Group(SLOW_PACE, dict.fromkeys(LOADS, "/proc/loadavg; elsewhere getloadavg()")),
     "temperature": Group(
         SLOW_PACE,
         {"cpu.avg_temp": "/sys/class/hwmon (coretemp, k10temp, zenpower, cpu_thermal), else /sys/class/thermal"},

@@ -29,10 +29,12 @@ from accelmetrics.backends.host.process import LinuxProcesses, ProcessCollector,
 from accelmetrics.backends.host.processor import (
     NO_RAPL,
     CpuCollector,
+    collect_load,
     collect_power,
     collect_temperature,
     find_rapl_zones,
     find_temperatures,
+    parse_loads,
     parse_stat,
 )
 from accelmetrics.backends.kit.system import Files, parse_meminfo
@@ -67,6 +69,7 @@ def linux_driver(clock: Clock = time.monotonic) -> HostDriver:
             CachedCollector("disks", "/proc/diskstats", DiskCollector(disks, partial(choose_disks, options.disk_paths))),
             CachedCollector("network", "/proc/net/dev", partial(collect_network, interfaces, counts_elsewhere, Counter(), Counter())),
             CachedCollector("tcp", "/proc/net/snmp", partial(collect_retransmits, segments, Counter())),
+            CachedCollector("load", "/proc/loadavg", partial(collect_load, parsed("/proc/loadavg", parse_loads))),
             CachedCollector("temperature", "the sensors", partial(collect_temperature, sensors)),
             CachedCollector("power", "/sys/class/powercap/intel-rapl:*/energy_uj", power),
         ]

@@ -1,6 +1,7 @@
 """Memory, swap, and the watched process's cgroup: its limits, time throttled, kills for lack of memory.
 
-``memory_percent`` is what stands against the tightest limit, caches included, as the kernel counts it there.
+``memory_percent`` is what stands against the tightest limit, caches included, as the kernel counts it there; ``memory.usedBytes`` and
+``memory.totalBytes`` are its two numbers.
 ``proc.memory.availableMB`` is what can still be had: the least that any level with a limit, or the host, has left.
 ``proc.cpu.throttledPercent`` is the share of the quota's periods in which the quota ran out before the work did, at the level
 whose quota is the tightest. ``proc.memory.oomKills`` counts ``oom_kill`` of the process's own cgroup, with what lies below it.
@@ -54,8 +55,14 @@ def collect_memory(read: Callable[[], Memory], reader: HostReader) -> None:
     if levels:
         _put_limited(reader, levels, memory.available)
     else:
-        reader.put("memory_percent", 100.0 * (memory.total - memory.available) / memory.total)
+        _put_used(reader, memory.total - memory.available, memory.total)
         reader.put("proc.memory.availableMB", memory.available / MIB)
+
+
+def _put_used(reader: HostReader, used: int, total: int) -> None:
+    reader.put("memory_percent", 100.0 * used / total)
+    reader.put("memory.usedBytes", used)
+    reader.put("memory.totalBytes", total)
 
 
 def _put_limited(reader: HostReader, levels: Sequence[tuple[int, KeptFile]], available: float) -> None:
@@ -68,11 +75,12 @@ def _put_limited(reader: HostReader, levels: Sequence[tuple[int, KeptFile]], ava
         try:
             uses.append((limit, count(file.read().strip())))
         except (OSError, ValueError) as error:
-            for key in ("memory_percent", "proc.memory.availableMB"):
+            reader.put("memory.totalBytes", reader.memory_limit)
+            for key in ("memory_percent", "memory.usedBytes", "proc.memory.availableMB"):
                 reader.put(key, reason_of(error, file.path))
             return
     limit, current = min(uses, key=itemgetter(0))
-    reader.put("memory_percent", 100.0 * current / limit)
+    _put_used(reader, current, limit)
     reader.put("proc.memory.availableMB", min(available, *(max(limit - current, 0) for limit, current in uses)) / MIB)
 
 

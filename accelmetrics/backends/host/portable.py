@@ -6,6 +6,7 @@ The same groups with the same meaning. What only Linux counts is ``not_supported
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +17,7 @@ from accelmetrics.backends.host.collector import CachedCollector, Clock, Counter
 from accelmetrics.backends.host.disks_network import DiskCollector, DiskIo, collect_filesystems, collect_network
 from accelmetrics.backends.host.memory import collect_memory
 from accelmetrics.backends.host.process import Process, ProcessCollector
-from accelmetrics.backends.host.processor import CpuCollector, CpuTime
+from accelmetrics.backends.host.processor import CpuCollector, CpuTime, collect_load
 from accelmetrics.backends.kit.system import Memory
 from accelmetrics.schemas.errors import Reason, Unavailable
 
@@ -48,6 +49,8 @@ def portable_driver(clock: Clock = time.monotonic, psutil: Any = None) -> HostDr
             CachedCollector("process", f"process {options.pid}", ProcessCollector(processes, options.children)),
             CachedCollector("filesystems", "the file systems", partial(collect_filesystems, usage, options.disk_paths)),
             CachedCollector("disks", "psutil.disk_io_counters", disks),
+            # Not psutil's: on Windows, which has no load average, it begins with zeros.
+            CachedCollector("load", "getloadavg()", partial(collect_load, _reading(lambda _: os.getloadavg(), psutil))),
             CachedCollector("network", "psutil.net_io_counters", network),
             *(CachedCollector(group, group, partial(HostReader.fail, why=_LINUX_ONLY)) for group in linux_only),
         ]

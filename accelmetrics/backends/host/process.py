@@ -254,6 +254,7 @@ class ProcessCollector:
         rss = sum(member.rss for member in members)
         total = reader.memory_limit or reader.memory_total
         reader.put("proc.memory.rssMB", rss / MIB)
+        reader.put("proc.memory.rssBytes", rss)
         reader.put("proc.memory.percent", 100.0 * rss / total if total else _NO_TOTAL)
         self._start, self._then = root.start, now
 

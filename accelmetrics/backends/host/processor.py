@@ -1,4 +1,4 @@
-"""The processor: how busy each CPU is, how warm it is, what it draws.
+"""The processor: how busy each CPU is, the load, how warm it is, what it draws.
 
 Sensors are looked up once, when the source is opened. The temperature is the mean over the cores where each has a sensor
 (``coretemp``), else over the processors. Power is the energy that all processor packages used ÷ the interval; the kernel lets
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from accelmetrics.backends.host.collector import FIRST, RESET, TOO_SOON, Counter, HostReader
+from accelmetrics.backends.host.collector import FIRST, LOADS, RESET, TOO_SOON, Counter, HostReader
 from accelmetrics.backends.kit.system import KeptFile, count, list_directory, read_text, reason_of
 from accelmetrics.schemas.errors import Reason, Unavailable
 
@@ -19,6 +19,7 @@ from accelmetrics.schemas.errors import Reason, Unavailable
 _COLUMNS = 8
 _CPU_LINE = re.compile(rb"^cpu(\d{1,6}) +(\d[\d ]*)$", re.MULTILINE)
 
+_LOADS = re.compile(rb"(\d{1,9}\.\d{1,6}) (\d{1,9}\.\d{1,6}) (\d{1,9}\.\d{1,6})\b")
 _CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "scpi_sensors")
 _LABELS = (("Core ",), ("Tdie",), ("Tctl",), ("Package id", "Tccd"))
 """Of a chip's sensors, those to prefer, by the beginning of their labels."""
@@ -82,6 +83,24 @@ class CpuCollector:
             before = self._last.get(number)
             reader.put(self._keys[number], FIRST if before is None else busy_percent(before, time))
         self._last = times
+
+
+def parse_loads(data: bytes) -> tuple[float, ...]:
+    """Parse the load averages of ``/proc/loadavg``, of 1, 5 and 15 minutes.
+
+    Raises:
+        ValueError: It does not begin with three numbers.
+    """
+    found = _LOADS.match(data)
+    if found is None:
+        raise ValueError(f"no load averages: {data[:32]!r}")
+    return tuple(map(float, found.groups()))
+
+
+def collect_load(read: Callable[[], Sequence[float]], reader: HostReader) -> None:
+    """Put the load averages."""
+    for key, load in zip(LOADS, read(), strict=True):
+        reader.put(key, load)
 
 
 def find_temperatures() -> list[str]:

@@ -44,6 +44,7 @@ PROCESS = (
         "accel_host_process_memory_bytes",
         "process.memory.usage",
     ),
+    Metric("proc.memory.rssBytes", "By", "gauge", "The same as `proc.memory.rssMB`, in bytes.", integer=True),
     Metric(
         "proc.memory.percent",
         "%",
@@ -78,6 +79,17 @@ PROCESS = (
 )
 
 PROCESSOR = (
+    *(
+        Metric(
+            f"load.{minutes}m",
+            "1",
+            "gauge",
+            f"Load average of the host: processes that run or wait to run, over the last {span}.",
+            f'accel_host_load_average{{minutes="{minutes}"}}',
+            f'accel.host.load_average{{accel.minutes="{minutes}"}}',
+        )
+        for minutes, span in ((1, "minute"), (5, "5 minutes"), (15, "15 minutes"))
+    ),
     Metric(
         "cpu.{i}.cpu_percent",
         "%",
@@ -115,6 +127,24 @@ MEMORY = (
         "accel_host_memory_used_ratio",
         'system.memory.utilization{system.memory.state="used"}',
         maximum=100,
+    ),
+    Metric(
+        "memory.usedBytes",
+        "By",
+        "gauge",
+        "Memory in use, as the cgroup's limit counts it, else on the host.",
+        "accel_host_memory_used_bytes",
+        'system.memory.usage{system.memory.state="used"}',
+        integer=True,
+    ),
+    Metric(
+        "memory.totalBytes",
+        "By",
+        "gauge",
+        "Memory that there is: the cgroup's limit, else the host's memory.",
+        "accel_host_memory_total_bytes",
+        "system.memory.limit",
+        integer=True,
     ),
     Metric(
         "swap.used_percent",

@@ -24,7 +24,9 @@ def test_without_a_cgroup_the_hosts_memory_is_the_measure(tree: HostTree) -> Non
     values = tree.reader().read()
     assert values["memory_percent"] == pytest.approx(50.0)
     assert values["proc.memory.availableMB"] == 8000.0
+    assert (values["memory.usedBytes"], values["memory.totalBytes"]) == (8192000 * 1024, 16384000 * 1024)
     assert values["proc.memory.rssMB"] == pytest.approx(1024 * PAGE / 2**20)
+    assert values["proc.memory.rssBytes"] == 1024 * PAGE
     assert values["proc.memory.percent"] == pytest.approx(100 * 1024 * PAGE / (16384000 * 1024))
     assert values["swap.used_percent"] == pytest.approx(25.0)
 
@@ -47,6 +49,7 @@ def test_a_limit_replaces_the_hosts_memory(tree: HostTree) -> None:
     tree.process(PID, pages=GIB // PAGE // 2)
     values = tree.reader().read()
     assert values["memory_percent"] == pytest.approx(25.0)
+    assert (values["memory.usedBytes"], values["memory.totalBytes"]) == (GIB, 4 * GIB)
     assert values["proc.memory.availableMB"] == pytest.approx(3 * 1024)
     assert values["proc.memory.percent"] == pytest.approx(12.5)
 
@@ -100,7 +103,8 @@ def test_use_that_cannot_be_read_is_a_reason_and_not_the_hosts_number(tree: Host
     tree.level("/job", memory_max=str(4 * GIB), memory_current="nonsense")
     watch = tree.reader()
     assert "memory_percent" not in watch.read()
-    assert watch.reason("memory_percent") == watch.reason("proc.memory.availableMB") == "parse_error"
+    assert watch.reason("memory_percent") == watch.reason("proc.memory.availableMB") == watch.reason("memory.usedBytes") == "parse_error"
+    assert watch.read()["memory.totalBytes"] == 4 * GIB
     assert watch.read()["proc.memory.percent"] == pytest.approx(100 * 100 * PAGE / (4 * GIB))
 
 

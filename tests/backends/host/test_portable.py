@@ -46,6 +46,20 @@ def test_readings_are_sound_and_agree_with_psutil(driver: HostDriver) -> None:
     assert f"cpu.{(os.cpu_count() or 1) - 1}.cpu_percent" in values
 
 
+def test_memory_in_bytes_and_the_load(driver: HostDriver) -> None:
+    values = values_of(driver.reader(ME).read(0, []))
+    assert values["memory.totalBytes"] == psutil.virtual_memory().total
+    assert values["memory.usedBytes"] == pytest.approx(values["memory_percent"] / 100 * values["memory.totalBytes"])
+    assert values["proc.memory.rssBytes"] / 2**20 == values["proc.memory.rssMB"]
+    assert values["load.1m"] == pytest.approx(os.getloadavg()[0], abs=5)
+
+
+def test_a_system_without_load_averages_says_so(driver: HostDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows has none, and zeros in their place are none."""
+    monkeypatch.delattr(os, "getloadavg")
+    assert driver.reader(ME).read(0, []).unavailable["load.5m"].reason == "not_supported"
+
+
 def test_what_linux_alone_has_says_so(driver: HostDriver) -> None:
     reading = driver.reader(ME).read(0, [])
     for key in LINUX_ONLY:

@@ -137,6 +137,19 @@ def zone(tree: HostTree, entry: str, name: str, energy: int, largest: int = 262_
     tree.write(f"{base}/max_energy_range_uj", f"{largest}\n")
 
 
+def test_the_load_averages(tree: HostTree) -> None:
+    values = tree.reader().read()
+    assert [values[f"load.{minutes}m"] for minutes in (1, 5, 15)] == [2.25, 1.5, 0.75]
+
+
+@pytest.mark.parametrize("text", ["", "2.25 1.50\n", "a b c", "-1.00 1.50 0.75 1/2 3", f"{'9' * 400}.00 1.50 0.75 1/2 3", "nan nan nan"])
+def test_what_is_no_load_average_is_an_error(tree: HostTree, text: str) -> None:
+    tree.write("/proc/loadavg", text)
+    watch = tree.reader()
+    assert not {"load.1m", "load.5m", "load.15m"} & watch.read().keys()
+    assert watch.reason("load.1m") == "parse_error"
+
+
 def test_intels_cores_are_averaged_over_all_packages(tree: HostTree) -> None:
     chip(tree, 0, "acpitz", {"temp1": ("", 99000)})
     chip(tree, 1, "coretemp", {"temp1": ("Package id 0", 90000), "temp2": ("Core 0", 40000), "temp3": ("Core 1", 50000)})

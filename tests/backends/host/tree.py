@@ -55,6 +55,7 @@ class HostTree:
         self.clock = Clock()
         self.stat({0: (100, 900), 1: (200, 800)})
         self.write("/proc/meminfo", MEMINFO)
+        self.write("/proc/loadavg", "2.25 1.50 0.75 3/812 91234\n")
         self.network({"lo": (5, 5), "eth0": (1000, 2000)})
         self.write("/proc/net/snmp", SNMP.format(retransmits=7))
         self.disks({"sda": (1000, 2000)})
