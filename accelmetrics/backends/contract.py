@@ -39,6 +39,8 @@ from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProc
 from accelmetrics.schemas.metric import NOTHING, Metric
 
 Number = int | float
+MOST_DEVICES = 1024
+"""Devices of one driver: where one lists more, the number is not believed."""
 NO_REASONS: Mapping[str, Unavailable] = MappingProxyType({})
 
 

@@ -13,17 +13,19 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
-from accelmetrics.backends.contract import SYSTEM_CLOCK, Backend, Clock, Coverage, Detection, Driver
+from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Backend, Clock, Coverage, Detection, Driver
 from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.backends.kit.system import pci_slot
 from accelmetrics.backends.registry import is_registered
 from accelmetrics.sampling.devices import DeviceRegistry
 from accelmetrics.sampling.workers import CountDownLatch, Worker, WorkerPool
-from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError, Reason, Unavailable
+from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import Metric, is_kind
+from accelmetrics.schemas.vitals import printable
 
 if TYPE_CHECKING:
     from accelmetrics.sampling.engine import ThreadEngine
@@ -43,6 +45,8 @@ CLOSING = 1.0
 """Seconds that closing a source waits for its driver to be closed."""
 FORK_PATIENCE = 3.0
 """Seconds since its beginning for which a fork waits for an opening, or for a sampler's first reading."""
+LONGEST_TEXT = 256
+"""Characters of each text in a device's identity."""
 OPENING, CLOSE = -1, -2
 """Unit numbers of the calls that open and close a driver."""
 
@@ -83,14 +87,32 @@ class OpenDriver:
 
 
 def checked_devices(devices: object) -> tuple[DeviceIdentity, ...]:
-    """Hold what a driver lists to the contract."""
+    """Hold what a driver lists to the contract, and add where each device is plugged in.
+
+    Raises:
+        SourceError: There are more than can be (``invalid_value``).
+        TypeError: Something in it is no device.
+    """
     listed = tuple(devices) if isinstance(devices, (list, tuple)) else (devices,)
+    if len(listed) > MOST_DEVICES:
+        raise SourceError(Reason.INVALID_VALUE, f"the driver lists {len(listed)} devices: more than {MOST_DEVICES} are not believed")
     for device in listed:
         if not isinstance(device, DeviceIdentity):
             raise TypeError(f"the driver lists {device!r}, which is no DeviceIdentity")
         if not is_kind(device.kind):
             raise TypeError(f"the driver lists a device of the kind {device.kind!r}: a kind is one word of lower-case letters and digits")
-    return listed
+    return tuple(map(_placed, listed))
+
+
+def _placed(device: DeviceIdentity) -> DeviceIdentity:
+    """An identity with what the kernel says of the device's slot, where the driver does not, and texts that can be shown."""
+    facts: dict[str, Any] = {name: printable(value[:LONGEST_TEXT]) for name, value in device._asdict().items() if isinstance(value, str)}
+    slot = pci_slot(device.pci_bus_id)
+    if device.numa_node is None:
+        facts["numa_node"] = slot.numa_node
+    if not device.cpu_affinity:
+        facts["cpu_affinity"] = slot.cpus
+    return device._replace(**facts)
 
 
 def checked_coverage(backend: Backend) -> Coverage:
@@ -246,7 +268,7 @@ class ManagedSource:
             return
         self.source = opened.driver.source
         listed = opened.driver.devices
-        if listed is not self._listed:
+        if listed is not self._listed and listed != self._listed:
             self._listed = listed
             devices = checked_devices(listed)
             with self._lock:

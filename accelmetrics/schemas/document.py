@@ -101,6 +101,7 @@ class DeviceEntry(Part):
     cores: int | None = Field(None, description="Number of the vendor's cores; null when unknown.")
     memory_total_bytes: int | None = Field(None, description="Memory of the device in bytes; null when unknown.")
     numa_node: int | None = Field(None, description="NUMA node of its slot; null when unknown.")
+    cpu_affinity: str = Field("", description="CPUs near to its slot, as ranges: 0-31,64-95; empty when unknown.")
     unified: bool = Field(False, description="Whether it shares the host's memory.")
     parent: str = Field("", description="UUID of the device that it is a partition of, empty for a whole device.")
     gpu_instance_id: int | None = Field(None, description="Of a MIG instance, the id of its GPU instance; null when unknown.")

@@ -31,6 +31,7 @@ class DeviceIdentity(NamedTuple):
         cores: Number of the vendor's cores (CUDA cores), if known.
         memory_total_bytes: Memory of the device, in bytes, if known and fixed.
         numa_node: NUMA node of the slot, if known.
+        cpu_affinity: CPUs near to the slot, ``0-31,64-95``; empty when unknown.
         unified: Whether the device shares the host's memory.
         parent: Identity (uuid) of the device that this one is a partition of, empty for a whole device.
         gpu_instance_id: Of a MIG instance, the id of its GPU instance on that device, which its compute instances share.
@@ -52,6 +53,7 @@ class DeviceIdentity(NamedTuple):
     cores: int | None = None
     memory_total_bytes: int | None = None
     numa_node: int | None = None
+    cpu_affinity: str = ""
     unified: bool = False
     parent: str = ""
     fabric: str = ""

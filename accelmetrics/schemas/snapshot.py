@@ -263,6 +263,7 @@ class Device:
     cores: int | None
     memory_total_bytes: int | None
     numa_node: int | None
+    cpu_affinity: str
     unified: bool
     parent: str
     fabric: str

@@ -29,6 +29,7 @@ NVIDIA = DeviceSlot(
         cores=16896,
         memory_total_bytes=85_520_809_984,
         numa_node=1,
+        cpu_affinity="32-63,96-127",
     ),
 )
 AMD = DeviceSlot("gpu.1", 1, None, DeviceIdentity("gpu", "amd", 0, "AMD Instinct MI300X", "0x18ef14e9dec61d7e", "0000:05:00.0"))
@@ -120,6 +121,7 @@ def places(draw: st.DrawFn) -> tuple[DeviceSlot, ...]:
         numa_node=st.none() | st.integers(-1, 8),
         gpu_instance_id=st.none() | st.integers(0, 14),
         minor_number=st.none() | st.integers(0, 255),
+        cpu_affinity=st.text(max_size=12),
         unified=st.booleans(),
     )
     return tuple(DeviceSlot(f"gpu.{i}", i, draw(st.none() | st.integers(0, 8)), draw(identity)) for i in range(count))

@@ -64,6 +64,7 @@ def test_the_document_has_the_agreed_fields() -> None:
         "cores": 16896,
         "memory_total_bytes": 85_520_809_984,
         "numa_node": 1,
+        "cpu_affinity": "32-63,96-127",
         "unified": False,
         "parent": "",
         "fabric": "",

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from accelmetrics.backends.amd.cards import card_name, device_memory, is_integrated, let_sleep, memory_rows, numa_node, pcie_generation
+from accelmetrics.backends.amd.cards import card_name, device_memory, is_integrated, let_sleep, memory_rows, pcie_generation
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit import Command, DeviceSample, PolledBackend, json_documents
 from accelmetrics.backends.kit.fields import Field, flat, text
@@ -73,7 +73,6 @@ IDENTITY = {
     "architecture": "asic.target_graphics_version",
     "driver_version": "driver.version",
     "firmware": ("ifwi.version", "vbios.version"),
-    "numa_node": "numa_node",
     "unified": "unified",
 }
 
@@ -106,7 +105,6 @@ def sample(card: Mapping[str, Any]) -> DeviceSample:
         # The chip's serial number is what the kernel and rocm-smi call its unique id, in capitals.
         "uuid": f"0x{serial}" if serial.strip("0") else "",
         "address": address,
-        "numa_node": numa_node(address),
         "unified": unified,
         **device_memory(printed, unified, "mem_usage.used_{}", "mem_usage.total_{}", unit="MiB"),
     }

@@ -114,13 +114,6 @@ def card_name(device: str, revision: str = "", maker: str = "AMD") -> str:
     return f"{maker} GPU (0x{device.lower()})" if device else f"{maker} GPU"
 
 
-def numa_node(address: str) -> int | None:
-    """NUMA node of the slot, None where there is one node only or it is unknown."""
-    normalized = address.lower()
-    printed = read_text(f"{device_path(normalized)}/numa_node") if PCI_ADDRESS.fullmatch(normalized) else None
-    return int(printed) if printed and printed.isdecimal() else None
-
-
 # Partitions, as the compute driver shows them
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"

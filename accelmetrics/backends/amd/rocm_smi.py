@@ -40,7 +40,6 @@ from accelmetrics.backends.amd.cards import (
     is_integrated,
     let_sleep,
     memory_rows,
-    numa_node,
     pcie_generation,
 )
 from accelmetrics.backends.amd.gpu_metrics import JOULE
@@ -142,7 +141,6 @@ IDENTITY = {
     "architecture": "architecture",
     "driver_version": "driver",
     "firmware": "VBIOS version",
-    "numa_node": "numa_node",
     "unified": "unified",
 }
 Card = Mapping[str, object]
@@ -212,7 +210,6 @@ def samples(output: Output) -> Iterator[DeviceSample]:
             "address": address if ids[address] == 1 else "",
             "architecture": architecture(text(card.get("gfx version"))),
             "driver": driver,
-            "numa_node": numa_node(address),
             "unified": unified,
             **memory,
         }

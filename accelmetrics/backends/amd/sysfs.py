@@ -39,7 +39,6 @@ from accelmetrics.backends.amd.cards import (
     is_integrated,
     is_suspended,
     memory_rows,
-    numa_node,
     pcie_generation,
     vendor_of,
 )
@@ -331,7 +330,6 @@ def identify(number_: int, address: str, nodes: Iterable[Node]) -> DeviceIdentit
         driver_version=next((found for driver in DRIVERS if (found := read_text(f"/sys/module/{driver}/version"))), ""),
         firmware=said("vbios_version"),
         memory_total_bytes=memory if isinstance(memory, int) else None,
-        numa_node=numa_node(address),
         unified=unified,
     )
 

@@ -26,6 +26,9 @@ from accelmetrics.schemas.errors import Reason, Unavailable
 VARIABLE = "ACCELMETRICS_SYSROOT"
 PCI = "/sys/bus/pci/devices"
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_ANY_ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.ASCII)
+_NODE = re.compile(r"\d{1,4}", re.ASCII)
+_CPUS = re.compile(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?){0,1023}", re.ASCII)
 _MEMINFO = re.compile(rb"^(MemTotal|MemFree|MemAvailable|Cached|SReclaimable|SwapTotal|SwapFree):[ \t]*(\d+) kB", re.MULTILINE)
 _FIRST_SIZE = 4096
 
@@ -261,6 +264,33 @@ def find_pci(ids: Sequence[str]) -> list[str]:
             if fnmatchcase(read_text(f"{PCI}/{address}/device") or "0x", f"0x{device}"):
                 found.add(address)
     return sorted(address for address in found if not system_path(f"{PCI}/{address}/physfn").exists())
+
+
+class Slot(NamedTuple):
+    """Where a PCI device is plugged in.
+
+    Attributes:
+        numa_node: Its NUMA node; None where there is no such thing.
+        cpus: The CPUs near to it, as ranges: ``0-31,64-95``; empty where the kernel does not say.
+    """
+
+    numa_node: int | None = None
+    cpus: str = ""
+
+
+def pci_slot(address: str) -> Slot:
+    """Read where a PCI device is plugged in.
+
+    Args:
+        address: Its PCI address, however it is written: ``00000000:C1:00.0``, ``0000:c1:00.0``, ``c1:00.0``.
+    """
+    found = _ANY_ADDRESS.fullmatch(address.strip().lower())
+    if found is None:
+        return Slot()
+    device = f"{PCI}/{int(found[1] or '0', 16):04x}:{found[2]}"
+    # The node is -1 on a machine that has none.
+    node, cpus = (read_text(f"{device}/{name}") or "" for name in ("numa_node", "local_cpulist"))
+    return Slot(int(node) if _NODE.fullmatch(node) else None, cpus if _CPUS.fullmatch(cpus) else "")
 
 
 def find_nodes(patterns: Sequence[str]) -> list[str]:

@@ -22,7 +22,6 @@ from typing import Any
 
 from accelmetrics.backends.contract import Clock
 from accelmetrics.backends.guard import guarded
-from accelmetrics.backends.kit.system import read_text
 from accelmetrics.backends.nvidia.calls import EARLY, FastValues, Group, Paced
 from accelmetrics.backends.nvidia.conversion import convert_gpu, convert_memory
 from accelmetrics.backends.nvidia.driver import Device, HostMemory, Listed, NvidiaDriver, host_memory
@@ -251,20 +250,11 @@ class Gpu(Listed):
             architecture=queries.architecture(handle),
             firmware=queries.text("nvmlDeviceGetVbiosVersion", handle),
             cores=queries.number("nvmlDeviceGetNumGpuCores", handle, most=MOST_CORES) or None,
-            numa_node=self._ask_numa_node(queries, handle),
             minor_number=queries.number("nvmlDeviceGetMinorNumber", handle, most=MOST_MINOR),
+            numa_node=queries.number("nvmlDeviceGetNumaNodeId", handle, most=MOST_NODES),  # of GPUs that are NUMA nodes themselves
         )
         if self.device is None or self.identity.unified != unified:
             self.device = self._bind(handle)
-
-    def _ask_numa_node(self, queries: Queries, handle: Handle) -> int | None:
-        """NVML says it for GPUs that are NUMA nodes themselves; the slot's node is the kernel's to say. -1 is "none"."""
-        node = queries.number("nvmlDeviceGetNumaNodeId", handle, most=MOST_NODES)
-        if node is not None or not self.identity.pci_bus_id:
-            return node
-        # NVML writes eight digits of the domain in capitals, sysfs four in small letters.
-        text = read_text(f"/sys/bus/pci/devices/{self.identity.pci_bus_id[-12:].lower()}/numa_node")
-        return int(text) if text and text.isdecimal() else None
 
     def _learn(self, **facts: Any) -> None:
         """Take over new facts; what could not be had this time stays as it was."""

@@ -81,14 +81,12 @@ class Chip(NamedTuple):
         generation: What it is.
         devices: How many devices it is.
         node: The device node through which programs hold it.
-        numa_node: NUMA node of its slot, if known.
     """
 
     address: str
     generation: Generation
     devices: int
     node: str
-    numa_node: int | None
 
 
 def find_chips() -> list[Chip]:
@@ -99,9 +97,8 @@ def find_chips() -> list[Chip]:
     for position, (address, generation) in enumerate(found.items()):
         # Where each core of a chip is a PCI function of its own, the function is one device.
         devices = generation.devices if functions[address.rpartition(".")[0]] == 1 else 1
-        numa_node = read_text(f"{PCI}/{address}/numa_node") or ""  # -1 where the machine has none
         node = _node(address) or f"/dev/accel{position}"
-        listed.append(Chip(address, generation, devices, node, int(numa_node) if numa_node.isdecimal() else None))
+        listed.append(Chip(address, generation, devices, node))
     return sorted(listed, key=lambda chip: (int(number[1]) if (number := _DIGITS.search(chip.node)) else 0, chip.address))
 
 
@@ -176,7 +173,6 @@ class TpuDevice(NamedTuple):
             architecture=generation.name,
             cores=generation.cores,
             memory_total_bytes=None if generation.memory_gib is None else generation.memory_gib * GIB,
-            numa_node=self.chip.numa_node,
         )
 
     def pids(self, holders: NodeHolders) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.backends.amd import backend
-from accelmetrics.backends.amd.cards import is_integrated, numa_node
+from accelmetrics.backends.amd.cards import is_integrated
 from tests.simulators.rocm_smi import RocmSmiStandIn
 
 DISPLAY, ACCELERATOR, AUDIO, BRIDGE = "0x030000", "0x120000", "0x040300", "0x060400"
@@ -135,14 +135,6 @@ def test_unreadable_oddities_do_not_raise(system: Path) -> None:
     add(system, "sys/bus/pci/devices/odd", "sys/class/kfd/kfd/topology/nodes/0/properties")
     (system / "sys/bus/pci/devices/file").write_text("no directory")
     assert not backend.detect().present
-
-
-@pytest.mark.parametrize(("printed", "expected"), [("1\n", 1), ("-1\n", None), ("", None)])
-def test_numa_node_is_known_or_none(system: Path, printed: str, expected: int | None) -> None:
-    add_pci(system, "0000:0b:00.0")
-    (system / "sys/bus/pci/devices/0000:0b:00.0/numa_node").write_text(printed)
-    assert numa_node("0000:0B:00.0") == expected
-    assert numa_node("../0000:0b:00.0") is None
 
 
 @pytest.mark.parametrize(

@@ -57,13 +57,6 @@ def test_identity(simulator: NvmlSimulator, consumer: Consumer) -> None:
     assert len({device.uuid for device in consumer.driver.devices}) == 3
 
 
-def test_the_numa_node_of_the_slot(root: Path, simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
-    """Where NVML does not say, the kernel does; -1 is none."""
-    simulator.rule("nvmlDeviceGetNumaNodeId", error=Ret.NOT_SUPPORTED)
-    write_tree(root, {"/sys/bus/pci/devices/0000:10:00.0/numa_node": "1\n", "/sys/bus/pci/devices/0000:19:00.0/numa_node": "-1\n"})
-    assert [device.numa_node for device in consume().identities()] == [1, None, None]
-
-
 def test_the_registration() -> None:
     """What the sampler asks before anything is loaded."""
     assert (backend.name, backend.kind, backend.interval) == ("nvidia", "gpu", 0.0)
