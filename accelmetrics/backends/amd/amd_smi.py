@@ -30,6 +30,9 @@ TIMEOUT = 10.0
 """Seconds: it takes one to two on a loaded machine with eight cards."""
 DIRECTORIES = ("/opt/rocm/bin",)
 
+HIGHEST = 10_000
+"""No card has a number as high as that."""
+
 # The last spellings of a row are those of ROCm 6.0.
 LIMITS = ("limit.ppt0.socket_power_limit", "limit.socket_power", "limit.current_power", "limit.max_power")
 STATIC_FIELDS = (
@@ -89,7 +92,7 @@ def parse(printed: str) -> Output:
     for document in json_documents(printed):
         listed = document.get("gpu_data", [document]) if isinstance(document, dict) else document
         for card in listed if isinstance(listed, list) else ():
-            if isinstance(card, dict) and type(card.get("gpu")) is int:
+            if isinstance(card, dict) and type(card.get("gpu")) is int and 0 <= card["gpu"] < HIGHEST:
                 cards[card["gpu"]] = card
     return cards, all(int(number) in cards for number in _START.findall(printed))
 

@@ -22,6 +22,7 @@ from typing import Any
 from accelmetrics.backends.amd import amdsmi_library
 from accelmetrics.backends.amd.cards import TOTAL, USED, device_memory, is_suspended, memory_rows, pcie_generation
 from accelmetrics.backends.amd.gpu_metrics import JOULE
+from accelmetrics.backends.contract import MOST_DEVICES
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.fields import Field, Record, Table, Value
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
@@ -181,6 +182,9 @@ def open_cards(addresses: Sequence[str]) -> dict[str, AmdsmiCard]:
         try:
             module.amdsmi_init()
             handles = module.amdsmi_get_processor_handles()
+            if len(handles) > MOST_DEVICES:
+                words = f"amdsmi lists {len(handles)} cards: more than {MOST_DEVICES} are not believed"
+                raise SourceError(Reason.INVALID_VALUE, words, backend="amd")
             return {module.amdsmi_get_gpu_device_bdf(handle).lower(): AmdsmiCard(module, handle) for handle in handles}
         except module.AmdSmiException as error:
             words = " ".join(str(error).split())

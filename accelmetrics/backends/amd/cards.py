@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from accelmetrics.backends.contract import Detection
-from accelmetrics.backends.kit.fields import MEMORY, POWER_SHARE, Field, Row, Value, number
+from accelmetrics.backends.kit.fields import MEMORY, POWER_SHARE, Field, Row, Value, number, quoted
 from accelmetrics.backends.kit.system import PCI_ADDRESS, link_name, list_directory, pci_devices, read_text, system_path
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
@@ -267,7 +267,7 @@ def pcie_generation(speed: object, per: float = 1) -> object:
         speed: Transfers per lane and second: ``16.0 GT/s PCIe``, ``16``.
         per: What 1e9 of them are in the speed's unit.
     """
-    match = _SPEED.fullmatch(str(speed))
+    match = _SPEED.fullmatch(quoted(speed))
     if match is None:
         return speed
     transfers = float(match[1]) / per

@@ -100,7 +100,7 @@ def _clock(said: object) -> object:
 
 def _link(part: int, said: object) -> object:
     """Speed (1) or width (2) of a link, printed as ``1 (16.0GT/s x16)`` or ``8.0GT/s, x16 619Mhz``; None where it is neither."""
-    found = _LINK.search(str(said))
+    found = _LINK.search(quoted(said))
     return found and found[part]
 
 

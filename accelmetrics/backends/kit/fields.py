@@ -18,15 +18,18 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.contract import Block, Number, Reading
+from accelmetrics.backends.contract import MOST_DEVICES, Block, Number, Reading
 from accelmetrics.schemas.catalogue import CATALOGUE, match
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.vitals import printable
 
 Value = Number | Unavailable
 
@@ -63,6 +66,8 @@ _POSSIBLE = {
     "By/s": (0, 2**50),
     "J": (0, 1e13),
     "GT/s": (0, 1000),
+    "s": (0, 1e9),
+    "us": (0, 1e15),
     "1": (0, 2**53),
 }
 """By unit of the catalogue. A sensor that is not there answers 65535 or -273, an all-ones register of microwatts 4294.97 W."""
@@ -83,6 +88,12 @@ _ABSENT = re.compile(
 _PLACEHOLDER = re.compile(r"\{\w*\}")
 _LONGEST = 120
 """Characters: no value is longer, and longer ones are not worth matching."""
+_LONGEST_PATH = 1000
+"""Characters of a path into a document: no row looks deeper."""
+_MOST_PLACES = 100_000
+"""Places of a document: more is noise."""
+_MOST_INSTANCES = 10_000
+"""Rows that are made for instances of a record over a table's life: a source whose links have ever new names gives no more."""
 _LARGEST = 1e200
 """What is larger is no measurement, and could not be converted."""
 
@@ -91,8 +102,9 @@ def quoted(value: object) -> str:
     """What was printed, for a reason's detail, cut to a sensible length."""
     if isinstance(value, int) and value.bit_length() > 8 * _LONGEST:
         return f"a number of {value.bit_length()} bits"  # beyond 4,300 digits Python refuses to print it
-    printed = value.strip() if isinstance(value, str) else repr(value)
-    return printed if len(printed) <= _LONGEST else f"{printed[:_LONGEST]}…"
+    # A document may be too deep, or too long, to be written down whole.
+    said = value.strip() if isinstance(value, str) else reprlib.repr(value) if isinstance(value, (Mapping, list, tuple)) else repr(value)
+    return printable(said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…")
 
 
 def is_absent(value: object) -> bool:
@@ -101,8 +113,8 @@ def is_absent(value: object) -> bool:
 
 
 def text(value: object) -> str:
-    """A name or an identifier as printed; empty where the source has none."""
-    return "" if is_absent(value) or isinstance(value, bool) or not isinstance(value, (str, int)) else str(value).strip()
+    """A name or an identifier as printed, cut to a sensible length; empty where the source has none."""
+    return "" if is_absent(value) or isinstance(value, bool) or not isinstance(value, (str, int)) else quoted(value)
 
 
 def whole(value: object) -> int | None:
@@ -284,21 +296,25 @@ Printed = Mapping[str, Any] | Record
 def flat(document: object) -> Record:
     """Make a record of a document: ``{"Memory": {"Used ": 1}}`` has ``memory.used``, a list its positions and itself.
 
-    An object with a ``value`` is that value, with its ``unit`` beside it. A record stays what it is.
+    An object with a ``value`` is that value, with its ``unit`` beside it. A record stays what it is. What no row looks for is left
+    out: what lies too deep, has too long a name, or comes after the first 1,024 of a list or an object.
     """
     if isinstance(document, Record):
         return document
     found: dict[str, object] = {}
     pending: list[tuple[str, object]] = [("", document)]
     for path, value in pending:
-        if len(pending) > 100_000:
+        if len(pending) > _MOST_PLACES:
             break
+        if len(path) > _LONGEST_PATH:
+            continue
         if isinstance(value, Mapping) and "value" in value:
             plain, unit = value["value"], value.get("unit")
             value = f"{plain} {unit}" if unit and isinstance(plain, (int, float)) else plain  # noqa: PLW2901
         if isinstance(value, (Mapping, list, tuple)) and not isinstance(value, Unavailable):
             items = value.items() if isinstance(value, Mapping) else enumerate(value)
-            pending += [(f"{path}.{str(name).strip().lower()}".lstrip("."), item) for name, item in items]
+            named = ((str(name).strip().lower(), item) for name, item in islice(items, MOST_DEVICES))
+            pending += [(f"{path}.{name}".lstrip("."), item) for name, item in named if len(name) <= _LONGEST]
             if not isinstance(value, Mapping):
                 found[path] = value
         else:
@@ -373,11 +389,13 @@ class Table:
             if "{" not in row.metric:
                 yield row
                 continue
-            for instance in record.instances(_places(row)[0].partition(".{}")[0]):
-                name = _PLACEHOLDER.sub(instance, row.metric)
+            for instance in islice(record.instances(_places(row)[0].partition(".{}")[0]), MOST_DEVICES):
+                name = _filled(row.metric, instance)
                 if name not in self._instances:
+                    if len(self._instances) >= _MOST_INSTANCES or not instance.isprintable():
+                        continue
                     self._metrics[name] = self._metrics[row.metric]
-                    self._names[name] = tuple(_PLACEHOLDER.sub(instance, each) for each in self._names[row.metric])
+                    self._names[name] = tuple(_filled(each, instance) for each in self._names[row.metric])
                     where = tuple(place.replace("{}", instance) for place in _places(row))
                     self._instances[name] = row._replace(metric=name, where=where)
                 yield self._instances[name]
@@ -497,6 +515,11 @@ def _base(unit: str) -> str:
     """The base unit of what a unit measures; one that is unknown stays what it is."""
     measured = _scale(unit)
     return unit if measured is None else measured[0]
+
+
+def _filled(template: str, instance: str) -> str:
+    """A name with the instance in its placeholder."""
+    return _PLACEHOLDER.sub(lambda _: instance, template)  # a plain replacement would read its backslashes
 
 
 def _metric(name: str, kind: str, own: Sequence[Metric]) -> Metric:

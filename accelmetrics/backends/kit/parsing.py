@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from accelmetrics.backends.contract import MOST_DEVICES
 from accelmetrics.backends.kit.fields import quoted
 from accelmetrics.schemas.errors import Reason, SourceError
 
-MOST = 1024
-"""Devices, and attempts to find a document: more is noise."""
+MOST = MOST_DEVICES + 1
+"""Rows, sections, and attempts to find a document: more is noise, and more than all devices is enough to refuse them."""
 
 _START = re.compile(r"[\[{]")
 _UNIT = re.compile(r"(.*?)\s*[(\[]([^()\[\]]*)[)\]]")

@@ -22,7 +22,7 @@ from functools import cached_property, reduce
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detection, Reading, ReadOptions
+from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, Coverage, Detection, Reading, ReadOptions
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.fields import (
     NOT_READ,
@@ -506,7 +506,11 @@ class _OpenSource:
         if answer is not self._answer:
             samples: list[DeviceSample] = []
             try:
-                samples.extend(each._replace(record=flat(each.record)) for each in answer)
+                for each in answer:
+                    if len(samples) == MOST_DEVICES + bool(self.spec.machine):
+                        samples.clear()
+                        raise SourceError(Reason.INVALID_VALUE, f"{self.name} lists more than {MOST_DEVICES} devices: not believed")
+                    samples.append(each._replace(record=flat(each.record)))
             finally:
                 units.update(self._driver.place(self, samples))
         return answer

@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detection, Driver
+from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, Coverage, Detection, Driver
 from accelmetrics.backends.kit.commands import find
 from accelmetrics.backends.kit.sources import Open, SourcesBackend
 from accelmetrics.backends.kit.system import find_nodes, find_pci, list_directory, read_text, system_path
@@ -55,21 +55,24 @@ def chips() -> tuple[Chip, ...]:
     for index in _numbered(ROOT, "neuron"):
         path = f"{ROOT}/neuron{index}"
         numbers = _numbered(path, "neuron_core")
-        declared = read_text(f"{path}/core_count") or ""
-        each = int(declared) if declared.isdecimal() else len(numbers)
+        each = min(_number(read_text(f"{path}/core_count") or "", len(numbers)), MOST_DEVICES)
         found.append(Chip(index, path, {index * each + number: f"{path}/neuron_core{number}" for number in numbers}))
     return tuple(found)
 
 
 def _numbered(directory: str, prefix: str) -> list[int]:
     names = (name.removeprefix(prefix) for name in list_directory(directory) if name.startswith(prefix))
-    return sorted(int(number) for number in names if number.isdecimal())
+    return sorted(number for name in names if 0 <= (number := _number(name, -1)) < MOST_DEVICES)
+
+
+def _number(printed: str, otherwise: int) -> int:
+    return int(printed) if printed.isascii() and printed.isdecimal() and len(printed) < 6 else otherwise
 
 
 def picked_core(cores: Collection[int]) -> int | None:
     """The core that ``LOCAL_RANK`` stands for; None where it is unset, no number, or no core has that number."""
-    rank = os.environ.get("LOCAL_RANK", "").strip()
-    return int(rank) if rank.isascii() and rank.isdecimal() and int(rank) in cores else None
+    rank = _number(os.environ.get("LOCAL_RANK", "").strip(), -1)
+    return rank if rank in cores else None
 
 
 def detect() -> Detection:

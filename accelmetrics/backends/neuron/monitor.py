@@ -32,8 +32,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from accelmetrics.backends import neuron
-from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, ReadOptions
-from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, Record, stream
+from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, ReadOptions
+from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, Record, quoted, stream, text
 from accelmetrics.backends.kit.fields import Value
 from accelmetrics.backends.kit.line_process import LinePoll
 from accelmetrics.backends.neuron import PERIOD, TOOL
@@ -47,8 +47,9 @@ FIRST_REPORT = 8.0
 ADVICE = "run neuron-monitor by hand, and neuron-ls, to see what they say"
 LARGEST = 2**63
 """What is at or above this was negative, or "none", before it became unsigned."""
-MANY = 100_000
-"""More cores or chips than this no machine has: what has a higher number is none."""
+MANY = MOST_DEVICES
+"""More cores, chips or programs than this no machine has: what has a higher number is none."""
+HIGHEST_PID = 2**31
 
 COUNTERS, MEMORY, EXECUTION, HARDWARE = "neuroncore_counters", "memory_used", "execution_stats", "neuron_hardware_info"
 BY_CORE = {
@@ -139,12 +140,15 @@ class Report:
         if not isinstance(whole, dict) or not isinstance(whole.get(PROGRAMS, ""), (list, type(None))):
             raise _unreadable(line, f"it has no list {PROGRAMS}")
         # An empty list is null: that is how the tool's language writes one that was never made.
-        self.programs = tuple(_program(entry) for entry in whole[PROGRAMS] or () if isinstance(entry, dict))
+        listed = whole.get(PROGRAMS) or ()
+        if len(listed) > MANY:
+            raise SourceError(Reason.INVALID_VALUE, f"{TOOL} reports {len(listed)} programs: more than {MANY} are not believed")
+        self.programs = tuple(_program(entry) for entry in listed if isinstance(entry, dict))
         self.hardware = _part(whole, HARDWARE)
         counters = _part(whole, "system_data", "neuron_hw_counters")
         self.ecc_error = _error(counters)
-        listed = counters.get(CHIPS) if self.ecc_error is None else None
-        chips = [chip for chip in listed if isinstance(chip, dict)] if isinstance(listed, list) else []
+        counted = counters.get(CHIPS) if self.ecc_error is None else None
+        chips = [chip for chip in counted if isinstance(chip, dict)] if isinstance(counted, list) else []
         numbered = ((chip.get("neuron_device_index"), chip) for chip in chips)
         self.ecc = {index: chip for index, chip in numbered if type(index) is int and 0 <= index < MANY}
 
@@ -198,12 +202,12 @@ def _error(section: Json) -> Unavailable | None:
     words = section.get("error")
     if not isinstance(words, str) or not words:
         return None
-    return Unavailable(Reason.NO_PERMISSION if "permission denied" in words.lower() else Reason.DRIVER_ERROR, words)
+    return Unavailable(Reason.NO_PERMISSION if "permission denied" in words.lower() else Reason.DRIVER_ERROR, quoted(words))
 
 
 def _program(entry: Json) -> Program:
     pid = entry.get("pid")
-    program = Program(pid if isinstance(pid, int) else -1, {}, {}, {})
+    program = Program(pid if type(pid) is int and pid < HIGHEST_PID else -1, {}, {}, {})
     for name in (COUNTERS, MEMORY, EXECUTION):
         section = _part(entry, "report", name)
         error = _error(entry) or _error(section)
@@ -216,7 +220,7 @@ def _program(entry: Json) -> Program:
         if isinstance(cores, dict):
             # Newer tools put other things beside the cores, which are under their numbers.
             numbers = {core: part for core, part in cores.items() if core.isascii() and core.isdecimal() and isinstance(part, dict)}
-            program.cores[name] = {int(core): part for core, part in numbers.items() if len(core) < 6}
+            program.cores[name] = {int(core): part for core, part in numbers.items() if len(core) < 6 and int(core) < MANY}
     return program
 
 
@@ -347,8 +351,7 @@ def parse(known: set[int], line: str) -> list[DeviceSample]:
     if not known:
         known |= {core for chip in neuron.chips() for core in chip.cores}
     if not known:
-        words = report.hardware.get("error")
-        raise SourceError(Reason.DRIVER_UNAVAILABLE, words if words and isinstance(words, str) else f"{TOOL} knows of no Neuron device")
+        raise SourceError(Reason.DRIVER_UNAVAILABLE, text(report.hardware.get("error")) or f"{TOOL} knows of no Neuron device")
     picked = neuron.picked_core(known)
 
     def chosen(options: ReadOptions, watches: Callable[[int], bool]) -> Chosen:

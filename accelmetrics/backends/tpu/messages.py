@@ -13,7 +13,9 @@ from itertools import accumulate, repeat
 from operator import add, mul
 from typing import Any, NamedTuple
 
-MAX_ELEMENTS = 20_000
+from accelmetrics.backends.contract import MOST_DEVICES
+
+MAX_ELEMENTS = MOST_DEVICES
 """Entries of an answer, and buckets of a distribution: more than any honest answer holds."""
 
 PACKAGE = "accelmetrics.tpu"

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Clock, Number
 from accelmetrics.backends.kit import commands
-from accelmetrics.backends.tpu.values import LINK_HEALTH, DeviceField, Value, checked, sanitized
+from accelmetrics.backends.tpu.values import LINK_HEALTH, MAX_LABELS, DeviceField, Value, checked, sanitized
 from accelmetrics.schemas.catalogue.tpu import Family
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
@@ -238,14 +238,14 @@ def sdk_distributions(family: Family, series: Series | Unavailable) -> dict[str,
         words = _split(series.data[0]) if len(series.data) == 1 else [text.strip() for text in series.data]
         numbers = _named(series.description, words)
         return {"": numbers} if numbers else {}
-    rows = [_split(text)[:64] for text in series.data]
+    rows = [_split(text)[:64] for text in series.data[:MAX_LABELS]]
     return {sanitized(row[0]): _named(series.description, row[1:]) for row in rows if len(row) > 1}
 
 
 def sdk_counts(series: Series | Unavailable) -> dict[str, Number]:
     """Of ``label: count``, one string each: the counts by label, those of one label added up."""
     found: dict[str, Number] = {}
-    for position, text in enumerate(() if isinstance(series, Unavailable) else series.data):
+    for position, text in enumerate(() if isinstance(series, Unavailable) else series.data[:MAX_LABELS]):
         label, separator, value = text.rpartition(":")
         known = number(value)
         if known is not None:

@@ -188,6 +188,8 @@ def _fanned_out(chips: Mapping[int, Value], devices: Sequence[int], per_chip: in
     return {number: chips[chip] for number, chip in zip(devices, repeated, strict=True)}
 
 
+LONGEST_LABEL, MAX_LABELS = 100, 256
+"""Characters of a label that are read, and labels of one family: a size of buffers, a core of the machine."""
 HIGHEST_DEVICE = 2**31 - 1
 ORDINAL, CORE_TYPE, BUFFER_SIZE = "device_ordinal", "core_type", "buffer-size"
 _DEVICE_NUMBER = re.compile(r"\d{1,10}", re.ASCII)
@@ -225,7 +227,7 @@ def label(about: Mapping[str, Scalar | None], position: int) -> str:
 
 def sanitized(words: str) -> str:
     """A label as it stands in keys, spelled as W&B does: ``8MB+`` gives ``8mb_plus``, ``tensor_core-0`` ``tensor_core_0``."""
-    text = words.strip().lower().replace("+", "_plus_").replace("%", "pct")
+    text = words[:LONGEST_LABEL].strip().lower().replace("+", "_plus_").replace("%", "pct")
     return _NOT_IN_KEYS.sub("_", text).strip("_") or "unknown"
 
 
@@ -243,8 +245,9 @@ def distributions(family: Family, answers: Sequence[Answer]) -> dict[str, dict[s
         return failures[0] if failures else NOT_LISTED
     parts: dict[str, list[Distribution]] = {}
     for position, entry in enumerate(_entries(answers)):
-        if isinstance(entry.measure, Distribution):
-            parts.setdefault(label(entry.about, position) if family.labelled else "", []).append(entry.measure)
+        name = label(entry.about, position) if family.labelled else ""
+        if isinstance(entry.measure, Distribution) and (name in parts or len(parts) < MAX_LABELS):
+            parts.setdefault(name, []).append(entry.measure)
     found = {name: statistics(measures) for name, measures in parts.items()}
     return {name: numbers for name, numbers in found.items() if numbers}
 
@@ -263,7 +266,9 @@ def statistics(parts: Sequence[Distribution]) -> dict[str, Number]:
     bounds = parts[0].bounds
     if bounds and all(part.bounds == bounds for part in parts):
         counts = [sum(column) for column in zip_longest(*(part.counts for part in parts), fillvalue=0)]
-        maximum = max(part.maximum for part in parts) if all(part.maximum for part in parts) else None
+        # A maximum of 0 is one that is not reported, unless the mean says that every value is 0.
+        known = all(part.maximum or not part.mean for part in parts)
+        maximum = max(part.maximum for part in parts) if known else None
         percentiles = {name: percentile(counts, bounds, share, maximum) for name, share in PERCENTILES.items()}
         found.update({name: value for name, value in percentiles.items() if value is not None})
     return found
@@ -295,7 +300,8 @@ def queues(answers: Sequence[Answer]) -> dict[str, Number]:
     for position, entry in enumerate(_entries(answers)):
         if isinstance(entry.measure, (int, float)) and not isinstance(entry.measure, bool):
             name = label(entry.about, position)
-            lengths[name] = lengths.get(name, 0) + entry.measure
+            if name in lengths or len(lengths) < MAX_LABELS:
+                lengths[name] = lengths.get(name, 0) + entry.measure
     return lengths
 
 

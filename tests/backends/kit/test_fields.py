@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from itertools import count
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from accelmetrics.backends.kit import MEMORY, POWER_SHARE, PRINTED, Derived, Field, Rate, difference, number, total
-from accelmetrics.backends.kit.fields import Counters, Row, Table, Value, flat, make_reading
+from accelmetrics.backends.kit.fields import Counters, Record, Row, Table, Value, flat, make_reading, quoted, text
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.metric import Metric
@@ -273,6 +275,84 @@ def test_a_reason_in_the_record_is_the_value_s() -> None:
 def test_a_number_beyond_all_bounds_is_told_without_being_printed() -> None:
     """Python refuses to print integers of more than 4,300 digits."""
     assert number(16**5000) == (Reason.INVALID_VALUE, "a number of 20001 bits")
+
+
+class Endless(Record):
+    """A record with more instances than can be counted."""
+
+    def instances(self, place: str) -> Iterable[str]:
+        return map(str, count())
+
+    def get(self, place: str) -> object:
+        return 1
+
+
+LINK = Field("nvlink.{link}.state", "links.{}.up")
+
+
+def test_instances_are_bounded() -> None:
+    """A driver that counts 2^31 links costs no more than one that has many."""
+    assert len(read((LINK,), Endless({}), kind="gpu")) == 1024
+
+
+def test_instances_with_ever_new_names_end() -> None:
+    table = Table("tool", "gpu", (LINK,))
+    for start in range(0, 20_000, 1000):
+        table.read(flat({"links": {f"{start + number}": {"up": 1} for number in range(1000)}}), {}, 0.0)
+    assert len(table.read(flat({"links": {"0": {"up": 1}, "new": {"up": 0}}}), {}, 0.0)) == 1
+
+
+@pytest.mark.parametrize("name", [r"\1", r"\g<9>", "{}", "\\"])
+def test_an_instance_may_have_any_name(name: str) -> None:
+    assert read((LINK,), {"links": {name: {"up": 1}}}, kind="gpu") == {f"nvlink.{name}.state": 1}
+
+
+@pytest.mark.parametrize("name", ["\x1b[31m", "\udcff", "x" * 200])
+def test_an_instance_whose_name_no_key_could_have_is_none(name: str) -> None:
+    assert read((LINK,), {"links": {name: {"up": 1}}}, kind="gpu") == {}
+
+
+def test_a_document_costs_no_more_than_rows_look_for() -> None:
+    """Names and depths that no row has are left out; what stands beside them is read."""
+    deep: dict[str, Any] = {}
+    for _ in range(500):
+        deep = {"n" * 100: deep}
+    document = {"power": "7 W", "k" * 1_000_000: {"a": deep}, "deep": deep, "list": [0] * 1_000_000, "temp": 40}
+    record = flat(document)
+    assert read((Field("powerWatts", "power", "W"), Field("temp", "temp", "C")), record) == {"powerWatts": 7, "temp": 40}
+    places = dict.fromkeys(record.instances(""))
+    assert max(map(len, places), default=0) <= 120
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"),
+    [
+        ("NPU 1", "NPU 1"),
+        (" 7 ", "7"),
+        (10**5000, "a number of 16610 bits"),
+        ("n" * 5000, "n" * 120 + "…"),
+        ("\x1b[2Jred\udcff", "?[2Jred?"),
+    ],
+    ids=["name", "spaces", "digits", "long", "control"],
+)
+def test_a_text_has_a_sensible_length_and_can_be_shown(printed: object, expected: str) -> None:
+    assert text(printed) == expected
+
+
+def test_what_is_quoted_is_no_longer_than_a_sentence() -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    for value in (deep, [1] * 1_000_000, {"k" * 1000: "v" * 1_000_000}, "\ud800" * 500, 10**4000):
+        words = quoted(value)
+        assert len(words) <= 121 and words.isprintable()
+
+
+def test_a_time_that_cannot_be_is_invalid() -> None:
+    assert reason_of(read((Field("x", "x", "s"),), {"x": 1e12}, own=(SECONDS,))["x"]) == Reason.INVALID_VALUE
+
+
+SECONDS = Metric("npu.{i}.x", "s", "gauge", "A time.")
 
 
 def test_whole_keys_are_read_of_the_machine() -> None:

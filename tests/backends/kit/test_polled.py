@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -648,3 +648,14 @@ def test_a_sampler_reads_it_like_any_other(tool: Tool) -> None:
     assert snapshot.metrics == {"npu.0.powerWatts": 100, "npu.0.temp": 40, "npu.1.powerWatts": 101}
     assert snapshot.unavailable["npu.1.temp"] == (Reason.NOT_SUPPORTED, "N/A")
     assert (snapshot.backends[0].status, snapshot.backends[0].source) == ("ok", "acme-smi")
+
+
+@pytest.mark.parametrize("machine", [(), (Field("trn.neuron_runtime_count", "programs"),)], ids=["devices", "and the machine"])
+def test_more_devices_than_can_be_are_refused(clock: FakeClock, machine: Sequence[Field]) -> None:
+    """As many as can be are listed; of one more, none is."""
+    tool = Tool(*({"npu": number} for number in range(1024)))
+    assert len(opened(tool, clock, identity={"vendor_index": "npu"}, machine=machine).devices) == 1024
+    tool.records += [{"npu": 1024}, {"npu": 1025}]
+    with pytest.raises(SourceError, match="acme-smi lists more than 1024 devices") as raised:
+        opened(tool, clock, identity={"vendor_index": "npu"}, machine=machine)
+    assert raised.value.reason == Reason.INVALID_VALUE
