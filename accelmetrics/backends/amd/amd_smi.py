@@ -4,7 +4,8 @@ Up to ROCm 6.4 the output is a list, ``[{"gpu": 0, "usage": {…}}, …]``; sinc
 stand warnings and headings, several documents may follow one another, and the last may be cut. What all have in common is an
 object with the card's number under ``gpu``; one that is not complete is not there.
 
-Units as printed; "MB" is 1,048,576 bytes. An energy of 0 is how the tool prints that there is no counter.
+Units as printed; "MB" is 1,048,576 bytes. An energy of 0 is how the tool prints that there is no counter; it does not print the counter
+itself, but what it makes of it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from accelmetrics.backends.amd.cards import card_name, device_memory, is_integrated, let_sleep, memory_rows, pcie_generation
+from accelmetrics.backends.amd.cards import card_name, device_memory, exact_joules, is_integrated, let_sleep, memory_rows, pcie_generation
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit import Command, DeviceSample, PolledBackend, json_documents
 from accelmetrics.backends.kit.fields import Field, flat, text
@@ -39,7 +40,7 @@ STATIC_FIELDS = (
     Field("enforcedPowerLimitWatts", LIMITS, "W"),
     Field("tempLimit.slowdown", ("limit.slowdown_edge_temperature", "limit.slowdown_hotspot_temperature"), "C"),
     Field("tempLimit.shutdown", ("limit.shutdown_edge_temperature", "limit.shutdown_hotspot_temperature"), "C"),
-    Field("maxPcieLinkWidth", "bus.max_pcie_width"),
+    Field("maxPcieLinkWidth", ("bus.max_pcie_width", "bus.max_pcie_lanes")),
     Field("maxPcieLinkGen", "bus.max_pcie_speed", convert=pcie_generation),
 )
 STATIC_PLACES = [place for row in STATIC_FIELDS for place in ((row.where,) if isinstance(row.where, str) else row.where)]
@@ -51,7 +52,10 @@ FIELDS = (
     Field("hotspotTemp", "temperature.hotspot", "C"),
     Field("memoryTemp", "temperature.mem", "C"),
     Field("powerWatts", ("power.socket_power", "power.current_power"), "W", zero_is_missing=True),
-    Field("energyJoules", "energy.total_energy_consumption", "J"),
+    Field(
+        *("energyJoules", "energy.total_energy_consumption", "J", partial(exact_joules, unit="J")),
+        words='amd-smi "energy.total_energy_consumption", without the rounding of its unit',
+    ),
     Field("fanSpeed", "fan.usage", "%", high=200),
     Field("smClock", ("clock.gfx_0.clk", "clock.gfx.clk", "clock.sys.clk", "clock.gfx.cur_clk"), "MHz"),
     Field("maxSmClock", ("clock.gfx_0.max_clk", "clock.gfx.max_clk", "clock.sys.max_clk"), "MHz"),
@@ -60,7 +64,7 @@ FIELDS = (
     Field("correctedMemoryErrors", ("ecc.total_correctable_count", "ecc.total_correctable", "ecc.correctable")),
     Field("uncorrectedMemoryErrors", ("ecc.total_uncorrectable_count", "ecc.total_uncorrectable", "ecc.uncorrectable")),
     Field("pcieReplays", "pcie.replay_count"),
-    Field("pcieLinkWidth", ("pcie.width", "pcie.current_width")),
+    Field("pcieLinkWidth", ("pcie.width", "pcie.current_lanes")),
     Field("pcieLinkGen", ("pcie.speed", "pcie.current_speed"), convert=pcie_generation),
     Field("memoryOverDrive", ("overdrive.mem_overdrive", "mem_overdrive"), "%"),
     *STATIC_FIELDS,
@@ -74,7 +78,7 @@ IDENTITY = {
     "pci_bus_id": "address",
     "serial": "board.product_serial",
     "architecture": "asic.target_graphics_version",
-    "driver_version": "driver.version",
+    "driver_version": ("driver.version", "driver.driver_version"),
     "firmware": ("ifwi.version", "vbios.version"),
     "unified": "unified",
 }

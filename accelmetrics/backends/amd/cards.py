@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
+from accelmetrics.backends.amd.gpu_metrics import TOOLS_JOULE
 from accelmetrics.backends.contract import Detection
 from accelmetrics.backends.kit.fields import MEMORY, POWER_SHARE, Field, Row, Value, number, quoted
 from accelmetrics.backends.kit.system import PCI_ADDRESS, link_name, list_directory, pci_devices, read_text, system_path
@@ -30,7 +31,7 @@ INTEGRATED_FORMAT = 2
 """Of ``gpu_metrics``, in its third byte: format 1 is for cards, 2 and later for processors with a GPU in them."""
 PROCESSORS = frozenset(
     {
-        *("15d8", "15dd", "1636", "1638", "164c", "15e7", "163f", "1435", "1506"),  # Raven, Picasso, Renoir, Cezanne, Barcelo, Van Gogh …
+        *("9874", "98e4", "15d8", "15dd", "1636", "1638", "164c", "15e7", "163f", "1435", "1506"),  # Carrizo, Stoney, Picasso, Raven, Renoir … Van Gogh
         *("164d", "1681", "164e", "13c0", "15bf", "15c8", "1900", "1901"),  # Rembrandt, Raphael, Granite Ridge, Phoenix, Hawk Point
         *("150e", "1586", "1114"),  # Strix Point, Strix Halo, Krackan
     }
@@ -83,10 +84,11 @@ def is_integrated(address: str, device: str = "") -> bool | None:
         address: Its PCI address.
         device: Its PCI device id, where that was printed: ``0x13c0``.
     """
-    if device.lower().removeprefix("0x") in PROCESSORS:
-        return True
     normalized = address.lower()
-    if PCI_ADDRESS.fullmatch(normalized) is None or is_suspended(normalized):
+    shown = PCI_ADDRESS.fullmatch(normalized) is not None
+    if (device or (read_text(f"{device_path(normalized)}/device") if shown else None) or "").lower().removeprefix("0x") in PROCESSORS:
+        return True
+    if not shown or is_suspended(normalized):
         return None
     try:
         with system_path(f"{device_path(normalized)}/gpu_metrics").open("rb") as metrics:
@@ -272,6 +274,17 @@ def pcie_generation(speed: object, per: float = 1) -> object:
         return speed
     transfers = float(match[1]) / per
     return GENERATIONS.get(transfers, Unavailable(Reason.INVALID_VALUE, f"a PCIe speed of {transfers:g} GT/s"))
+
+
+def exact_joules(printed: object, unit: str) -> Value:
+    """The energy behind what a tool of ROCm printed, which has the unit of the counter rounded.
+
+    Args:
+        printed: The energy as the tool has it.
+        unit: Its unit.
+    """
+    rounded = number(printed, unit, "J")
+    return rounded if isinstance(rounded, Unavailable) else rounded / TOOLS_JOULE
 
 
 def let_sleep(command: str) -> None:

@@ -22,6 +22,9 @@ HEADER = struct.Struct("<HBB")
 JOULE = 65536
 """Steps of the energy counter in a joule: 15.259 µJ each."""
 
+TOOLS_JOULE = 15.3e-6 * JOULE
+"""What ROCm's tools make of a joule: to them, in every release so far, a step is 15.3 µJ."""
+
 Table = Mapping[str, Sequence[int]]
 """By field, its values; those that the firmware did not fill are left out."""
 

@@ -37,6 +37,7 @@ from accelmetrics.backends.amd.cards import (
     USED,
     card_name,
     device_memory,
+    exact_joules,
     is_integrated,
     let_sleep,
     memory_rows,
@@ -104,6 +105,12 @@ def _link(part: int, said: object) -> object:
     return found and found[part]
 
 
+def _counted(said: object) -> object:
+    """The energy that a counter stands for, in joules."""
+    steps = number(said)
+    return steps if isinstance(steps, Unavailable) else steps / JOULE
+
+
 FIELDS = (
     Field("gpu", "GPU use (%)", "%"),
     Field("memory", ACTIVITY, "%"),
@@ -116,11 +123,10 @@ FIELDS = (
     Field("enforcedPowerLimitWatts", "Max Graphics Package Power (W)", "W"),
     Field("smClock", ("sclk clock speed:", "sclk clock speed", "sclk clock level"), PRINTED, _clock),
     Field("memoryClock", ("mclk clock speed:", "mclk clock speed", "mclk clock level"), PRINTED, _clock),
+    Field("energyJoules", "Energy counter", "J", _counted, words='rocm-smi "Energy counter" / 65536'),
     Field(
-        "energyJoules",
-        ("energy", "Accumulated Energy (uJ)"),
-        "uJ",
-        words='rocm-smi "Energy counter" / 65536, else "Accumulated Energy (uJ)"',
+        *("energyJoules", "Accumulated Energy (uJ)", "J", partial(exact_joules, unit="uJ")),
+        words='rocm-smi "Accumulated Energy (uJ)" without the rounding of its unit',
     ),
     Field("pcieLinkGen", PCIE, convert=lambda said: pcie_generation(_link(1, said))),
     Field("pcieLinkWidth", PCIE, convert=partial(_link, 2)),
@@ -213,9 +219,6 @@ def samples(output: Output) -> Iterator[DeviceSample]:
             "unified": unified,
             **memory,
         }
-        counted = number(card.get("energy counter"))
-        if not isinstance(counted, Unavailable):
-            told["energy"] = f"{counted / JOULE} J"  # the tool itself counts with a rounded unit
         missing = [value for value in (memory[USED], memory[TOTAL]) if isinstance(value, Unavailable)]
         if not missing or unified or any(value.reason != Reason.NOT_SUPPORTED for value in missing):
             # The printed percentage is of the VRAM: of an APU's carve-out it says nothing; and it does not outvote impossible bytes.

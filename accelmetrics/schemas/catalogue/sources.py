@@ -143,7 +143,7 @@ COVERAGE: dict[str, dict[str, dict[str, str]]] = {
             "fanSpeed": "sysfs hwmon: pwm1 / 255; else amdsmi \"fan.percent\"; else amd-smi \"fan.usage\"; else rocm-smi \"fan speed (%)\"",
             "powerWatts": "sysfs \"hwmon:power1_average\"; else amdsmi \"power.average_socket_power\"; else amd-smi \"power.socket_power\"; else rocm-smi \"Average Graphics Package Power (W)\"",
             "enforcedPowerLimitWatts": "sysfs hwmon: power1_cap, 10 s; else amdsmi \"cap.power_cap\"; else amd-smi \"limit.ppt0.socket_power_limit\"; else rocm-smi \"Max Graphics Package Power (W)\"",
-            "energyJoules": "sysfs \"hwmon:energy1_input\"; else amdsmi \"energy.joules\"; else amd-smi \"energy.total_energy_consumption\"; else rocm-smi \"Energy counter\" / 65536, else \"Accumulated Energy (uJ)\"",
+            "energyJoules": "sysfs \"hwmon:energy1_input\"; else amdsmi \"energy.joules\"; else amd-smi \"energy.total_energy_consumption\", without the rounding of its unit; else rocm-smi \"Energy counter\" / 65536; else rocm-smi \"Accumulated Energy (uJ)\" without the rounding of its unit",
             "smClock": "sysfs \"hwmon:sclk\"; else amdsmi \"sclk.clk\"; else amd-smi \"clock.gfx_0.clk\"; else rocm-smi \"sclk clock speed:\"",
             "memoryClock": "sysfs \"hwmon:mclk\"; else amdsmi \"mclk.clk\"; else amd-smi \"clock.mem_0.clk\"; else rocm-smi \"mclk clock speed:\"",
             "maxSmClock": "sysfs: highest level of pp_dpm_sclk, 10 s; else amdsmi \"sclk.max_clk\"; else amd-smi \"clock.gfx_0.max_clk\"",

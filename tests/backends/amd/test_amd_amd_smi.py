@@ -118,6 +118,12 @@ def test_older_releases_print_no_hotspot_unit_and_a_plain_number(stand_in: AmdSm
     assert (found["temp"], found["hotspotTemp"]) == (44, 55)
 
 
+STATIC_6_0 = {
+    "bus": {"bdf": "0000:63:00.0", "max_pcie_lanes": 16, "max_pcie_speed": 16},
+    "driver": {"driver_name": "amdgpu", "driver_version": "6.3.6"},
+}
+
+
 def test_the_spellings_of_rocm_6_0(stand_in: AmdSmiStandIn) -> None:
     printed = {
         "gpu": 0,
@@ -125,16 +131,19 @@ def test_the_spellings_of_rocm_6_0(stand_in: AmdSmiStandIn) -> None:
         "power": {"current_power": value(173, "W")},
         "clock": {"gfx": {"cur_clk": value(1695, "MHz"), "max_clk": value(1700, "MHz")}, "mem": {"cur_clk": value(1600, "MHz")}},
         "ecc": {"total_correctable": 9, "total_uncorrectable": 1},
-        "pcie": {"current_width": 16, "current_speed": value(16, "GT/s"), "replay_count": 4},
+        "pcie": {"current_lanes": 16, "current_speed": value(16, "GT/s"), "replay_count": 4},
     }
     limits = {"max_power": value(310, "W"), "current_power": value(300, "W"), "slowdown_edge_temperature": value(100, "C")}
     limits["shutdown_edge_temperature"] = value(105, "C")
-    stand_in.behave(document([printed], "list"), document([{"gpu": 0, "limit": limits}], "list"))
-    found = values(driver().reader(OPTIONS).read(0, []))
+    stand_in.behave(document([printed], "list"), document([{"gpu": 0, "limit": limits, **STATIC_6_0}], "list"))
+    opened = driver()
+    found = values(opened.reader(OPTIONS).read(0, []))
     names = {"gpu", "memory", "powerWatts", "enforcedPowerLimitWatts", "powerPercent", "smClock", "maxSmClock", "memoryClock"}
     names |= {"correctedMemoryErrors", "uncorrectedMemoryErrors", "pcieLinkWidth", "pcieLinkGen", "pcieReplays"}
+    names |= {"maxPcieLinkWidth", "maxPcieLinkGen"}
     assert {name: found[name] for name in names} == pytest.approx({name: MI210[name] for name in names})
     assert (found["tempLimit.slowdown"], found["tempLimit.shutdown"]) == (100, 105)
+    assert opened.devices[0].driver_version == "6.3.6"
 
 
 def test_words_and_further_documents_around_it_do_no_harm(stand_in: AmdSmiStandIn) -> None:

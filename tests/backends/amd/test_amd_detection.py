@@ -145,3 +145,13 @@ def test_the_format_of_its_table_tells_a_processor_from_a_card(system: Path, hea
     device.mkdir(parents=True)
     (device / "gpu_metrics").write_bytes(header)
     assert is_integrated("0000:03:00.0") is expected
+
+
+@pytest.mark.parametrize("status", ["active", "suspended"])
+def test_a_processors_gpu_is_known_by_its_id_without_a_table_and_asleep(system: Path, status: str) -> None:
+    device = system / "sys/bus/pci/devices/0000:0c:00.0"
+    (device / "power").mkdir(parents=True)
+    (device / "power/runtime_status").write_text(f"{status}\n")
+    (device / "device").write_text("0x13c0\n")
+    assert is_integrated("0000:0c:00.0") is True
+    assert is_integrated("0000:0C:00.0", "0x744c") is None, "an id that was printed counts"

@@ -178,7 +178,7 @@ def test_who_a_card_is_is_known_in_full_once_it_wakes(tree: Tree) -> None:
 
 def test_that_a_gpu_shares_the_hosts_memory_is_known_once_it_wakes(tree: Tree) -> None:
     card = machines.phoenix(tree)
-    card.write({"power/runtime_status": "suspended"})
+    card.write({"power/runtime_status": "suspended", "device": "0x7fff"})
     opened = InProcessDriver(FakeClock())
     reader = opened.reader(OPTIONS)
     reader.read(0, [])

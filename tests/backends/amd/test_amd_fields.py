@@ -4,10 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from accelmetrics.backends.amd import gpu_metrics
+from accelmetrics.backends.amd.amd_smi import sample
+from accelmetrics.backends.amd.amdsmi_worker import _energy
 from accelmetrics.backends.amd.rocm_smi import Card, architecture, is_unified, unique_id
 from accelmetrics.backends.kit.fields import Value
 from accelmetrics.schemas.errors import Reason, Unavailable
-from tests.backends.amd.printed import identify, read_card
+from tests.backends.amd.printed import AMD_SMI, identify, read as printed_metrics, read_card
+from tests.simulators.amdgpu import tables
 from tests.simulators.rocm_smi import cards
 
 EDGE = "temperature (sensor edge) (c)"
@@ -250,10 +254,51 @@ def test_a_name_falls_back_to_what_there_is() -> None:
 
 
 def test_energy_is_the_counter_in_its_own_unit_where_it_is_printed() -> None:
-    """The tool rounds 1/65536 J to 15.3 µJ."""
+    """The tool rounds 1/65536 J to 15.3 µJ: from what it makes of the counter, that is taken back."""
     card = {"energy counter": "279426720261621", "accumulated energy (uj)": "4275228873299218.5"}
-    assert read(card, "energyJoules") == 279426720261621 / 65536
-    assert read({"accumulated energy (uj)": "4275228873299218.5"}, "energyJoules") == pytest.approx(4275228873.2992185)
+    joules = 279426720261621 / 65536
+    assert read(card, "energyJoules") == joules
+    assert read({"accumulated energy (uj)": "4275228873299218.5"}, "energyJoules") == pytest.approx(joules, rel=1e-7)
+    assert read({"energy counter": "N/A", "accumulated energy (uj)": "4275228873299218.5"}, "energyJoules") == pytest.approx(
+        joules, rel=1e-7
+    )
+    assert reason({"energy counter": "0", "accumulated energy (uj)": "0.0"}, "energyJoules") == Reason.NOT_SUPPORTED
+    assert read({}, "energyJoules") == (Reason.NOT_SUPPORTED, NO_ENERGY)
+
+
+NO_ENERGY = 'rocm-smi gives no "Energy counter"; rocm-smi gives no "Accumulated Energy (uJ)"'
+
+
+@pytest.mark.parametrize("steps", [10**8, 279426720261621, 2**58])
+def test_every_source_makes_the_same_joules_of_one_counter(steps: int) -> None:
+    """Whatever a tool or a module takes a step of the counter for."""
+    table = gpu_metrics.parse(tables.table(1, 4, energy_accumulator=steps, curr_socket_power=100))
+    assert not isinstance(table, Unavailable)
+    sources = {
+        "sysfs": float(str(gpu_metrics.readings(table)["energy"])) / 1e6,
+        "rocm-smi": read({"energy counter": str(steps)}, "energyJoules"),
+        "rocm-smi without the counter": read({"accumulated energy (uj)": str(steps * 15.300000190734863)}, "energyJoules"),
+        "amd-smi": read_amd_smi(round(steps * 15.3 / 1e6, 3)),
+        "amd-smi since 6.3": read_amd_smi(round(steps * 15.300000190734863 / 1e6, 3)),
+        **{f"amdsmi, {step} uJ": _energy(Counting(steps, step), None)["joules"] for step in (15.300000190734863, 15.259, 15.2587890625)},
+    }
+    possible = {name: joules for name, joules in sources.items() if not isinstance(joules, Unavailable)}
+    assert possible == pytest.approx(dict.fromkeys(sources, steps / 65536), rel=1e-6)
+
+
+def read_amd_smi(joules: float) -> Value:
+    printed = {"gpu": 0, "energy": {"total_energy_consumption": {"value": joules, "unit": "J"}}}
+    return printed_metrics(AMD_SMI, sample(printed))["energyJoules"]
+
+
+class Counting:
+    """A module ``amdsmi`` whose card has counted so many steps, which it takes for so many microjoules."""
+
+    def __init__(self, steps: int, microjoules: float) -> None:
+        self._said = {"energy_accumulator": steps, "counter_resolution": microjoules}
+
+    def amdsmi_get_energy_count(self, _: object) -> dict[str, float]:
+        return self._said
 
 
 @pytest.mark.parametrize(

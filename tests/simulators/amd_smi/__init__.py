@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 Shape = Literal["list", "gpu_data"]
+COUNTER = 8123.5 * 65536
+"""Steps of 2^-16 J that the card has counted. The tool multiplies them by 15.3 µJ."""
 Mode = Literal["normal", "hang"]
 
 SCRIPT = """\
@@ -42,7 +44,7 @@ def metric(gpu: int, **changes: Any) -> dict[str, Any]:
         "pcie": {"width": 16, "speed": value(16, "GT/s"), "bandwidth": "N/A", "replay_count": 4},
         "ecc": {"total_correctable_count": 9, "total_uncorrectable_count": 1, "total_deferred_count": 0},
         "fan": {"speed": "N/A", "max": "N/A", "rpm": "N/A", "usage": "N/A"},
-        "energy": {"total_energy_consumption": value(8123.5, "J")},
+        "energy": {"total_energy_consumption": value(round(COUNTER * 15.3 / 1e6, 3), "J")},
         "mem_usage": {
             **{"total_vram": value(65520, "MB"), "used_vram": value(4096, "MB"), "free_vram": value(61424, "MB")},
             **{"total_gtt": value(128000, "MB"), "used_gtt": value(12, "MB")},
