@@ -20,7 +20,7 @@ from typing import Any
 from accelmetrics.backends.amd.cards import card_name, device_memory, exact_joules, is_integrated, let_sleep, memory_rows, pcie_generation
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit import Command, DeviceSample, PolledBackend, json_documents
-from accelmetrics.backends.kit.fields import Field, flat, text
+from accelmetrics.backends.kit.fields import Derived, Field, flat, text
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
 INTERVAL = 2.0
@@ -44,6 +44,14 @@ STATIC_FIELDS = (
     Field("maxPcieLinkGen", "bus.max_pcie_speed", convert=pcie_generation),
 )
 STATIC_PLACES = [place for row in STATIC_FIELDS for place in ((row.where,) if isinstance(row.where, str) else row.where)]
+_THROTTLE = "throttle.{}_violation_status"
+
+
+def _active(said: object) -> object:
+    """Whether a cause holds the clocks down, printed in words."""
+    return {"active": 1, "not active": 0}.get(text(said).lower(), said)
+
+
 FIELDS = (
     Field("gpu", ("usage.gfx_activity", "usage.gfx_usage"), "%"),
     Field("memory", ("usage.umc_activity", "usage.mem_usage"), "%"),
@@ -66,6 +74,10 @@ FIELDS = (
     Field("pcieReplays", "pcie.replay_count"),
     Field("pcieLinkWidth", ("pcie.width", "pcie.current_lanes")),
     Field("pcieLinkGen", ("pcie.speed", "pcie.current_speed"), convert=pcie_generation),
+    Field("throttle.swPowerCap", _THROTTLE.format("ppt"), convert=_active),
+    *(Field(f"_{cause}", _THROTTLE.format(cause), "1", _active) for cause in ("socket_thermal", "hbm_thermal", "prochot", "vr_thermal")),
+    Derived("throttle.swThermalSlowdown", ("_socket_thermal", "_hbm_thermal"), max, 'amd-smi "socket_thermal" or "hbm_thermal" violation'),
+    Derived("throttle.hwThermalSlowdown", ("_prochot", "_vr_thermal"), max, 'amd-smi "prochot" or "vr_thermal" violation'),
     Field("memoryOverDrive", ("overdrive.mem_overdrive", "mem_overdrive"), "%"),
     *STATIC_FIELDS,
     *memory_rows('amd-smi "mem_usage.used_vram"; an APU: with "used_gtt"', 'amd-smi "mem_usage.total_vram"; an APU: with "total_gtt"'),

@@ -31,8 +31,9 @@ INTEGRATED_FORMAT = 2
 """Of ``gpu_metrics``, in its third byte: format 1 is for cards, 2 and later for processors with a GPU in them."""
 PROCESSORS = frozenset(
     {
-        *("9874", "98e4", "15d8", "15dd", "1636", "1638", "164c", "15e7", "163f", "1435", "1506"),  # Carrizo, Stoney, Picasso, Raven, Renoir … Van Gogh
-        *("164d", "1681", "164e", "13c0", "15bf", "15c8", "1900", "1901"),  # Rembrandt, Raphael, Granite Ridge, Phoenix, Hawk Point
+        *("9874", "98e4", "15d8", "15dd", "1636", "1638", "164c", "15e7", "163f"),  # Carrizo, Stoney, Picasso, Raven, Renoir … Van Gogh
+        *("1435", "1506", "164d", "1681"),  # Van Gogh, Mendocino, Rembrandt
+        *("164e", "13c0", "15bf", "15c8", "1900", "1901"),  # Raphael, Granite Ridge, Phoenix, Hawk Point
         *("150e", "1586", "1114"),  # Strix Point, Strix Halo, Krackan
     }
 )

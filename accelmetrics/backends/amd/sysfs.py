@@ -313,7 +313,7 @@ def identify(number_: int, address: str, nodes: Iterable[Node]) -> DeviceIdentit
         return text(read_text(f"{device_path(address)}/{file}"))
 
     vendor, unified = vendor_of(address), bool(is_integrated(address))
-    unique_id = said("unique_id").lower().removeprefix("0x")
+    unique_id, serial = said("unique_id").lower().removeprefix("0x"), said("serial_number")
     memory = None
     if not is_suspended(address):
         memory = device_memory(said, unified, "mem_info_{}_used", "mem_info_{}_total")[TOTAL]
@@ -324,7 +324,7 @@ def identify(number_: int, address: str, nodes: Iterable[Node]) -> DeviceIdentit
         name=said("product_name") or card_name(said("device"), said("revision"), MAKERS[vendor]),
         uuid=f"0x{unique_id}" if unique_id.strip("0") else "",
         pci_bus_id=address,
-        serial=said("serial_number"),
+        serial=serial if serial.strip("0x") else "",
         architecture=next((node.architecture for node in nodes if node.address == address), ""),
         # Of a driver that was installed apart from the kernel; the kernel's own has no version.
         driver_version=next((found for driver in DRIVERS if (found := read_text(f"/sys/module/{driver}/version"))), ""),

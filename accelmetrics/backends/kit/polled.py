@@ -56,6 +56,9 @@ MACHINE = -1
 NUMBERS = ("vendor_index", "numa_node", "cores")
 """Parts of an identity that are whole numbers."""
 
+NAMES = ("uuid", "serial")
+"""Parts of an identity that tell one device from all others."""
+
 Identity = Mapping[str, str | Sequence[str]]
 """By attribute of :class:`~accelmetrics.schemas.identity.DeviceIdentity`, where it stands in the record."""
 
@@ -473,6 +476,8 @@ class _OpenSource:
             for place in (where,) if isinstance(where, str) else where:
                 said = record.get(place)
                 value = said is True if attribute == "unified" else whole(said) if attribute in NUMBERS else text(said)
+                if attribute in NAMES and not str(value).strip("0x"):  # zeros name nothing
+                    continue
                 if value is not None and value is not False and value != "":
                     told[attribute] = value
                     break

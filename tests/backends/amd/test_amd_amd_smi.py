@@ -29,6 +29,7 @@ MI210 = {
     **{"hotspotTemp": 58, "memoryTemp": 52, "pcieLinkWidth": 16, "pcieLinkGen": 4, "maxPcieLinkWidth": 16, "maxPcieLinkGen": 4},
     **{"pcieReplays": 4, "correctedMemoryErrors": 9, "uncorrectedMemoryErrors": 1, "unCorrectedMemoryErrors": 1, "energyJoules": 8123.5},
     **{"memoryAllocatedBytes": 4096 * MIB, "memoryTotalBytes": 65520 * MIB, "memoryFreeBytes": 61424 * MIB},
+    **{"throttle.swPowerCap": 1, "throttle.swThermalSlowdown": 1, "throttle.hwThermalSlowdown": 0},
     "memoryAllocated": 100 * 4096 / 65520,
 }
 STATIC = [static(0, "0000:63:00.0", "0x3B7A21C0FFEE0001"), static(1, "0000:43:00.0", "0x3B7A21C0FFEE0002")]
@@ -101,6 +102,9 @@ def test_a_card_without_a_market_name_is_called_by_its_device_id(asic: dict[str,
         ({"usage": {"gfx_activity": "busy"}}, "gpu", Reason.PARSE_ERROR),
         ({"energy": {"total_energy_consumption": value(0.0, "J")}}, "energyJoules", Reason.NOT_SUPPORTED),
         ({"power": {"socket_power": value(0, "W")}}, "powerWatts", Reason.NOT_SUPPORTED),
+        ({"throttle": {"ppt_violation_status": "N/A"}}, "throttle.swPowerCap", Reason.NOT_SUPPORTED),
+        ({"throttle": {"ppt_violation_status": "PERHAPS"}}, "throttle.swPowerCap", Reason.PARSE_ERROR),
+        ({"throttle": {"prochot_violation_status": "ACTIVE"}}, "throttle.hwThermalSlowdown", Reason.NOT_SUPPORTED),
         ({"pcie": {"speed": value(7, "GT/s")}}, "pcieLinkGen", Reason.INVALID_VALUE),
         ({"mem_usage": {"total_vram": value(0, "MB"), "used_vram": value(0, "MB")}}, "memoryTotalBytes", Reason.NOT_SUPPORTED),
     ],

@@ -102,6 +102,12 @@ def test_each_value_is_the_files_and_each_other_metric_has_a_reason(tree: Tree, 
         assert all(why.detail for why in reading.unavailable.values())
 
 
+def test_a_serial_number_of_zeros_is_none(tree: Tree) -> None:
+    machines.rx_7900(tree).write({"serial_number": "0000000000000000"})
+    (device,) = backend.open().devices
+    assert device.serial == ""
+
+
 def test_who_a_card_is(tree: Tree) -> None:
     machines.rx_7900(tree)
     (device,) = backend.open().devices

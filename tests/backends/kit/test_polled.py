@@ -659,3 +659,10 @@ def test_more_devices_than_can_be_are_refused(clock: FakeClock, machine: Sequenc
     with pytest.raises(SourceError, match="acme-smi lists more than 1024 devices") as raised:
         opened(tool, clock, identity={"vendor_index": "npu"}, machine=machine)
     assert raised.value.reason == Reason.INVALID_VALUE
+
+
+@pytest.mark.parametrize("printed", ["0", "0x0000000000000000", "000000", 0])
+def test_zeros_are_no_serial_number_and_no_id(clock: FakeClock, printed: object) -> None:
+    tool = Tool({"npu": 0, "uuid": printed, "sid": "RBLN-7", "serial": printed})
+    (device,) = opened(tool, clock, identity={**IDENTITY, "serial": "serial"}).devices
+    assert (device.uuid, device.serial) == ("RBLN-7", "")

@@ -43,6 +43,10 @@ def metric(gpu: int, **changes: Any) -> dict[str, Any]:
         "temperature": {"edge": value(47, "C"), "hotspot": value(58, "C"), "mem": value(52, "C")},
         "pcie": {"width": 16, "speed": value(16, "GT/s"), "bandwidth": "N/A", "replay_count": 4},
         "ecc": {"total_correctable_count": 9, "total_uncorrectable_count": 1, "total_deferred_count": 0},
+        "throttle": {
+            **{"ppt_violation_status": "ACTIVE", "socket_thermal_violation_status": "NOT ACTIVE", "hbm_thermal_violation_status": "ACTIVE"},
+            **{"prochot_violation_status": "NOT ACTIVE", "vr_thermal_violation_status": "NOT ACTIVE", "ppt_accumulated": 7},
+        },
         "fan": {"speed": "N/A", "max": "N/A", "rpm": "N/A", "usage": "N/A"},
         "energy": {"total_energy_consumption": value(round(COUNTER * 15.3 / 1e6, 3), "J")},
         "mem_usage": {
