@@ -15,6 +15,9 @@ from typing import Generic, NamedTuple, ParamSpec, TypeVar
 
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
+LONGEST = 1000
+"""Characters of an exception's words that are kept: each metric that is missing for it carries them."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -74,7 +77,8 @@ def guarded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Outcome[
     try:
         value = call(*args, **kwargs)
     except SourceError as error:
-        return Outcome(None, error.unavailable, error, time.perf_counter() - started)
+        reason, detail = error.unavailable
+        return Outcome(None, Unavailable(reason, detail[:LONGEST]), error, time.perf_counter() - started)
     except BaseException as error:  # the package's one broad except: foreign code may throw anything
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise  # the user's own
@@ -85,9 +89,9 @@ def guarded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Outcome[
 def describe(error: BaseException) -> Unavailable:
     """An unexpected exception as a reason: its type and words; of the package's own errors the words, which are made for users."""
     if isinstance(error, PermissionError):
-        return Unavailable(Reason.NO_PERMISSION, str(error))
+        return Unavailable(Reason.NO_PERMISSION, str(error)[:LONGEST])
     if type(error).__module__.startswith("accelmetrics."):
-        return Unavailable(Reason.DRIVER_ERROR, str(error))
+        return Unavailable(Reason.DRIVER_ERROR, str(error)[:LONGEST])
     import traceback  # knows how to put into words even an exception that cannot be printed
 
-    return Unavailable(Reason.DRIVER_ERROR, "".join(traceback.format_exception_only(type(error), error)).strip())
+    return Unavailable(Reason.DRIVER_ERROR, "".join(traceback.format_exception_only(type(error), error)).strip()[:LONGEST])

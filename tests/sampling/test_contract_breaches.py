@@ -10,6 +10,7 @@ import pytest
 
 from accelmetrics import Reason, Sampler, Snapshot
 from accelmetrics.backends.contract import Block, Reading
+from accelmetrics.schemas.errors import SourceError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeDevice, FakeDriver
@@ -100,6 +101,15 @@ def test_whatever_is_thrown_is_caught(neighbour: FakeBackend, error: BaseExcepti
     snapshot = sample_beside(neighbour, giving(raising(error)))
     assert snapshot.metrics["gpu.0.temp"] == 1
     assert type(error).__name__ in snapshot.backends[0].detail
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, PermissionError, SourceError])
+def test_what_is_thrown_is_quoted_at_a_sensible_length(neighbour: FakeBackend, kind: Callable[..., Exception]) -> None:
+    """Each metric that is missing for it carries its words."""
+    error = SourceError(Reason.DRIVER_ERROR, "w" * 5_000_000) if kind is SourceError else kind("w" * 5_000_000)
+    snapshot = sample_beside(neighbour, giving(raising(error)))
+    assert 0 < len(snapshot.backends[0].detail) < 3000
+    assert all(len(why.detail) < 2000 for why in snapshot.unavailable.values())
 
 
 @pytest.mark.parametrize("value", [True, Decimal("1.5"), 1 + 2j, [1], "1"])
