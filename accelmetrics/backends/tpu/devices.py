@@ -69,7 +69,8 @@ GENERATIONS = {
     "0x006f": Generation("v6e", 32),
     "0x0076": Generation("7x", 96, devices=2),
 }
-"""By PCI device id, and by subsystem too where two generations share it."""
+"""By PCI device id, and by subsystem too where two generations share it. Google gives the memory by chip: 16 GiB for v2, 32 for v3, 95 for
+v5p, 192 for 7x."""
 UNKNOWN = Generation("", None, cores=None)
 
 
