@@ -68,8 +68,8 @@ TIMEOUT = 8.0
 DIRECTORIES = ("/opt/rocm/bin", "/usr/bin", "/usr/local/bin")
 FULL = (
     *("--showid", "--showuniqueid", "--showserial", "--showvbios", "--showbus", "--showproductname", "--showdriverversion"),
-    *("--showuse", "--showmemuse", "--showmeminfo", "vram", "gtt", "--showmemoverdrive"),
-    *("--showtemp", "--showpower", "--showmaxpower", "--showclocks", "--showfan", "--showenergycounter", "--showreplaycount"),
+    *("--showuse", "--showmemuse", "--showmeminfo", "vram", "gtt", "--showmemoverdrive", "--showtemp", "--showpower", "--showmaxpower"),
+    *("--showclocks", "--showsclkrange", "--showmclkrange", "--showfan", "--showenergycounter", "--showreplaycount"),
     "--json",
 )
 """All that is read, and nothing that is slow: the processes are left out."""
@@ -99,6 +99,11 @@ def _clock(said: object) -> object:
     return level[1] if level else said
 
 
+def _highest(said: object) -> object:
+    """The upper end of a range of clocks: ``500Mhz - 1700Mhz``."""
+    return text(said).rpartition("-")[2].strip() or said
+
+
 def _link(part: int, said: object) -> object:
     """Speed (1) or width (2) of a link, printed as ``1 (16.0GT/s x16)`` or ``8.0GT/s, x16 619Mhz``; None where it is neither."""
     found = _LINK.search(quoted(said))
@@ -123,6 +128,8 @@ FIELDS = (
     Field("enforcedPowerLimitWatts", "Max Graphics Package Power (W)", "W"),
     Field("smClock", ("sclk clock speed:", "sclk clock speed", "sclk clock level"), PRINTED, _clock),
     Field("memoryClock", ("mclk clock speed:", "mclk clock speed", "mclk clock level"), PRINTED, _clock),
+    Field("maxSmClock", "Valid sclk range", PRINTED, _highest),
+    Field("maxMemoryClock", "Valid mclk range", PRINTED, _highest),
     Field("energyJoules", "Energy counter", "J", _counted, words='rocm-smi "Energy counter" / 65536'),
     Field(
         *("energyJoules", "Accumulated Energy (uJ)", "J", partial(exact_joules, unit="uJ")),

@@ -171,6 +171,22 @@ def test_every_form_of_a_clock(key: str, said: str) -> None:
     assert read({key: said}, "smClock") == 800
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("500Mhz - 1700Mhz", 1700),
+        ("N/A", Reason.NOT_SUPPORTED),
+        ("0Mhz - 0Mhz", Reason.NOT_SUPPORTED),
+        ("500 - 1700", Reason.PARSE_ERROR),
+        ("500Mhz - 99999999Mhz", Reason.INVALID_VALUE),
+        ("500Mhz -", Reason.PARSE_ERROR),
+    ],
+)
+def test_the_highest_clock_is_the_end_of_the_range(said: str, expected: float | Reason) -> None:
+    value = read({"valid sclk range": said}, "maxSmClock")
+    assert (value.reason if isinstance(value, Unavailable) else value) == expected
+
+
 @pytest.mark.parametrize("said", ["1", "800", "(800)", "Mhz", "(8 00Mhz)", "500Mhz - 1700Mhz"])
 def test_what_is_no_clock_is_a_parse_error(said: str) -> None:
     assert reason({"sclk clock speed:": said}, "smClock") == Reason.PARSE_ERROR

@@ -78,6 +78,7 @@ EXPECTED: dict[tuple[str, int], dict[str, float]] = {
     ("mi210_all_6_1_2", 0): {
         **{"gpu": 58, "memory": 19, "memoryReadWriteActivity": 19, "memoryOverDrive": 0, "pcieReplays": 4, "memoryAllocated": 31},
         **{"temp": 36.0, "memoryTemp": 44.0, "hotspotTemp": 39.0, "smClock": 1420, "memoryClock": 1600},
+        **{"maxSmClock": 1700, "maxMemoryClock": 1600},
         **{"powerWatts": 123.0, "enforcedPowerLimitWatts": 300.0, "powerPercent": 41.0, "energyJoules": 9e9 / 65536},
     },
 }
