@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple
 Unit = Literal["%", "1", "By", "MiBy", "GiBy", "By/s", "W", "J", "Cel", "MHz", "Hz", "s", "us", "Mbit/s", "GT/s"]
 """UCUM-style units. ``1`` is a plain number (a count, a state, a ratio); the key's row says which."""
 Kind = Literal["gauge", "counter"]
+Preset = Literal["core", "standard", "all"]
+"""Presets of a selection, each within the next."""
 
 ABSOLUTE_ZERO = -273.15
 """The smallest temperature, in degrees Celsius."""
@@ -44,6 +46,8 @@ class Metric(NamedTuple):
         integer: Whether the value is always a whole number.
         maximum: The largest value that is possible, where the meaning sets one (100 for most percentages).
         minimum: The smallest value that is possible.
+        preset: The smallest preset of a selection that has it: ``core`` for the few of each device that are looked at first, ``all``
+            for detail, of which a machine has many or which costs much to read.
     """
 
     key: str
@@ -56,6 +60,7 @@ class Metric(NamedTuple):
     integer: bool = False
     maximum: float | None = None
     minimum: float | None = 0.0
+    preset: Preset = "standard"
 
     @property
     def name(self) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from accelmetrics.dialects.registry import dialect
-from accelmetrics.dialects.wandb import DOCUMENTED, is_documented
 from accelmetrics.schemas.catalogue import resolve
+from accelmetrics.schemas.catalogue.wandb import DOCUMENTED, is_documented
 from tests.dialects.scenes import GPU_0, HOST, instance, nvidia, record
 from tests.records import record as monitored
 

@@ -6,7 +6,7 @@ A row means the same on a ``gpu``, an ``npu`` and an ``hpu``. What one kind alon
 
 from __future__ import annotations
 
-from accelmetrics.schemas.metric import ABSOLUTE_ZERO, Metric, Unit, field_of
+from accelmetrics.schemas.metric import ABSOLUTE_ZERO, Metric, Preset, Unit, field_of
 
 ACTIVITY = (
     Metric(
@@ -17,6 +17,7 @@ ACTIVITY = (
         'accel_utilization_ratio{engine="compute"}',
         'accel.utilization{accel.engine="compute"}',
         maximum=100,
+        preset="core",
     ),
     Metric(
         "{kind}.{i}.memory",
@@ -35,6 +36,7 @@ ACTIVITY = (
         "accel_dram_active_ratio",
         "accel.dram.active",
         maximum=100,
+        preset="all",
     ),
     *(
         Metric(
@@ -58,6 +60,7 @@ MEMORY = (
         "Share of the device's memory that is allocated.",
         otel="hw.gpu.memory.utilization",
         maximum=100,
+        preset="core",
     ),
     Metric(
         "{kind}.{i}.memoryAllocatedBytes",
@@ -67,6 +70,7 @@ MEMORY = (
         "accel_memory_used_bytes",
         "hw.gpu.memory.usage",
         integer=True,
+        preset="core",
     ),
     Metric(
         "{kind}.{i}.memoryTotalBytes",
@@ -76,6 +80,7 @@ MEMORY = (
         "accel_memory_total_bytes",
         "hw.gpu.memory.limit",
         integer=True,
+        preset="core",
     ),
     Metric(
         "{kind}.{i}.memoryFreeBytes",
@@ -98,7 +103,7 @@ MEMORY = (
 )
 
 
-def _sensor(name: str, sensor: str, meaning: str) -> Metric:
+def _sensor(name: str, sensor: str, meaning: str, preset: Preset = "standard") -> Metric:
     return Metric(
         f"{{kind}}.{{i}}.{name}",
         "Cel",
@@ -107,6 +112,7 @@ def _sensor(name: str, sensor: str, meaning: str) -> Metric:
         f'accel_temperature_celsius{{sensor="{sensor}"}}',
         f'hw.temperature{{hw.sensor_location="{sensor}"}}',
         minimum=ABSOLUTE_ZERO,
+        preset=preset,
     )
 
 
@@ -123,7 +129,7 @@ def _limit(limit: str, otel: str, meaning: str) -> Metric:
 
 
 TEMPERATURE = (
-    _sensor("temp", "core", "Temperature of the chip's core."),
+    _sensor("temp", "core", "Temperature of the chip's core.", "core"),
     _sensor("memoryTemp", "memory", "Temperature of the device's memory."),
     _sensor("hotspotTemp", "hotspot", "Temperature of the hottest point of the chip."),
     _limit("slowdown", "throttled", "Core temperature at which the device starts to slow itself down."),
@@ -146,6 +152,7 @@ POWER = (
         "Power that the board draws, as the vendor's own tool prints it.",
         "accel_power_watts",
         'hw.power{hw.type="{kind}"}',
+        preset="core",
     ),
     Metric(
         "{kind}.{i}.enforcedPowerLimitWatts",
@@ -154,6 +161,7 @@ POWER = (
         "Power limit in force: the lowest of all limits that are set.",
         "accel_power_limit_watts",
         "accel.power.limit",
+        preset="core",
     ),
     Metric(
         "{kind}.{i}.powerPercent",
@@ -169,11 +177,12 @@ POWER = (
         "Energy used since the driver was loaded.",
         "accel_energy_joules_total",
         'hw.energy{hw.type="{kind}"}',
+        preset="core",
     ),
 )
 
 
-def _clock(name: str, domain: str, meaning: str, highest: bool = False) -> Metric:
+def _clock(name: str, domain: str, meaning: str, highest: bool = False, preset: Preset = "standard") -> Metric:
     return Metric(
         f"{{kind}}.{{i}}.{name}",
         "MHz",
@@ -182,11 +191,12 @@ def _clock(name: str, domain: str, meaning: str, highest: bool = False) -> Metri
         f'accel_clock{"_max" if highest else ""}_hertz{{domain="{domain}"}}',
         f'accel.clock.{"limit" if highest else "frequency"}{{domain="{domain}"}}',
         integer=True,
+        preset=preset,
     )
 
 
 CLOCKS = (
-    _clock("smClock", "sm", "Clock of the compute units."),
+    _clock("smClock", "sm", "Clock of the compute units.", preset="core"),
     _clock("memoryClock", "memory", "Clock of the memory."),
     _clock("graphicsClock", "graphics", "Clock of the graphics units."),
     _clock("maxSmClock", "sm", "Highest clock that the compute units can run at.", highest=True),
@@ -412,6 +422,7 @@ PCIE = (
             f"Bytes per second {moved} over PCIe.",
             f'accel_pcie_bytes_per_second{{direction="{direction}"}}',
             f'accel.pcie.throughput{{network.io.direction="{word}"}}',
+            preset="all",
         )
         for direction, word, moved in (("tx", "transmit", "sent"), ("rx", "receive", "received"))
     ),

@@ -16,6 +16,7 @@ ACTIVITY = (
         'accel_utilization_ratio{engine="compute"}',
         'hw.gpu.utilization{hw.gpu.task="general"}',
         maximum=100,
+        preset="core",
     ),
     Metric(
         "gpu.{i}.memoryReadWriteActivity", "%", "gauge", "The same value as `memory`, under the name that W&B gives it on AMD.", maximum=100
@@ -54,6 +55,7 @@ APPLE = (
         "Clock of the GPU, averaged over the time it was active.",
         'accel_clock_hertz{domain="gpu"}',
         'accel.clock.frequency{domain="gpu"}',
+        preset="core",
     ),
 )
 
@@ -132,6 +134,7 @@ def _port_bytes(direction: str, meaning: str) -> Metric:
         f'accel_link_port_bytes_total{{link_type="nvlink",direction="{direction}",link="{{link}}"}}',
         f'accel.link.port.io{{link_type="nvlink",network.io.direction="{_WORDS[direction]}",link="{{link}}"}}',
         integer=True,
+        preset="all",
     )
 
 
@@ -150,6 +153,7 @@ NVLINK = (
         'accel.link.port.up{link_type="nvlink",link="{link}"}',
         integer=True,
         maximum=1,
+        preset="all",
     ),
     _port_bytes("tx", "Bytes of payload sent over the link since the driver was loaded."),
     _port_bytes("rx", "Bytes of payload received over the link since the driver was loaded."),
@@ -173,7 +177,7 @@ XGMI = (
 
 
 def _share(name: str, prometheus: str, otel: str, meaning: str) -> Metric:
-    return Metric(f"gpu.{{i}}.{name}", "%", "gauge", meaning, prometheus, otel, maximum=100)
+    return Metric(f"gpu.{{i}}.{name}", "%", "gauge", meaning, prometheus, otel, maximum=100, preset="all")
 
 
 def _pipe(name: str, pipe: str, meaning: str) -> Metric:
@@ -218,6 +222,7 @@ PROFILING = (
             f"Bytes per second {moved} over all NVLinks.",
             f'accel_link_bytes_per_second{{link_type="nvlink",direction="{direction}"}}',
             f'accel.link.throughput{{link_type="nvlink",network.io.direction="{_WORDS[direction]}"}}',
+            preset="all",
         )
         for direction, moved in (("tx", "sent"), ("rx", "received"))
     ),

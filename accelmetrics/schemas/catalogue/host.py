@@ -98,6 +98,7 @@ PROCESSOR = (
         'accel_host_cpu_ratio{cpu="{i}"}',
         'system.cpu.utilization{cpu.logical_number="{i}"}',
         maximum=100,
+        preset="all",
     ),
     Metric(
         "cpu.avg_temp",

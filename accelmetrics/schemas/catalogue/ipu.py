@@ -13,6 +13,7 @@ ACTIVITY = (
         'accel_utilization_ratio{engine="ipu"}',
         "accel.ipu.utilization",
         maximum=100,
+        preset="core",
     ),
     Metric(
         "ipu.{i}.ipu utilisation (session) (%)",
@@ -30,6 +31,7 @@ ACTIVITY = (
         "Clock of the IPU's tiles.",
         'accel_clock_hertz{domain="ipu"}',
         'accel.clock.frequency{domain="ipu"}',
+        preset="core",
     ),
 )
 
@@ -42,6 +44,7 @@ CONDITION = (
         'accel_temperature_celsius{sensor="die"}',
         'hw.temperature{hw.sensor_location="die"}',
         minimum=ABSOLUTE_ZERO,
+        preset="core",
     ),
     Metric(
         "ipu.{i}.average board temp (C)",
@@ -59,6 +62,7 @@ CONDITION = (
         "Power that the IPU draws; boards without such a sensor do not say.",
         "accel_ipu_power_watts",
         'hw.power{hw.type="ipu"}',
+        preset="core",
     ),
     Metric(
         "ipu.{i}.total board power (W)",

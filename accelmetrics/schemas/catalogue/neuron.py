@@ -7,7 +7,7 @@ counted: with no program on a core its keys are ``not_in_use``.
 
 from __future__ import annotations
 
-from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.metric import Metric, Preset
 
 CORE_MEMORY = {
     "constants": "constants (training) or weights (inference)",
@@ -42,10 +42,12 @@ LATENCIES = {"total_latency": "as the runtime measures it", "device_latency": "o
 PERCENTILES = ("p50", "p99")
 
 
-def _whole(key: str, meaning: str, prometheus: str) -> Metric:
+def _whole(key: str, meaning: str, prometheus: str, preset: Preset = "standard") -> Metric:
     of_bytes = prometheus.endswith("_bytes")
     otel = prometheus.removeprefix("accel_neuron_").removesuffix("_bytes").replace("_", ".")
-    return Metric(f"trn.{key}", "By" if of_bytes else "1", "gauge", meaning, prometheus, f"accel.neuron.{otel}", integer=True)
+    return Metric(
+        f"trn.{key}", "By" if of_bytes else "1", "gauge", meaning, prometheus, f"accel.neuron.{otel}", integer=True, preset=preset
+    )
 
 
 def _ecc(counter: str, meaning: str) -> Metric:
@@ -95,6 +97,7 @@ CORES = (
         "accel_neuroncore_utilization_ratio",
         "accel.neuroncore.utilization",
         maximum=100,
+        preset="core",
     ),
     Metric(
         "trn.{i}.flops",
@@ -120,7 +123,9 @@ CORES = (
 
 MEMORY = (
     _whole("host_total_memory_usage", "Host memory that programs with NeuronCores use.", "accel_neuron_host_memory_bytes"),
-    _whole("neuron_device_total_memory_usage", "Device memory that programs use, over all chips.", "accel_neuron_device_memory_bytes"),
+    _whole(
+        "neuron_device_total_memory_usage", "Device memory that programs use, over all chips.", "accel_neuron_device_memory_bytes", "core"
+    ),
     *(
         Metric(
             f"trn.host_memory_usage.{category}",
@@ -139,7 +144,7 @@ MEMORY = (
 MACHINE = (
     _whole("neuron_device_count", "Chips that the driver sees.", "accel_neuron_devices"),
     _whole("neuroncore_per_device_count", "NeuronCores of each chip.", "accel_neuron_cores_per_device"),
-    _whole("neuron_device_memory_size", "Memory of each chip.", "accel_neuron_device_memory_size_bytes"),
+    _whole("neuron_device_memory_size", "Memory of each chip.", "accel_neuron_device_memory_size_bytes", "core"),
     _whole("neuron_runtime_count", "Programs that use NeuronCores.", "accel_neuron_runtimes"),
     *(_ecc(counter, meaning) for counter, meaning in ECC.items()),
 )

@@ -167,6 +167,7 @@ ACTIVITY = (
         'accel_utilization_ratio{engine="compute"}',
         'accel.utilization{accel.engine="compute"}',
         maximum=100,
+        preset="core",
     ),
     Metric(
         "tpu.{i}.tensorcoreUtilization",
@@ -196,6 +197,7 @@ MEMORY = (
         "accel_memory_total_bytes",
         "accel.memory.limit",
         integer=True,
+        preset="core",
     ),
     Metric(
         "tpu.{i}.hbmCapacityUsage",
@@ -206,6 +208,7 @@ MEMORY = (
         "accel.memory.usage",
         aliases=("tpu.{i}.memoryUsageBytes",),
         integer=True,
+        preset="core",
     ),
     Metric(
         "tpu.{i}.hbmMemoryUsage",
@@ -215,6 +218,7 @@ MEMORY = (
         otel="accel.memory.utilization",
         aliases=("tpu.{i}.memoryUsage",),
         maximum=100,
+        preset="core",
     ),
     Metric(
         "tpu.{i}.runtimeHbmUtilization",
@@ -245,6 +249,7 @@ HEALTH = (
         "accel_throttle_score",
         "accel.throttle.score",
         maximum=10,
+        preset="core",
     ),
 )
 TRANSFERS = tuple(row for family in TRANSFER_FAMILIES for row in _rows(family))

@@ -1,0 +1,192 @@
+"""Which metrics are read and sent: presets, names, keys and patterns, some of them excluded.
+
+``all`` loads nothing; every other selection loads the catalogue when it is made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from accelmetrics.schemas.errors import InvalidOptionError, Unavailable, UnknownNameError
+from accelmetrics.schemas.metric import Metric, device_key, fill
+from accelmetrics.schemas.snapshot import Snapshot
+
+ALL = "all"
+PRESETS = {
+    "core": "ten of each device: utilisation, memory used, total and share, temperature, power, its limit, energy, clock, throttled",
+    "wandb": "what W&B's documentation lists and its collector emits",
+    "standard": "all but detail of single links and CPUs, and profiling",
+    ALL: "everything",
+}
+"""What each preset has, in words."""
+_WITHIN = {"core": {"core"}, "standard": {"core", "standard"}, ALL: {"core", "standard", ALL}}
+"""By preset, what the rows that it has are marked with."""
+
+
+class MetricSelection:
+    """A choice of metrics.
+
+    A key is wanted if an item has it and no excluded item does. With exclusions alone, everything else is wanted.
+
+    Args:
+        items: A text with items by comma, or the items one by one. An item is a preset (``core``, ``wandb``, ``standard``, ``all``), a
+            metric's name (``powerWatts``; ``process.temp`` for the watched process on a device), a key (``gpu.0.powerWatts``), or a
+            pattern of names or keys in which ``*`` stands for any text (``nvlink.*``, ``gpu.0.*``). ``-`` before it excludes.
+
+    Attributes:
+        items: The items, as they were given.
+
+    Raises:
+        InvalidOptionError: There is no item, or one is no text.
+        UnknownNameError: An item is no preset, name, key or pattern; the message suggests the nearest.
+    """
+
+    __slots__ = ("_chosen", "_excluded", "_known", "_last", "items")
+
+    def __init__(self, items: str | Iterable[str] | MetricSelection = ALL) -> None:
+        self.items = _items(items)
+        self._chosen = tuple(_Item.of(item) for item in self.items if not item.startswith("-")) or (_Item.of(ALL),)
+        self._excluded = tuple(_Item.of(item[1:].strip()) for item in self.items if item.startswith("-"))
+        self._known: dict[str, bool] = {}
+        self._last = _Selected()
+
+    @property
+    def everything(self) -> bool:
+        """Whether no key is left out."""
+        return not self._excluded and any(item.text == ALL for item in self._chosen)
+
+    def wants(self, key: str) -> bool:
+        """Tell whether a key is wanted; remembered for each key."""
+        wanted = self._known.get(key)
+        if wanted is None:
+            wanted = any(item.has(key) for item in self._chosen) and not any(item.has(key) for item in self._excluded)
+            self._known[key] = wanted
+        return wanted
+
+    def select(self, snapshot: Snapshot) -> Snapshot:
+        """The same moment with the wanted metrics and reasons alone; the snapshot itself where everything is wanted."""
+        if self.everything:
+            return snapshot
+        keys, unavailable = tuple(snapshot.metrics), snapshot.unavailable
+        last = self._last  # looked at once: another thread may put another one in its place
+        if keys != last.keys:
+            last = last._replace(keys=keys, wanted=tuple(filter(self.wants, keys)))
+        if unavailable is not last.unavailable:
+            last = last._replace(unavailable=unavailable, reasons={key: why for key, why in unavailable.items() if self.wants(key)})
+        self._last = last
+        metrics = snapshot.metrics
+        return Snapshot(
+            snapshot.time_ns,
+            snapshot.hostname,
+            {key: metrics[key] for key in last.wanted},
+            snapshot.identities,
+            last.reasons,
+            snapshot.backends,
+            snapshot.processes,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return self.items == other.items if isinstance(other, MetricSelection) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.items)
+
+    def __getstate__(self) -> tuple[object, ...]:
+        """Pickle without what is remembered. Items are not checked again: another process may not have loaded a plug-in's rows yet."""
+        return self.items, self._chosen, self._excluded
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.items, self._chosen, self._excluded = state
+        self._known, self._last = {}, _Selected()
+
+    def __str__(self) -> str:
+        return ",".join(self.items)
+
+    def __repr__(self) -> str:
+        return f"MetricSelection({str(self)!r})"
+
+
+def presets_of(row: Metric) -> tuple[str, ...]:
+    """The presets that have a metric, under one of its spellings."""
+    from accelmetrics.schemas.catalogue import wandb
+
+    return tuple(preset for preset in PRESETS if (wandb.has(row) if preset == "wandb" else row.preset in _WITHIN[preset]))
+
+
+class _Selected(NamedTuple):
+    """What a selection made of the latest snapshot: as long as its keys and reasons stay, so does this."""
+
+    keys: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
+    unavailable: Mapping[str, Unavailable] = {}
+    reasons: Mapping[str, Unavailable] = {}
+
+
+class _Item(NamedTuple):
+    """One item, without its sign.
+
+    Attributes:
+        text: As it was given.
+        pattern: What keys and names are matched with; None for a preset.
+    """
+
+    text: str
+    pattern: re.Pattern[str] | None = None
+
+    @classmethod
+    def of(cls, text: str) -> _Item:
+        """Check an item."""
+        if text in PRESETS:
+            return cls(text)
+        if "*" not in text and device_key(text) is None:
+            _check(text)
+        return cls(text, re.compile(".*".join(map(re.escape, text.split("*")))))
+
+    def has(self, key: str) -> bool:
+        """Whether a key belongs to it."""
+        if self.text == ALL:
+            return True
+        if self.pattern is not None:
+            return any(map(self.pattern.fullmatch, (key, _name(key))))
+        from accelmetrics.schemas.catalogue import match, wandb
+
+        if self.text == "wandb":
+            return wandb.is_known(key)
+        row = match(key)
+        return (row.preset if row else "standard") in _WITHIN[self.text]
+
+
+def _items(given: str | Iterable[str] | MetricSelection) -> tuple[str, ...]:
+    if isinstance(given, MetricSelection):
+        return given.items
+    listed: object = given.split(",") if isinstance(given, str) else given
+    items: tuple[Any, ...] = tuple(listed) if isinstance(listed, Iterable) else ()
+    if not items or not all(isinstance(item, str) and item.strip().removeprefix("-").strip() for item in items):
+        raise InvalidOptionError(f"metrics is {given!r}: it takes a text such as 'standard,-nvlink*' or a list of such items, none empty")
+    return tuple(item.strip() for item in items)
+
+
+def _name(key: str) -> str:
+    """What a metric of a device is called: ``powerWatts`` of ``gpu.0.powerWatts``, ``process.temp`` of ``gpu.process.0.temp``."""
+    parts = device_key(key)
+    if parts is None:
+        return key
+    return f"process.{parts.name}" if parts.process else parts.name
+
+
+def _check(text: str) -> None:
+    """Refuse what is no metric's name and no key of the machine.
+
+    Raises:
+        UnknownNameError: It is neither.
+    """
+    from accelmetrics.schemas.catalogue import match, rows
+
+    if match(text) is not None:
+        return
+    known = {_name(spelling): None for row in rows() for spelling in (row.key, *row.aliases)}
+    # ``nvlink.{link}.state`` is ``nvlink.7.state`` of one link.
+    if text not in known and re.sub(r"\.\d+\.", ".*.", text) not in {fill(name, "*") for name in known}:
+        raise UnknownNameError("metric or preset", text, (*PRESETS, *known))

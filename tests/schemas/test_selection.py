@@ -1,0 +1,170 @@
+"""Which keys a selection wants, what it leaves of a snapshot, and what it refuses."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from accelmetrics.schemas import catalogue
+from accelmetrics.schemas.catalogue import CATALOGUE, coverage_of
+from accelmetrics.schemas.catalogue.wandb import DOCUMENTED, EMITTED
+from accelmetrics.schemas.errors import InvalidOptionError, Reason, Unavailable, UnknownNameError
+from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.selection import PRESETS, MetricSelection, presets_of
+from tests.schemas.samples import complete
+from tests.support.waiting import HANG
+
+KEYS = (
+    *("gpu.0.powerWatts", "gpu.1.powerWatts", "gpu.0.temp", "gpu.0.mig.1.memoryTotalBytes", "gpu.process.0.temp", "gpu.0.smActive"),
+    *("gpu.0.nvlinkTxBytesTotal", "gpu.0.nvlink.7.state", "npu.0.temp", "npu.0.dmaBytes", "cpu", "cpu.3.cpu_percent", "memory_percent"),
+    *("gpu.0.uncorrectedMemoryErrors", "gpu.0.unCorrectedMemoryErrors", "disk./data.usageGB", "torch.0.memoryAllocatedBytes"),
+)
+
+
+def wanted(items: Any) -> list[str]:
+    selection = MetricSelection(items)
+    return [key for key in KEYS if selection.wants(key)]
+
+
+@pytest.mark.parametrize(
+    ("items", "keys"),
+    [
+        ("powerWatts", "gpu.0.powerWatts gpu.1.powerWatts"),
+        ("gpu.0.powerWatts, cpu", "gpu.0.powerWatts cpu"),
+        ("unCorrectedMemoryErrors", "gpu.0.unCorrectedMemoryErrors"),
+        ("temp", "gpu.0.temp npu.0.temp"),
+        ("process.temp", "gpu.process.0.temp"),
+        ("gpu.process.*", "gpu.process.0.temp"),
+        ("nvlink*", "gpu.0.nvlinkTxBytesTotal gpu.0.nvlink.7.state"),
+        ("nvlink.7.state", "gpu.0.nvlink.7.state"),
+        ("cpu.*", "cpu.3.cpu_percent"),
+        ("gpu.1.*,disk./data.usageGB", "gpu.1.powerWatts disk./data.usageGB"),
+        ("gpu.0.*,-nvlink*,-smActive,-*Errors", "gpu.0.powerWatts gpu.0.temp gpu.0.mig.1.memoryTotalBytes"),
+        ("npu.0.neverHeardOf,xid.48.errors", ""),
+    ],
+)
+def test_names_keys_and_patterns(items: str, keys: str) -> None:
+    """A name is wanted of every device, a key of one, a pattern in either; what is excluded goes whatever chose it."""
+    assert wanted(items) == keys.split()
+    assert wanted(items.split(",")) == keys.split()
+
+
+def test_with_exclusions_alone_the_rest_is_wanted() -> None:
+    assert wanted("-gpu.*") == [key for key in KEYS if not key.startswith("gpu.")]
+    assert wanted("-core,all") == wanted("-core") == [key for key in KEYS if key not in wanted("core")]
+
+
+def test_presets() -> None:
+    """``standard`` leaves out detail and keeps what only a plug-in knows; aliases go with their row, partitions with their device."""
+    assert wanted("all") == list(KEYS)
+    assert [key for key in KEYS if key not in wanted("standard")] == ["gpu.0.smActive", "gpu.0.nvlink.7.state", "cpu.3.cpu_percent"]
+    assert wanted("core") == ["gpu.0.powerWatts", "gpu.1.powerWatts", "gpu.0.temp", "gpu.0.mig.1.memoryTotalBytes", "npu.0.temp"]
+    wandb = "gpu.0.powerWatts gpu.1.powerWatts gpu.0.temp gpu.process.0.temp gpu.0.smActive cpu memory_percent"
+    errors = ("gpu.0.uncorrectedMemoryErrors", "gpu.0.unCorrectedMemoryErrors")
+    assert wanted("wandb") == [*wandb.split(), *errors, "disk./data.usageGB"]
+
+
+def test_core_is_the_same_few_of_every_device() -> None:
+    """At most ten of a device, whatever its kind, and none of the host."""
+    core = [row for row in CATALOGUE if row.preset == "core"]
+    for backend in ("nvidia", "amd", "apple", "tpu", "neuron", "graphcore", "rebellions"):
+        covered = coverage_of(backend)
+        given = [row.name for row in core if row.name in covered["devices"] or row.name in covered.get("machine", ())]
+        assert 3 <= len(given) <= 10, (backend, given)
+    assert not [row.key for row in core if row.key in coverage_of("host")["machine"]]
+
+
+def test_wandb_has_what_its_tables_have() -> None:
+    """Each of its keys is in the preset under that spelling, and each row of one is told to be in it."""
+    selection = MetricSelection("wandb")
+    for template in (*DOCUMENTED, *EMITTED):
+        key = template.replace("{i}", "0").replace("{path}", "/x").replace("{device}", "sda").replace("{label}", "1mb")
+        assert selection.wants(key), key
+        row = catalogue.find(template)
+        assert "wandb" in presets_of(row), row.key
+
+
+def test_presets_of_a_row() -> None:
+    rows = ("gpu.0.powerWatts", "gpu.0.fanSpeed", "gpu.0.smActive", "gpu.0.nvlink.7.state", "gpu.0.memoryTotalBytes")
+    assert [presets_of(catalogue.find(key)) for key in rows] == [
+        ("core", "wandb", "standard", "all"),
+        ("wandb", "standard", "all"),
+        ("wandb", "all"),
+        ("all",),
+        ("core", "standard", "all"),
+    ]
+
+
+def test_rows_of_plug_ins_are_names_and_standard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A selection travels to a process that has not loaded the plug-in."""
+    with pytest.raises(UnknownNameError, match="unknown metric or preset 'dmaPackets'"):
+        MetricSelection("dmaPackets")
+    catalogue.add([Metric("npu.{i}.dmaPackets", "1", "counter", "Packets that DMA moved.")])
+    chosen = MetricSelection("dmaPackets")
+    assert chosen.wants("npu.0.dmaPackets") and not chosen.wants("npu.0.temp")
+    assert MetricSelection("standard").wants("npu.0.dmaPackets")
+    monkeypatch.setattr(catalogue, "_added", {})
+    assert pickle.loads(pickle.dumps(chosen)).wants("npu.1.dmaPackets")
+
+
+@pytest.mark.parametrize(("items", "near"), [("powerWats", "powerWatts"), ("core,-nvlinkTxByte", "nvlinkTxBytes"), ("standrd", "standard")])
+def test_what_no_metric_is_called_is_refused(items: str, near: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"Did you mean '{near}'"):
+        MetricSelection(items)
+
+
+@pytest.mark.parametrize("items", ["", " ", "core,", "-", [], ["core", ""], 5, ["core", 7], None, b"core"])
+def test_what_is_no_list_of_items_is_refused(items: Any) -> None:
+    with pytest.raises(InvalidOptionError, match="metrics is "):
+        MetricSelection(items)
+
+
+def test_equal_by_items() -> None:
+    """A text, a list and another selection make the same one, which travels to another process."""
+    made = [MetricSelection("core, -temp"), MetricSelection(["core", "-temp"]), MetricSelection(MetricSelection("core,-temp"))]
+    assert len({*made, *pickle.loads(pickle.dumps(made))}) == 1
+    assert made[0] != MetricSelection("core") and made[0] != "core,-temp"
+    assert (str(made[0]), repr(made[0])) == ("core,-temp", "MetricSelection('core,-temp')")
+    assert pickle.loads(pickle.dumps(made[0])).wants("gpu.0.powerWatts")
+
+
+def test_a_selected_snapshot_has_wanted_metrics_and_reasons_alone() -> None:
+    """Identities, backends and processes stay; ``all`` is the very object."""
+    whole = complete()
+    assert MetricSelection().select(whole) is MetricSelection("core,all").select(whole) is whole
+    chosen = MetricSelection("fanSpeed,powerWatts").select(whole)
+    assert chosen.metrics == {key: whole.metrics[key] for key in ("gpu.0.powerWatts", "gpu.1.powerWatts", "gpu.1.fanSpeed")}
+    assert chosen.unavailable == whole.unavailable != MetricSelection("core").select(whole).unavailable == {}
+    assert chosen == complete(metrics=chosen.metrics)
+    assert [device.values.keys() for device in chosen.devices] == [{"powerWatts"}, {"powerWatts", "fanSpeed"}]
+
+
+def test_keys_and_reasons_that_come_and_go_are_seen() -> None:
+    """What is kept from the last snapshot is kept only while keys and reasons are the same."""
+    selection = MetricSelection("core")
+    gone = Unavailable(Reason.DEVICE_LOST)
+    steps: list[tuple[dict[str, float], dict[str, Unavailable]]] = [
+        ({"gpu.0.temp": 30, "cpu": 1}, {}),
+        ({"gpu.0.temp": 31, "cpu": 2}, {}),
+        ({"cpu": 2}, {"gpu.0.temp": gone, "gpu.0.fanSpeed": gone}),
+        ({"cpu": 2, "gpu.0.temp": 31}, {}),
+    ]
+    found = [selection.select(complete(metrics=metrics, unavailable=unavailable)) for metrics, unavailable in steps]
+    assert [one.metrics for one in found] == [{"gpu.0.temp": 30}, {"gpu.0.temp": 31}, {}, {"gpu.0.temp": 31}]
+    assert [one.unavailable for one in found] == [{}, {}, {"gpu.0.temp": gone}, {}]
+    again = complete(metrics={"gpu.0.temp": 5}, unavailable=steps[2][1])
+    assert selection.select(again).unavailable is selection.select(again).unavailable
+
+
+def test_all_loads_no_table() -> None:
+    """A process that selects nothing does not pay for the catalogue."""
+    code = "import sys; from accelmetrics.schemas.selection import MetricSelection as S; assert S().wants('x') and S().everything"
+    subprocess.run([sys.executable, "-c", f"{code}; assert 'accelmetrics.schemas.catalogue' not in sys.modules"], check=True, timeout=HANG)
+
+
+def test_each_preset_is_described() -> None:
+    assert list(PRESETS) == ["core", "wandb", "standard", "all"] and all(PRESETS.values())
