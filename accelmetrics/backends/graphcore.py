@@ -7,10 +7,9 @@ neither on the PCI bus nor below ``/dev``. Read on a stand-in only, never yet on
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping
 
-from accelmetrics.backends.kit import PRINTED, DeviceSample, Field, PolledBackend, PollOnce, quoted, text, whole
+from accelmetrics.backends.kit import PRINTED, DeviceSample, Field, PolledBackend, PollOnce, import_library, quoted, text, whole
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.identity import DeviceProcess
 
@@ -47,8 +46,8 @@ IDENTITY = {
 def connect() -> PollOnce:
     """Import the module and open its list of devices."""
     try:
-        module = importlib.import_module("gcipuinfo")
-    except ImportError as error:
+        module = import_library("gcipuinfo")
+    except (ImportError, OSError) as error:
         raise SourceError(Reason.DRIVER_UNAVAILABLE, f"import gcipuinfo: {error}", advice=INSTALL) from error
     library = module.gcipuinfo()
     library.setUpdateMode(True)  # or every later call answers what was read at first

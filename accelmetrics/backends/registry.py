@@ -8,13 +8,16 @@ imported only when it is opened.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from importlib.util import resolve_name
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from accelmetrics.backends.contract import Backend, Coverage, Detection, Driver
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit import find_hardware
+from accelmetrics.backends.loading import import_modules
 from accelmetrics.schemas import plug_ins
 from accelmetrics.schemas.errors import InvalidOptionError, Reason, SourceError, Unavailable, UnknownNameError
 from accelmetrics.schemas.metric import Metric
@@ -38,6 +41,7 @@ class Registration(NamedTuple):
         python_module: A Python module of the vendor that is reason enough to open it.
         pass_nodes: How a container is given the device nodes, where ``--device`` does not say it.
         visible: The variable that lists the numbers of the devices a program sees, where it is a plain list.
+        imports: What opening and reading it imports besides, as names of modules; with a dot in front they are in this package.
     """
 
     name: str
@@ -48,6 +52,7 @@ class Registration(NamedTuple):
     python_module: str = ""
     pass_nodes: str = ""
     visible: str = ""
+    imports: tuple[str, ...] = ()
 
     @property
     def target(self) -> str:
@@ -58,14 +63,14 @@ class Registration(NamedTuple):
 # One line per vendor, in the order in which device numbers are given out; third-party backends follow by name, the host comes last.
 # Kept here so that naming a built-in backend does not pay for a scan of every installed package; a test holds it equal to the entry points.
 _ROWS = (
-    Registration("nvidia", "gpu", "nvidia"),
-    Registration("amd", "gpu", "amd"),
-    Registration("apple", "gpu", "apple"),
-    Registration("tpu", "tpu", "tpu"),
-    Registration("neuron", "trn", "neuron"),
+    Registration("nvidia", "gpu", "nvidia", imports=(".nvidia.gpu", "pynvml")),
+    Registration("amd", "gpu", "amd", imports=(".amd.in_process",)),
+    Registration("apple", "gpu", "apple", imports=(".apple.sources",)),
+    Registration("tpu", "tpu", "tpu", imports=(".tpu.driver", "grpc", "google.protobuf.message_factory")),
+    Registration("neuron", "trn", "neuron", imports=(".neuron.monitor", ".neuron.sysfs")),
     Registration("graphcore", "ipu", "graphcore", ("1d95:*",), ("/dev/ipu*",), "gcipuinfo", "gc-docker, which passes the IPUs in"),
     Registration("rebellions", "npu", "rebellions", ("1eff:*:12",), ("/dev/rbln*",), visible="RBLN_DEVICES"),
-    Registration("host", None, "host"),
+    Registration("host", None, "host", imports=(".host.linux",) if sys.platform == "linux" else (".host.portable", "psutil")),
 )
 BUILT_IN: Mapping[str, Registration] = {row.name: row for row in _ROWS}
 
@@ -189,6 +194,13 @@ def _import(name: str) -> Backend:
     if backend.name != name:
         raise ValueError(f"it calls itself {backend.name!r}, not {name!r}")
     return backend
+
+
+def prepare(backend: Backend) -> None:
+    """Import what opening and reading a built-in backend imports; what is wrong with a module is told when it is opened."""
+    row = BUILT_IN.get(backend.name)
+    if row is not None:
+        import_modules(resolve_name(name, __package__) for name in (f".{row.module}", *row.imports))
 
 
 def _missing(candidate: object) -> list[str]:

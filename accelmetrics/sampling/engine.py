@@ -19,7 +19,7 @@ from accelmetrics.sampling.devices import DeviceRegistry, Numbering
 from accelmetrics.sampling.options import Options, Selection
 from accelmetrics.sampling.reader import SourceReader
 from accelmetrics.sampling.snapshot_builder import Entry, SnapshotBuilder
-from accelmetrics.sampling.sources import SourceRegistry
+from accelmetrics.sampling.sources import ManagedSource, SourceRegistry
 from accelmetrics.sampling.workers import CountDownLatch
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.identity import BackendStatus
@@ -33,6 +33,8 @@ STARVED = 0.1
 """Share of a wait by which slices overran, above which the interpreter counts as busy elsewhere."""
 WAKE_UP = 0.002
 """Seconds by which a slice may overrun without saying anything: what waking up costs on a machine with other work."""
+IMPORT_PATIENCE, IMPORT_SHARE = 2.0, 0.3
+"""Seconds, and the share of the time for opening, for which a driver waits for the modules of others to be imported."""
 SHORTEST_TURN = 0.1
 """Share of the timeout that a reading has in any case, when others or an opening took the rest."""
 LONGEST_LATENESS = 3.0
@@ -177,8 +179,7 @@ class ThreadEngine:
         """Join the sources, open them, wait as long as the first reading may, and set device numbers aside."""
         if not self._joined:
             self._join_sources()
-        for reader in self.readers:
-            reader.source.begin_opening(self._forced)
+        self._begin_opening()
         for reader in self.readers:
             # One that another sampler has been opening for long is not waited for all over again.
             reader.source.wait_for_opening(reader.source.opening_since + self._options.open_timeout)
@@ -189,15 +190,37 @@ class ThreadEngine:
                 wholes = sum(not device.parent for device in source.devices)
                 self.devices.reserve(source.backend.name, kind, max(source.detection.devices, wholes))
 
+    def _begin_opening(self) -> list[ManagedSource]:
+        """Have what is due opened, side by side. Returns what is opened now.
+
+        No driver is opened before the modules of all are imported: a vendor's library that hangs while it is loaded holds up every
+        later import of an extension module.
+        """
+        sources = [reader.source for reader in self.readers]
+        begun: list[ManagedSource] = []
+        latch, patience = CountDownLatch(*self._names), min(IMPORT_PATIENCE, IMPORT_SHARE * self._options.open_timeout)
+
+        def imported(name: str) -> None:
+            latch.count_down(name)
+            latch.wait(patience)
+
+        try:
+            begun.extend(source for source in sources if source.opened is None and source.begin_opening(self._forced, imported))
+        finally:
+            for source in sources:
+                if source not in begun:
+                    latch.count_down(source.backend.name)
+        return begun
+
     def _open_due(self, deadline: float) -> float:
         """Open what is due, and wait for that within the deadline.
 
         Returns:
             Until when sources with a pace of their own may be waited for, on the machine's monotonic clock; 0 where nothing was due.
         """
-        begun = [reader for reader in self.readers if reader.source.opened is None and reader.source.begin_opening(self._forced)]
-        for reader in begun:
-            reader.source.wait_for_opening(deadline)
+        begun = self._begin_opening()
+        for source in begun:
+            source.wait_for_opening(deadline)
         return deadline if begun else 0.0
 
     def _check_selection(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -19,7 +19,7 @@ from weakref import WeakSet
 from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Backend, Clock, Coverage, Detection, Driver
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.system import pci_slot
-from accelmetrics.backends.registry import is_registered
+from accelmetrics.backends.registry import is_registered, prepare
 from accelmetrics.sampling.devices import DeviceRegistry
 from accelmetrics.sampling.workers import CountDownLatch, Worker, WorkerPool
 from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError, Reason, SourceError, Unavailable
@@ -191,11 +191,12 @@ class ManagedSource:
         """Its interval, or twice what a reading takes, so that a slow command never runs more than half of the time."""
         return max(self.interval, 2.0 * self.busy_seconds)
 
-    def begin_opening(self, named: frozenset[str]) -> bool:
+    def begin_opening(self, named: frozenset[str], imported: Callable[[str], object]) -> bool:
         """Have the hardware looked for and the source opened, on a worker, if that is due. An interrupted caller leaves no attempt.
 
         Args:
             named: Backends that were asked for by name: they are opened whatever detection says.
+            imported: Called with the backend's name when its modules are imported; waits for those of the others.
 
         Returns:
             Whether an attempt was begun now.
@@ -208,7 +209,7 @@ class ManagedSource:
                 if self.opening or self.opened is not None or not due:
                     return False
                 self._attempt, self.opening_since, self.opening_stamp = attempt, time.monotonic(), self.clock.time_ns()
-            begun = self.pool.submit(partial(self._open, forced))
+            begun = self.pool.submit(partial(self._open, forced, imported))
             if not begun:
                 self._fail(Failure(Unavailable(Reason.DRIVER_ERROR, "no thread is to be had to open it with")))
         finally:
@@ -222,7 +223,7 @@ class ManagedSource:
         if attempt is not None:
             attempt.wait(until - time.monotonic())
 
-    def _open(self, forced: bool, worker: Worker) -> None:
+    def _open(self, forced: bool, imported: Callable[[str], object], worker: Worker) -> None:
         """Detect, and open what is there or was asked for by name. On a worker: even detection may hang (a dead mount)."""
         calls = self.pool.calls
         if calls.setdefault(OPENING, worker) is not worker:
@@ -230,7 +231,11 @@ class ManagedSource:
         if self.opened is None:
             looked = guarded(_detect, self.backend)
             self.detection = looked.value or Detection(True, looked.failure.detail if looked.failure else "detection gave nothing")
-            outcome = guarded(OpenDriver, self.backend) if self.detection.present or forced else None
+            worth_it = self.detection.present or forced
+            if worth_it:
+                prepare(self.backend)
+            imported(self.backend.name)
+            outcome = guarded(OpenDriver, self.backend) if worth_it else None
             with self._lock:
                 self._settle(outcome)
         del calls[OPENING]

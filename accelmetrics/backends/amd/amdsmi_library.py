@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.kit.library import load_library
+from accelmetrics.backends.loading import loading
 from accelmetrics.schemas.errors import Reason, SourceError
 
 LIBRARY = "libamd_smi.so"
@@ -66,7 +68,12 @@ def load() -> Any:
     Raises:
         SourceError: There is no library, no module, or none that matches.
     """
-    installed = find_library()
+    with loading:  # the module loads the library again
+        return _matching(find_library())
+
+
+def _matching(installed: Installed) -> Any:
+    """The module that matches a library."""
     mismatched = []
     for package in packages(installed.path):
         version = _written(package / "_version.py", _VERSION)
@@ -74,7 +81,7 @@ def load() -> Any:
             module = _import(package)
             loaded = module.amdsmi_interface.amdsmi_wrapper._libraries[LIBRARY]
             # Functions of one loaded library have one address, whatever name it was loaded by.
-            first, second = (ctypes.cast(each.amdsmi_init, ctypes.c_void_p).value for each in (loaded, ctypes.CDLL(str(installed.path))))
+            first, second = (ctypes.cast(each.amdsmi_init, ctypes.c_void_p).value for each in (loaded, load_library(str(installed.path))))
             if first != second:
                 raise _refused(f"the module amdsmi loaded another library ({loaded._name}) than {installed.words()}: it is not used")
             return module
@@ -95,7 +102,7 @@ def find_library() -> Installed:
         if not path.exists():
             continue
         try:
-            return Installed(path, _library_version(ctypes.CDLL(str(path))), _written(root / ".info" / "version", _RELEASE))
+            return Installed(path, _library_version(load_library(str(path))), _written(root / ".info" / "version", _RELEASE))
         except (OSError, AttributeError) as error:
             raise _refused(f"{path} cannot be loaded: {error}") from error
     raise _refused(f"{LIBRARY} was found in none of {', '.join(str(root / 'lib') for root in roots())}")

@@ -6,6 +6,7 @@
 - :mod:`~accelmetrics.backends.kit.commands`, :mod:`~accelmetrics.backends.kit.line_process`,
   :mod:`~accelmetrics.backends.kit.sysfs`: commands, those that print a stream, and directories of files, as such sources;
 - :mod:`~accelmetrics.backends.kit.watchdog`: what is started never outlives us;
+- :mod:`~accelmetrics.backends.kit.library`: vendors' shared libraries, loaded without holding up the program;
 - :mod:`~accelmetrics.backends.kit.system`, :mod:`~accelmetrics.backends.kit.processes`: files of the system, and the hardware and the
   processes that they tell of;
 - :mod:`~accelmetrics.backends.kit.sources`: backends of which one of several drivers is used.
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         total as total,
         whole as whole,
     )
+    from accelmetrics.backends.kit.library import import_library as import_library, load_library as load_library
     from accelmetrics.backends.kit.line_process import LineProcess as LineProcess, stream as stream
     from accelmetrics.backends.kit.parsing import (
         grouped as grouped,
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "commands": "Command Completed",
     "fields": "MEMORY POWER_SHARE PRINTED Derived Field Rate Record difference is_absent number quoted share text total whole",
+    "library": "import_library load_library",
     "line_process": "LineProcess stream",
     "parsing": "grouped json_document json_documents rows sections",
     "polled": "DeviceSample PollOnce PolledBackend Source",

@@ -1,6 +1,6 @@
 """NVML (``libnvidia-ml.so.1``): the meaning of its return codes, loading it, and single calls for facts about devices.
 
-``pynvml`` (nvidia-ml-py) finds, loads and initialises the library; the functions are called through ``ctypes``. The codes are
+``pynvml`` (nvidia-ml-py) initialises the library, which the kit loads for it; the functions are called through ``ctypes``. The codes are
 those of ``nvmlReturn_t`` in NVIDIA's header. They are written down here rather than taken from the binding, so that a binding
 older than the driver does not leave a code without a meaning.
 """
@@ -8,12 +8,14 @@ older than the driver does not leave a code without a meaning.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple, cast
 
-from accelmetrics.backends.nvidia import advise, kernel_module_version
+from accelmetrics.backends.kit.library import load_library
+from accelmetrics.backends.nvidia import advise, kernel_module_version, library_name
 from accelmetrics.backends.nvidia.metrics import MEMORY
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 
@@ -278,6 +280,11 @@ def open_library() -> Library:
         raise _binding_error("the Python module pynvml is not installed") from error
     if not all(hasattr(nvml, name) for name in NEEDED):
         raise _binding_error(f"the Python module pynvml at {nvml.__file__} is not the one of a recent nvidia-ml-py")
+    if sys.platform != "win32" and nvml.nvmlLib is None:  # there pynvml knows where it lies
+        try:
+            nvml.nvmlLib = load_library(library_name())
+        except OSError as error:
+            raise _refusal(nvml, LIBRARY_NOT_FOUND) from error
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:

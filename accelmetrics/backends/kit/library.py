@@ -1,0 +1,86 @@
+"""Shared libraries of vendors, loaded so that one whose constructor never returns costs only the thread that loads it.
+
+``ctypes.CDLL`` holds the interpreter's lock while the system's loader works. Here libc's own functions do the work, which are called
+without that lock. What needs the loader after that waits (:mod:`~accelmetrics.backends.loading`), so whatever this package imports
+later is imported before.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import importlib
+import os
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from accelmetrics.backends.guard import waiting_for
+from accelmetrics.backends.loading import import_modules, loading
+
+LATER = ("json", "traceback")
+"""Modules of Python's that a reading, or the document made of it, imports where they are needed, and that need the loader."""
+
+
+class SharedLibrary(ctypes.CDLL):
+    """A loaded library. Its functions are looked up by the system's loader too, so without the interpreter's lock."""
+
+    def __getitem__(self, name: Any) -> Any:
+        address = _LIBC.dlsym(self._handle, name.encode())
+        if address is None:
+            raise AttributeError(f"{self._name} has no {name}")
+        return self._FuncPtr(address)
+
+
+def load_library(name: str) -> ctypes.CDLL:
+    """Load a shared library by its path, or by a name that the system's loader finds.
+
+    Raises:
+        OSError: It is not there, or cannot be loaded.
+    """
+    import_modules(LATER)
+    with loading, waiting_for(name):
+        if _LIBC is None:
+            return ctypes.CDLL(name)
+        handle = _LIBC.dlopen(os.fsencode(name), os.RTLD_NOW | os.RTLD_LOCAL)
+        if handle is None:
+            raise OSError(os.fsdecode(_LIBC.dlerror() or b"the loader does not say why"))
+        return SharedLibrary(name, handle=handle)
+
+
+def import_library(name: str) -> ModuleType:
+    """Import a vendor's Python module; one that is a shared library itself is loaded as such first.
+
+    Raises:
+        ImportError: It is not installed, or cannot be imported.
+        OSError: It cannot be loaded.
+    """
+    with loading:
+        found = find_spec(name) if name not in sys.modules else None
+        if found is not None and found.origin is not None and found.origin.endswith(tuple(EXTENSION_SUFFIXES)):
+            load_library(found.origin)
+        return importlib.import_module(name)
+
+
+def _bound_libc() -> Any:
+    """Bind the loader's functions of this process; None where it has none of that form (Windows)."""
+    if not hasattr(os, "RTLD_NOW"):
+        return None
+    libc = ctypes.CDLL(None)
+    libc.dlopen.argtypes, libc.dlopen.restype = (ctypes.c_char_p, ctypes.c_int), ctypes.c_void_p
+    libc.dlsym.argtypes, libc.dlsym.restype = (ctypes.c_void_p, ctypes.c_char_p), ctypes.c_void_p
+    libc.dlerror.argtypes, libc.dlerror.restype = (), ctypes.c_char_p
+    if hasattr(libc, "on_exit") and hasattr(libc, "_exit"):
+        atexit.register(_exit_past_the_loader, libc.on_exit, libc._exit)
+    return libc
+
+
+def _exit_past_the_loader(on_exit: Any, exit_now: Any) -> None:
+    """Beside a constructor that has not returned, have libc end the process before it comes to its loader, which would wait for that."""
+    if not loading.is_free():
+        on_exit(exit_now, None)
+
+
+_LIBC = _bound_libc()

@@ -1,0 +1,68 @@
+"""A vendor's library whose constructor never returns: every other source answers, within the deadlines, and the program ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+from accelmetrics.backends.nvidia import library_name
+from tests.simulators import hanging
+from tests.simulators.amdgpu import Tree, machines
+from tests.support.programs import Program
+
+SAMPLES = """
+    import sys
+    import accelmetrics
+    vendor, isolation = sys.argv[1:]
+    sampler = accelmetrics.Sampler([vendor, "host"], open_timeout=2.0, isolation=isolation)
+    for _ in range(2):
+        snapshot = sampler.sample()
+        found = {status.name: status.status for status in snapshot.backends}
+        tell(found["host"], found[vendor], vendor in snapshot.to_json())
+    if isolation == "process":
+        sampler.close()
+"""
+"""The program ends as any does, not by ``os._exit``."""
+
+
+def nvidia(folder: Path) -> dict[str, str]:
+    return {"LD_LIBRARY_PATH": str(hanging.install(folder, library_name()))}
+
+
+def graphcore(folder: Path) -> dict[str, str]:
+    return {"PYTHONPATH": str(hanging.install(folder, f"gcipuinfo{EXTENSION_SUFFIXES[0]}"))}
+
+
+def amd(folder: Path) -> dict[str, str]:
+    machines.mi300x(Tree(folder / "root"))
+    hanging.install(folder / "rocm" / "lib", "libamd_smi.so")
+    return {"ACCELMETRICS_SYSROOT": str(folder / "root"), "ROCM_PATH": str(folder / "rocm")}
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("vendor", [nvidia, graphcore, amd])
+def test_other_sources_answer(vendor: Callable[[Path], dict[str, str]], isolation: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "ACCELMETRICS_VALIDATE": "0", **vendor(tmp_path)}
+    with Program(SAMPLES, vendor.__name__, isolation, env=environment) as program:
+        assert program.told() == ["ok", "timed_out", True]
+        assert program.told() == ["ok", "timed_out", True]
+        assert program.end() == 0, program.errors
+
+
+def test_another_sampler_reads_what_was_read_before(tmp_path: Path) -> None:
+    """Its modules are imported already: the system's loader, which waits for the library, is not asked."""
+    program = """
+        import accelmetrics
+        first = accelmetrics.sample(["nvidia", "host"], open_timeout=0.5)
+        later = accelmetrics.sample(["host"])
+        tell([status.status for status in (*first.backends, *later.backends)], first.backends[0].detail)
+    """
+    with Program(program, env={**os.environ, "ACCELMETRICS_VALIDATE": "0", **nvidia(tmp_path)}) as running:
+        statuses, detail = running.told()
+        assert statuses == ["timed_out", "ok", "ok"]
+        assert detail.startswith(f"{library_name()} has not answered since ")
+        assert running.end() == 0, running.errors
