@@ -328,8 +328,8 @@ class SourceReader:
         """Add the reason why the source is not open to the entries, for every key that it ever gave."""
         source, name = self.source, self.source.backend.name
         self.failures = {}
-        if source.absent:
-            return BackendStatus(name, "absent", source.detection.evidence)
+        if source.absent and source.failure is not None:
+            return BackendStatus(name, "absent", source.failure.why.detail)
         opening = source.opening or source.failure is None
         failure = Failure(self._named(STILL_OPENING, source.opening_stamp)) if opening or source.failure is None else source.failure
         self.failures = dict.fromkeys(self.mappers, failure)

@@ -142,7 +142,7 @@ class ManagedSource:
         source: What the open driver reads, in one word.
         devices: The devices as the driver last listed them; kept when it goes away. The same object while nothing changed.
         failure: Why the source is not open; None while it is, and before it was tried.
-        absent: Whether that is since detection found nothing, and never did.
+        absent: Whether that is since nothing was found, and never was.
         opening_since: When the last attempt to open began, on the machine's monotonic clock.
         opening_stamp: The same in nanoseconds since the epoch.
         open_seconds: How long it took.
@@ -205,7 +205,8 @@ class ManagedSource:
         begun = False
         try:
             with self._lock:
-                due = (forced and self.absent) or self.clock.monotonic() >= self._retry_at
+                untried = forced and self.absent and self.open_seconds is None
+                due = untried or self.clock.monotonic() >= self._retry_at
                 if self.opening or self.opened is not None or not due:
                     return False
                 self._attempt, self.opening_since, self.opening_stamp = attempt, time.monotonic(), self.clock.time_ns()
@@ -256,7 +257,7 @@ class ManagedSource:
             if self.interval > 0:
                 self.pool.idle = self._keep_pace
         elif outcome is not None and outcome.failure is not None:
-            self._fail(Failure.of(outcome.failure, outcome.error))
+            self._fail(Failure.of(outcome.failure, outcome.error), absent=not (self.detection.present or self.was_open))
         else:  # what was there once is missed, and looked for again soon
             missed = Unavailable(Reason.DRIVER_UNAVAILABLE, self.detection.evidence)
             self._fail(Failure(missed, "" if self.was_open else self.detection.advice), absent=not self.was_open)

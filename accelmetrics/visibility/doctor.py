@@ -190,7 +190,8 @@ def diagnose(
 def _backend(snapshot: Snapshot, status: BackendStatus, reader: SourceReader) -> BackendFinding:
     source = reader.source
     wrong = Unavailable("")  # why there is nothing to read at all; what is wrong with single devices stands with them
-    if status.status not in ("ok", "absent") and not source.devices:
+    tried = status.status != "absent" or source.open_seconds is not None
+    if status.status != "ok" and tried and not source.devices:
         late = status.status == "timed_out"
         wrong = Unavailable(Reason.TIMED_OUT if late else Reason.DRIVER_ERROR, status.detail)
         if source.failure is not None:

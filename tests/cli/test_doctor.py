@@ -276,6 +276,7 @@ def test_a_source_named_is_opened_in_any_case(tree: Tree) -> None:
     """What the attempt says is more than what detection says."""
     found = examine("nvidia", tree.environment(), named=True, by=run)
     assert (found.status, found.strict) == (0, 0)
+    assert found.words.startswith("nvidia: not present")
     assert "the driver's library is not installed" in found.words
     assert "what to do: install the NVIDIA driver" in found.words
 

@@ -50,6 +50,25 @@ def test_the_back_off_is_bounded_and_forgotten_after_success(gpus: FakeBackend) 
     sampler.close()
 
 
+def test_what_is_named_and_not_there_is_absent_and_tried_every_minute(gpus: FakeBackend) -> None:
+    """What was there once is missed; what never was is not, though it is opened whatever detection says."""
+    clock = FakeClock()
+    gpus.detection = Detection(False, "no such card")
+    gpus.fail_open(SourceError(Reason.DRIVER_UNAVAILABLE, "no library"))
+    with Sampler([gpus], clock=clock) as sampler:
+        for pause, attempts in [(0.0, 1), (0.0, 1), (59.9, 1), (0.2, 2)]:
+            clock.advance(pause)
+            assert sampler.sample().backends[0][:3] == ("fake", "absent", "no library")
+            assert gpus.opened == attempts
+        gpus.fail_open(None)
+        clock.advance(60.1)
+        assert sampler.sample().backends[0].status == "ok"
+        gpus.go_away()
+        sampler.sample()
+        clock.advance(1.1)
+        assert sampler.sample().backends[0].status == "failed"
+
+
 def test_a_driver_is_not_closed_beside_a_call_that_hangs(gpus: FakeBackend) -> None:
     with Sampler([gpus], timeout=0.2) as sampler:
         sampler.sample()

@@ -40,7 +40,7 @@ def eventually(sampler: Sampler, condition: Callable[[Snapshot], bool]) -> Snaps
 def test_a_machine_without_the_module_says_what_to_install(system: Path) -> None:
     del system
     (found,) = diagnose(["graphcore"]).backends
-    assert (found.status, found.reason) == ("failed", Reason.DRIVER_UNAVAILABLE)
+    assert (found.status, found.reason) == ("absent", Reason.DRIVER_UNAVAILABLE)
     assert "No module named 'gcipuinfo'" in found.problem
     assert "Poplar SDK" in found.advice
 

@@ -95,7 +95,7 @@ def test_a_machine_without_a_tpu_has_none(machine: TpuMachine) -> None:
     assert machine.root.exists()
     with Sampler(["tpu"]) as sampler:
         (status,) = sampler.sample().backends
-    assert status.status == "failed"
+    assert status.status == "absent"
     assert "no TPU on the PCI bus" in status.detail
 
 
