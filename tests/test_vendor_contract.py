@@ -6,6 +6,7 @@ shares in percent and as a ratio. Whatever a source tells must be the same numbe
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from tests.simulators.amdgpu.machines import rx_7900
 from tests.simulators.apple import MacStandIn, ioreg, kernel, macmon_0_7, macmon_0_8
 from tests.simulators.nvml import NvmlSimulator
 from tests.simulators.rocm_smi import RocmSmiStandIn, cards
+from tests.support.threads import wait_for_no_threads
 
 GIB = 1 << 30
 COMMON = {
@@ -209,3 +211,30 @@ def test_every_source_tells_a_fact_by_one_name_in_one_unit(name: str, told: Told
         assert not row.integer or type(value) is int, key
         assert (row.minimum is None or value >= row.minimum) and (row.maximum is None or value <= row.maximum), key
     assert source.name.lower().startswith(name.partition(",")[0])
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_closed_sampler_is_freed_without_the_collector(name: str, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that has switched it off, as trainers do, keeps none of our objects."""
+    del told  # which asks snapshots for their devices
+
+    def read(backend: str, facts: dict[str, float], **options: object) -> Source:
+        with Sampler([backend], timeout=5.0, **options) as sampler:  # type: ignore[arg-type]
+            sampler.sample()
+            sampler.sample()
+        wait_for_no_threads()
+        return Source(backend, {}, facts)
+
+    monkeypatch.setenv("ACCELMETRICS_VALIDATE", "0")
+    gc.collect()
+    gc.disable()
+    try:
+        SOURCES[name](read, tmp_path, monkeypatch)
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        kept = sorted({type(found).__qualname__ for found in gc.garbage if type(found).__module__.startswith("accelmetrics.")})
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert kept == []

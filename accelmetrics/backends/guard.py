@@ -28,7 +28,7 @@ class Outcome(Generic[T]):
     Attributes:
         value: What it returned, None when it failed.
         failure: Why it failed, None when it did not.
-        error: The exception itself, for callers that tell kinds apart.
+        error: The exception itself, for callers that tell kinds apart; its traceback is gone, whose frames would keep all that they hold.
         seconds: How long it took.
     """
 
@@ -78,12 +78,21 @@ def guarded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Outcome[
         value = call(*args, **kwargs)
     except SourceError as error:
         reason, detail = error.unavailable
-        return Outcome(None, Unavailable(reason, detail[:LONGEST]), error, time.perf_counter() - started)
+        return Outcome(None, Unavailable(reason, detail[:LONGEST]), without_frames(error), time.perf_counter() - started)
     except BaseException as error:  # the package's one broad except: foreign code may throw anything
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise  # the user's own
-        return Outcome(None, describe(error), error, time.perf_counter() - started)
+        return Outcome(None, describe(error), without_frames(error), time.perf_counter() - started)
     return Outcome(value, None, None, time.perf_counter() - started)
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """Take the tracebacks from an exception and from those that led to it."""
+    led: BaseException | None = error
+    while led is not None and led.__traceback__ is not None:
+        led.__traceback__ = None
+        led = led.__context__ if led.__cause__ is None else led.__cause__
+    return error
 
 
 def describe(error: BaseException) -> Unavailable:

@@ -204,7 +204,6 @@ class SourceReader:
             error = outcome.error
             if error is None or outcome.failure is None:
                 break
-            error.__traceback__ = None  # its frames hold this reader, and a backend may keep the error to raise it again
             self._land(worker, opened, Failure.of(outcome.failure, error), source.clock.monotonic())
             if isinstance(error, DriverGoneError):
                 source.driver_gone(opened, error)

@@ -129,7 +129,7 @@ class InProcessDriver:
         try:
             self._library = open_cards(self._addresses)
         except SourceError as error:
-            return error
+            return error.with_traceback(None)  # which holds this driver
         for unit in self.units:
             card = self._library.get(unit.card.address) if unit.node is None else None
             unit.library = AmdsmiWorker(card, self._trust) if card is not None and self.with_files else card

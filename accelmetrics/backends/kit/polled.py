@@ -227,9 +227,9 @@ class PolledDriver:
             source.poll(NOT_WANTED)
         self._is_listed = True
         if not self.devices:
-            self.close()
             missing = SourceError(Reason.DRIVER_UNAVAILABLE, f"{self.sources[0].name} lists no {str(backend.kind).upper()}")
             failures = [source.latest.failure for source in self.sources if source.latest.failure is not None]
+            self.close()
             raise _combined(failures or [missing], backend)
 
     @property
@@ -242,8 +242,8 @@ class PolledDriver:
         return PolledReader(self, options)
 
     def close(self) -> None:
-        for source in self.sources:
-            source.close()
+        while self.sources:  # which refer to this driver: what is closed is freed at once
+            self.sources.pop().close()
 
     def place(self, source: _OpenSource, samples: Sequence[DeviceSample]) -> dict[int, DeviceSample]:
         """Say which unit each sample is; devices that are new are added, if the source may say which there are.

@@ -60,7 +60,7 @@ class SourcesBackend:
             try:
                 return opener(self.clock)
             except SourceError as error:
-                failures.append(error)
+                failures.append(error.with_traceback(None))  # which holds this list
         # The failure of the best source that is there, with what detection found to be wrong first among the advice.
         first = next((error for error in failures if error.reason != Reason.DRIVER_UNAVAILABLE), failures[0])
         message = "; ".join(dict.fromkeys(error.message for error in (first, *failures)))

@@ -167,6 +167,9 @@ class NvidiaDriver:
             return  # a call that hangs uses the library still
         self.samples.close()
         self.library.close()
+        for entry in self.listed:  # which refer to this driver, and their calls to them: what is closed is freed at once
+            entry.device = None
+        self.listed.clear()
 
     def identify(self, number: int, **facts: Any) -> DeviceIdentity:
         """Make the identity of a device from its number in NVML and from what is known of the driver and of it."""
