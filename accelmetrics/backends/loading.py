@@ -12,13 +12,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from importlib import import_module
 
 from accelmetrics.backends.guard import guarded
 
 FORK_PATIENCE = 3.0
-"""Seconds for which a fork waits for an import or a library that is being loaded."""
+"""Seconds since its beginning for which a fork waits for an import or a library that is being loaded."""
 
 
 class LoadingLock:
@@ -27,9 +28,11 @@ class LoadingLock:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._held = False
+        self._since = 0.0
 
     def __enter__(self) -> None:
         self._lock.acquire()
+        self._since = time.monotonic()
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
@@ -43,7 +46,7 @@ class LoadingLock:
 
     def before_fork(self) -> None:
         """Wait for whatever is being loaded."""
-        self._held = self._lock.acquire(timeout=FORK_PATIENCE)
+        self._held = self._lock.acquire(timeout=max(0.0, self._since + FORK_PATIENCE - time.monotonic()))
 
     def after_in_parent(self) -> None:
         """Let others go on."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from accelmetrics import Sampler
 from accelmetrics.sampling import sources
 from accelmetrics.testing import FakeBackend
+from tests.simulators.nvml import NvmlSimulator
 from tests.support.programs import Program
-from tests.support.waiting import HANG, Gate
+from tests.support.waiting import HANG, Gate, wait_for
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="platform: no fork")
 
@@ -134,6 +137,72 @@ def test_a_fork_soon_after_a_start_leaves_a_child_that_samples() -> None:
     with Program(program, env={**os.environ, "ACCELMETRICS_VALIDATE": "0"}) as running:
         assert running.told() == [[0, 0, 0, 0]]
         assert running.end() == 0, running.errors
+
+
+DAEMON = """
+    import json, os, sys
+    import accelmetrics
+    isolation, result = sys.argv[1:]
+    sampler = accelmetrics.Sampler(["nvidia", "host"], isolation=isolation, timeout=20.0)
+    before = sampler.sample()
+    monitor = accelmetrics.Monitor(0.05, backends=["nvidia", "host"], timeout=20.0)
+    monitor.start()
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.chdir("/")
+    os.closerange(0, os.sysconf("SC_OPEN_MAX"))
+    assert [os.open(os.devnull, os.O_RDWR), os.dup(0), os.dup(0)] == [0, 1, 2]
+    after = sampler.sample()
+    monitor.start()
+    monitor.stop()
+    sampler.close()
+    with open(f"{result}.draft", "w") as file:
+        statuses = [status.status for status in (*after.backends, *monitor.latest.backends)]
+        json.dump([statuses, sorted(before.metrics.keys() - after.metrics.keys()), monitor.error], file)
+    os.rename(f"{result}.draft", result)
+"""
+"""Becomes a daemon as programs do: two forks, a session of its own, every descriptor closed."""
+
+
+@needs_fork
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_daemon_samples_with_what_was_made_before_it_was_one(isolation: str, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    with NvmlSimulator(gpus=2) as simulator:
+        environment = {**os.environ, **simulator.environment(), "ACCELMETRICS_VALIDATE": "0"}
+        with Program(DAEMON, isolation, str(result), env=environment) as program:
+            assert program.end() == 0, program.errors
+            wait_for(result.exists, what=lambda: program.errors)
+    assert json.loads(result.read_text()) == [["ok"] * 4, [], ""]
+
+
+@needs_fork
+def test_children_of_a_loop_of_forks_beside_a_monitor_have_every_source() -> None:
+    """Forks at any moment of readings and of what follows them."""
+    program = """
+        import os, random
+        import accelmetrics
+        monitor = accelmetrics.Monitor(0.01, backends=["nvidia", "host"])
+        monitor.start()
+        chance, found = random.Random(7), []
+        for _ in range(40):
+            monitor.stop() if chance.random() < 0.2 else monitor.start()
+            pid = os.fork()
+            if pid == 0:
+                snapshot = accelmetrics.sample(["nvidia", "host"], timeout=20.0)
+                os._exit(0 if [status.status for status in snapshot.backends] == ["ok", "ok"] else 1)
+            found.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        tell(found)
+        monitor.stop()
+    """
+    with NvmlSimulator(gpus=1) as simulator:
+        environment = {**os.environ, **simulator.environment(), "ACCELMETRICS_VALIDATE": "0"}
+        with Program(program, env=environment) as running:
+            assert running.told(4 * HANG) == [[0] * 40]
+            assert running.end() == 0, running.errors
 
 
 def run(program: str) -> tuple[int, str]:
