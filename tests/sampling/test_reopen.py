@@ -54,13 +54,13 @@ def test_what_is_named_and_not_there_is_absent_and_tried_every_minute(gpus: Fake
     """What was there once is missed; what never was is not, though it is opened whatever detection says."""
     clock = FakeClock()
     gpus.detection = Detection(False, "no such card")
-    gpus.fail_open(SourceError(Reason.DRIVER_UNAVAILABLE, "no library"))
+    gpus.opening.fail(SourceError(Reason.DRIVER_UNAVAILABLE, "no library"))
     with Sampler([gpus], clock=clock) as sampler:
         for pause, attempts in [(0.0, 1), (0.0, 1), (59.9, 1), (0.2, 2)]:
             clock.advance(pause)
             assert sampler.sample().backends[0][:3] == ("fake", "absent", "no library")
             assert gpus.opened == attempts
-        gpus.fail_open(None)
+        gpus.opening.fail(None)
         clock.advance(60.1)
         assert sampler.sample().backends[0].status == "ok"
         gpus.go_away()
