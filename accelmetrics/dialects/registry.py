@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from accelmetrics.schemas import plug_ins
-from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError
 
 if TYPE_CHECKING:
     from accelmetrics.dialects.contract import Dialect
 
 GROUP = "accelmetrics.dialects"
+
+_UNFIT = (ImportError, AttributeError, NameError, SyntaxError, TypeError, ValueError, OSError)
+"""What a plug-in raises that is incomplete, or was made for another release."""
 
 BUILT_IN = {
     "wandb": "accelmetrics.dialects.wandb:WANDB",
@@ -37,13 +40,31 @@ def names() -> tuple[str, ...]:
 def dialect(wanted: str | Dialect) -> Dialect:
     """Give the dialect of a name, a new object where it keeps what it saw; one that is made already is given back.
 
+    Args:
+        wanted: A name, ``module:attribute`` of a class or an object that is not registered, or a dialect.
+
     Raises:
         UnknownNameError: There is none.
-        InvalidOptionError: It is no dialect.
+        InvalidOptionError: It cannot be imported or made, or it is no dialect.
     """
-    found = plug_ins.load("dialect", GROUP, BUILT_IN, wanted) if isinstance(wanted, str) else wanted
-    found = found() if isinstance(found, type) else found
+    try:
+        found = _made(wanted)
+    except AccelMetricsError:
+        raise
+    except _UNFIT as error:
+        entry = plug_ins.registered(GROUP).get(wanted) if isinstance(wanted, str) else None
+        named = f"{wanted!r} ({entry.value})" if entry else repr(wanted)
+        raise InvalidOptionError(f"the dialect {named} could not be loaded: {type(error).__name__}: {error}") from error
     missing = [part for part in ("name", "summary", "counting", "tabular", "points", "flat", "rows") if not hasattr(found, part)]
     if missing:
         raise InvalidOptionError(f"{found!r} is no dialect: it lacks {', '.join(missing)}")
     return cast("Dialect", found)
+
+
+def _made(wanted: str | Dialect) -> object:
+    if isinstance(wanted, str):
+        known = {**BUILT_IN, wanted: wanted} if ":" in wanted else BUILT_IN
+        found = plug_ins.load("dialect", GROUP, known, wanted)
+    else:
+        found = wanted
+    return found() if isinstance(found, type) else found

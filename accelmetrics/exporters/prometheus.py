@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from accelmetrics.dialects.contract import Dialect
 from accelmetrics.exporters.http.access import Credentials, Tls
 from accelmetrics.exporters.network import Address
 from accelmetrics.exporters.scrape_cache import MAX_SERIES, OPENMETRICS, TEXT, ScrapeCache, accepts_gzip, prefers_openmetrics
@@ -37,7 +38,7 @@ class PrometheusExporter:
     Args:
         address: Where to listen: ``HOST:PORT``, ``HOST`` or ``PORT``. Without a host it is loopback; port 0 lets the system
             choose.
-        dialect: The names of the metrics.
+        dialect: Whose names the metrics have: a name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
         tls_cert: The server's certificate and its chain, a PEM file; serves by TLS alone.
         tls_key: Its private key, a PEM file; None where it stands in ``tls_cert``.
         tls_client_ca: Lets in only clients with a certificate of these authorities, a PEM file.
@@ -68,7 +69,7 @@ class PrometheusExporter:
         self,
         address: str = f"127.0.0.1:{PORT}",
         *,
-        dialect: str = "prometheus",
+        dialect: str | Dialect = "prometheus",
         tls_cert: str | None = None,
         tls_key: str | None = None,
         tls_client_ca: str | None = None,

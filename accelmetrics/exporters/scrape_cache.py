@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from accelmetrics.dialects.contract import Number, Point
+from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import NO_HISTORY, HealthHistory, health
 from accelmetrics.dialects.prometheus import PROMETHEUS, measurements
 from accelmetrics.dialects.registry import dialect as dialect_of
@@ -71,7 +71,7 @@ class ScrapeCache:
     """The latest record. It is taken on one thread and written on another one.
 
     Args:
-        dialect: The names of the metrics.
+        dialect: Whose names the metrics have: a name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
         max_series: At most so many series are written.
         max_age: A record older than this, in seconds, is not served; None allows two intervals of the monitor and its
             timeout, and never less than 5 s.
@@ -87,7 +87,7 @@ class ScrapeCache:
 
     def __init__(
         self,
-        dialect: str,
+        dialect: str | Dialect,
         max_series: int = MAX_SERIES,
         max_age: float | None = None,
         per_link: bool = False,

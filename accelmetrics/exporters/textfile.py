@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from accelmetrics.dialects.contract import Dialect
 from accelmetrics.exporters.files import absolute, replace_file
 from accelmetrics.exporters.scrape_cache import MAX_SERIES, ScrapeCache
 from accelmetrics.schemas.errors import InvalidOptionError
@@ -23,7 +24,7 @@ class TextfileExporter:
 
     Args:
         path: The file; its name must end in ``.prom``.
-        dialect: The names of the metrics.
+        dialect: Whose names the metrics have: a name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
         max_series: At most so many series are written.
         per_link: Writes each link between devices beside the sum over all of them.
 
@@ -36,7 +37,7 @@ class TextfileExporter:
     name = "textfile"
 
     def __init__(
-        self, path: str | os.PathLike[str], *, dialect: str = "prometheus", max_series: int = MAX_SERIES, per_link: bool = False
+        self, path: str | os.PathLike[str], *, dialect: str | Dialect = "prometheus", max_series: int = MAX_SERIES, per_link: bool = False
     ) -> None:
         self.path = absolute(path)
         if self.path.suffix != ENDING:

@@ -105,11 +105,18 @@ def test_into_a_file(rig: Rig, capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 def test_a_name_that_does_not_exist() -> None:
     """One line that suggests the nearest and lists what there is; nothing is sampled."""
-    done = call("dump", "--keys", "nvidia_smi", "--json")
+    done = call("dump", "--keys", "nvidia-sm", "--json")
     assert (done.returncode, done.stdout) == (2, "")
     said = one_line(done.stderr)
     assert "Did you mean 'nvidia-smi'?" in said
     assert all(name in said for name in registry.names())
+
+
+def test_a_dialect_that_cannot_be_loaded() -> None:
+    """One line that says why, no traceback."""
+    done = call("dump", "--keys", "nowhere:RACK", "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the dialect 'nowhere:RACK' could not be loaded: ModuleNotFoundError" in one_line(done.stderr)
 
 
 def test_help_names_all_of_them() -> None:

@@ -153,6 +153,46 @@ def test_what_is_no_dialect_is_refused_with_what_it_lacks() -> None:
         registry.dialect(object())  # type: ignore[arg-type]
 
 
+BROKEN = {
+    "gone": ("accelmetrics_rack:Rack", "ModuleNotFoundError: No module named 'accelmetrics_rack'"),
+    "moved": ("accelmetrics.dialects.contract:Rack", "has no attribute 'Rack'"),
+    "raising": (f"{__name__}:Raising", "TypeError: made for another release"),
+}
+
+
+class Raising(Watts):
+    """A plug-in's that cannot be made."""
+
+    def __init__(self) -> None:
+        raise TypeError("made for another release")
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_dialect_that_cannot_be_loaded_says_which_and_why(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One error that names the entry point, whether its module, its attribute or its class is at fault."""
+    target, why = BROKEN[name]
+    info = tmp_path / "rack-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rack\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{name} = {target}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    plug_ins.registered.cache_clear()
+    try:
+        with pytest.raises(InvalidOptionError) as error:
+            registry.dialect(name)
+    finally:
+        plug_ins.registered.cache_clear()
+    assert f"the dialect {name!r} ({target}) could not be loaded: " in str(error.value)
+    assert why in str(error.value)
+
+
+def test_a_dialect_that_is_not_registered_is_named_by_module_and_attribute() -> None:
+    """A word is enough where only words can be written."""
+    assert isinstance(registry.dialect(f"{__name__}:Watts"), Watts)
+    with pytest.raises(InvalidOptionError, match="the dialect 'accelmetrics_rack:Rack' could not be loaded: ModuleNotFoundError"):
+        registry.dialect("accelmetrics_rack:Rack")
+
+
 def test_another_package_s_dialect_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A class is made anew for each that asks; a name of ours is not taken over."""
     info = tmp_path / "watts-1.0.dist-info"

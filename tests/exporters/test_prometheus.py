@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import psutil
 import pytest
@@ -151,10 +152,11 @@ class Foreign(Dialect):
 FOREIGN = Foreign()
 
 
-def test_another_dialect_can_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("wanted", ["foreign", f"{__name__}:FOREIGN", FOREIGN], ids=["name", "attribute", "object"])
+def test_another_dialect_can_be_served(wanted: str | Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its names are made legal; how the tool and the devices fare is told under our own names all the same."""
     monkeypatch.setitem(dialects.BUILT_IN, "foreign", f"{__name__}:FOREIGN")
-    exporter = PrometheusExporter("127.0.0.1:0", dialect="foreign")
+    exporter = PrometheusExporter("127.0.0.1:0", dialect=wanted)
     exporter.open()
     exporter.export(record())
     found = lines(exporter)
@@ -164,6 +166,14 @@ def test_another_dialect_can_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not [name for name in found if name.startswith("accel_power")]
     with pytest.raises(UnknownNameError, match="Did you mean 'prometheus'"):
         PrometheusExporter(dialect="promethius")
+
+
+def test_a_dialect_is_chosen_in_a_string_by_name_or_attribute(tmp_path: Path) -> None:
+    """The words of an exporter's string form reach the registry of dialects as they are."""
+    for word in ("dcgm", f"{__name__}:FOREIGN"):
+        registry.create(f"textfile:{tmp_path / 'now.prom'}?dialect={word}")
+    with pytest.raises(InvalidOptionError, match="the dialect 'nowhere:RACK' could not be loaded"):
+        registry.create(f"textfile:{tmp_path / 'now.prom'}?dialect=nowhere:RACK")
 
 
 def test_routes_can_be_added() -> None:
