@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from accelmetrics.backends.visible import Visibility, visibility
     from accelmetrics.monitor.monitor import Monitor
     from accelmetrics.monitor.window import Window
+    from accelmetrics.sampling.coroutines import asample
     from accelmetrics.sampling.sampler import Sampler, sample
     from accelmetrics.schemas.errors import (
         AccelMetricsError,
@@ -69,6 +70,7 @@ __all__ = [
     "Worker",
     "__version__",
     "allocation",
+    "asample",
     "diagnose",
     "recordings",
     "sample",
@@ -105,6 +107,7 @@ _HOMES = {
     "Window": "monitor.window",
     "Worker": "visibility.allocation",
     "allocation": "visibility.allocation",
+    "asample": "sampling.coroutines",
     "diagnose": "visibility.doctor",
     "recordings": "schemas.recording",
     "sample": "sampling.sampler",

@@ -45,6 +45,7 @@ PUBLIC = {
     "Worker",
     "__version__",
     "allocation",
+    "asample",
     "diagnose",
     "recordings",
     "sample",

@@ -19,7 +19,8 @@ from itertools import chain, count
 from typing import Any, TypeVar
 
 from accelmetrics.backends.guard import Outcome, guarded
-from accelmetrics.monitor.ticker import Flag, OnDemandThread
+from accelmetrics.monitor.ticker import Flag
+from accelmetrics.sampling.workers import OnDemandThread
 from accelmetrics.schemas.record import Exporter, ExporterStatus, Record
 
 T = TypeVar("T")

@@ -6,6 +6,7 @@ and callback. What the program calls does not wait for them, but ``stop``, ``flu
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -185,6 +186,13 @@ class Monitor:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
+
+    async def __aenter__(self) -> Monitor:
+        """``async with``: start and stop without blocking the event loop, for which exporters may take their time."""
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await asyncio.to_thread(self.stop)
 
     @property
     def running(self) -> bool:

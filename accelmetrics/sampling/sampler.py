@@ -18,6 +18,7 @@ from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    from accelmetrics.sampling.coroutines import CoroutineReader
     from accelmetrics.sampling.isolation import ProcessEngine
 
 MOST_SHARED = 8
@@ -88,6 +89,7 @@ class Sampler:
         else:
             raise InvalidOptionError(f"isolation is {isolation!r}: it must be 'thread' or 'process'")
         self._validate = os.environ.get("ACCELMETRICS_VALIDATE") == "1"
+        self._coroutines: CoroutineReader | None = None
 
     def sample(self) -> Snapshot:
         """Read everything once.
@@ -106,6 +108,18 @@ class Sampler:
 
             validate(snapshot)
         return snapshot
+
+    async def asample(self) -> Snapshot:
+        """Read everything once, as :meth:`sample`, while the caller's event loop runs on.
+
+        Coroutines of any loops that wait at the same time share a reading that began after they asked. One that is cancelled
+        stops waiting at once.
+        """
+        if self._coroutines is None:
+            from accelmetrics.sampling.coroutines import CoroutineReader
+
+            self._coroutines = CoroutineReader()
+        return await self._coroutines.read(self.sample)
 
     @property
     def statistics(self) -> Statistics:
@@ -145,17 +159,17 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
 ) -> Snapshot:
     """Read everything once. The options are those of :class:`Sampler`; calls with equal ones share one sampler."""
     options: dict[str, Any] = {
-        "gpus": _hashable(gpus),
+        "gpus": hashable(gpus),
         "visible": visible,
         "pid": pid,
         "children": children,
-        "disk_paths": _hashable(disk_paths),
+        "disk_paths": hashable(disk_paths),
         "timeout": timeout,
         "open_timeout": open_timeout,
         "isolation": isolation,
         "amd_source": amd_source,
     }
-    chosen = _hashable(backends)
+    chosen = hashable(backends)
     try:
         with _making:
             sampler = _shared(chosen, **options)
@@ -164,7 +178,7 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
     return sampler.sample()
 
 
-def _hashable(value: Any) -> Any:
+def hashable(value: Any) -> Any:
     """A list as what can be hashed; anything else, a text too, as it is, for :class:`Sampler` to refuse."""
     listed = items(value)
     return value if listed is None else listed

@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from accelmetrics.backends.guard import WAITS, Wait
+from accelmetrics.backends.guard import WAITS, Outcome, Wait, guarded
 
 if TYPE_CHECKING:
     from accelmetrics.sampling.reader import SourceReader
@@ -75,6 +75,58 @@ class CountDownLatch:
                 self._closed.release()
             except RuntimeError:
                 return  # another thread was quicker
+
+
+class OnDemandThread:
+    """A daemon thread that runs while there is work, at most one at a time.
+
+    Nothing waits for a lock here, and a start that Ctrl-C interrupts is made good by the next one.
+
+    Args:
+        name: The thread's name.
+        wanted: Whether there is work.
+        work: What the thread does, again while there is work.
+    """
+
+    def __init__(self, name: str, wanted: Callable[[], object], work: Callable[[], object]) -> None:
+        self._name = name
+        self._wanted = wanted
+        self._work = work
+        self._claim = threading.Lock()  # held by the thread that works
+        self._thread: threading.Thread | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread works, or is about to."""
+        thread = self._thread
+        return self._claim.locked() or (thread is not None and thread.is_alive())
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is called on the thread."""
+        return self._thread is threading.current_thread()
+
+    def start(self) -> Outcome[None]:
+        """Start the thread unless it is alive; it sees the work that was there before this call.
+
+        Returns:
+            Why it could not be started, if so.
+        """
+        if self.alive:
+            return Outcome(None, None, None, 0.0)
+        thread = self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        return guarded(thread.start)
+
+    def _run(self) -> None:
+        while self._claim.acquire(blocking=False):
+            self._thread = threading.current_thread()
+            try:
+                self._work()
+            finally:
+                self._thread = None
+                self._claim.release()
+            if not self._wanted():  # looked at when a start in between would begin another thread
+                return
 
 
 class Worker(threading.Thread):

@@ -306,3 +306,28 @@ def test_a_loop_that_is_busy_elsewhere_loses_the_oldest() -> None:
     assert missed >= 30
     assert got >= WAITING - 1
     assert ready <= 2
+
+
+def test_async_with_starts_and_stops_without_blocking_the_event_loop() -> None:
+    """While an exporter takes its time to close, the loop goes on; the exporter has the last reading."""
+    exporter = Recorder("slow")
+    closing = Gate()
+    monitor = Monitor(INTERVAL, [exporter], backends=[gpus(1)])
+    exporter.on_close = closing
+
+    async def follow() -> Snapshot | None:
+        async def release() -> None:
+            while not closing.entered.is_set():
+                await asyncio.sleep(0.001)
+            closing.release()
+
+        async with monitor:
+            task = asyncio.ensure_future(release())
+            async for snapshot in monitor:
+                first = snapshot
+                break
+        await task
+        return first
+
+    assert asyncio.run(asyncio.wait_for(follow(), HANG)) is not None
+    assert not monitor.running
