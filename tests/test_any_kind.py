@@ -110,7 +110,7 @@ def test_opentelemetry_too(taken: Snapshot) -> None:
     points = {point.name: point for point in dialect("otel").points(Record(taken))}
     assert (points["accel.lane_temp"].value, points["accel.lane_temp"].unit) == (61.5, "Cel")
     assert (points["accel.memory.usage"].value, points["accel.memory.usage"].unit) == (2**20, "By")
-    assert {point.labels["accel.device"] for point in points.values()} == {taken.devices[0].key}
+    assert {point.labels["accelmetrics.device"] for point in points.values()} == {taken.devices[0].key}
 
 
 def test_files_of_exporters_have_all_of_it(taken: Snapshot, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """OpenTelemetry's names: semantic conventions where they have one, ``accel.*`` of our own where they have none.
 
-Names, attributes and factors stand in the catalogue's rows. What is added here is what makes a series one of its own (the
-attributes of the device) and what the conventions say about instruments and units.
+Attributes of our own are ``accelmetrics.*``. Names, attributes and factors stand in the catalogue's rows. What is added here is what
+makes a series one of its own (the attributes of the device) and what the conventions say about instruments and units.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class OtelDialect(Dialect):
     summary = f"OpenTelemetry semantic conventions {SEMCONV_VERSION}"
 
     def flat(self, record: Record) -> dict[str, Number]:
-        """Give series as one word each: ``hw.power{accel.device="gpu.0",hw.type="gpu"}``, of the device's attributes its key alone."""
+        """Give series as a word each: ``hw.power{accelmetrics.device="gpu.0",hw.type="gpu"}``, of its device the key alone."""
         found = {}
         for point in self.points(record):
             labels = {name: text for name, text in sorted(point.labels.items()) if name not in _OF_DEVICES}
@@ -125,7 +125,9 @@ def _meanings() -> Mapping[str, str]:
     return found
 
 
-_OF_DEVICES = frozenset({"hw.id", "hw.name", "hw.vendor", "hw.model", "hw.parent", "hw.driver_version"})
+_OF_DEVICES = frozenset(
+    f"hw.{name}" for name in ("id", "name", "vendor", "model", "parent", "serial_number", "firmware_version", "driver_version")
+)
 
 STATES = ("ok", "degraded", "failed")
 """Those that follow from a reading; ``predicted_failure`` does not."""
@@ -136,7 +138,7 @@ FAULTS = frozenset({Reason.DEVICE_LOST, Reason.RESET_REQUIRED, Reason.DRIVER_ERR
 
 @lru_cache(maxsize=1024)
 def attributes(slot: DeviceSlot) -> dict[str, str]:
-    """Give the attributes that every series of a device carries. ``hw.id`` and ``accel.device`` are never empty. Not to be changed."""
+    """Give the attributes that every series of a device carries. ``hw.id`` and ``accelmetrics.device`` are never empty. Do not change."""
     who = slot.identity
     found = {
         "hw.id": slot.unique_id,
@@ -144,7 +146,9 @@ def attributes(slot: DeviceSlot) -> dict[str, str]:
         "hw.vendor": who.vendor,
         "hw.model": who.name,
         "hw.parent": who.parent,
+        "hw.serial_number": who.serial,
+        "hw.firmware_version": who.firmware,
         "hw.driver_version": who.driver_version,
-        "accel.device": slot.key,
+        "accelmetrics.device": slot.key,
     }
     return {name: value for name, value in found.items() if value}

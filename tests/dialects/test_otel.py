@@ -13,7 +13,7 @@ from accelmetrics.schemas.catalogue import CATALOGUE, given_by
 from accelmetrics.schemas.catalogue.sources import KINDS
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.metric import Metric, split_series
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from tests.records import record
@@ -64,6 +64,60 @@ def test_everything_else_is_in_our_own_name_space() -> None:
     assert rest and all(name.startswith("accel.") for name in rest)
 
 
+def test_attributes_are_the_conventions_or_in_a_name_space_of_our_own() -> None:
+    """Every attribute exists in the conventions or begins with ``accelmetrics.``, whichever series it is on."""
+    from opentelemetry.semconv import _incubating
+
+    devices = [DeviceSlot("gpu.0", 0, 0, DeviceIdentity("gpu", "nvidia", 0, *("x",) * 5, driver_version="x", firmware="x", parent="x"))]
+    points = list(machine_points(Snapshot(1, "h", {concrete(row): 1 for row in ROWS}, devices)))
+    names = {name for point in points for name in point.labels} | {name for row in ROWS for name in split_series(row.otel)[1]}
+    foreign = {name for name in names if not name.startswith("accelmetrics.")}
+    assert {"hw.id", "hw.firmware_version", "error.type", "network.io.direction"} <= foreign
+    for name in foreign:
+        module = name.partition(".")[0]
+        attributes = importlib.import_module(f"{_incubating.__name__}.attributes.{module}_attributes")
+        assert name in vars(attributes).values(), name
+
+
+def test_a_process_is_told_under_the_conventions_name_by_mode_alone() -> None:
+    """``process.cpu.utilization`` requires ``cpu.mode``, which the sum of all modes has not: that has a name of our own."""
+    points = {point.name: point for point in machine_points(Snapshot(1, "h", {"cpu": 50.0}))}
+    assert points["accel.process.cpu.utilization"].value == 0.5
+    assert all("cpu.mode" in point.labels for point in points.values() if point.name.startswith("process.cpu."))
+
+
+def test_errors_of_a_device_s_life_are_in_no_sum_of_errors() -> None:
+    """``hw.errors`` holds what the driver counted since it was loaded, once; the totals over the device's life stand apart."""
+    values: dict[str, int | float] = {
+        "gpu.0.correctedMemoryErrors": 2,
+        "gpu.0.correctedMemoryErrorsAggregate": 90,
+        "gpu.0.uncorrectedMemoryErrors": 1,
+        "gpu.0.uncorrectedMemoryErrorsAggregate": 7,
+    }
+    points = list(machine_points(Snapshot(1, "h", values, [a_gpu()])))
+    told = {(point.name, point.labels["error.type"]): point.value for point in points if "error.type" in point.labels}
+    assert told == {
+        ("hw.errors", "corrected"): 2,
+        ("hw.errors", "uncorrected"): 1,
+        ("accel.memory.errors.lifetime", "corrected"): 90,
+        ("accel.memory.errors.lifetime", "uncorrected"): 7,
+    }
+
+
+def test_what_a_device_is_goes_with_each_of_its_series() -> None:
+    """Serial number, firmware and driver stand in the conventions' attributes, where they are known."""
+    board = a_gpu(serial="1650522003820", firmware="96.00.74.00.01", driver_version="570.124.06")
+    (power, *_) = machine_points(Snapshot(1, "h", {"gpu.0.powerWatts": 300.0}, [board]))
+    assert (
+        power.labels.items()
+        >= {
+            "hw.serial_number": "1650522003820",
+            "hw.firmware_version": "96.00.74.00.01",
+            "hw.driver_version": "570.124.06",
+        }.items()
+    )
+
+
 def test_the_version_is_one_that_the_conventions_published() -> None:
     """The schema URL names a published version, and is said in one place."""
     from opentelemetry.semconv.schemas import Schemas
@@ -108,7 +162,7 @@ def test_the_id_is_uuid_then_address_then_key() -> None:
     metrics: dict[str, int | float] = {"gpu.0.powerWatts": 1, "gpu.1.powerWatts": 2}
     points = [point for point in machine_points(Snapshot(1, "h", metrics, [bare, by_address])) if point.name == "hw.power"]
     assert [point.labels["hw.id"] for point in points] == ["gpu.0", "00000000:C1:00.0"]
-    assert set(points[0].labels) == {"hw.id", "hw.name", "hw.vendor", "accel.device", "hw.type"}
+    assert set(points[0].labels) == {"hw.id", "hw.name", "hw.vendor", "accelmetrics.device", "hw.type"}
 
 
 def test_a_partition_names_its_parent() -> None:
@@ -116,7 +170,7 @@ def test_a_partition_names_its_parent() -> None:
     board = a_gpu(uuid="GPU-1")
     part = a_gpu("gpu.0.mig.1", uuid="MIG-1", parent="GPU-1")
     points = list(machine_points(Snapshot(1, "h", {"gpu.0.mig.1.memoryAllocatedBytes": 5}, [board, part])))
-    assert points[0].labels.items() >= {"hw.id": "MIG-1", "hw.parent": "GPU-1", "accel.device": "gpu.0.mig.1"}.items()
+    assert points[0].labels.items() >= {"hw.id": "MIG-1", "hw.parent": "GPU-1", "accelmetrics.device": "gpu.0.mig.1"}.items()
 
 
 @pytest.mark.parametrize(
@@ -151,8 +205,8 @@ def test_instances_become_attributes() -> None:
     assert points["system.filesystem.usage"].labels["system.filesystem.mountpoint"] == "/data"
     assert points["system.filesystem.usage"].value == 2**30
     assert points["system.cpu.utilization"].labels == {"cpu.logical_number": "12"}
-    assert points["accel.link.port.io"].labels["link"] == "7"
-    assert points["accel.program.queue.length"].labels["accel.label"] == "core-1"
+    assert points["accel.link.port.io"].labels["accelmetrics.link"] == "7"
+    assert points["accel.program.queue.length"].labels["accelmetrics.label"] == "core-1"
     for row in ROWS:
         series = _series(concrete(row))
         assert series is not None and not any("{" in value for value in series.labels.values()), row.key
@@ -174,7 +228,7 @@ def test_what_the_conventions_have_for_gpus_alone_is_under_our_own_names_of_othe
     }
     points = {point.name: point for point in machine_points(Snapshot(1, "h", values, [place]))}
     assert (points["accel.memory.usage"].value, points["accel.memory.usage"].unit) == (5, "By")
-    assert points["accel.utilization"].labels["accel.engine"] == "compute"
+    assert points["accel.utilization"].labels["accelmetrics.engine"] == "compute"
     assert (points["hw.power"].value, points["hw.power"].labels["hw.type"]) == (75.5, "npu")
     assert points["hw.temperature"].labels["hw.id"] == "NPU-1"
 
@@ -190,7 +244,7 @@ def test_what_only_a_plug_in_knows_goes_out_as_it_is() -> None:
 def test_flat_spells_series_in_one_word() -> None:
     """``--keys otel`` gives each series a name of its own, with the device's key for all that is said of the device."""
     flat = dialect("otel").flat(record(2))
-    assert flat['hw.power{accel.device="gpu.1",hw.type="gpu"}'] == 70.0
+    assert flat['hw.power{accelmetrics.device="gpu.1",hw.type="gpu"}'] == 70.0
     assert flat["accel.training.loss"] == 0.25
     assert flat['accelmetrics.exporter.dropped{accelmetrics.exporter="jsonl"}'] == 1
     assert len(flat) == len(list(OTEL.points(record(2))))

@@ -62,12 +62,12 @@ def test_values_arrive_in_base_units_with_their_attributes(pair: Pair) -> None:
         "hw.name": "gpu.0",
         "hw.vendor": "acme",
         "hw.model": "Scripted GPU",
-        "accel.device": "gpu.0",
+        "accelmetrics.device": "gpu.0",
         "hw.type": "gpu",
     }
     assert one(pair.collector.named("hw.gpu.utilization")).value == 0.855
     assert one(pair.collector.named("system.memory.utilization")).attributes == {"system.memory.state": "used"}
-    clocks = {row.attributes["domain"]: row.value for row in pair.collector.named("accel.clock.frequency")}
+    clocks = {row.attributes["accelmetrics.domain"]: row.value for row in pair.collector.named("accel.clock.frequency")}
     assert clocks == {"sm": 1_980_000_000, "memory": 2_619_000_000, "graphics": 1_980_000_000}
 
 

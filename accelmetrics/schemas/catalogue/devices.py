@@ -15,7 +15,7 @@ ACTIVITY = (
         "gauge",
         "Share of the time during which the device computed.",
         'accel_utilization_ratio{engine="compute"}',
-        'accel.utilization{accel.engine="compute"}',
+        'accel.utilization{accelmetrics.engine="compute"}',
         maximum=100,
         preset="core",
     ),
@@ -189,7 +189,7 @@ def _clock(name: str, domain: str, meaning: str, highest: bool = False, preset: 
         "gauge",
         meaning,
         f'accel_clock{"_max" if highest else ""}_hertz{{domain="{domain}"}}',
-        f'accel.clock.{"limit" if highest else "frequency"}{{domain="{domain}"}}',
+        f'accel.clock.{"limit" if highest else "frequency"}{{accelmetrics.domain="{domain}"}}',
         integer=True,
         preset=preset,
     )
@@ -243,7 +243,7 @@ THROTTLING = (
             "gauge",
             f"1 while the clocks are held down because {meaning}, else 0.",
             f'accel_throttle_active{{reason="{field_of(name)}"}}',
-            f'accel.throttle.active{{reason="{field_of(name)}"}}',
+            f'accel.throttle.active{{accelmetrics.reason="{field_of(name)}"}}',
             integer=True,
             maximum=1,
         )
@@ -256,7 +256,7 @@ THROTTLING = (
             "counter",
             f"For how long the device ran below its clocks because {meaning}, since the driver was loaded.",
             f'accel_violation_seconds_total{{reason="{field_of(name)}"}}',
-            f'accel.violation.duration{{reason="{field_of(name)}"}}',
+            f'accel.violation.duration{{accelmetrics.reason="{field_of(name)}"}}',
         )
         for name, meaning in _VIOLATIONS.items()
     ),
@@ -264,13 +264,15 @@ THROTTLING = (
 
 
 def _errors(name: str, severity: str, scope: str, meaning: str, aliases: tuple[str, ...] = ()) -> Metric:
+    # ``hw.errors`` counts what happens: errors of a device's whole life are in no sum over it.
+    lifetime = f'accel.memory.errors.lifetime{{error.type="{severity}"}}'
     return Metric(
         f"{{kind}}.{{i}}.{name}",
         "1",
         "counter",
         meaning,
         f'accel_ecc_errors_total{{severity="{severity}",scope="{scope}"}}',
-        f'hw.errors{{hw.type="{{kind}}",error.type="{severity}",scope="{scope}"}}',
+        lifetime if scope == "aggregate" else f'hw.errors{{hw.type="{{kind}}",error.type="{severity}"}}',
         aliases,
         integer=True,
     )
@@ -283,7 +285,7 @@ def _chip_errors(name: str, severity: str, scope: str, meaning: str) -> Metric:
         "counter",
         meaning,
         f'accel_chip_ecc_errors_total{{severity="{severity}",scope="{scope}"}}',
-        f'accel.chip.ecc.errors{{severity="{severity}",scope="{scope}"}}',
+        f'accel.chip.ecc.errors{{accelmetrics.severity="{severity}",accelmetrics.scope="{scope}"}}',
         integer=True,
     )
 
@@ -295,7 +297,7 @@ def _remapped(severity: str) -> Metric:
         "counter",
         f"Memory rows that were replaced by spare ones after {severity} errors.",
         f'accel_remapped_rows_total{{severity="{severity}"}}',
-        f'accel.memory.remapped_rows{{severity="{severity}"}}',
+        f'accel.memory.remapped_rows{{accelmetrics.severity="{severity}"}}',
         integer=True,
     )
 

@@ -54,7 +54,7 @@ APPLE = (
         "gauge",
         "Clock of the GPU, averaged over the time it was active.",
         'accel_clock_hertz{domain="gpu"}',
-        'accel.clock.frequency{domain="gpu"}',
+        'accel.clock.frequency{accelmetrics.domain="gpu"}',
         preset="core",
     ),
 )
@@ -85,7 +85,7 @@ FAULTS = (
         "counter",
         "Xid errors of this code among them; there is none before its first.",
         'accel_xid_code_errors_total{code="{code}"}',
-        'accel.xid.errors{code="{code}"}',
+        'accel.xid.errors{accelmetrics.code="{code}"}',
         integer=True,
     ),
     Metric(
@@ -108,7 +108,7 @@ def _link_bytes(link: str, direction: str, meaning: str) -> Metric:
         "counter",
         meaning,
         f'accel_link_bytes_total{{link_type="{link}",direction="{direction}"}}',
-        f'accel.link.io{{link_type="{link}",network.io.direction="{_WORDS[direction]}"}}',
+        f'accel.link.io{{accelmetrics.link_type="{link}",network.io.direction="{_WORDS[direction]}"}}',
         integer=True,
     )
 
@@ -120,7 +120,7 @@ def _link_errors(error: str, meaning: str) -> Metric:
         "counter",
         meaning,
         f'accel_link_errors_total{{link_type="nvlink",error="{error}"}}',
-        f'accel.link.errors{{link_type="nvlink",error.type="{error}"}}',
+        f'accel.link.errors{{accelmetrics.link_type="nvlink",error.type="{error}"}}',
         integer=True,
     )
 
@@ -132,7 +132,7 @@ def _port_bytes(direction: str, meaning: str) -> Metric:
         "counter",
         meaning,
         f'accel_link_port_bytes_total{{link_type="nvlink",direction="{direction}",link="{{link}}"}}',
-        f'accel.link.port.io{{link_type="nvlink",network.io.direction="{_WORDS[direction]}",link="{{link}}"}}',
+        f'accel.link.port.io{{accelmetrics.link_type="nvlink",network.io.direction="{_WORDS[direction]}",accelmetrics.link="{{link}}"}}',
         integer=True,
         preset="all",
     )
@@ -150,7 +150,7 @@ NVLINK = (
         "gauge",
         "1 while the link is up, else 0.",
         'accel_link_port_up{link_type="nvlink",link="{link}"}',
-        'accel.link.port.up{link_type="nvlink",link="{link}"}',
+        'accel.link.port.up{accelmetrics.link_type="nvlink",accelmetrics.link="{link}"}',
         integer=True,
         maximum=1,
         preset="all",
@@ -181,7 +181,7 @@ def _share(name: str, prometheus: str, otel: str, meaning: str) -> Metric:
 
 
 def _pipe(name: str, pipe: str, meaning: str) -> Metric:
-    return _share(name, f'accel_pipe_active_ratio{{pipe="{pipe}"}}', f'accel.pipe.active{{pipe="{pipe}"}}', meaning)
+    return _share(name, f'accel_pipe_active_ratio{{pipe="{pipe}"}}', f'accel.pipe.active{{accelmetrics.pipe="{pipe}"}}', meaning)
 
 
 # Each between two consecutive readings. A MIG instance has the shares, which are then of its GPU instance's own parts.
@@ -221,7 +221,7 @@ PROFILING = (
             "gauge",
             f"Bytes per second {moved} over all NVLinks.",
             f'accel_link_bytes_per_second{{link_type="nvlink",direction="{direction}"}}',
-            f'accel.link.throughput{{link_type="nvlink",network.io.direction="{_WORDS[direction]}"}}',
+            f'accel.link.throughput{{accelmetrics.link_type="nvlink",network.io.direction="{_WORDS[direction]}"}}',
             preset="all",
         )
         for direction, moved in (("tx", "sent"), ("rx", "received"))

@@ -15,7 +15,7 @@ PROCESS = (
         "gauge",
         "CPU time of the watched process over the interval, in percent of the CPUs it may use (cgroup quota, else affinity).",
         "accel_host_process_cpu_ratio",
-        "process.cpu.utilization",
+        "accel.process.cpu.utilization",  # the conventions' name is of user and system time apart
         maximum=100,
     ),
     Metric(
@@ -86,7 +86,7 @@ PROCESSOR = (
             "gauge",
             f"Load average of the host: processes that run or wait to run, over the last {span}.",
             f'accel_host_load_average{{minutes="{minutes}"}}',
-            f'accel.host.load_average{{accel.minutes="{minutes}"}}',
+            f'accel.host.load_average{{accelmetrics.minutes="{minutes}"}}',
         )
         for minutes, span in ((1, "minute"), (5, "5 minutes"), (15, "15 minutes"))
     ),
@@ -240,7 +240,7 @@ APPLE = (
                 "gauge",
                 f"Share of the {cores} cores' capacity that was used: the time they were active, weighted by their clock.",
                 f'accel_soc_cpu_ratio{{cluster="{cores}"}}',
-                f'accel.soc.cpu.utilization{{cluster="{cores}"}}',
+                f'accel.soc.cpu.utilization{{accelmetrics.cluster="{cores}"}}',
                 maximum=100,
             ),
             Metric(
@@ -249,7 +249,7 @@ APPLE = (
                 "gauge",
                 f"Clock of the {cores} cores, averaged over them.",
                 f'accel_soc_cpu_clock_hertz{{cluster="{cores}"}}',
-                f'accel.soc.cpu.frequency{{cluster="{cores}"}}',
+                f'accel.soc.cpu.frequency{{accelmetrics.cluster="{cores}"}}',
             ),
         )
     ),
@@ -302,7 +302,7 @@ PROGRAM = (
         "gauge",
         "Memory that the program's tensors use on gpu.{i}, as PyTorch's allocator counts it in the program itself.",
         "accel_torch_memory_allocated_bytes",
-        'accel.torch.memory.allocated{accel.gpu="{i}"}',
+        'accel.torch.memory.allocated{accelmetrics.gpu="{i}"}',
         integer=True,
     ),
     Metric(
@@ -311,7 +311,7 @@ PROGRAM = (
         "gauge",
         "Memory that PyTorch's allocator holds on gpu.{i}, used by tensors or kept for later ones; the program itself counts it.",
         "accel_torch_memory_reserved_bytes",
-        'accel.torch.memory.reserved{accel.gpu="{i}"}',
+        'accel.torch.memory.reserved{accelmetrics.gpu="{i}"}',
         integer=True,
     ),
 )

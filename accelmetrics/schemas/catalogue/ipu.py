@@ -30,7 +30,7 @@ ACTIVITY = (
         "gauge",
         "Clock of the IPU's tiles.",
         'accel_clock_hertz{domain="ipu"}',
-        'accel.clock.frequency{domain="ipu"}',
+        'accel.clock.frequency{accelmetrics.domain="ipu"}',
         preset="core",
     ),
 )

@@ -58,7 +58,7 @@ def _ecc(counter: str, meaning: str) -> Metric:
         "counter",
         meaning,
         f'accel_neuron_ecc_errors_total{{device="{{i}}",memory="{memory}",severity="{severity}"}}',
-        f'accel.neuron.ecc.errors{{device="{{i}}",memory="{memory}",severity="{severity}"}}',
+        f'accel.neuron.ecc.errors{{accelmetrics.neuron_device="{{i}}",accelmetrics.memory="{memory}",accelmetrics.severity="{severity}"}}',
         integer=True,
     )
 
@@ -71,20 +71,20 @@ def _execution(group: str, name: str, meaning: str) -> Metric:
         "gauge",
         meaning,
         f'accel_neuron_recent_{series}{{outcome="{name}"}}',
-        f'accel.neuron.recent.{series}{{outcome="{name}"}}',
+        f'accel.neuron.recent.{series}{{accelmetrics.outcome="{name}"}}',
         integer=True,
     )
 
 
 def _latency(clock: str, how: str, percentile: str) -> Metric:
-    labels = f'{{clock="{clock.partition("_")[0]}",percentile="{percentile}"}}'
+    which = clock.partition("_")[0]
     return Metric(
         f"trn.{clock}.{percentile}",
         "s",
         "gauge",
         f"Time an execution took in the tool's last period, {how}: the {percentile[1:]}th percentile of the slowest program.",
-        f"accel_neuron_latency_seconds{labels}",
-        f"accel.neuron.latency{labels}",
+        f'accel_neuron_latency_seconds{{clock="{which}",percentile="{percentile}"}}',
+        f'accel.neuron.latency{{accelmetrics.clock="{which}",accelmetrics.percentile="{percentile}"}}',
     )
 
 
@@ -114,7 +114,7 @@ CORES = (
             "gauge",
             f"Device memory that programs use on the core for {use}.",
             f'accel_neuroncore_memory_used_bytes{{category="{category}"}}',
-            f'accel.neuroncore.memory.usage{{category="{category}"}}',
+            f'accel.neuroncore.memory.usage{{accelmetrics.category="{category}"}}',
             integer=True,
         )
         for category, use in CORE_MEMORY.items()
@@ -133,7 +133,7 @@ MEMORY = (
             "gauge",
             f"Host memory that programs with NeuronCores use for {use}.",
             f'accel_neuron_host_memory_used_bytes{{category="{category}"}}',
-            f'accel.neuron.host.memory.usage{{category="{category}"}}',
+            f'accel.neuron.host.memory.usage{{accelmetrics.category="{category}"}}',
             (f"trn.host_total_memory_usage.{category}",),
             integer=True,
         )

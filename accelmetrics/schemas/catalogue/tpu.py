@@ -150,7 +150,7 @@ def _rows(family: Family) -> Iterator[Metric]:
             "gauge",
             f"{words} of {family.subject}.",
             f"{family.series}{{{_written(given)}}}",
-            f"{otel}{{{_written({f'accel.{name}': value for name, value in given.items()})}}}",
+            f"{otel}{{{_written({f'accelmetrics.{name}': value for name, value in given.items()})}}}",
         )
 
 
@@ -165,7 +165,7 @@ ACTIVITY = (
         "gauge",
         "Share of the time during which the device was computing; TPU v2 and v3 say it of a chip, and both its devices have that value.",
         'accel_utilization_ratio{engine="compute"}',
-        'accel.utilization{accel.engine="compute"}',
+        'accel.utilization{accelmetrics.engine="compute"}',
         maximum=100,
         preset="core",
     ),
@@ -175,7 +175,7 @@ ACTIVITY = (
         "gauge",
         "Share of the TensorCore's capacity that was used.",
         'accel_utilization_ratio{engine="tensorcore"}',
-        'accel.utilization{accel.engine="tensorcore"}',
+        'accel.utilization{accelmetrics.engine="tensorcore"}',
         maximum=100,
     ),
     Metric(
@@ -262,6 +262,6 @@ PROGRAMS = (
         "gauge",
         "Compiled programs that wait to be executed on a core.",
         'accel_program_queue_length{label="{label}"}',
-        'accel.program.queue.length{accel.label="{label}"}',
+        'accel.program.queue.length{accelmetrics.label="{label}"}',
     ),
 )
