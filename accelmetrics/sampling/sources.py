@@ -385,7 +385,7 @@ class SourceRegistry:
         """Close what was left open by an interrupt; drop the sources of backends made by hand that are idle, and their numbering.
 
         Those of registered backends stay, so that a device has one number for as long as the process lives. One with a call in
-        progress stays too: the next sampler finds it, and does not make the same call again.
+        progress, or an opening that waits for its worker, stays too: the next sampler finds it, and does not make the same call again.
         """
         for source in self._sources.values():
             if not source.readers and source.opened is not None:
@@ -393,7 +393,9 @@ class SourceRegistry:
         gone = {
             key
             for key, source in self._sources.items()
-            if not (source.readers or source.opened or source.retired or source.pool.calls or is_registered(source.backend))
+            if not (
+                source.readers or source.opening or source.opened or source.retired or source.pool.calls or is_registered(source.backend)
+            )
         }
         if gone:
             self._sources = {key: source for key, source in self._sources.items() if key not in gone}

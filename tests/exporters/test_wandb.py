@@ -95,7 +95,9 @@ def test_at_exit_the_run_has_every_record_and_is_finished(tmp_path: Path) -> Non
     """A program that does not stop its monitor: the last reading is taken and logged before W&B ends its service process."""
     text = """
         import accelmetrics
+        from accelmetrics.monitor import run
         from tests.records import host, machine
+        run.EXIT_TIMEOUT = 30.0  # a loaded machine is given longer than users wait
         monitor = accelmetrics.Monitor(0.05, exporters=["wandb:?project=hw&mode=offline"], backends=[machine(), host()])
         monitor.start()
         while monitor.status.exporters[0].sent < 2:
