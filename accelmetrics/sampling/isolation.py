@@ -1,4 +1,4 @@
-"""``isolation="process"``: the same backends in a child behind a socket.
+"""``isolation="process"``: the same backends in children behind sockets, those of vendors in one and the host's in another.
 
 What threads cannot promise, the child does: a driver call that does not end does not hold the program's exit, a library that calls
 ``exit`` takes only the child with it, a fork in the middle of a driver call finds no locked mutex here, and a busy interpreter delays
@@ -204,8 +204,8 @@ def _hang_up(line: Line, control: socket.socket) -> None:
     control.close()
 
 
-class ProcessEngine:
-    """Takes snapshots in a child process.
+class IsolatedPart:
+    """Backends that are read in one child process, and what they last gave.
 
     Args:
         backends: Which backends, in numbering order.
@@ -214,59 +214,63 @@ class ProcessEngine:
     """
 
     def __init__(self, backends: Sequence[Backend], forced: frozenset[str], options: Options) -> None:
-        if not hasattr(socket, "AF_UNIX"):
-            raise InvalidOptionError("isolation='process' needs Unix sockets, which this platform does not have: use isolation='thread'")
-        self.statistics = Statistics()
         self._backends = tuple(_portable(backend) for backend in backends)
         self._forced = forced
         self._options = options
         hosts = [guarded(checked_coverage, backend).value for backend in backends if backend.kind is None]
         self._host_keys = tuple(key for host in hosts if host for key in host.machine)
-        self._lock = threading.Lock()
         self._child: ReadingProcess | None = None
+        self._overdue = False
         self._first = True
         self._pause = FIRST_RETRY
         self._retry_at = 0.0
         self._why = Unavailable(Reason.DRIVER_UNAVAILABLE)
         self._last = Snapshot(0, hostname(), {}, (), {}, [BackendStatus(backend.name, "failed") for backend in backends])
         self._numbering: Numbering | None = None
-        _ENGINES.add(self)
 
-    def sample(self) -> Snapshot:
-        """Take one snapshot, or one that says why there is none. Safe from any thread."""
-        until = time.monotonic() + self._options.timeout
-        with self._lock:
-            # A thread that waited for another's reading has what is left of its time, and a tenth of it in any case.
-            until = max(until, time.monotonic() + SHORTEST_TURN * self._options.timeout)
-            with ExitStack() as interrupted:  # in the middle of a message: the line cannot be used any more
-                interrupted.callback(self._disconnect)
-                child = self._ensure_child()
-                answer = None if child is None else self._ask(child, child.patient_until if self._first else until)
-                interrupted.pop_all()
-            self._first = False
-            if answer is None:
-                return self._unavailable_snapshot()
-            self.statistics = self.statistics.plus(answer.counted)
-            if answer.error is not None:
-                raise answer.error
-            assert answer.snapshot is not None, "an answer has either"
-            self._last = answer.snapshot
-            return self._last
+    def ask(self) -> None:
+        """Send for a reading, unless an earlier one is still owed."""
+        child = self._ensure_child()
+        if child is not None:
+            self._overdue = child.asked
+            if not child.asked:
+                with suppress(OSError):  # receiving says why
+                    self._send(child)
+
+    def answer(self, until: float) -> Answer:
+        """Wait for the answer to what was sent for: a snapshot that says why there is none, where none comes.
+
+        Args:
+            until: Until when, on the machine's monotonic clock; the first one is waited for as long as the child may take to start.
+        """
+        child = self._child
+        given = None if child is None else self._receive(child, child.patient_until if self._first else until)
+        self._first = False
+        if given is None:
+            return self._without_child()
+        self._last = given.snapshot or self._last
+        return given
 
     def close(self) -> None:
         """End the child."""
-        with self._lock:
-            child = self._disconnect()
-            if child is not None and not child.gone_within(CLOSE_TIMEOUT):
-                child.kill()
-                child.gone_within(KILL_TIMEOUT)
-            self._pause, self._retry_at, self._first = FIRST_RETRY, 0.0, True
+        child = self.disconnect()
+        if child is not None and not child.gone_within(CLOSE_TIMEOUT):
+            child.kill()
+            child.gone_within(KILL_TIMEOUT)
+        self._pause, self._retry_at, self._first = FIRST_RETRY, 0.0, True
 
     def after_fork(self) -> None:
         """In the child of a fork the line belongs to the parent: close this copy of it, and start over."""
-        self._lock = threading.Lock()
-        self._disconnect()
+        self.disconnect()
         self._first = True
+
+    def disconnect(self) -> ReadingProcess | None:
+        """Hang up on the child."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.hang_up()
+        reap()
+        return child
 
     def _ensure_child(self) -> ReadingProcess | None:
         """The child, started if need be; None until it is time to start another."""
@@ -288,23 +292,25 @@ class ProcessEngine:
                 self._drop(Reason.DRIVER_UNAVAILABLE, f"could not be started: {error}")
         return self._child
 
-    def _ask(self, child: ReadingProcess, until: float) -> Answer | None:
-        """Send for a reading and wait for the answer to it; an answer that an earlier reading did not wait for is passed over."""
+    def _send(self, child: ReadingProcess) -> None:
+        child.asked = True
+        child.line.send(None, START_UP)
+        child.patient_until = max(child.patient_until, time.monotonic() + PATIENCE * self._options.timeout)
+
+    def _receive(self, child: ReadingProcess, until: float) -> Answer | None:
+        """Receive the answer; one that an earlier reading did not wait for is passed over, and the next sent for."""
         try:
             while True:
-                overdue = child.asked
-                if not overdue:
-                    child.asked = True
-                    child.line.send(None, START_UP)
-                    child.patient_until = max(child.patient_until, time.monotonic() + PATIENCE * self._options.timeout)
                 answer: Answer = child.line.receive(until)
                 if isinstance(answer.error, SourceError):
                     raise answer.error
                 child.up, child.asked, child.patient_until = True, False, 0.0
                 self._pause = FIRST_RETRY
                 self._numbering = answer.numbering or self._numbering
-                if not overdue:
+                if not self._overdue:
                     return answer
+                self._overdue = False
+                self._send(child)
         except BlockingIOError:
             if time.monotonic() >= child.patient_until:
                 self._drop(Reason.TIMED_OUT, "did not answer and was ended")
@@ -319,33 +325,96 @@ class ProcessEngine:
 
     def _drop(self, reason: str, fate: str) -> None:
         """End the child at once, and start another later."""
-        child = self._disconnect()
+        child = self.disconnect()
         if child is not None:
             child.kill()
         self._why = Unavailable(reason, f"the reading process {fate}; another will be started")
         self._retry_at = time.monotonic() + self._pause
         self._pause = min(LAST_RETRY, 2.0 * self._pause)
 
-    def _disconnect(self) -> ReadingProcess | None:
-        """Hang up on the child."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.hang_up()
-        reap()
-        return child
-
-    def _unavailable_snapshot(self) -> Snapshot:
+    def _without_child(self) -> Answer:
         """A snapshot in which everything that is known to exist is missing, for the reason that the child is not there."""
         why, last = self._why, self._last
         late = why.reason == Reason.TIMED_OUT
-        self.statistics = self.statistics.plus(Statistics(1, int(late)))
         reasons = dict.fromkeys((*self._host_keys, *last.metrics, *last.unavailable), why)
         failed = BackendStatus("", "timed_out" if late else "failed", why.detail)
         # A source that was not there is still not there.
         statuses = [
             status if status.status == "absent" else failed._replace(name=status.name, sequence=status.sequence) for status in last.backends
         ]
-        return Snapshot(SYSTEM_CLOCK.time_ns(), last.hostname, {}, last.identities, reasons, statuses)
+        snapshot = Snapshot(SYSTEM_CLOCK.time_ns(), last.hostname, {}, last.identities, reasons, statuses)
+        return Answer(snapshot, Statistics(1, int(late)))
+
+
+class ProcessEngine:
+    """Takes snapshots in child processes: the vendors' in one, the host's in another, so that no driver can take them along.
+
+    Args:
+        backends: Which backends, in numbering order.
+        forced: Names of those that are opened whatever detection says.
+        options: What to read, and how long to wait.
+    """
+
+    def __init__(self, backends: Sequence[Backend], forced: frozenset[str], options: Options) -> None:
+        if not hasattr(socket, "AF_UNIX"):
+            raise InvalidOptionError("isolation='process' needs Unix sockets, which this platform does not have: use isolation='thread'")
+        self.statistics = Statistics()
+        self._order = [backend.name for backend in backends]
+        self._options = options
+        vendors = [backend for backend in backends if backend.kind is not None]
+        hosts = [backend for backend in backends if backend.kind is None]
+        # Where there are others, devices that were asked for are looked for among theirs.
+        parts = [(vendors, options), (hosts, options._replace(gpus=None) if vendors else options)]
+        self._parts = [IsolatedPart(part, forced, wanted) for part, wanted in parts if part]
+        self._lock = threading.Lock()
+        _ENGINES.add(self)
+
+    def sample(self) -> Snapshot:
+        """Take one snapshot, or one that says why there is none. Safe from any thread."""
+        until = time.monotonic() + self._options.timeout
+        with self._lock:
+            # A thread that waited for another's reading has what is left of its time, and a tenth of it in any case.
+            until = max(until, time.monotonic() + SHORTEST_TURN * self._options.timeout)
+            with ExitStack() as interrupted:  # in the middle of a message: a line cannot be used any more
+                for part in self._parts:
+                    interrupted.callback(part.disconnect)
+                for part in self._parts:
+                    part.ask()
+                answers = [part.answer(until) for part in self._parts]
+                interrupted.pop_all()
+            self.statistics = self.statistics.plus(Statistics(*map(max, *(answer.counted for answer in answers), (0, 0, 0))))
+            for answer in answers:
+                if answer.error is not None:
+                    raise answer.error
+            return self._merged([answer.snapshot for answer in answers if answer.snapshot is not None])
+
+    def close(self) -> None:
+        """End the children."""
+        with self._lock:
+            for part in self._parts:
+                part.close()
+
+    def after_fork(self) -> None:
+        """Leave the children to the parent, one of whose threads may hold the lock for ever."""
+        self._lock = threading.Lock()
+        for part in self._parts:
+            part.after_fork()
+
+    def _merged(self, snapshots: Sequence[Snapshot]) -> Snapshot:
+        """Put the parts' snapshots together."""
+        first, *rest = snapshots
+        if not rest:
+            return first
+        metrics, identities, reasons = first.metrics.copy(), [*first.identities], {**first.unavailable}
+        statuses, processes = [*first.backends], {**first.processes}
+        for more in rest:
+            metrics.update(more.metrics)
+            identities += more.identities
+            reasons.update(more.unavailable)
+            statuses += more.backends
+            processes.update(more.processes)
+        statuses.sort(key=lambda status: self._order.index(status.name))
+        return Snapshot(max(each.time_ns for each in snapshots), first.hostname, metrics, identities, reasons, statuses, processes)
 
 
 _ENGINES: weakref.WeakSet[ProcessEngine] = weakref.WeakSet()

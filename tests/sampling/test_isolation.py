@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import psutil
 import pytest
 
-from accelmetrics import Reason, Sampler
+from accelmetrics import Reason, Sampler, Snapshot
 from accelmetrics.backends.contract import Coverage, Detection, Reading, ReadOptions
 from accelmetrics.backends.registry import declared
 from accelmetrics.sampling import isolation
@@ -353,8 +353,24 @@ def test_what_ends_the_child_is_said_in_words(script: Path) -> None:
     with Sampler([Unreadable(script), "host"], isolation="process", timeout=0.5) as sampler:
         snapshot = sampler.sample()
         words = "the reading process failed: RuntimeError: cannot be made again; another will be started"
-        assert [status.detail for status in snapshot.backends] == [words, words]
-        assert set(snapshot.unavailable.values()) == {(Reason.DRIVER_ERROR, words)}
+        assert [(status.status, status.detail == words) for status in snapshot.backends] == [("failed", True), ("ok", False)]
+
+
+def test_a_vendor_that_ends_its_process_takes_no_host_metrics_along(script: Path) -> None:
+    """Nor counts its reading twice, nor has devices looked for among the host's."""
+    script.write_text("exit")
+    with Sampler([Scripted(script), "host"], isolation="process", timeout=20.0, gpus=[1]) as sampler:
+        for _ in range(3):
+            snapshot = sampler.sample()
+            assert [(status.name, status.status) for status in snapshot.backends] == [("scripted", "failed"), ("host", "ok")]
+            assert "memory_percent" in snapshot.metrics
+        script.write_text("")
+        wait_for(lambda: "gpu.1.temp" in sampler.sample().metrics)
+        whole = sampler.sample()
+        assert "memory_percent" in whole.metrics
+        assert [device.key for device in whole.devices] == ["gpu.1"]
+        assert Snapshot.from_json(whole.to_json()) == whole
+        assert sampler.statistics.readings == whole.backends[1].sequence
 
 
 def test_a_backend_of_the_program_itself_is_refused_with_the_way_out(script: Path) -> None:
@@ -591,7 +607,7 @@ def test_ctrl_c_is_for_the_program(script: Path) -> None:
 @pytest.mark.filterwarnings("error")
 def test_a_sampler_that_is_forgotten_lets_its_child_go(script: Path, recwarn: pytest.WarningsRecorder) -> None:
     sampler = isolated(script)
-    reader, watchdog = int(sampler.sample().metrics["gpu.0.pid"]), sampler._engine._child.pid  # type: ignore[union-attr]
+    reader, watchdog = int(sampler.sample().metrics["gpu.0.pid"]), sampler._engine._parts[0]._child.pid  # type: ignore[union-attr]
     del sampler
     gc.collect()
     wait_for(lambda: gone(reader))
@@ -612,7 +628,7 @@ def test_a_program_that_ends_without_closing_is_quiet_and_does_not_wait(script: 
 def test_a_child_that_cannot_be_killed_is_not_waited_for(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with isolated(script, timeout=0.2) as sampler:
         stuck = int(sampler.sample().metrics["gpu.0.pid"])
-        watchdog = sampler._engine._child.pid  # type: ignore[union-attr]
+        watchdog = sampler._engine._parts[0]._child.pid  # type: ignore[union-attr]
         os.kill(watchdog, signal.SIGSTOP)
         script.write_text("stop")
         with monkeypatch.context() as patch:
