@@ -4,6 +4,7 @@
 - ``accelmetrics/schemas/catalogue/sources.py``: which metrics the built-in backends give, and where each is read;
 - ``accelmetrics/schemas/metrics_models.py``: the typed views;
 - ``docs/schema.json``: the JSON Schema of the ``dump --json`` document;
+- ``docs/lines-schema.json``: the JSON Schema of the lines that the exporter ``jsonl`` writes;
 - ``docs/metrics.md``: the reference for readers.
 
 With ``--check`` nothing is written; the exit status is 1 when a file is not current.
@@ -23,6 +24,7 @@ CONVERSION = Path("accelmetrics/backends/nvidia/conversion.py")
 SOURCES = Path("accelmetrics/schemas/catalogue/sources.py")
 MODELS = Path("accelmetrics/schemas/metrics_models.py")
 SCHEMA = Path("docs/schema.json")
+LINES = Path("docs/lines-schema.json")
 REFERENCE = Path("docs/metrics.md")
 
 
@@ -48,10 +50,17 @@ def models() -> str:
 
 
 def schema() -> str:
-    """The text of the JSON Schema."""
+    """The text of the document's JSON Schema."""
     from accelmetrics.schemas.document import json_schema
 
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def lines() -> str:
+    """The text of the JSON Schema of lines."""
+    from accelmetrics.schemas.recording import lines_schema
+
+    return json.dumps(lines_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def reference() -> str:
@@ -67,6 +76,7 @@ OUTPUTS: dict[Path, Callable[[], str]] = {
     SOURCES: sources,
     MODELS: models,
     SCHEMA: schema,
+    LINES: lines,
     REFERENCE: reference,
 }
 

@@ -9,6 +9,7 @@ from accelmetrics.testing import FakeBackend
 from tests.support.waiting import HANG
 
 LABELS = {"run_id": "20260101-abc", "hostname": "node-1", "rank": "0", "team": 'a"b\\c'}
+STATUS = MonitorStatus(1.0, 10, 1, 0, (ExporterStatus("jsonl", 9, 0, 1, 0),))
 
 
 def machine(gpus: int = 2) -> FakeBackend:
@@ -42,5 +43,4 @@ def record(gpus: int = 2, steps: bool = True) -> Record:
     """One tick of a monitor on it."""
     taken = snapshot(gpus)
     logged = Step(taken.time_ns, 7, {"loss": 0.25, "learning_rate": 3e-4, "epoch": 1, "step_seconds": 0.5, "tokens_per_second": 8192.0})
-    status = MonitorStatus(1.0, 10, 1, 0, (ExporterStatus("jsonl", 9, 0, 1, 0),))
-    return Record(taken, LABELS, (logged,) if steps else (), status)
+    return Record(taken, LABELS, (logged,) if steps else (), STATUS)

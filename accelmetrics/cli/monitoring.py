@@ -169,13 +169,14 @@ def stream_lines(lines: FileExporter, descriptor: int) -> Exporter:
     def export(record: Record) -> None:
         nonlocal head, rest, begun
         if record is not begun:  # one that is offered again goes on where it was cut
-            text = lines.lines(record, head) if head else None
+            text = lines.lines(record, head, False) if head else None
             if text is None:  # the first, or one that needs another header
-                text = lines.lines(record, b"") or b""
+                text = lines.lines(record, b"", True) or b""
                 head = text[: text.find(b"\n") + 1]
             begun, rest = record, memoryview(text)
         while rest:
             rest = rest[os.write(descriptor, rest) :]
+        lines.wrote()
 
     return FunctionExporter(lines.name, export)
 

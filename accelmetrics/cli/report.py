@@ -91,6 +91,9 @@ def _read(found: list[RecordFile]) -> Iterator[Record]:
         if recording.skipped:
             lines = "1 line" if recording.skipped == 1 else f"{recording.skipped} lines"
             say(f"accelmetrics report: {lines} could not be read; the first: {recording.complaint}")
+        if recording.headless:
+            what = f"the header of {recording.headless} readings is missing: host and labels are not known"
+            say(f"accelmetrics report: {recording.path}: {what}")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""``accelmetrics schema``: the JSON Schema of the document that ``dump --json`` prints."""
+"""``accelmetrics schema``: the JSON Schema of the document that ``dump --json`` prints, or of the lines that recordings are made of."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from argparse import Namespace
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
 from accelmetrics.schemas.document import json_schema
+from accelmetrics.schemas.recording import lines_schema
 
 EXAMPLES = """\
   accelmetrics schema > accelmetrics.schema.json
-  accelmetrics dump --json | check-jsonschema --schemafile accelmetrics.schema.json -"""
-OPTIONS: arguments.Groups = {}
+  accelmetrics dump --json | check-jsonschema --schemafile accelmetrics.schema.json -
+  accelmetrics schema --lines > accelmetrics.lines.schema.json"""
+OPTIONS: arguments.Groups = {
+    "": {"--lines": {"action": "store_true", "help": "of a line that the exporter jsonl writes: a header or a reading"}},
+}
 
 
-def run(_options: Namespace, out: Stdout) -> int:
+def run(options: Namespace, out: Stdout) -> int:
     """Print the schema."""
-    out.write(json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n")
+    schema = lines_schema() if options.lines else json_schema()
+    out.write(json.dumps(schema, indent=2, ensure_ascii=False) + "\n")
     return 0

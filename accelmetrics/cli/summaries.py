@@ -126,11 +126,15 @@ def of_process(window: Window) -> dict[str, Any]:
 # Of a recording: views of the document that ``report`` makes
 
 
+def _hosts(report: Plain) -> str:
+    return ", ".join(host or "unknown host" for host in report["hosts"])
+
+
 def text(report: Plain) -> str:
     """Return a report for people at a terminal."""
     devices = report["devices"]
     lines = [
-        f"{', '.join(report['hosts'])}: {report['readings']} readings over {report['duration_seconds']:.1f} s, "
+        f"{_hosts(report)}: {report['readings']} readings over {report['duration_seconds']:.1f} s, "
         f"{_moment(report['begin'])} to {_moment(report['end'])}"
     ]
     if devices:
@@ -154,7 +158,7 @@ def markdown(report: Plain) -> str:
     """Return a table with a column for each device and their mean, and what the work cost."""
     devices = report["devices"].values()
     moments = f"{_moment(report['begin'])} to {_moment(report['end'])}"
-    parts = [f"# {', '.join(report['hosts'])}", "", f"{report['readings']} readings, {moments}.", ""]
+    parts = [f"# {_hosts(report)}", "", f"{report['readings']} readings, {moments}.", ""]
     heading = [f"| Metric | {' | '.join(report['devices'])} | Mean |", "| --- |" + " ---: |" * (len(devices) + 1)]
     parts += heading if devices else ["No devices."]
     for title, name, part, scale in (

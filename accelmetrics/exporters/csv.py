@@ -39,7 +39,8 @@ class CsvExporter(FileExporter):
     _in_file: tuple[str, ...] = ()
     _columns: tuple[str, ...] = ()
 
-    def lines(self, record: Record, head: bytes) -> bytes | None:
+    def lines(self, record: Record, head: bytes, fresh: bool) -> bytes | None:
+        del fresh  # what is in the file is known from its head
         cells = row(record)
         if not head:
             columns = tuple(dict.fromkeys((*self._columns, TIME, *columns_of(record.snapshot), *cells)))

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import IO, ClassVar
 
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
+from accelmetrics.schemas.lines import LineWriter
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.rotation import PACKED, closed_files, first_time, next_closed, packed
 
@@ -78,6 +79,8 @@ class LineFile:
         self._descriptor: int | None = None
         self._regular = True
         self._renames_from: float | None = None
+        self.fresh = True
+        """Whether nothing was written here since the file was opened, or was cut short by something else."""
         self._head = b""
         self._size = UNKNOWN
         self._began_ns: int | None = None
@@ -136,7 +139,7 @@ class LineFile:
 
     def _drop(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
-        self._head, self._size, self._began_ns, self._unsynced = b"", UNKNOWN, None, 0
+        self._head, self._size, self._began_ns, self._unsynced, self.fresh = b"", UNKNOWN, None, 0, True
         if descriptor is not None:
             os.close(descriptor)
 
@@ -186,7 +189,8 @@ class LineFile:
             if not head.startswith(self._beginning[: len(head)]):
                 begin = self._beginning.decode()
                 raise DocumentError(f"{self.path} is there already, and is something else: it does not begin with {begin}")
-            self._size = file.seek(0, os.SEEK_END)
+            before, self._size = self._size, file.seek(0, os.SEEK_END)
+            self.fresh = self.fresh or self._size < before
         end = _end_of_lines(descriptor, self._size)
         if end < self._size and self._complete(os.pread(descriptor, self._size - end, end)):
             write_all(descriptor, b"\n")
@@ -262,6 +266,7 @@ class LineFile:
                 with suppress(OSError):  # then it is mended before the next line
                     os.ftruncate(self._descriptor, self._size)
             raise
+        self.fresh = False
         self._unsynced += 1
         self._size += len(lines)
         self._head = self._head or lines[: lines.index(b"\n") + 1]
@@ -415,8 +420,20 @@ class FileExporter(ABC):
         self._file = LineFile(self.path, self.beginning, self.complete, fsync_every, max_bytes, max_seconds, compress, keep)
 
     @abstractmethod
-    def lines(self, record: Record, head: bytes) -> bytes | None:
-        """Return a record as whole lines for a file with this first line, which is empty for a new one; None where it needs a new one."""
+    def lines(self, record: Record, head: bytes, fresh: bool) -> bytes | None:
+        """Return a record as whole lines.
+
+        Args:
+            record: The record.
+            head: The first line of the file, which is empty for a new one.
+            fresh: Whether the file has nothing of this exporter yet, as it is open now.
+
+        Returns:
+            The lines; None where they need a new file.
+        """
+
+    def wrote(self) -> None:  # noqa: B027 - most have nothing to note
+        """Note that the lines that were asked for last are in the file."""
 
     @abstractmethod
     def complete(self, tail: bytes) -> bool:
@@ -426,7 +443,8 @@ class FileExporter(ABC):
         self._file.open()
 
     def export(self, record: Record) -> None:
-        self._file.write(lambda head: self.lines(record, head), record.snapshot.time_ns)
+        self._file.write(lambda head: self.lines(record, head, self._file.fresh), record.snapshot.time_ns)
+        self.wrote()
 
     def flush(self) -> None:
         self._file.sync()
@@ -436,14 +454,25 @@ class FileExporter(ABC):
 
 
 class JsonlExporter(FileExporter):
-    """Writes each record as a line: the document of ``dump --json``, with ``labels``, ``training`` and ``monitor`` beside it."""
+    """Writes each record as a line, below a header with what seldom changes: see :mod:`accelmetrics.schemas.lines`."""
 
     name = "jsonl"
     beginning: ClassVar[bytes] = b'{"schema_version"'
+    _writer: LineWriter | None = None
 
-    def lines(self, record: Record, head: bytes) -> bytes:
-        del head  # a line says by itself what is in it
-        return record.to_json().encode("ascii") + b"\n"
+    def open(self) -> None:
+        self._writer = None  # each start, and each process, has a stream of its own
+        super().open()
+
+    def lines(self, record: Record, head: bytes, fresh: bool) -> bytes:
+        del head  # whose header that is, or which of them, does not matter
+        if self._writer is None:
+            self._writer = LineWriter()
+        return self._writer.lines(record, fresh).encode("ascii")
+
+    def wrote(self) -> None:
+        if self._writer is not None:
+            self._writer.wrote()
 
     def complete(self, tail: bytes) -> bool:
         return is_json(tail)

@@ -13,6 +13,7 @@ from math import isfinite
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -114,6 +115,17 @@ class DeviceEntry(Part):
         return DeviceSlot(self.key, self.index, self.visible_index, DeviceIdentity(**identity))
 
 
+def _listed_once(devices: list[DeviceEntry]) -> list[DeviceEntry]:
+    keys = [device.key for device in devices]
+    twice = sorted({key for key in keys if keys.count(key) > 1})
+    if twice:
+        raise ValueError(f"devices has {twice[0]} more than once")
+    return devices
+
+
+Devices = Annotated[list[DeviceEntry], AfterValidator(_listed_once), Field(description="The devices, in the order of their numbers.")]
+
+
 class UnavailableEntry(Part):
     """Why a value is missing."""
 
@@ -162,7 +174,7 @@ class Document(Part):
     timestamp: Timestamp = Field(description="When the sample was put together (RFC 3339, UTC).")
     hostname: str = Field(description="The machine's name.")
     metrics: dict[Key, Number] = Field(description="Finite numbers by key. What could not be read is absent here and has its reason below.")
-    devices: list[DeviceEntry] = Field(description="The devices, in the order of their numbers.")
+    devices: Devices
     unavailable: dict[Key, UnavailableEntry] = Field(description="By key, why a value is missing.")
     backends: list[BackendEntry] = Field(description="How each source fared.")
     processes: dict[Key, list[ProcessEntry]] = Field(
@@ -174,10 +186,6 @@ class Document(Part):
         both = sorted(self.metrics.keys() & self.unavailable.keys())
         if both:
             raise ValueError(f"{both[0]} is in both metrics and unavailable")
-        keys = [device.key for device in self.devices]
-        twice = sorted({key for key in keys if keys.count(key) > 1})
-        if twice:
-            raise ValueError(f"devices has {twice[0]} more than once")
         return self
 
     def snapshot(self) -> Snapshot:
@@ -239,11 +247,15 @@ def json_schema() -> dict[str, Any]:
         # Older releases of pydantic leave this out, and the published copy must not depend on the release.
         schema["properties"][part].pop("propertyNames", None)
         schema["properties"][part]["propertyNames"] = {"minLength": 1}
-    metrics = schema["properties"]["metrics"]
-    metrics["patternProperties"] = {pattern(spelling): value(row) for row in CATALOGUE for spelling in (row.key, *row.aliases)}
-    metrics["additionalProperties"] = {"type": "number"}
+    schema["properties"]["metrics"] |= values_of_catalogue()
     head = {"$schema": DIALECT, "$id": SCHEMA_ID, "title": "accelmetrics dump --json"}
     return {**head, **{name: part for name, part in schema.items() if name not in head}}
+
+
+def values_of_catalogue() -> dict[str, Any]:
+    """Make what a schema says of flat metrics: the catalogue's keys with their types and bounds, any number under other keys."""
+    rows = {pattern(spelling): value(row) for row in CATALOGUE for spelling in (row.key, *row.aliases)}
+    return {"patternProperties": rows, "additionalProperties": {"type": "number"}}
 
 
 def pattern(template: str) -> str:

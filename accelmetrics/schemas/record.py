@@ -98,12 +98,14 @@ class Record(NamedTuple):
         if self.labels:
             document["labels"] = dict(self.labels)
         if self.steps:
-            document["training"] = [
-                {"timestamp": rfc3339(step.time_ns), "step": step.step, "values": dict(step.values)} for step in self.steps
-            ]
+            document["training"] = self.training()
         if self.monitor is not None:
             document["monitor"] = self.monitor.flat()
         return document
+
+    def training(self) -> list[dict[str, Any]]:
+        """What the program logged, as documents have it."""
+        return [{"timestamp": rfc3339(step.time_ns), "step": step.step, "values": dict(step.values)} for step in self.steps]
 
     def to_json(self) -> str:
         """The document as text on one line, as :meth:`Snapshot.to_json` writes it.

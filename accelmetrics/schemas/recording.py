@@ -1,4 +1,4 @@
-"""Recordings read back: files with a record a line, as the ``jsonl`` exporter and ``dump --interval`` write them.
+"""Recordings read back: files with a record a line, as the ``jsonl`` exporter, its earlier releases and ``dump --interval`` write them.
 
 >>> from accelmetrics.schemas.recording import recordings
 >>> for recording in recordings("run.jsonl"):                                 # doctest: +SKIP
@@ -6,9 +6,12 @@
 ...         print(record.snapshot.timestamp, record.snapshot.metrics.get("gpu.0.powerWatts"))
 ...     print(recording.path, recording.skipped, "lines were unreadable")
 
-A line is held to the whole schema. Doing that through pydantic takes a millisecond for 8 GPUs, most of it for what every
-line repeats: the devices, and why values are missing. So those parts are validated when they differ from those of the line
-before, and recognised otherwise; the rest is checked on every line. Whatever the quick way does not know goes the long one.
+What stands in the lines is said in :mod:`accelmetrics.schemas.lines`; before 2.0, and in those of ``dump``, each was a whole document. A
+file may have both.
+
+A line is held to the whole schema. Doing that through pydantic takes a millisecond for a document of 8 GPUs, most of it for what
+every document repeats: the devices, and why values are missing. So those parts are validated when they differ from those of the
+line before, and recognised otherwise; the rest is checked on every line. Whatever the quick way does not know goes the long one.
 """
 
 from __future__ import annotations
@@ -18,20 +21,35 @@ import marshal
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeGuard
 
-from pydantic import ValidationError
+from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from accelmetrics.schemas.document import BackendEntry, Key, Number, Part, ProcessEntry, Timestamp, describe
+from accelmetrics.schemas.document import (
+    DIALECT,
+    BackendEntry,
+    Devices,
+    Key,
+    Number,
+    Part,
+    ProcessEntry,
+    Timestamp,
+    UnavailableEntry,
+    describe,
+    values_of_catalogue,
+)
 from accelmetrics.schemas.errors import DocumentError
-from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, Status
+from accelmetrics.schemas.lines import LINES_VERSION, Header
+from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.record import EXPORTER_COUNTS, NO_LABELS, ExporterStatus, MonitorStatus, Record, Step
 from accelmetrics.schemas.rotation import files_of, packed
-from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
 
 LONGEST_LINE = 1 << 26
 """Bytes of a line that is still read: eight times what 1,024 GPUs give. Of a longer one, which is unreadable, no more is held."""
@@ -69,12 +87,16 @@ class RecordFile:
         path: The file.
         skipped: Lines that could not be read, in the latest iteration as far as it has come.
         complaint: The first of them, in words: file, line and what is wrong; empty where there was none.
+        headless: Readings whose header is not in the file, since it was cut off or cannot be read: what they have of devices is
+            their keys, and there is no hostname, no label and no reason.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.skipped = 0
         self.complaint = ""
+        self.headless = 0
+        self._headers: dict[str, Header] = {}
         self._latest: tuple[tuple[object, ...], Snapshot] | None = None
 
     def __iter__(self) -> Iterator[Record]:
@@ -84,7 +106,8 @@ class RecordFile:
             DocumentError: No line of the file is a record, and it is more than the beginning of one.
             OSError: The file cannot be read.
         """
-        self.skipped, self.complaint = 0, ""
+        self.skipped, self.complaint, self.headless = 0, "", 0
+        self._headers.clear()
         number, hopeless = 0, True
         try:
             for number, line in enumerate(_lines(self.path), 1):
@@ -94,11 +117,14 @@ class RecordFile:
                     record = self._record(line)
                 except DocumentError as error:
                     self._skip(f", line {number}: {error}")
+                    if line.startswith(_BEGINNING):  # whose header it was, is not known
+                        self._headers.clear()
                     # A first record may have been written in part.
                     hopeless = hopeless and (line.endswith(b"\n") or line[: len(_BEGINNING)] != _BEGINNING[: len(line)])
                     continue
                 hopeless = False
-                yield record
+                if record is not None:
+                    yield record
         except EOFError:
             self._skip(f", after line {number}: the compressed file is cut")
             hopeless = hopeless and number > 0
@@ -111,8 +137,8 @@ class RecordFile:
         self.skipped += 1
         self.complaint = self.complaint or f"{self.path}{what}"
 
-    def _record(self, line: bytes) -> Record:
-        """The record of a line.
+    def _record(self, line: bytes) -> Record | None:
+        """The record of a line; None for a header.
 
         Raises:
             DocumentError: It is none.
@@ -123,18 +149,43 @@ class RecordFile:
             raise DocumentError(f"not JSON: {error}") from error
         if not isinstance(document, dict):
             raise DocumentError("not an accelmetrics document")
-        # By their bytes: 1, 1.0 and true are equal, and only one of them is a number of a device.
-        devices = marshal.dumps(document.get("devices"), 2)
-        constant = (document.get("schema_version"), document.get("hostname"), devices, document.get("unavailable"))
         try:
-            latest = self._latest
-            if latest is None or latest[0] != constant or not _are_metrics(document.get("metrics"), latest[1]):
-                latest = self._latest = constant, Snapshot.from_dict(document)
-            return _Line.model_validate(document).record(latest[1], document["metrics"])
+            if "stream" not in document:
+                return self._document(document)
+            if "schema_version" not in document:
+                return self._reading(document)
+            header = HeaderLine.model_validate(document)
+            self._headers[header.stream] = header.header()
         except ValidationError as error:
             raise DocumentError(f"not a record: {describe(error)}") from error
         except OverflowError as error:  # a whole number beyond what a float holds
             raise DocumentError(f"not a record: {error}") from error
+        return None
+
+    def _document(self, document: dict[str, Any]) -> Record:
+        """The record of a line that is a whole document."""
+        # By their bytes: 1, 1.0 and true are equal, and only one of them is a number of a device.
+        devices = marshal.dumps(document.get("devices"), 2)
+        constant = (document.get("schema_version"), document.get("hostname"), devices, document.get("unavailable"))
+        metrics, latest = document.get("metrics"), self._latest
+        known = latest is not None and latest[0] == constant and _are_metrics(metrics) and metrics.keys().isdisjoint(latest[1].unavailable)
+        if latest is None or not known:
+            latest = self._latest = constant, Snapshot.from_dict(document)
+        line = _DocumentLine.model_validate(document)
+        last = latest[1]
+        backends = [BackendStatus(**dict(entry)) for entry in line.backends]
+        return line.record(Header(last.hostname, line.labels, last.identities, last.unavailable, ()), document["metrics"], backends)
+
+    def _reading(self, document: dict[str, Any]) -> Record:
+        """The record of a reading, with what its header says."""
+        line, metrics = _Reading.model_validate(document), document.get("metrics")
+        if not _are_metrics(metrics):
+            metrics = ReadingLine.model_validate(document).metrics  # says what is wrong
+        header = self._headers.get(line.stream)
+        if header is None or not metrics.keys().isdisjoint(header.unavailable):
+            self.headless += 1
+            header = Header("", NO_LABELS, _named_devices(tuple(metrics)), {}, tuple(BackendStatus(name, "ok") for name in line.sources))
+        return line.record(header, metrics, [line.status(status) for status in header.backends])
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -161,42 +212,136 @@ def _lines(path: Path) -> Iterator[bytes]:
             begins = line.endswith(b"\n")
 
 
-def _are_metrics(metrics: object, last: Snapshot) -> bool:
-    """Whether these are metrics beside the reasons of the last snapshot; False if in doubt."""
-    if not isinstance(metrics, dict) or "" in metrics or not metrics.keys().isdisjoint(last.unavailable):
+def _are_metrics(metrics: object) -> TypeGuard[dict[str, int | float]]:
+    """Whether these are metrics; False if in doubt."""
+    if not isinstance(metrics, dict) or "" in metrics:
         return False
     values = metrics.values()
     return set(map(type, values)) <= {int, float} and all(isfinite(value) for value in values if type(value) is float)
 
 
-class _StepEntry(Part):
-    timestamp: Timestamp
-    step: int | None = None
-    values: dict[Key, Number]
+@lru_cache(maxsize=16)
+def _named_devices(keys: tuple[str, ...]) -> tuple[DeviceSlot, ...]:
+    """The devices that keys are about, with no more of their identity than that."""
+    found = {}
+    for parts in filter(None, map(device_key, keys)):
+        whole, index = ".".join(parts.device.split(".")[:2]), int(parts.device.rpartition(".")[2])
+        identity = DeviceIdentity(parts.kind, "", index, parent="" if whole == parts.device else whole)
+        found[parts.device] = DeviceSlot(parts.device, index, None, identity)
+    return tuple(sorted(found.values(), key=lambda slot: (bool(slot.identity.parent), slot.key.rpartition(".")[0], slot.index)))
 
 
-class _Line(Part):
-    """What changes from line to line, but for the metrics, and what stands beside the snapshot's document."""
+class StepEntry(Part):
+    """What the program logged at one moment."""
 
-    timestamp: Timestamp
-    backends: list[BackendEntry]
-    processes: dict[Key, list[ProcessEntry]] = {}  # noqa: RUF012 - pydantic copies it
-    labels: Mapping[str, str] = NO_LABELS
-    training: list[_StepEntry] = []  # noqa: RUF012
-    monitor: dict[str, Number] | None = None
+    timestamp: Timestamp = Field(description="When (RFC 3339, UTC).")
+    step: int | None = Field(None, description="The program's own step; null where it named none.")
+    values: dict[Key, Number] = Field(description="Its numbers by name.")
 
-    def record(self, last: Snapshot, metrics: dict[str, int | float]) -> Record:
-        snapshot = Snapshot(
-            self.timestamp,
-            last.hostname,
-            metrics,
-            last.identities,
-            last.unavailable,
-            tuple(BackendStatus(**dict(entry)) for entry in self.backends),
-            {key: tuple(DeviceProcess(**dict(entry)) for entry in found) for key, found in self.processes.items()},
-        )
+
+class _Changing(Part):
+    """What changes from line to line in every form, but for the metrics."""
+
+    timestamp: Timestamp = Field(description="When the reading was put together (RFC 3339, UTC).")
+    training: list[StepEntry] = Field([], description="What the program logged since the reading before.")
+    processes: dict[Key, list[ProcessEntry]] = Field(
+        {}, description="By device key, the processes that use it; no entry where the source cannot say."
+    )
+    monitor: dict[str, Number] | None = Field(None, description="How the monitor fares; left out while only its counts of readings change.")
+
+    def record(self, header: Header, metrics: dict[str, int | float], backends: Iterable[BackendStatus]) -> Record:
+        """The record, with what stays the same."""
+        processes = {key: tuple(DeviceProcess(**dict(entry)) for entry in found) for key, found in self.processes.items()}
+        snapshot = Snapshot(self.timestamp, header.hostname, metrics, header.identities, header.unavailable, tuple(backends), processes)
         steps = tuple(Step(step.timestamp, step.step, step.values) for step in self.training)
-        return Record(snapshot, self.labels, steps, None if self.monitor is None else _status(self.monitor))
+        return Record(snapshot, header.labels, steps, None if self.monitor is None else _status(self.monitor))
+
+
+class _DocumentLine(_Changing):
+    """What changes from document to document, and what stands beside it."""
+
+    backends: list[BackendEntry]
+    labels: Mapping[str, str] = NO_LABELS
+
+
+class SourceEntry(Part):
+    """How one source was read."""
+
+    sequence: int = Field(0, ge=0, description="Number of the reading: one that is served twice keeps its number.")
+    age_seconds: float | None = Field(None, description="How old the reading was; left out when there was none.")
+    duration_seconds: float | None = Field(None, description="How long it took; left out when there was none.")
+
+
+class _Reading(_Changing):
+    """The line of a reading, but for the metrics."""
+
+    stream: Key = Field(description="Whose header goes with it.")
+    step: int | None = Field(None, description="The last step that the program named since the reading before.")
+    sources: dict[Key, SourceEntry] = Field({}, description="By backend, how it was read.")
+
+    def status(self, stands: BackendStatus) -> BackendStatus:
+        """How a source fared: what the header says of it, and this line."""
+        entry = self.sources.get(stands.name)
+        if entry is None:
+            return stands
+        age = entry.age_seconds
+        read_at = "" if age is None else rfc3339(self.timestamp - int(age * 1e9))
+        return stands._replace(duration_seconds=entry.duration_seconds, read_at=read_at, age_seconds=age, sequence=entry.sequence)
+
+
+class ReadingLine(_Reading):
+    """One reading. How far it goes with the last header of its stream, it needs no word of that for its values."""
+
+    metrics: dict[Key, Number] = Field(description="Finite numbers by key. What could not be read is absent, and the header says why.")
+
+
+class SourceStateEntry(Part):
+    """How one source stands."""
+
+    name: Key = Field(description="The backend's name.")
+    status: Status = Field(description="Whether it is there and gives what it should.")
+    detail: str = Field("", description="What was found or what went wrong, in words.")
+    source: str = Field("", description="Where the numbers come from, empty while nothing is open.")
+
+
+class HeaderLine(Part):
+    """What holds for the readings of its stream from here on."""
+
+    schema_version: Annotated[str, StringConstraints(pattern=rf"^{LINES_VERSION.partition('.')[0]}\.[0-9]+$")] = Field(
+        description="Version of these lines; the number before the dot rises when old readers would misread them."
+    )
+    stream: Key = Field(description="The writer's name, by which its readings are known among those of others in the file.")
+    hostname: str = Field(description="The machine's name.")
+    labels: dict[str, str] = Field(
+        description="What tells these readings from others: the user's labels, run id, rank, the scheduler's job."
+    )
+    devices: Devices
+    unavailable: dict[Key, UnavailableEntry] = Field(description="By key, why a value is missing.")
+    backends: list[SourceStateEntry] = Field(description="How each source stands.")
+
+    def header(self) -> Header:
+        """What it says, as records have it."""
+        return Header(
+            self.hostname,
+            self.labels,
+            tuple(device.slot() for device in self.devices),
+            {key: entry.unavailable() for key, entry in self.unavailable.items()},
+            tuple(BackendStatus(**dict(entry)) for entry in self.backends),
+        )
+
+
+def lines_schema() -> dict[str, Any]:
+    """Make the JSON Schema (draft 2020-12) of both kinds of lines, as plain containers."""
+    schema = TypeAdapter(HeaderLine | ReadingLine).json_schema()
+    parts = schema["$defs"]
+    for owner, names in ((HeaderLine, ["unavailable"]), (ReadingLine, ["processes", "sources", "metrics"]), (StepEntry, ["values"])):
+        for name in names:
+            keyed = parts[owner.__name__]["properties"][name]
+            keyed.pop("propertyNames", None)  # as in the document's
+            keyed["propertyNames"] = {"minLength": 1}
+    parts["ReadingLine"]["properties"]["metrics"] |= values_of_catalogue()
+    head = {"$schema": DIALECT, "$id": f"urn:accelmetrics:lines:{LINES_VERSION}", "title": "accelmetrics, a line of JSON lines"}
+    return {**head, **schema}
 
 
 def _status(flat: Mapping[str, int | float]) -> MonitorStatus:

@@ -16,7 +16,7 @@ from accelmetrics.schemas.snapshot import rfc3339
 
 PACKED = ".gz"
 _TIME = r"\d{8}T\d{6}\.\d{6}Z"
-_WRITTEN = re.compile(rb"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)\.(\d{6})Z")
+_WRITTEN = re.compile(rb"(?:^|\"timestamp\": ?\")(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)\.(\d{6})Z", re.MULTILINE)
 _NO_PUNCTUATION = str.maketrans("", "", "-:")
 
 

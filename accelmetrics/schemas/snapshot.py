@@ -153,8 +153,8 @@ class Snapshot:
             "timestamp": self.timestamp,
             "hostname": self.hostname,
             "metrics": dict(self.metrics),
-            "devices": [_device_entry(slot) for slot in self.identities],
-            "unavailable": {key: {"reason": str(why.reason), "detail": why.detail} for key, why in self.unavailable.items()},
+            "devices": [device_entry(slot) for slot in self.identities],
+            "unavailable": {key: reason_entry(why) for key, why in self.unavailable.items()},
             "backends": [status._asdict() for status in self.backends],
             "processes": {key: [process._asdict() for process in found] for key, found in self.processes.items()},
         }
@@ -327,13 +327,13 @@ class Device:
         return f"<Device {self.key} {self.vendor} {self.name!r}: {len(self.values)} metrics, {len(self.unavailable)} unavailable>"
 
 
-def to_text(document: Mapping[str, Any], indent: int | None, what: str) -> str:
+def to_text(document: Mapping[str, Any], indent: int | None, what: str, separators: tuple[str, str] | None = None) -> str:
     """A document as JSON; see :meth:`Snapshot.to_json`."""
     import json
     import re
 
     try:
-        text = json.dumps(document, indent=indent, allow_nan=False)
+        text = json.dumps(document, indent=indent, separators=separators, allow_nan=False)
     except ValueError as error:
         raise DocumentError(f"the {what} cannot be written as JSON: {error}") from error
     if "\\ud" in text:  # escapes of lone surrogates are escaped once more, so that they read back as those six letters
@@ -359,10 +359,16 @@ def _to_the_second(seconds: int) -> str:
     return f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"
 
 
-def _device_entry(slot: DeviceSlot) -> dict[str, Any]:
+def device_entry(slot: DeviceSlot) -> dict[str, Any]:
+    """Return a device as documents have it."""
     identity = slot.identity._asdict()
     head = {"key": slot.key, "kind": identity.pop("kind"), "vendor": identity.pop("vendor"), "index": slot.index}
     return {**head, "vendor_index": identity.pop("vendor_index"), "visible_index": slot.visible_index, **identity}
+
+
+def reason_entry(why: Unavailable) -> dict[str, str]:
+    """Return why a value is missing as documents have it."""
+    return {"reason": str(why.reason), "detail": why.detail}
 
 
 def _group(flat: Mapping[str, _T], slots: Sequence[DeviceSlot]) -> dict[str, dict[str, _T]]:

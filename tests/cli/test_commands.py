@@ -125,10 +125,11 @@ def test_limits(minimum: float | None, maximum: float | None, words: str) -> Non
     assert limits(Metric("x", "1", "gauge", "", minimum=minimum, maximum=maximum)) == words
 
 
-def test_schema_is_the_published_one(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("options", "name"), [([], "schema.json"), (["--lines"], "lines-schema.json")])
+def test_schema_is_the_published_one(options: list[str], name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """To the byte."""
-    assert main(["schema"]) == 0
-    assert capsys.readouterr().out == (REPOSITORY / "docs" / "schema.json").read_text(encoding="utf-8")
+    assert main(["schema", *options]) == 0
+    assert capsys.readouterr().out == (REPOSITORY / "docs" / name).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])

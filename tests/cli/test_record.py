@@ -13,11 +13,12 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from accelmetrics.cli.output import Stdout, WriteError
+from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.recording import RecordFile
 from tests.cli.shell import COMMAND, call, environment, on_path, one_line, rest_of, run, start
 from tests.exporters.wandb_file import read
 from tests.simulators.nvml import NvmlSimulator
@@ -36,11 +37,13 @@ program()
 """The command, with time for a tracker that is slow to begin and to end."""
 
 
-def records(path: Path) -> list[dict[str, Any]]:
-    """The lines of a recording, each of which must be whole."""
-    text = path.read_text()
-    assert text.endswith("\n")
-    return [json.loads(line) for line in text.splitlines()]
+def records(path: Path) -> list[Record]:
+    """What is in a recording, of which each line must be whole."""
+    recording = RecordFile(path)
+    found = list(recording)
+    assert (recording.skipped, recording.headless) == (0, 0)
+    assert path.read_text().endswith("\n")
+    return found
 
 
 def test_a_line_for_every_reading(simulator: NvmlSimulator) -> None:
@@ -118,14 +121,14 @@ def test_a_signal_ends_it_with_everything_delivered(tmp_path: Path, number: sign
     assert process.stdout is not None
     for _ in range(5):
         process.stdout.readline()
-    sent = time.time()
+    sent = time.time_ns()
     process.send_signal(number)
     rest, errors = rest_of(process)
     assert (process.returncode, errors) == (0, "")
     printed = 5 + sum(line.startswith("Host Monitor") for line in rest.splitlines())
     kept = records(target)
     assert len(kept) == printed
-    assert datetime.fromisoformat(kept[-1]["timestamp"].replace("Z", "+00:00")).timestamp() > sent
+    assert kept[-1].snapshot.time_ns > sent
     assert "total: " in rest
 
 
@@ -177,7 +180,7 @@ def test_every_record_carries_the_labels(tmp_path: Path) -> None:
         *HOST, "--no-console", "--duration", "0.2", "--label", "team=vision", "--label", "x=a=b", "--exporter", f"jsonl:{target}", env=env
     )
     assert done.returncode == 0
-    labels = records(target)[0]["labels"]
+    labels = records(target)[0].labels
     assert (labels["team"], labels["x"], labels["rank"]) == ("vision", "a=b", "3")
     assert {"run_id", "hostname"} <= labels.keys()
     assert "4711" in labels.values()

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from accelmetrics.exporters.files import JsonlExporter
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.recording import read_records
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from tests.cli.shell import call
+from tests.exporters.files_tools import exporting
 
 START = 1_767_225_600
 GIB = 2**30
@@ -257,6 +260,32 @@ def test_a_recording_without_devices_tells_of_the_host(tmp_path: Path) -> None:
     """A machine without accelerators has a report too."""
     path = write(tmp_path / "host.jsonl", [record(second, {"cpu": 10.0 * second}, gpus=0) for second in range(3)])
     assert report(path).splitlines()[1:] == ["       mean   max   p95", "  cpu   5.0  20.0  20.0"]
+
+
+def test_recordings_of_either_form_come_to_the_same(steady: str, tmp_path: Path) -> None:
+    """Whole documents, lines below a header, and a file that began as the one and went on as the other."""
+    documents = Path(steady).read_text().splitlines(keepends=True)
+    records = list(read_records(steady))
+    expected = summary(steady)
+    for documents_first in (0, 4):
+        path = tmp_path / f"{documents_first}.jsonl"
+        path.write_text("".join(documents[:documents_first]))
+        with exporting(JsonlExporter(path)) as exporter:
+            for one in records[documents_first:]:
+                exporter.export(one)
+        assert summary(str(path)) == expected
+
+
+def test_readings_whose_header_is_missing_are_told(steady: str, tmp_path: Path) -> None:
+    """They are counted, on standard error too; their devices have only their keys."""
+    path = tmp_path / "run.jsonl"
+    with exporting(JsonlExporter(path)) as exporter:
+        for one in read_records(steady):
+            exporter.export(one)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
+    done = call("report", str(path))
+    assert done.stdout.startswith("unknown host: 11 readings over ")
+    assert done.stderr == f"accelmetrics report: {path}: the header of 11 readings is missing: host and labels are not known\n"
 
 
 def test_a_cut_line_is_told(steady: str) -> None:

@@ -20,6 +20,7 @@ import pytest
 
 from accelmetrics import Monitor
 from accelmetrics.cli.child_process import Arrived, Signals
+from accelmetrics.schemas.recording import read_records
 from tests.cli.shell import COMMAND, call, environment, one_line, rest_of, start
 from tests.simulators.nvml import NvmlSimulator, Ramp
 from tests.support.waiting import HANG, wait_for
@@ -38,7 +39,7 @@ import json, pathlib, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "held = b'x' * (160 << 20); input()"], stdin=subprocess.PIPE)
 def held():
     lines = pathlib.Path(sys.argv[1]).read_text().split("\\n")[:-1]
-    return max((json.loads(line)["metrics"].get("proc.memory.rssMB", 0) for line in lines), default=0)
+    return max((json.loads(line).get("metrics", {}).get("proc.memory.rssMB", 0) for line in lines), default=0)
 while held() < 160: time.sleep(0.05)
 child.communicate(b"\\n")
 """
@@ -178,7 +179,7 @@ def test_what_it_used_as_json(simulator: NvmlSimulator, tmp_path: Path) -> None:
     simulator.gpu[0].set(gpu_util=80, power_mw=250_000, temperature=66, energy_mj=Ramp(1e9, rate=250_000))
     simulator.gpu[1].set(gpu_util=None, energy_mj=None)
     stats, readings = tmp_path / "stats.json", tmp_path / "run.jsonl"
-    script = ["sh", "-c", f"until [ $(wc -l < {readings}) -ge 6 ]; do sleep 0.05; done; exit 5"]
+    script = ["sh", "-c", f"until [ $(grep -c '\"metrics\"' {readings}) -ge 6 ]; do sleep 0.05; done; exit 5"]
     options = ("--interval", "0.2", "--label", "team=vision", "--stats", str(stats), "--exporter", f"jsonl:{readings}", "--quiet")
     began = time.monotonic()
     done = call("run", *options, "--", *script, env=environment(**simulator.environment()))
@@ -196,7 +197,7 @@ def test_what_it_used_as_json(simulator: NvmlSimulator, tmp_path: Path) -> None:
     assert first["memory_total_bytes"] == 81559 * 2**20
     assert first["energy_source"] == "counter"
     # The counter goes on while a reading is under way: more than between readings within the window, no more than altogether.
-    counted = [json.loads(line)["metrics"].get("gpu.0.energyJoules", 0.0) for line in readings.read_text().splitlines()[-4:]]
+    counted = [record.snapshot.metrics.get("gpu.0.energyJoules", 0.0) for record in read_records(readings)][-4:]
     assert counted[-2] - counted[0] <= first["energy_joules"] <= 250 * (time.monotonic() - began)
     assert first["energy_seconds"] > 0
     assert "utilization_percent" not in second
@@ -283,13 +284,13 @@ def test_no_command(arguments: tuple[str, ...]) -> None:
 def test_readings_go_to_exporters(tmp_path: Path) -> None:
     """Of the command and not of the one that watches it, with its labels."""
     target = tmp_path / "run.jsonl"
-    script = f"until [ $(wc -l < {target}) -ge 6 ]; do sleep 0.05; done"
+    script = f"until [ $(grep -c '\"metrics\"' {target}) -ge 6 ]; do sleep 0.05; done"
     done = through("sh", "-c", script, options=("--interval", "0.05", "--exporter", f"jsonl:{target}", "--label", "job=a", "--quiet"))
     assert (done.returncode, done.stderr) == (0, b"")
-    records = [json.loads(line) for line in target.read_text().splitlines()]
+    records = list(read_records(target))
     assert len(records) >= 6
-    assert {record["labels"]["job"] for record in records} == {"a"}
-    held = [record["metrics"]["proc.memory.rssMB"] for record in records if "proc.memory.rssMB" in record["metrics"]]
+    assert {record.labels["job"] for record in records} == {"a"}
+    held = [record.snapshot.metrics["proc.memory.rssMB"] for record in records if "proc.memory.rssMB" in record.snapshot.metrics]
     assert held
     assert max(held) < 10
 

@@ -42,6 +42,7 @@ def written(path: Path) -> list[int]:
     for recording in read:
         found += [int(one.snapshot.metrics[MARK]) for one in recording]
         assert recording.skipped <= (recording is read[-1]), recording.complaint
+        assert recording.headless == 0
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 import accelmetrics
 from accelmetrics import Exporter, InvalidOptionError, Monitor, Sampler, UnknownNameError
 from accelmetrics.monitor import monitor as inner
+from accelmetrics.schemas.recording import read_records
 from tests.monitor.watching import Recorder, gpus, no_threads
 from tests.sampling.conftest import until
 
@@ -22,10 +22,10 @@ def test_exporters_are_named_by_strings_or_given_as_objects(tmp_path: Path) -> N
     for given in (several, f"jsonl:{tmp_path / 'alone.jsonl'}"):
         with Monitor(0.02, given, backends=[gpus(1)], labels={"team": "vision"}) as monitor:
             until(lambda: monitor.status.ticks >= 3)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert len(lines) == len(exporter.records) >= 4
-    assert [line["labels"] for line in lines] == [dict(record.labels) for record in exporter.records]
-    assert lines[0]["labels"]["team"] == "vision"
+    written = list(read_records(path))
+    assert len(written) == len(exporter.records) >= 4
+    assert [record.labels for record in written] == [dict(record.labels) for record in exporter.records]
+    assert written[0].labels["team"] == "vision"
     assert (tmp_path / "alone.jsonl").read_text().count("\n") >= 4
     no_threads("accelmetrics-")
 

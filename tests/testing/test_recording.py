@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Reason, Sampler
+from accelmetrics.exporters.files import JsonlExporter
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.recording import read_records
 from accelmetrics.testing import FakeBackend, Recorder, Recording
+from tests.exporters.files_tools import exporting
 
 
 @pytest.fixture
@@ -76,8 +79,18 @@ def test_this_machine_can_be_recorded(tmp_path: Path) -> None:
 
 
 def test_what_an_exporter_recorded_can_be_replayed_too(recorded: Path, tmp_path: Path) -> None:
-    """With labels beside the snapshots, and compressed."""
-    lines = [json.dumps({**json.loads(line), "labels": {"run": "7"}}) for line in recorded.read_text().splitlines()]
-    packed = tmp_path / "run.jsonl.gz"
+    """Compressed too, and of releases whose lines were whole documents with labels beside the snapshots."""
+    records = list(read_records(recorded))
+    lines = [json.dumps(record._replace(labels={"run": "7"}).to_dict()) for record in records]
+    packed = tmp_path / "old.jsonl.gz"
     packed.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
     assert Recording.load(packed).snapshots == Recording.load(recorded).snapshots
+    path = tmp_path / "run.jsonl"
+    with exporting(JsonlExporter(path)) as exporter:
+        for record in records:
+            exporter.export(record)
+    with Sampler(Recording.load(path).backends()) as sampler, Sampler(Recording.load(recorded).backends()) as other:
+        for _ in records:
+            again, expected = sampler.sample(), other.sample()
+            assert (again.metrics, again.processes) == (expected.metrics, expected.processes)
+            assert (again.unavailable, again.identities) == (expected.unavailable, expected.identities)

@@ -1,0 +1,143 @@
+"""Records as lines of JSON, version 2.0: a header says what seldom changes, and a line a reading says the rest.
+
+A header has the machine's name, the labels, the devices, why values are missing, and how the sources stand. Each writer puts one
+first in every file, and another when any of that has changed. A reading goes with the last header of its ``stream``, a name that
+every writer gives itself: several may write to one file. Values are read without the header.
+
+>>> from accelmetrics.schemas.record import Record
+>>> from accelmetrics.schemas.snapshot import Snapshot
+>>> writer = LineWriter("1f2e3d4c")
+>>> text = writer.lines(Record(Snapshot(0, "node", {"gpu.0.powerWatts": 300.0})), fresh=True)
+>>> print(text.splitlines()[1])
+{"timestamp":"1970-01-01T00:00:00.000000Z","stream":"1f2e3d4c","metrics":{"gpu.0.powerWatts":300.0}}
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from accelmetrics.schemas.errors import Unavailable
+from accelmetrics.schemas.identity import BackendStatus
+from accelmetrics.schemas.record import MonitorStatus, Record
+from accelmetrics.schemas.snapshot import DeviceSlot, device_entry, reason_entry, to_text
+
+LINES_VERSION = "2.0"
+"""Of the lines. The number before the dot rises when a reader of the old form would misread the new one."""
+
+_COMPACT = (",", ":")
+
+
+class Header(NamedTuple):
+    """What seldom changes from one record to the next.
+
+    Attributes:
+        hostname: The machine's name.
+        labels: What tells this stream from others.
+        identities: The devices.
+        unavailable: By key, why a value is missing.
+        backends: How the sources stand, without the numbers of a reading.
+    """
+
+    hostname: str
+    labels: Mapping[str, str]
+    identities: Sequence[DeviceSlot]
+    unavailable: Mapping[str, Unavailable]
+    backends: tuple[BackendStatus, ...]
+
+    @classmethod
+    def of(cls, record: Record) -> "Header":
+        """Take it from a record."""
+        snapshot = record.snapshot
+        backends = tuple(BackendStatus(one.name, one.status, one.detail, one.source) for one in snapshot.backends)
+        return cls(snapshot.hostname, record.labels, snapshot.identities, snapshot.unavailable, backends)
+
+    def to_dict(self, stream: str) -> dict[str, Any]:
+        """Return the header line of a stream as plain containers."""
+        return {
+            "schema_version": LINES_VERSION,
+            "stream": stream,
+            "hostname": self.hostname,
+            "labels": dict(self.labels),
+            "devices": [device_entry(slot) for slot in self.identities],
+            "unavailable": {key: reason_entry(why) for key, why in self.unavailable.items()},
+            "backends": [{"name": one.name, "status": one.status, "detail": one.detail, "source": one.source} for one in self.backends],
+        }
+
+
+def reading(record: Record, stream: str, monitor: bool) -> dict[str, Any]:
+    """Return the line of a reading as plain containers; parts with nothing to say are left out.
+
+    Args:
+        record: The record.
+        stream: The writer's name.
+        monitor: Whether to say how the monitor fares.
+    """
+    snapshot = record.snapshot
+    line: dict[str, Any] = {"timestamp": snapshot.timestamp, "stream": stream}
+    numbered = [step.step for step in record.steps if step.step is not None]
+    if numbered:
+        line["step"] = numbered[-1]
+    line["metrics"] = snapshot.metrics
+    if record.steps:
+        line["training"] = record.training()
+    sources = {status.name: _numbers(status) for status in snapshot.backends if status.sequence or status.duration_seconds is not None}
+    if sources:
+        line["sources"] = sources
+    if snapshot.processes:
+        line["processes"] = {
+            device: [{name: value for name, value in process._asdict().items() if value not in (None, "")} for process in found]
+            for device, found in snapshot.processes.items()
+        }
+    if monitor and record.monitor is not None:
+        line["monitor"] = record.monitor.flat()
+    return line
+
+
+def _numbers(status: BackendStatus) -> dict[str, int | float]:
+    """What is of this reading alone about a source; seconds to the microsecond."""
+    numbers: dict[str, int | float] = {"sequence": status.sequence}
+    for name, seconds in (("age_seconds", status.age_seconds), ("duration_seconds", status.duration_seconds)):
+        if seconds is not None:
+            numbers[name] = round(seconds, 6)
+    return numbers
+
+
+def _told(monitor: MonitorStatus | None) -> object:
+    """What a reading says how the monitor fares for: every number but those that count readings."""
+    if monitor is None:
+        return None
+    return (monitor.interval, monitor.missed_ticks, monitor.timed_out, [(one.name, one.failed, one.dropped) for one in monitor.exporters])
+
+
+class LineWriter:
+    """Makes the lines of one stream, and knows the header that is written.
+
+    Args:
+        stream: The stream's name; eight random digits unless one is given.
+    """
+
+    def __init__(self, stream: str = "") -> None:
+        self.stream = stream or os.urandom(4).hex()
+        self._made: tuple[Header, object] | None = None
+        self._written: tuple[Header, object] | None = None
+
+    def lines(self, record: Record, fresh: bool) -> str:
+        """Make a record's line, below a header where it needs one.
+
+        Args:
+            record: The record.
+            fresh: Whether the file has no line of this stream yet.
+
+        Raises:
+            DocumentError: A value is not finite, which JSON cannot hold.
+        """
+        before = None if fresh else self._written
+        header, told = self._made = Header.of(record), _told(record.monitor)
+        begins = before is None or before[0] != header
+        lines = [header.to_dict(self.stream)] if begins else []
+        lines.append(reading(record, self.stream, monitor=begins or before is None or before[1] != told))
+        return "".join(to_text(line, None, "record", _COMPACT) + "\n" for line in lines)
+
+    def wrote(self) -> None:
+        """Note that what was made last is written."""
+        self._written = self._made

@@ -1,0 +1,320 @@
+"""Recordings of headers and readings: read back to what was written, and what is left of one that was cut or damaged."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings, strategies as st
+from jsonschema import Draft202012Validator
+
+from accelmetrics.schemas.document import parse_timestamp
+from accelmetrics.schemas.errors import DocumentError, Unavailable
+from accelmetrics.schemas.identity import BackendStatus
+from accelmetrics.schemas.lines import LineWriter
+from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.recording import RecordFile, lines_schema, read_records
+from accelmetrics.schemas.snapshot import Snapshot
+from tests.records import record
+from tests.schemas.samples import complete
+from tests.schemas.test_recording import DAMAGE, damaged, lines_of, records
+
+VALIDATOR = Draft202012Validator(lines_schema(), format_checker=Draft202012Validator.FORMAT_CHECKER)
+
+
+def written(*these: Record, stream: str = "0123abcd") -> list[bytes]:
+    """The lines of one writer."""
+    writer, found = LineWriter(stream), []
+    for number, one in enumerate(these):
+        found += writer.lines(one, fresh=number == 0).encode().splitlines(keepends=True)
+        writer.wrote()
+    return found
+
+
+def file_of(path: Path, *lines: bytes) -> RecordFile:
+    path.write_bytes(b"".join(lines))
+    return RecordFile(path)
+
+
+def changed(line: bytes, **fields: object) -> bytes:
+    return json.dumps({**json.loads(line), **fields}).encode() + b"\n"
+
+
+def without(line: bytes, field: str) -> bytes:
+    return json.dumps({name: value for name, value in json.loads(line).items() if name != field}).encode() + b"\n"
+
+
+def test_every_field_comes_back(tmp_path: Path) -> None:
+    """A snapshot with everything that one may hold comes back equal, but that seconds are told to the microsecond."""
+    snapshot = complete()
+    (back,) = file_of(tmp_path / "run.jsonl", *written(Record(snapshot, {"a": "b"})))
+    assert back.labels == {"a": "b"}
+    for status, original in zip(back.snapshot.backends, snapshot.backends, strict=True):
+        assert status[:4] == original[:4]
+        assert status.sequence == original.sequence
+        assert status.age_seconds == (None if original.age_seconds is None else pytest.approx(original.age_seconds, abs=1e-6))
+        assert status.duration_seconds == (
+            None if original.duration_seconds is None else pytest.approx(original.duration_seconds, abs=1e-6)
+        )
+        assert bool(status.read_at) == (original.age_seconds is not None)
+    assert with_backends(back.snapshot, ()) == with_backends(snapshot, ())
+
+
+def with_backends(taken: Snapshot, backends: tuple[BackendStatus, ...]) -> Snapshot:
+    return Snapshot(taken.time_ns, taken.hostname, taken.metrics, taken.identities, taken.unavailable, backends, taken.processes)
+
+
+def test_when_a_source_was_read_follows_from_its_age(tmp_path: Path) -> None:
+    """The time of a source's reading is that of the snapshot less its age."""
+    snapshot = Snapshot(10**18, "node", {"cpu": 1}, backends=(BackendStatus("host", "ok", "", "psutil", 0.001, "", 0.25, 7),))
+    (back,) = file_of(tmp_path / "run.jsonl", *written(Record(snapshot)))
+    assert back.snapshot.backends == (BackendStatus("host", "ok", "", "psutil", 0.001, "2001-09-09T01:46:39.750000Z", 0.25, 7),)
+
+
+def test_what_repeats_is_held_once(tmp_path: Path) -> None:
+    """Devices and reasons are the same objects from record to record."""
+    first, second, third = (one.snapshot for one in file_of(tmp_path / "run.jsonl", *written(*[records()[0]] * 3)))
+    assert first.identities is second.identities is third.identities
+    assert first.unavailable is second.unavailable is third.unavailable
+
+
+def test_both_forms_in_one_file(tmp_path: Path) -> None:
+    """Documents, and readings below their headers, are read in the order in which they stand."""
+    one, two, three = (records()[0]._replace(labels={"writer": name}) for name in ("one", "two", "three"))
+    first, second = written(one, one, stream="1"), written(two, two, stream="2")
+    interleaved = [*first[:2], *lines_of(three), *second[:2], first[2], *lines_of(three), second[2]]
+    found = file_of(tmp_path / "run.jsonl", *interleaved)
+    assert [record.labels["writer"] for record in found] == ["one", "three", "two", "one", "three", "two"]
+    assert (found.skipped, found.headless) == (0, 0)
+
+
+def test_a_reading_without_its_header(tmp_path: Path) -> None:
+    """Of a file whose beginning was cut off the values are there, with devices by their keys; and it is told."""
+    metrics = {"gpu.1.powerWatts": 1.5, "gpu.0.mig.2.temp": 40, "gpu.0.temp": 30, "npu.process.3.temp": 20, "cpu": 5.0}
+    reasons = {"gpu.0.fanSpeed": Unavailable("not_supported", "")}
+    backends = (BackendStatus("nvidia", "ok", "", "nvml", 0.1, "", 0.5, 3),)
+    lines = written(*[Record(Snapshot(10**18, "node", metrics, (), reasons, backends), {"a": "b"})] * 3)
+    found = file_of(tmp_path / "run.jsonl", *lines[2:])
+    first, second = found
+    assert (found.skipped, found.headless) == (0, 2)
+    assert first.snapshot.metrics == metrics
+    assert (first.snapshot.hostname, first.labels, first.snapshot.unavailable) == ("", {}, {})
+    assert [slot.key for slot in first.snapshot.identities] == ["gpu.0", "gpu.1", "npu.3", "gpu.0.mig.2"]
+    assert first.snapshot.device("gpu.1").metrics.power_watts == 1.5
+    assert first.snapshot.identities is second.snapshot.identities
+    assert [(status.name, status.sequence) for status in first.snapshot.backends] == [("nvidia", 3)]
+    assert Snapshot.from_json(first.snapshot.to_json()) == first.snapshot
+
+
+def test_a_header_that_cannot_be_read(tmp_path: Path) -> None:
+    """Readings below it are not taken for those of the header before it."""
+    one, two = records()[0], records()[0]._replace(labels={"team": "another"})
+    header, reading, *more = written(one, two, two)
+    found = file_of(tmp_path / "run.jsonl", header, reading, more[0][:200] + b"\n", *more[1:])
+    assert [record.labels for record in found] == [one.labels, {}, {}]
+    assert (found.skipped, found.headless) == (1, 2)
+
+
+def test_a_value_that_the_header_has_a_reason_for(tmp_path: Path) -> None:
+    """No key is both there and missing: such a header is not the reading's."""
+    header, reading = written(records()[0])
+    key = next(iter(json.loads(header)["unavailable"]))
+    found = file_of(tmp_path / "run.jsonl", header, changed(reading, metrics={key: 1}))
+    assert [record.snapshot.metrics for record in found] == [{key: 1}]
+    assert found.headless == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("schema_version", "3.0"),
+        ("schema_version", 2.0),
+        ("hostname", None),
+        ("labels", {"a": 1}),
+        ("labels", None),
+        ("stream", 5),
+        ("stream", ""),
+        ("devices", [{"key": "gpu.0", "kind": "gpu", "vendor": "nvidia", "index": True, "vendor_index": 0}]),
+        ("devices", [{"key": "gpu.0", "kind": "gpu", "vendor": "nvidia", "index": 0, "vendor_index": 0}] * 2),
+        ("unavailable", {"gpu.0.temp": "why"}),
+        ("backends", [{"name": "nvidia"}]),
+    ],
+)
+def test_a_wrong_field_makes_a_header_unreadable(tmp_path: Path, field: str, value: object) -> None:
+    """Every field of a header is checked."""
+    header, reading = written(records()[0])
+    found = file_of(tmp_path / "run.jsonl", header, reading, changed(header, **{field: value}), reading)
+    assert len(list(found)) == 2
+    assert (found.skipped, found.headless) == (1, 1)
+    assert f"line 3: not a record: {field}" in found.complaint
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("stream", 5),
+        ("step", "7"),
+        ("training", [{"timestamp": "yesterday", "values": {}}]),
+        ("training", [{"timestamp": "2026-01-01T00:00:00Z", "values": {"loss": "low"}}]),
+        ("monitor", {"monitor.ticks": 1.5}),
+        ("timestamp", "9999-12-31T23:59:59-23:59"),
+        ("timestamp", None),
+        ("metrics", {"cpu": True}),
+        ("metrics", {"cpu": None}),
+        ("metrics", {"": 1}),
+        ("metrics", [1]),
+        ("metrics", None),
+        ("sources", {"nvidia": {"sequence": -1}}),
+        ("sources", {"nvidia": {"age_seconds": "1"}}),
+        ("processes", {"gpu.0": [{"pid": "1"}]}),
+    ],
+)
+def test_a_wrong_field_makes_a_reading_unreadable(tmp_path: Path, field: str, value: object) -> None:
+    """Every field of a reading is checked."""
+    header, reading = written(records()[0])
+    found = file_of(tmp_path / "run.jsonl", header, reading, changed(reading, **{field: value}), reading)
+    assert len(list(found)) == 2
+    assert (found.skipped, found.headless) == (1, 0)
+    assert "line 3: not a record: " in found.complaint
+
+
+def test_fields_of_later_releases(tmp_path: Path) -> None:
+    """What this release does not know is passed over."""
+    header, reading = written(records()[0])
+    lines = changed(header, schema_version="2.9", later=1), changed(reading, later=1)
+    assert [one.to_dict() for one in file_of(tmp_path / "run.jsonl", *lines)] == [
+        one.to_dict() for one in file_of(tmp_path / "same.jsonl", header, reading)
+    ]
+
+
+def test_the_beginning_of_a_first_header(tmp_path: Path) -> None:
+    """A file in which nothing but a part of a header stands, or a header alone, is a recording."""
+    (header, _) = written(records()[0])
+    for length in (1, 10, 1000, len(header) - 5, len(header)):
+        found = file_of(tmp_path / "run.jsonl", header[:length])
+        assert list(found) == []
+        assert found.skipped == (length < len(header) - 1)
+
+
+@settings(max_examples=100, deadline=None)
+@example(cut=0.0004)
+@given(cut=st.floats(0, 1))
+def test_any_cut(cut: float) -> None:
+    """Wherever a file ends, the records before that are read as they were, and no other."""
+    lines = written(*records())
+    data = b"".join(lines)
+    with TemporaryDirectory() as directory:
+        whole = [one.to_dict() for one in file_of(Path(directory) / "whole.jsonl", data)]
+        cut_off = file_of(Path(directory) / "run.jsonl", data[: int(cut * len(data))])
+        found = [one.to_dict() for one in cut_off]
+    assert found == whole[: len(found)]
+    assert cut_off.skipped <= 1
+    assert cut_off.headless == 0
+    readings = [number for number, line in enumerate(lines, 1) if b'"metrics"' in line]
+    assert len(found) >= sum(len(b"".join(lines[:number])) <= int(cut * len(data)) for number in readings)
+
+
+@settings(max_examples=300, deadline=None)
+@given(changes=DAMAGE)
+def test_any_damage(changes: list[tuple[float, int, bytes]]) -> None:
+    """Whatever was done to a file's bytes, each record has its line's values, and besides them what some line says."""
+    data = damaged(b"".join(written(*records(), records()[0])), changes)
+    documents = list(filter(None, map(parsed, data.split(b"\n"))))
+    readings = [(timed(line), line["metrics"]) for line in documents if isinstance(line.get("metrics"), dict)]
+    known = [("", {}, []), *filter(None, map(header_of, documents))]
+    with TemporaryDirectory() as directory:
+        found = file_of(Path(directory) / "run.jsonl", data)
+        try:
+            read = list(found)
+        except DocumentError:
+            read = []
+    for one in read:
+        assert (one.snapshot.time_ns, one.snapshot.metrics) in readings
+        document = one.to_dict()
+        devices = document["devices"] if one.snapshot.hostname else []
+        assert (one.snapshot.hostname, document.get("labels", {}), devices) in known
+
+
+def parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def header_of(line: dict[str, Any]) -> tuple[str, object, object] | None:
+    """Host, labels and devices of a header, as far as a document with the same parts holds to the whole schema."""
+    filled = {**line, "schema_version": "1.0", "timestamp": "2026-01-01T00:00:00Z", "metrics": {}, "backends": []}
+    try:
+        return line["hostname"], line["labels"], Snapshot.from_dict(filled).to_dict()["devices"]
+    except (DocumentError, KeyError):
+        return None
+
+
+def timed(line: dict[str, Any]) -> int | None:
+    try:
+        return parse_timestamp(line.get("timestamp"))
+    except ValueError:
+        return None
+
+
+def findings(line: bytes) -> list[str]:
+    return [error.message for error in VALIDATOR.iter_errors(json.loads(line))]
+
+
+def test_the_schema_takes_what_is_written() -> None:
+    """Headers and readings hold to the published schema of lines, which is one of the dialect that it names."""
+    Draft202012Validator.check_schema(lines_schema())
+    assert lines_schema()["$id"] == "urn:accelmetrics:lines:2.0"
+    for line in written(*records(), Record(complete())):
+        assert findings(line) == []
+
+
+DEPARTURES: dict[str, Callable[[bytes, bytes], bytes]] = {
+    "header without stream": lambda header, reading: without(header, "stream"),
+    "header without labels": lambda header, reading: without(header, "labels"),
+    "header of another version": lambda header, reading: changed(header, schema_version="1.0"),
+    "empty key": lambda header, reading: changed(header, unavailable={"": {"reason": "stale"}}),
+    "reading without stream": lambda header, reading: without(reading, "stream"),
+    "reading without metrics": lambda header, reading: without(reading, "metrics"),
+    "value out of bounds": lambda header, reading: changed(reading, metrics={"gpu.0.gpu": 300}),
+    "value in quotes": lambda header, reading: changed(reading, metrics={"cpu": "1"}),
+    "time as a number": lambda header, reading: changed(reading, timestamp=5),
+    "negative sequence": lambda header, reading: changed(reading, sources={"nvidia": {"sequence": -1}}),
+    "whole document": lambda header, reading: lines_of(records()[0])[0],
+}
+
+
+@pytest.mark.parametrize("wrong", DEPARTURES.values(), ids=DEPARTURES)
+def test_the_schema_refuses_what_is_none(wrong: Callable[[bytes, bytes], bytes]) -> None:
+    """A part that is missing or of another kind departs from it, and so does a document of ``dump --json``."""
+    assert findings(wrong(*written(records()[0])))
+
+
+def test_reading_is_quick(tmp_path: Path) -> None:
+    """A line of eight GPUs costs at most half of what the document of the same reading costs."""
+    one = record(8)
+    recording = file_of(tmp_path / "run.jsonl", *written(*[one] * 60))
+    document = lines_of(one)[0]
+
+    def cost(work: Callable[[], object]) -> float:
+        begin = time.thread_time()
+        work()
+        return time.thread_time() - begin
+
+    quick = min(cost(lambda: list(recording)) for _ in range(5))
+    whole = min(cost(lambda: [Snapshot.from_json(document) for _ in range(60)]) for _ in range(5))
+    assert quick < 0.5 * whole
+
+
+def test_read_records_takes_both(tmp_path: Path) -> None:
+    """``read_records`` gives the records of a file of either form."""
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(b"".join([*lines_of(records()[1]), *written(records()[1])]))
+    assert [one.snapshot for one in read_records(path)] == [records()[1].snapshot] * 2
