@@ -256,9 +256,9 @@ def _exporter(wanted: str, out: Stdout, stopped: Stop) -> Exporter:
 
 
 def tell_sources(watching: Monitor) -> None:
-    """Warn of every source that could not be read, or not in full, at the latest reading."""
+    """Warn of every source that could not be read, or not in full, at the latest reading, unless the monitor has."""
     for status in () if watching.latest is None else watching.latest.backends:
-        if status.status in ("failed", "timed_out", "degraded"):
+        if status.status in ("failed", "timed_out", "degraded") and not status.silent:
             log.warning(f"source {status.name}: {status.detail}")
 
 

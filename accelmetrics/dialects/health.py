@@ -193,7 +193,9 @@ def health(record: Record | None, history: HealthHistory | None = None, fresh: b
     known = (history or NO_HISTORY).after(record)
     for key, slot in known.slots.items():
         yield _gauge("accel_up", fresh and is_up(record.snapshot, key), identity_labels(slot), "1", _UP)
-    yield _gauge("accelmetrics_devices_expected", len(known.slots), {}, "1", "Devices and partitions that should be there.")
+    listed = {slot.backend for slot in known.slots.values()}
+    unlisted = sum(status.devices for status in record.snapshot.backends if status.name not in listed)
+    yield _gauge("accelmetrics_devices_expected", len(known.slots) + unlisted, {}, "1", "Devices and partitions that should be there.")
     for status in record.snapshot.backends:
         yield from _source(status, fresh)
     for source, moment in known.succeeded.items():

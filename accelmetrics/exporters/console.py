@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
 from accelmetrics.schemas.errors import InvalidOptionError, require
-from accelmetrics.schemas.vitals import processors, vitals
+from accelmetrics.schemas.vitals import processors, unlisted, vitals
 
 if TYPE_CHECKING:
     from accelmetrics.schemas.record import Record
@@ -86,14 +86,15 @@ class ConsoleExporter:
 
 
 def line(snapshot: Snapshot) -> str:
-    """A snapshot on one line: its devices, of which partitions are a part; the host where there is none."""
+    """A snapshot on one line: its devices, of which partitions are a part; the host where there is none; sources that do not answer."""
+    silent = "".join(f" | {status.name}: {status.status}" for status in unlisted(snapshot))
     devices = [one for one in vitals(snapshot) if one.whole]
     if devices:
         kinds = "/".join(dict.fromkeys(one.key.partition(".")[0].upper() for one in devices))
         told = (one.why or f"{_percent(one.utilization)}/{_percent(one.memory_percent)}" for one in devices)
-        return f"{kinds} Monitor - " + " | ".join(f"{one.label}: {words}" for one, words in zip(devices, told, strict=True))
+        return f"{kinds} Monitor - " + " | ".join(f"{one.label}: {words}" for one, words in zip(devices, told, strict=True)) + silent
     metrics = snapshot.metrics
-    return f"Host Monitor - CPU {_percent(processors(metrics))} | memory {_percent(metrics.get('memory_percent'))}"
+    return f"Host Monitor - CPU {_percent(processors(metrics))} | memory {_percent(metrics.get('memory_percent'))}{silent}"
 
 
 def _percent(value: float | None) -> str:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from accelmetrics.schemas.vitals import Vitals, printable, processors, vitals
+from accelmetrics.schemas.vitals import Vitals, printable, processors, unlisted, vitals
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -114,14 +114,16 @@ def table(
     from rich.console import Group
     from rich.text import Text
 
-    devices = vitals(snapshot)
-    around, most = _room(len(devices), rows)
-    shown = devices[:most]
-    left = len(devices) - len(shown)
+    devices, silent = vitals(snapshot), unlisted(snapshot)
+    around, most = _room(len(devices) + len(silent), rows)
+    shown = devices[: max(1, most - len(silent))]
+    told = silent[: most - len(shown)]
+    left = len(devices) + len(silent) - len(shown) - len(told)
     parts: list[RenderableType] = [_drawn(shown, limits or HotLimits(), trail, width, around > 0)] if shown else []
     if around == AROUND:
         parts.insert(0, Text(_heading(snapshot, width), style="bold", no_wrap=True, overflow="crop"))
-    if not devices:
+    parts += [Text(f"{status.name}  {status.status}: {status.detail}", "red", no_wrap=True, overflow="ellipsis") for status in told]
+    if not devices and not silent:
         parts.append(Text("no device was found"))
     elif left and (rows is None or around + most < rows):
         parts.append(Text(f"and {left} more"))
@@ -132,7 +134,7 @@ def table(
 
 def height(snapshot: Snapshot) -> int:
     """Rows that a table of this snapshot would take."""
-    return AROUND + max(1, len(snapshot.identities))
+    return AROUND + max(1, len(snapshot.identities) + len(unlisted(snapshot)))
 
 
 def _room(devices: int, rows: int | None) -> tuple[int, int]:

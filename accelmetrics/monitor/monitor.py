@@ -216,7 +216,7 @@ class Monitor:
 
     @property
     def error(self) -> str:
-        """Why no reading could be taken, in words; empty while they are taken."""
+        """What is not read and why, in words: nothing at all, or sources whose hardware is there; empty while everything answers."""
         return self._current().error
 
     @property

@@ -25,6 +25,7 @@ from accelmetrics.monitor.export_worker import Delivery, ExportWorker, on_export
 from accelmetrics.monitor.history import History, RowMaker
 from accelmetrics.monitor.ticker import Flag, Ticker
 from accelmetrics.monitor.window import Windows, living
+from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.record import MonitorStatus, Record
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -127,7 +128,7 @@ class Run:
     Attributes:
         state: What the monitor keeps from one run to the next.
         latest: The last reading, None before the first.
-        error: Why no reading could be taken, in words; empty while they are taken.
+        failure: Why no reading could be taken, in words; empty while they are taken.
         paused: Whether readings are passed over.
         left: Set while no reading is to come: before it begins, and when it has stopped.
         pid: The process in which its threads are.
@@ -135,7 +136,7 @@ class Run:
 
     def __init__(self, state: MonitorState, ticker: Ticker) -> None:
         self.latest: Snapshot | None = None
-        self.error = ""
+        self.failure = ""
         self.paused = False
         self.left = Flag()
         self.left.set()
@@ -150,6 +151,8 @@ class Run:
         self._meter = Meter()
         self._joined = False
         self._ticks = self._missed = self._timed_out = 0
+        self._silent: dict[str, str] = {}  # by source that did not answer the last tick, why
+        self._told: set[tuple[str, str]] = set()  # sources and statuses that were logged
 
     @property
     def phase(self) -> Phase:
@@ -166,6 +169,11 @@ class Run:
         """Where records go."""
         return tuple(self._deliveries)
 
+    @property
+    def error(self) -> str:
+        """Why no reading could be taken, or which sources did not answer the last one, in words; empty while all is well."""
+        return self.failure or "; ".join(f"{name}: {why}" for name, why in self._silent.items())
+
     def take(self, snapshot: Snapshot, at: float, tick: bool) -> None:
         """Remember, summarise and hand out a reading."""
         if self.paused or self.phase is Phase.STOPPED:
@@ -173,13 +181,14 @@ class Run:
         if self.state.extra is not None and (found := guarded(self.state.extra, snapshot).value):
             snapshot = snapshot.with_metrics(found)  # a new one: other monitors may have been given the same
         row = self._rows.row(snapshot, at, self._joined)
-        self._joined, self.error = True, ""
+        self._joined, self.failure = True, ""
         self.state.windows.feed(row)
         self._meter.add(row)
         if not tick:
             return
         self._ticks += 1
         self._timed_out += any(status.status == "timed_out" for status in snapshot.backends)
+        self._note_silence(snapshot.backends)
         self.state.history.add(self._rows.tick_row(snapshot, row))
         self.latest = snapshot
         steps = self.state.steps.take(self._meter)
@@ -196,9 +205,19 @@ class Run:
     def fail(self, words: str) -> None:
         """Note that a reading could not be taken: what is used until the next one is not known."""
         self._joined = False
-        if words != self.error:
-            self.error = words
+        if words != self.failure:
+            self.failure = words
             log.warning("no reading: %s", words)
+
+    def _note_silence(self, sources: Iterable[BackendStatus]) -> None:
+        """Keep why sources do not answer, and log it once for each and the way in which it does not."""
+        silent = [status for status in sources if status.silent]
+        self._silent = {status.name: status.detail for status in silent}
+        for status in silent:
+            mark = status.name, status.status
+            if mark not in self._told:
+                self._told.add(mark)
+                log.warning("source %s: %s (`accelmetrics doctor` says what to do)", status.name, status.detail)
 
     def begin(self, workers: Iterable[ExportWorker]) -> None:
         """Open the exporters and take the first reading, in the background."""
@@ -218,7 +237,7 @@ class Run:
         if not self.running:
             return False
         self._ticker.request()
-        return not (self.paused or self.error)
+        return not (self.paused or self.failure)
 
     def pause(self) -> None:
         """Pass readings over; windows that have ended wait for none."""

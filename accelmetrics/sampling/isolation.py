@@ -340,7 +340,8 @@ class IsolatedPart:
         failed = BackendStatus("", "timed_out" if late else "failed", why.detail)
         # A source that was not there is still not there.
         statuses = [
-            status if status.status == "absent" else failed._replace(name=status.name, sequence=status.sequence) for status in last.backends
+            status if status.status == "absent" else failed._replace(name=status.name, sequence=status.sequence, devices=status.devices)
+            for status in last.backends
         ]
         snapshot = Snapshot(SYSTEM_CLOCK.time_ns(), last.hostname, {}, last.identities, reasons, statuses)
         return Answer(snapshot, Statistics(1, int(late)))

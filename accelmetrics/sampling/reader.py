@@ -88,6 +88,7 @@ class SourceReader:
         self._latch: CountDownLatch | None = None
         self._spent = 0.0
         self._sequence = 0
+        self._wholes = 0
         weakref.finalize(self, _dropped, source).atexit = False
 
     def resume(self, keys: Iterable[str], sequence: int) -> None:
@@ -300,10 +301,10 @@ class SourceReader:
             entries.extend((mapper, LOST) for mapper in self._lost)
         name = source.backend.name
         if len(failures) == len(self._units):
-            return BackendStatus(name, status, detail, source.source, sequence=self._sequence)
+            return BackendStatus(name, status, detail, source.source, sequence=self._sequence, devices=self._wholes)
         age = max(0.0, now - oldest)
         stamp = rfc3339(source.clock.time_ns() - int(age * 1e9))
-        return BackendStatus(name, status, detail, source.source, self._spent, stamp, age, self._sequence)
+        return BackendStatus(name, status, detail, source.source, self._spent, stamp, age, self._sequence, self._wholes)
 
     def _missing(self, unit: int, late: bool) -> Unavailable:
         pool = self.source.pool
@@ -334,7 +335,9 @@ class SourceReader:
         self.failures = dict.fromkeys(self.mappers, failure)
         entries.extend((mapper, failure.why) for mapper in self.mappers.values())
         status: Status = "timed_out" if failure.why.reason == Reason.TIMED_OUT else "failed"
-        return BackendStatus(name, status, failure.why.detail, duration_seconds=source.open_seconds, sequence=self._sequence)
+        there = source.detection.devices or int(source.backend.kind is not None and failure.why.reason != Reason.DRIVER_UNAVAILABLE)
+        found, seconds = self._wholes if self.slots else there, source.open_seconds
+        return BackendStatus(name, status, failure.why.detail, duration_seconds=seconds, sequence=self._sequence, devices=found)
 
     def _fared(self, silent: Unavailable | None) -> tuple[Status, str]:
         """How an open source fared that is not well, or gives no value, and what there is to say about it."""
@@ -353,6 +356,7 @@ class SourceReader:
         shown = self._filter.show(self._devices.known(name))
         self.candidates = tuple(shown.values())
         self.slots = tuple(slot for slot in self.candidates if self._selection.wants(slot))
+        self._wholes = sum(not slot.identity.parent for slot in self.slots)
         for slot in self.slots:
             if slot.key not in self.mappers:
                 self.mappers[slot.key] = KeyMapper(slot.key, coverage.partitions if slot.identity.parent else coverage.devices)

@@ -153,6 +153,7 @@ class BackendEntry(Part):
     read_at: str = Field("", description="When the source was read (RFC 3339, UTC); empty when it never was.")
     age_seconds: float | None = Field(None, description="How old the reading was; null when there was none.")
     sequence: int = Field(0, ge=0, description="Number of the reading: one that is served twice keeps its number.")
+    devices: int = Field(0, ge=0, description="Devices that it lists; where it never listed any, those found without its driver.")
 
 
 class ProcessEntry(Part):

@@ -102,6 +102,8 @@ class BackendStatus(NamedTuple):
         read_at: When the source was read (RFC 3339, UTC); empty when it never was.
         age_seconds: How old the reading was when the snapshot was put together; None when there was none.
         sequence: Number of the reading, so that a reading served twice is counted once.
+        devices: Whole devices that it lists; where it never listed any, those that were found without its driver, on the PCI bus say,
+            and at least one where the driver itself speaks of an error. A library without a device is none.
     """
 
     name: str
@@ -112,3 +114,9 @@ class BackendStatus(NamedTuple):
     read_at: str = ""
     age_seconds: float | None = None
     sequence: int = 0
+    devices: int = 0
+
+    @property
+    def silent(self) -> bool:
+        """Whether it gave nothing, though it has devices here or has been read before."""
+        return self.status in ("failed", "timed_out") and (self.devices > 0 or self.sequence > 0)

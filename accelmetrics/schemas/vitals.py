@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 UTILIZATION = ("gpu", "utilization", "dutyCycle", "tensorcoreUtilization", "neuroncore_utilization", "ipu utilisation (%)")
@@ -73,6 +74,12 @@ def printable(text: str) -> str:
 def vitals(snapshot: Snapshot) -> list[Vitals]:
     """Every device of a snapshot, in the order of their numbers."""
     return [_of_device(snapshot, slot) for slot in snapshot.identities]
+
+
+def unlisted(snapshot: Snapshot) -> list[BackendStatus]:
+    """The sources that do not answer and of which no device is known: nothing else stands for their hardware."""
+    listed = {slot.backend for slot in snapshot.identities}
+    return [status for status in snapshot.backends if status.silent and status.name not in listed]
 
 
 def first(metrics: Mapping[str, float], device: str, names: tuple[str, ...]) -> float | None:

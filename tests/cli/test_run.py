@@ -295,8 +295,8 @@ def test_readings_go_to_exporters(tmp_path: Path) -> None:
     assert max(held) < 10
 
 
-def test_a_tool_that_hangs_is_named_in_the_end(tmp_path: Path) -> None:
-    """Of the last reading: which, and since when."""
+def test_a_tool_that_hangs_is_named(tmp_path: Path) -> None:
+    """Which, and since when."""
     tool, go, target = tmp_path / "rbln-smi", tmp_path / "go", tmp_path / "run.jsonl"
     tool.write_text(f"#!/bin/sh\nwhile [ ! -e {go} ]; do sleep 0.05; done\n")
     tool.chmod(0o755)

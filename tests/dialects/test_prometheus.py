@@ -203,6 +203,15 @@ def test_a_vanished_device_is_still_expected() -> None:
     assert found["accelmetrics_devices_expected", None] == 2
 
 
+def test_what_the_bus_shows_is_expected_of_a_driver_that_never_opened() -> None:
+    """Of one that has listed its devices, those are; the rest of the machine is counted as ever."""
+    sources = (BackendStatus("amd", "failed", devices=4), BackendStatus("nvidia", "ok", devices=1), BackendStatus("tpu", "absent"))
+    broken = Record(Snapshot(10**18, "node-1", {"gpu.0.temp": 30}, (place("gpu.0"),), backends=sources))
+    found = {(point.name, *point.labels.values()): point.value for point in health(broken)}
+    assert found["accelmetrics_devices_expected",] == 5
+    assert found["accelmetrics_collect_success", "amd"] == 0
+
+
 def test_old_news_leave_nothing_up() -> None:
     """Of a record that is not fresh there are left the devices that should be there, all down, and the counters as they stood."""
     what = record()

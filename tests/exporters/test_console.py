@@ -11,10 +11,10 @@ import pytest
 
 from accelmetrics import Sampler, Snapshot
 from accelmetrics.exporters.console import ConsoleExporter, line
-from accelmetrics.exporters.device_table import GAP, HotLimits, Trail, host_line, table
+from accelmetrics.exporters.device_table import GAP, HotLimits, Trail, height, host_line, table
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError
-from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot
 from accelmetrics.testing import FakeBackend
@@ -108,6 +108,30 @@ def test_other_devices_and_none() -> None:
     metrics = {"gpu.0.memoryAllocated": 50.0, "gpu.0.mig.1.memoryAllocated": 20.0, "tpu.0.dutyCycle": 33.3}
     assert line(Snapshot(0, "host", metrics, places)) == "GPU/TPU Monitor - GPU0: -/50.0% | TPU0: 33.3%/-"
     assert line(Snapshot(0, "host", {"cpu.0.cpu_percent": 10.0, "cpu": 99.0})) == "Host Monitor - CPU 10.0% | memory -"
+
+
+def test_a_source_that_does_not_answer_has_its_place() -> None:
+    """Beside devices or without any; one whose devices are listed is shown by these."""
+    sources = (BackendStatus("nvidia", "failed", devices=1), BackendStatus("amd", "timed_out", devices=2), BackendStatus("tpu", "absent"))
+    assert line(Snapshot(0, "host", {}, backends=sources)) == "Host Monitor - CPU - | memory - | nvidia: failed | amd: timed_out"
+    taken = snapshot(1)
+    both = Snapshot(0, "host", taken.metrics, taken.identities, backends=sources)
+    assert line(both).endswith("| amd: timed_out")
+    assert "nvidia" not in line(both)
+
+
+def test_a_source_that_does_not_answer_has_a_row() -> None:
+    """With what is wrong, cut where there is no room; devices have the rows first."""
+    silent = Snapshot(0, "host", {}, backends=(BackendStatus("amd", "failed", "rocm-smi: no permission", devices=1),))
+    assert height(silent) == 4
+    rows = shown(silent, 100, rows=height(silent))
+    assert rows[1] == "amd  failed: rocm-smi: no permission"
+    assert "no device was found" not in rows
+    assert shown(silent, 20)[1] == "amd  failed: rocm-s…"
+    taken = snapshot(2)
+    both = Snapshot(0, "vm", taken.metrics, taken.identities, backends=silent.backends)
+    assert [row.split()[0] for row in shown(both, 100, rows=height(both))] == ["vm", "Device", "GPU0", "GPU1", "amd", "host"]
+    assert [row.split()[0] for row in shown(both, 100, rows=2)] == ["GPU0", "and"]
 
 
 def test_a_program_without_a_console(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,184 @@
+"""Hardware whose driver does not answer: every command that watches, the monitor and the documented alerts say so."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from accelmetrics import Monitor
+from accelmetrics.exporters.scrape_cache import ScrapeCache
+from accelmetrics.schemas.record import Record
+from accelmetrics.testing import FakeBackend
+from tests.cli.shell import REPOSITORY, Tree, call, one_line
+from tests.cli.terminals import on_terminal
+from tests.exporters.prometheus_server import program
+from tests.simulators.nvml import NvmlSimulator, Ret, attached
+from tests.simulators.rocm_smi import RocmSmiStandIn
+from tests.support.waiting import HANG, wait_for
+
+NVIDIA, AMD = "0x10de", "0x1002"
+ONCE = ("--interval", "0.5", "--duration", "0.6", "--timeout", "10")
+FIRING = "accelmetrics_devices_expected", "accelmetrics_collect_success"
+
+Breaking = Callable[[Tree, NvmlSimulator, Path], Mapping[str, str]]
+
+
+def no_library(tree: Tree, simulator: NvmlSimulator, tmp_path: Path) -> Mapping[str, str]:
+    """The card is there, the library is not."""
+    del simulator, tmp_path
+    return tree.gpu("0000:01:00.0", NVIDIA).gpu("0000:02:00.0", NVIDIA).environment()
+
+
+def mismatched(tree: Tree, simulator: NvmlSimulator, tmp_path: Path) -> Mapping[str, str]:
+    """An update without a reboot."""
+    del tmp_path
+    simulator.fail_init(Ret.LIB_RM_VERSION_MISMATCH)
+    tree.gpu("0000:01:00.0", NVIDIA, "nvidia").gpu("0000:02:00.0", NVIDIA, "nvidia").write("/dev/nvidiactl")
+    return tree.environment(**simulator.environment())
+
+
+def no_permission(tree: Tree, simulator: NvmlSimulator, tmp_path: Path) -> Mapping[str, str]:
+    """The driver is there and says no."""
+    env = mismatched(tree, simulator, tmp_path)
+    simulator.fail_init(Ret.NO_PERMISSION)
+    return env
+
+
+def failing_tool(tree: Tree, simulator: NvmlSimulator, tmp_path: Path) -> Mapping[str, str]:
+    """The vendor's tool ends with an error."""
+    del simulator
+    stand_in = RocmSmiStandIn(tmp_path)
+    stand_in.behave("", errors="ERROR: the driver is not initialised", status=1)
+    tree.gpu("0000:01:00.0", AMD, "amdgpu").gpu("0000:02:00.0", AMD, "amdgpu").write("/dev/kfd")
+    return tree.environment(PATH=stand_in.path)
+
+
+WAYS = {"nvidia": (no_library, mismatched, no_permission), "amd": (failing_tool,)}
+BREAKING = pytest.mark.parametrize(
+    ("vendor", "breaking"),
+    [pytest.param(vendor, way, id=way.__name__) for vendor, ways in WAYS.items() for way in ways],
+)
+
+
+@BREAKING
+def test_record_and_run_tell_it_once_and_show_it(
+    vendor: str, breaking: Breaking, tree: Tree, simulator: NvmlSimulator, tmp_path: Path
+) -> None:
+    """A line on standard error, and a place in every line of a reading."""
+    env = breaking(tree, simulator, tmp_path)
+    pinned = ("--amd-source", "rocm-smi") if vendor == "amd" else ()
+    recorded = call("record", *ONCE, *pinned, env=env)
+    assert recorded.returncode == 0
+    assert one_line(recorded.stderr).startswith(f"accelmetrics: source {vendor}: ")
+    lines = [line for line in recorded.stdout.splitlines() if " Monitor - " in line]
+    assert lines
+    assert all(line.endswith(f" | {vendor}: failed") for line in lines)
+    ran = call("run", "--no-summary", "--no-line", "--timeout", "10", *pinned, "--", "true", env=env)
+    assert ran.stderr == recorded.stderr
+
+
+@BREAKING
+def test_the_alerts_of_the_documentation_fire(
+    vendor: str, breaking: Breaking, tree: Tree, simulator: NvmlSimulator, tmp_path: Path
+) -> None:
+    """What the bus shows is expected, and the source has not succeeded."""
+    env = breaking(tree, simulator, tmp_path)
+    with patch.dict(os.environ, env, clear=True), attached(env):
+        with Monitor(0.1, backends=[vendor], timeout=10, amd_source="rocm-smi" if vendor == "amd" else None) as monitor:
+            wait_for(lambda: monitor.error)
+            assert monitor.error.startswith(f"{vendor}: ")
+            latest = monitor.latest
+    assert latest is not None
+    cache = ScrapeCache("prometheus", 1000)
+    cache.take(Record(latest))
+    text = cache.metrics().decode()
+    assert "accelmetrics_devices_expected 2" in text
+    assert f'accelmetrics_collect_success{{source="{vendor}"}} 0' in text
+
+
+def alerts() -> list[str]:
+    """The expressions that docs/exporters.md says are worth an alert."""
+    text = (REPOSITORY / "docs" / "exporters.md").read_text()
+    block = text.partition("Alerts worth having:\n\n```\n")[2].partition("```")[0]
+    return [line.partition("  #")[0].strip() for line in block.splitlines()]
+
+
+@pytest.mark.servers
+def test_prometheus_says_that_they_fire(tmp_path: Path) -> None:
+    """By its own tool: on a node whose driver never opened the two that are about it, on a healthy one none of the two."""
+    rules = [{"alert": f"alert{number}", "expr": expr} for number, expr in enumerate(alerts())]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "g", "rules": rules}]}))
+    about = [number for number, expr in enumerate(alerts()) if expr.startswith(FIRING)]
+    assert len(about) == 2
+    broken = {"accelmetrics_devices_expected": 8, 'accelmetrics_collect_success{source="nvidia"}': 0}
+    well = {"accelmetrics_devices_expected": 1, 'accelmetrics_collect_success{source="nvidia"}': 1, 'accel_info{accelerator="gpu.0"}': 1}
+    tests = []
+    for series, fires in ((broken, True), (well, False)):
+        given = [{"series": _of_node(name), "values": f"{value}x5"} for name, value in series.items()]
+        counts = [
+            {"expr": f'count(ALERTS{{alertname="alert{number}"}}) or vector(0)', "eval_time": "5m", "exp_samples": [_sample(fires)]}
+            for number in about
+        ]
+        tests.append({"interval": "1m", "input_series": given, "promql_expr_test": counts})
+    (tmp_path / "tests.yml").write_text(json.dumps({"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests}))
+    done = subprocess.run(
+        [program("promtool"), "test", "rules", "tests.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=2 * HANG
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _of_node(series: str) -> str:
+    """A series as Prometheus has it of a node."""
+    name, brace, labels = series.partition("{")
+    return f'{name}{{instance="node-1",job="accelmetrics"{"," + labels if brace else "}"}'
+
+
+def _sample(value: int) -> dict[str, object]:
+    return {"labels": "{}", "value": int(value)}
+
+
+def test_the_live_view_has_a_row(tree: Tree) -> None:
+    """With what is wrong."""
+    env = tree.gpu("0000:01:00.0", NVIDIA).environment()
+    with on_terminal("watch", "--interval", "0.1", "--timeout", "10", env=env) as terminal:
+        terminal.until(r"^nvidia  failed: the driver's library is not installed")
+        assert "no device was found" not in terminal.text
+        terminal.type("q")
+        assert terminal.end() == 0
+
+
+def test_a_library_without_hardware_is_no_silence(tree: Tree, simulator: NvmlSimulator) -> None:
+    """As a container image brings it to a node without GPUs."""
+    simulator.driver_away()
+    done = call("record", *ONCE, env=tree.environment(**simulator.environment()))
+    assert done.stderr == ""
+    assert "nvidia" not in done.stdout
+
+
+def test_the_monitors_error_goes_when_the_source_answers_again(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged once, however long it lasts."""
+    backend = FakeBackend(devices=1)
+    device = backend.device(0)
+    device.set(temp=40)
+    with caplog.at_level(logging.WARNING, logger="accelmetrics"), Monitor(0.02, backends=[backend]) as monitor:
+        wait_for(lambda: monitor.latest)
+        assert monitor.error == ""
+        device.fail(OSError("no answer"))
+        wait_for(lambda: re.fullmatch("fake: gpu.0: driver_error: OSError: no answer", monitor.error))
+        ticks = monitor.status.ticks
+        wait_for(lambda: monitor.status.ticks > ticks + 3)
+        device.set(temp=41)
+        device.fail(None)
+        wait_for(lambda: monitor.error == "")
+        with monitor.window() as window:
+            pass
+        assert window.summary["gpu.0.temp"].last == 41
+    assert [line.getMessage().partition(" (`")[0] for line in caplog.records] == ["source fake: gpu.0: driver_error: OSError: no answer"]
