@@ -12,6 +12,7 @@ from math import isfinite
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.snapshot import Metrics
 
 LARGEST = 1.7e308
 """What still fits a double: JSON's readers have nothing larger."""
@@ -143,13 +144,11 @@ class SnapshotBuilder:
         self._processes: dict[str, tuple[DeviceProcess, ...]] = {}
         self._mappers: list[KeyMapper] = []
 
-    def build(
-        self, entries: Sequence[Entry]
-    ) -> tuple[dict[str, Number], Mapping[str, Unavailable], Mapping[str, tuple[DeviceProcess, ...]]]:
+    def build(self, entries: Sequence[Entry]) -> tuple[Metrics, Mapping[str, Unavailable], Mapping[str, tuple[DeviceProcess, ...]]]:
         """Write the entries.
 
         Returns:
-            The metrics, a dict of the caller's own; the reasons, and the processes by device, each the same object as last time if
+            The metrics, the caller's own; the reasons, and the processes by device, each the same object as last time if
             nothing in it changed.
         """
         flat = self._flat
@@ -169,4 +168,4 @@ class SnapshotBuilder:
             self._flat, self._mappers = flat, [mapper for mapper, _ in entries]
         if processes != self._processes:
             self._processes = processes
-        return flat.copy(), self._reasons, self._processes
+        return Metrics(flat), self._reasons, self._processes

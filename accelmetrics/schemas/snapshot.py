@@ -50,6 +50,37 @@ class DeviceSlot(NamedTuple):
         return self.identity.uuid or self.identity.pci_bus_id or self.key
 
 
+class Metrics(dict[str, int | float]):
+    """Values by key: a dict whose square brackets say why a key is missing. Its copies and what it pickles to are plain dicts.
+
+    Attributes:
+        unavailable: By key, why a value is absent.
+    """
+
+    __slots__ = ("unavailable",)
+
+    unavailable: Mapping[str, Unavailable]
+
+    def __missing__(self, key: str) -> int | float:
+        """Say why there is no value.
+
+        Raises:
+            KeyError: Always: with the reason, or the nearest keys where no source owes one of this name.
+        """
+        why = self.unavailable.get(key)
+        if why is not None:
+            raise KeyError(f"{key} is not available: {why.reason}" + (f" ({why.detail})" if why.detail else ""))
+        import difflib  # milliseconds, spent on mistakes alone
+
+        known = [*self, *self.unavailable]
+        part = ".".join(str(key).split(".")[:2]) + "."
+        near = difflib.get_close_matches(str(key), [name for name in known if name.startswith(part)] or known)
+        raise KeyError(f"no metric {key!r}" + (f"; the nearest: {', '.join(near)}" if near else ""))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
 class Snapshot:
     """What one sample gave.
 
@@ -59,7 +90,7 @@ class Snapshot:
         time_ns: When it was put together, in nanoseconds since 1970 (UTC). Documents carry microseconds, and two snapshots
             that agree to the microsecond are equal.
         hostname: The machine's name.
-        metrics: Finite ints and floats by key; what could not be read is absent.
+        metrics: Finite ints and floats by key; what could not be read is absent, and ``[]`` raises a :class:`KeyError` that says why.
         identities: The devices, each with where it stands.
         unavailable: By key, why a value is absent.
         backends: How each source fared.
@@ -95,9 +126,11 @@ class Snapshot:
     ) -> None:
         self.time_ns = time_ns
         self.hostname = hostname
-        self.metrics = metrics
+        owned = metrics if type(metrics) is Metrics else Metrics(metrics)
+        self.metrics: dict[str, int | float] = owned
         self.identities = identities
         self.unavailable: Mapping[str, Unavailable] = {} if unavailable is None else unavailable
+        owned.unavailable = self.unavailable
         self.backends = backends
         self.processes: Mapping[str, tuple[DeviceProcess, ...]] = {} if processes is None else processes
         self._devices: tuple[Device, ...] | None = None
@@ -126,16 +159,17 @@ class Snapshot:
             self._host = host_metrics(self.metrics)
         return self._host
 
-    def device(self, name: str) -> "Device":
-        """The device with this key (``gpu.0``) or UUID.
+    def device(self, name: str | int) -> "Device":
+        """The device with this key (``gpu.0``) or UUID; a number ``n`` is ``gpu.n``, as in ``gpus=``.
 
         Raises:
             UnknownNameError: No device of this snapshot has that key or UUID.
         """
+        wanted = f"gpu.{name}" if isinstance(name, int) else name
         for device in self.devices:
-            if name and name in (device.key, device.uuid):
+            if wanted and wanted in (device.key, device.uuid):
                 return device
-        raise UnknownNameError("device", name, (known for device in self.devices for known in (device.key, device.uuid) if known))
+        raise UnknownNameError("device", wanted, (known for device in self.devices for known in (device.key, device.uuid) if known))
 
     def with_metrics(self, more: Mapping[str, int | float]) -> "Snapshot":
         """The same moment with more metrics; this one stays as it is."""

@@ -91,11 +91,11 @@ def test_the_alerts_of_the_documentation_fire(
 ) -> None:
     """What the bus shows is expected, and the source has not succeeded."""
     env = breaking(tree, simulator, tmp_path)
-    with patch.dict(os.environ, env, clear=True), attached(env):
-        with Monitor(0.1, backends=[vendor], timeout=10, amd_source="rocm-smi" if vendor == "amd" else None) as monitor:
-            wait_for(lambda: monitor.error)
-            assert monitor.error.startswith(f"{vendor}: ")
-            latest = monitor.latest
+    monitor = Monitor(0.1, backends=[vendor], timeout=10, amd_source="rocm-smi" if vendor == "amd" else None)
+    with patch.dict(os.environ, env, clear=True), attached(env), monitor:
+        wait_for(lambda: monitor.error)
+        assert monitor.error.startswith(f"{vendor}: ")
+        latest = monitor.latest
     assert latest is not None
     cache = ScrapeCache("prometheus", 1000)
     cache.take(Record(latest))

@@ -143,6 +143,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         read_at=st.just("") | st.just("2026-09-21T13:33:20.123456Z"),
         age_seconds=st.none() | st.floats(0, 1e6),
         sequence=st.integers(0, 2**40),
+        devices=st.integers(0, 4096),
     )
     process = st.builds(DeviceProcess, st.integers(0, 2**31), _WORDS, st.none() | st.integers(0, 2**63), _SHARES, _SHARES)
     found = draw(places())

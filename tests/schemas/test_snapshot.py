@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 import timeit
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
+from tests.records import machine
 from tests.schemas.samples import AMD, NVIDIA, complete, snapshots
 
 
@@ -72,7 +75,7 @@ def test_the_document_has_the_agreed_fields() -> None:
         "minor_number": None,
     }
     assert document["unavailable"] == {"gpu.0.fanSpeed": {"reason": "not_supported", "detail": "NVML_ERROR_NOT_SUPPORTED"}}
-    fields = ["name", "status", "detail", "source", "duration_seconds", "read_at", "age_seconds", "sequence"]
+    fields = ["name", "status", "detail", "source", "duration_seconds", "read_at", "age_seconds", "sequence", "devices"]
     assert list(document["backends"][0]) == fields
     process = {"pid": 4711, "type": "compute", "memory_bytes": 1_000_000, "utilization": 12.5, "memory_utilization": None}
     assert document["processes"]["gpu.0"][0] == process
@@ -154,6 +157,43 @@ def test_making_one_costs_next_to_nothing() -> None:
     assert min(times) / 1000 < 20e-6
 
 
+# Metrics
+
+
+def test_a_missing_key_says_why() -> None:
+    with pytest.raises(KeyError, match=r"gpu\.0\.fanSpeed is not available: not_supported \(NVML_ERROR_NOT_SUPPORTED\)"):
+        complete().metrics["gpu.0.fanSpeed"]
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [("gpu.0.fanspeed", "gpu.0.fanSpeed"), ("gpu.1.powerWats", "gpu.1.powerWatts"), ("gpu.7.powerWatts", "gpu.0.powerWatts")],
+)
+def test_an_unknown_key_is_answered_with_the_nearest(key: str, near: str) -> None:
+    """Those that are missing among them."""
+    with pytest.raises(KeyError, match=f"no metric '{key}'; the nearest: .*{near}"):
+        complete().metrics[key]
+    with pytest.raises(KeyError, match=r"no metric 'zzz'\"$"):
+        complete().metrics["zzz"]
+
+
+def test_the_metrics_are_a_dict_in_every_other_way() -> None:
+    """Equal to one, written and pickled as one, copied to one; only square brackets differ, and those of a sampler's too."""
+    snapshot = complete()
+    metrics, plain = snapshot.metrics, dict(snapshot.metrics)
+    assert metrics == plain
+    assert (metrics.get("gpu.0.fanSpeed"), metrics.get("x", 3), "gpu.0.fanSpeed" in metrics) == (None, 3, False)
+    assert json.dumps(metrics) == json.dumps(plain)
+    for other in (metrics.copy(), copy.copy(metrics), copy.deepcopy(metrics), pickle.loads(pickle.dumps(metrics)), snapshot.flat()):
+        assert type(other) is dict
+        assert other == plain
+    again = pickle.loads(pickle.dumps(Snapshot(0, "h", {}, unavailable=MappingProxyType({"a": Unavailable("stale")}))))
+    with pytest.raises(KeyError, match="a is not available: stale"):
+        again.metrics["a"]
+    with Sampler([machine(2)]) as sampler, pytest.raises(KeyError, match="NVML_ERROR_NOT_SUPPORTED"):
+        sampler.sample().metrics["gpu.1.fanSpeed"]
+
+
 # Devices
 
 
@@ -177,6 +217,9 @@ def test_a_device_is_found_by_key_or_uuid() -> None:
     snapshot = complete()
     assert snapshot.device("gpu.1") is snapshot.devices[1]
     assert snapshot.device(NVIDIA.identity.uuid) is snapshot.devices[0]
+    assert snapshot.device(1) is snapshot.devices[1]
+    with pytest.raises(UnknownNameError, match=r"unknown device 'gpu\.7'"):
+        snapshot.device(7)
 
 
 @pytest.mark.parametrize("name", ["gpu.7", "", "GPU-18ef14e9"])
