@@ -98,10 +98,9 @@ class Snapshot:
     """
 
     __slots__ = (
+        "_by_device",
         "_devices",
-        "_grouped",
         "_host",
-        "_reasons",
         "backends",
         "hostname",
         "identities",
@@ -135,8 +134,7 @@ class Snapshot:
         self.processes: Mapping[str, tuple[DeviceProcess, ...]] = {} if processes is None else processes
         self._devices: tuple[Device, ...] | None = None
         self._host: HostMetrics | None = None
-        self._grouped: dict[str, dict[str, int | float]] | None = None
-        self._reasons: dict[str, dict[str, Unavailable]] | None = None
+        self._by_device: _ByDevice | None = None
 
     @property
     def timestamp(self) -> str:
@@ -147,7 +145,7 @@ class Snapshot:
     def devices(self) -> "tuple[Device, ...]":
         """The devices, in the order of their keys' numbers."""
         if self._devices is None:
-            self._devices = tuple(Device(self, slot) for slot in self.identities)
+            self._devices = tuple(Device(self._sorted(), slot) for slot in self.identities)
         return self._devices
 
     @property
@@ -259,14 +257,40 @@ class Snapshot:
 
     def values_of(self, part: str) -> dict[str, int | float]:
         """The values below a device part (``gpu.0``, ``gpu.process.0``, ``torch.0``), by name. Readers must not change it."""
-        if self._grouped is None:
-            self._grouped = _group(self.metrics, self.identities)
-        return self._grouped.get(part, {})
+        return self._sorted().values_of(part)
 
     def reasons_of(self, part: str) -> dict[str, Unavailable]:
         """The reasons below a device part, by name. Readers must not change it."""
+        return self._sorted().reasons_of(part)
+
+    def _sorted(self) -> "_ByDevice":
+        if self._by_device is None:
+            self._by_device = _ByDevice(self)
+        return self._by_device
+
+
+class _ByDevice:
+    """A snapshot's values, reasons and processes, sorted by device when they are asked for.
+
+    Its devices refer to this, not to the snapshot, which refers to them: what nothing refers to is freed without the collector.
+    """
+
+    __slots__ = ("_grouped", "_identities", "_metrics", "_reasons", "_unavailable", "processes")
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.processes = snapshot.processes
+        self._metrics, self._unavailable, self._identities = snapshot.metrics, snapshot.unavailable, snapshot.identities
+        self._grouped: dict[str, dict[str, int | float]] | None = None
+        self._reasons: dict[str, dict[str, Unavailable]] | None = None
+
+    def values_of(self, part: str) -> dict[str, int | float]:
+        if self._grouped is None:
+            self._grouped = _group(self._metrics, self._identities)
+        return self._grouped.get(part, {})
+
+    def reasons_of(self, part: str) -> dict[str, Unavailable]:
         if self._reasons is None:
-            self._reasons = _group(self.unavailable, self.identities)
+            self._reasons = _group(self._unavailable, self._identities)
         return self._reasons.get(part, {})
 
 
@@ -281,7 +305,7 @@ class Device:
             :class:`~accelmetrics.schemas.identity.DeviceIdentity` describes.
     """
 
-    __slots__ = ("_metrics", "_process_metrics", "_snapshot", "identity", "index", "key", "visible_index")
+    __slots__ = ("_metrics", "_process_metrics", "_sorted", "identity", "index", "key", "visible_index")
 
     kind: DeviceKind
     vendor: str
@@ -304,9 +328,9 @@ class Device:
     gpu_instance_id: int | None
     minor_number: int | None
 
-    def __init__(self, snapshot: Snapshot, slot: DeviceSlot) -> None:
+    def __init__(self, values: "_ByDevice | Snapshot", slot: DeviceSlot) -> None:
         self.key, self.index, self.visible_index, self.identity, _ = slot
-        self._snapshot = snapshot
+        self._sorted = values
         self._metrics: DeviceMetrics | None = None
         self._process_metrics: ProcessMetrics | None = None
 
@@ -335,7 +359,7 @@ class Device:
 
         A partition has none of its own: what is used of it is among what is used of the whole device.
         """
-        values = {} if self.parent else self._snapshot.values_of(f"{self.kind}.process.{self.index}")
+        values = {} if self.parent else self._sorted.values_of(f"{self.kind}.process.{self.index}")
         if self._process_metrics is None and values:
             from accelmetrics.schemas.typed_views import process_metrics
 
@@ -345,17 +369,17 @@ class Device:
     @property
     def values(self) -> Mapping[str, int | float]:
         """The device's metrics by name (``powerWatts``), those that only a plug-in knows among them."""
-        return self._snapshot.values_of(self.key)
+        return self._sorted.values_of(self.key)
 
     @property
     def unavailable(self) -> Mapping[str, Unavailable]:
         """By name (``fanSpeed``), why a value of the device is absent."""
-        return self._snapshot.reasons_of(self.key)
+        return self._sorted.reasons_of(self.key)
 
     @property
     def processes(self) -> tuple[DeviceProcess, ...] | None:
         """The processes that use the device, None where the source cannot say."""
-        return self._snapshot.processes.get(self.key)
+        return self._sorted.processes.get(self.key)
 
     def __repr__(self) -> str:
         return f"<Device {self.key} {self.vendor} {self.name!r}: {len(self.values)} metrics, {len(self.unavailable)} unavailable>"

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import pickle
 import timeit
+import weakref
 from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import Any
@@ -211,6 +213,22 @@ def test_devices_are_made_once() -> None:
     assert snapshot.devices[0].metrics is snapshot.devices[0].metrics
     assert snapshot.devices[0].process_metrics is snapshot.devices[0].process_metrics
     assert snapshot.host is snapshot.host
+
+
+def test_a_snapshot_is_freed_without_the_collector() -> None:
+    """With its devices and their views; and a device outlives it with all that it tells."""
+    gc.collect()
+    gc.disable()
+    try:
+        snapshot = complete()
+        device, power = snapshot.devices[0], snapshot.metrics["gpu.0.powerWatts"]
+        assert snapshot.device("gpu.1").metrics is not None
+        reference = weakref.ref(snapshot.devices[1].metrics)
+        del snapshot
+        assert reference() is None
+        assert device.metrics.power_watts == power
+    finally:
+        gc.enable()
 
 
 def test_a_device_is_found_by_key_or_uuid() -> None:
