@@ -20,7 +20,7 @@ from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.recording import RecordFile, recordings
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
-from accelmetrics.schemas.vitals import POWER_LIMIT
+from accelmetrics.schemas.vitals import POWER_LIMIT, first
 
 TAKEN = "JSON lines, which the exporter jsonl and `accelmetrics dump --json --interval` write"
 PENDING = 64
@@ -259,7 +259,7 @@ def _devices(stream: _Stream, streams: list[_Stream]) -> Iterator[tuple[str, sum
         head.append(f"rank {stream.rank}" if len(ranks) == len(runs) else f"run {runs.index(stream) + 1}")
     summary, energy = stream.aggregator.summary(), stream.aggregator.energy_joules()
     for place in stream.places.values():
-        limit, used = summaries.first(summary, place.key, POWER_LIMIT), energy.get(place.key)
+        limit, used = first(summary, place.key, POWER_LIMIT), energy.get(place.key)
         prefix = f"{place.key}.throttle."
         throttled = {key[len(prefix) :]: stream.aggregator.seconds_above(key, 0.5) for key in summary if key.startswith(prefix)}
         measures = summaries.measured(summary, place.key)

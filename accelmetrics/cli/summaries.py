@@ -10,7 +10,7 @@ from accelmetrics.cli.text import aligned
 from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.schemas.summary import Summary
-from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, TEMPERATURE, UTILIZATION
+from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, TEMPERATURE, UTILIZATION, first
 
 Plain = dict[str, Any]
 
@@ -38,11 +38,6 @@ STATISTICS = ("mean", "max", "count")
 HOST = ("cpu", "memory_percent", "proc.memory.rssMB")
 WHOLE_J = 100_000
 """Joules from where on energy is told in kWh."""
-
-
-def first(summary: Mapping[str, Summary], device: str, names: Sequence[str]) -> Summary | None:
-    """Return a device's statistics under the first of these names that it has."""
-    return next((summary[key] for name in names if (key := f"{device}.{name}") in summary), None)
 
 
 def measured(summary: Mapping[str, Summary], device: str) -> dict[str, dict[str, float] | None]:

@@ -17,13 +17,11 @@ from accelmetrics.exporters.fields import utf8
 from accelmetrics.exporters.files import FileExporter
 from accelmetrics.schemas.catalogue import resolve
 from accelmetrics.schemas.errors import DocumentError, Reason
-from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.record import LOGGED, Record
 from accelmetrics.schemas.snapshot import Snapshot
 
 TIME = "timestamp"
 LABEL = "label."
-LOGGED = "training."
-"""Before the name of a logged number that is the name of something else too."""
 
 _ONE_LINE = str.maketrans({"\n": "\\n", "\r": "\\r", "\0": "\\0"})
 

@@ -17,12 +17,15 @@ from itertools import compress, groupby
 from math import isfinite
 from operator import itemgetter
 from struct import pack, unpack_from
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from accelmetrics.schemas.catalogue import given_by, match
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    import pandas
 
 REPEATED = float("inf")
 LAYOUTS = 16
@@ -208,6 +211,21 @@ class History:
         parts = self._parts()
         columns: dict[str, list[float | None]] = {"time": list(_times(parts))}
         return columns | {key: _column(parts, key) for key in _keys(parts)}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return all columns as a data frame, by time in UTC; NaN where a value was absent, or had not been read anew.
+
+        Raises:
+            MissingDependencyError: pandas is not installed.
+        """
+        from accelmetrics.schemas.notebook import frame
+
+        parts = self._parts()
+        return frame(_times(parts), {key: _column(parts, key) for key in _keys(parts)})
+
+    def __repr__(self) -> str:
+        times = self.times
+        return f"<History: {len(times)} readings over {times[-1] - times[0] if times else 0:.0f} s>"
 
     def _parts(self) -> Parts:
         """Return the readings that follow each other with the same keys: their layout, and the numbers of all one after another."""

@@ -282,6 +282,12 @@ class Monitor:
         self._current().follow(stream)
         return stream
 
+    def __repr__(self) -> str:
+        status = self.status
+        state = "running" if self.running else "not running"
+        error = f", {self.error}" if self.error else ""
+        return f"<Monitor every {self.interval:g} s: {state}, {status.ticks} readings, {len(status.exporters)} exporters{error}>"
+
     def _add_worker(self, exporter: Exporter) -> ExportWorker:
         """Make the worker of an exporter, for the next start and those after it."""
         name = distinct(str(getattr(exporter, "name", "") or type(exporter).__name__), self._workers)

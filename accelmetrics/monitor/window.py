@@ -244,6 +244,16 @@ class Window:
             finally:
                 self._lock.release()
 
+    def __repr__(self) -> str:
+        state = "not begun" if self._begin is None else f"{self.duration:.1f} s" + ("" if self.ended else ", open")
+        return f"<Window {self.name!r}: {state}>"
+
+    def _repr_html_(self) -> str:
+        """A table of what each device did, for notebooks."""
+        from accelmetrics.schemas.notebook import window_html
+
+        return window_html(f"{self.name or 'window'}: {self.duration:.1f} s", self.summary, self.energy_joules)
+
     def _result(self, compute: Callable[[WindowAggregator], T]) -> T:
         """Return a result, computed once until there is another reading."""
         folded, results = self._folded()

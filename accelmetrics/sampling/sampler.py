@@ -79,6 +79,7 @@ class Sampler:
         )
         chosen = pinned(select(backends), {"amd": amd_source})
         forced = frozenset(backend.name for backend in chosen) if backends is not None else frozenset()
+        self._names = tuple(backend.name for backend in chosen)
         self._engine: ThreadEngine | ProcessEngine
         if isolation == "thread":
             self._engine = ThreadEngine(SHARED if clock is None else SourceRegistry(clock), chosen, forced, options)
@@ -129,6 +130,9 @@ class Sampler:
     def close(self) -> None:
         """Close what no other sampler uses. The sampler may be used again: it opens anew."""
         self._engine.close()
+
+    def __repr__(self) -> str:
+        return f"<Sampler of {', '.join(self._names)}: {self.statistics.readings} readings>"
 
     def __enter__(self) -> Sampler:
         return self

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple, Protocol
 from accelmetrics.schemas.snapshot import Snapshot, rfc3339, to_text
 
 NO_LABELS: Mapping[str, str] = {}
+LOGGED = "training."
+"""What the names of the program's own numbers begin with where they stand beside keys."""
 EXPORTER_COUNTS = ("sent", "failed", "dropped", "queued")
 """Fields of :class:`ExporterStatus` that are metrics too."""
 

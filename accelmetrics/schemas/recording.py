@@ -21,11 +21,13 @@ import marshal
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from math import isfinite
+from itertools import repeat
+from math import isfinite, nan
 from pathlib import Path
-from typing import Annotated, Any, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -47,9 +49,14 @@ from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, Status
 from accelmetrics.schemas.lines import LINES_VERSION, Header
 from accelmetrics.schemas.metric import device_key
-from accelmetrics.schemas.record import EXPORTER_COUNTS, NO_LABELS, ExporterStatus, MonitorStatus, Record, Step
+from accelmetrics.schemas.notebook import frame
+from accelmetrics.schemas.record import EXPORTER_COUNTS, LOGGED, NO_LABELS, ExporterStatus, MonitorStatus, Record, Step
 from accelmetrics.schemas.rotation import files_of, packed
+from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
+
+if TYPE_CHECKING:
+    import pandas
 
 LONGEST_LINE = 1 << 26
 """Bytes of a line that is still read: eight times what 1,024 GPUs give. Of a longer one, which is unreadable, no more is held."""
@@ -132,6 +139,38 @@ class RecordFile:
             self._skip(f", after line {number}: the compressed file is damaged: {error}")
         if self.skipped and hopeless:
             raise DocumentError(self.complaint)
+
+    def to_pandas(self, metrics: str | Sequence[str] = "all") -> pandas.DataFrame:
+        """Return the readings as a data frame, by time in UTC: a column for each key, NaN where a reading has no such value.
+
+        What the program logged is in columns of its own, ``training.loss``, at the reading that followed it.
+
+        Args:
+            metrics: Which columns: presets, names, keys and patterns, as ``Sampler`` takes them.
+
+        Raises:
+            DocumentError: The file is no recording at all.
+            MissingDependencyError: pandas is not installed.
+            OSError: The file cannot be read.
+            UnknownNameError: There is no such metric.
+        """
+        selection = MetricSelection(metrics)
+        times: list[float] = []
+        columns: dict[str, array[float]] = {}
+        for number, record in enumerate(self):
+            times.append(record.snapshot.time_ns / 1e9)
+            values = {key: value for key, value in record.snapshot.metrics.items() if selection.wants(key)}
+            logged = {f"{LOGGED}{name}": value for step in record.steps for name, value in step.values.items()}
+            for key, value in {**values, **logged}.items():
+                column = columns.setdefault(key, array("d"))
+                column.extend(repeat(nan, number - len(column)))
+                column.append(value)
+        for column in columns.values():
+            column.extend(repeat(nan, len(times) - len(column)))
+        return frame(times, columns)
+
+    def __repr__(self) -> str:
+        return f"<RecordFile {str(self.path)!r}>"
 
     def _skip(self, what: str) -> None:
         self.skipped += 1

@@ -255,6 +255,12 @@ class Snapshot:
         counts = f"{len(self.identities)} devices, {len(self.metrics)} metrics, {len(self.unavailable)} unavailable"
         return f"<Snapshot {self.timestamp} {self.hostname}: {counts}>"
 
+    def _repr_html_(self) -> str:
+        """A table of the devices, for notebooks."""
+        from accelmetrics.schemas.notebook import snapshot_html
+
+        return snapshot_html(self)
+
     def values_of(self, part: str) -> dict[str, int | float]:
         """The values below a device part (``gpu.0``, ``gpu.process.0``, ``torch.0``), by name. Readers must not change it."""
         return self._sorted().values_of(part)

@@ -6,6 +6,7 @@ The models are generated into ``metrics_models.py``, which is imported when some
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -17,12 +18,21 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.metrics_models import DeviceMetrics, HostMetrics, ProcessMetrics
 
 Values = Mapping[str, int | float]
+SHOWN = 8
+"""Values that a view's ``repr`` shows."""
 
 
 class Model(BaseModel):
     """Immutable, readable by field name and by alias, and not built before it is first used: building costs milliseconds."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, defer_build=True, extra="ignore", allow_inf_nan=False)
+
+    def __repr__(self) -> str:
+        """The class and the first values: there may be hundreds."""
+        values = {name: value for name, value in self if value not in (None, {})}
+        shown = [f"{name}={value!r}" for name, value in islice(values.items(), SHOWN)]
+        left = len(values) - len(shown)
+        return f"{type(self).__name__}({', '.join([*shown, f'… {left} more'] if left else shown)})"
 
 
 _View = TypeVar("_View", bound=Model)

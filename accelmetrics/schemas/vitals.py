@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
@@ -19,6 +19,8 @@ MEMORY_PARTS = tuple(
     f"neuroncore_memory_usage.{part}" for part in ("constants", "model_code", "model_shared_scratchpad", "runtime_memory", "tensors")
 )
 """What makes up the memory in use, on devices that give no sum: only all of them together are one."""
+
+T = TypeVar("T")
 
 VENDORS = frozenset({"nvidia", "amd", "apple", "intel", "google"})
 """Words that a product's name begins with where it names its vendor."""
@@ -82,8 +84,8 @@ def unlisted(snapshot: Snapshot) -> list[BackendStatus]:
     return [status for status in snapshot.backends if status.silent and status.name not in listed]
 
 
-def first(metrics: Mapping[str, float], device: str, names: tuple[str, ...]) -> float | None:
-    """A device's value under the first of these names that it has."""
+def first(metrics: Mapping[str, T], device: str, names: Sequence[str]) -> T | None:
+    """A device's value, or what was made of its values, under the first of these names that it has."""
     return next((value for name in names if (value := metrics.get(f"{device}.{name}")) is not None), None)
 
 

@@ -1,0 +1,115 @@
+"""What a notebook shows: tables in HTML, escaped and of bounded size, and data frames of pandas."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from accelmetrics.schemas.errors import require
+from accelmetrics.schemas.metric import device_key
+from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.summary import Energy, Summary
+from accelmetrics.schemas.vitals import MEMORY_USED, POWER, TEMPERATURE, UTILIZATION, first, vitals
+
+if TYPE_CHECKING:
+    import pandas
+
+MOST_ROWS = 64
+"""Rows of a table; more are counted."""
+LONGEST = 200
+"""Characters of a cell."""
+GIB = 2.0**30
+NONE = "–"
+MICROSECONDS = 1e6
+
+
+def snapshot_html(snapshot: Snapshot) -> str:
+    """A snapshot as a table of its devices, and a line for each source that could not be read."""
+    rows = (
+        (
+            one.key,
+            one.name,
+            _cell(one.utilization, "%") if not one.why else one.why,
+            _memory(one.memory_used, one.memory_total) if one.memory_used is not None else _cell(one.memory_percent, "%"),
+            _cell(one.power, "W"),
+            _cell(one.temperature, "°C"),
+        )
+        for one in vitals(snapshot)
+    )
+    counts = f"{len(snapshot.metrics)} metrics, {len(snapshot.unavailable)} unavailable"
+    head = ("device", "name", "utilization", "memory", "power", "temperature")
+    failed = [(status.name, status.status, status.detail) for status in snapshot.backends if status.status not in {"ok", "absent"}]
+    below = _table("", ("source", "status", "why"), failed, len(failed)) if failed else ""
+    return _table(f"{snapshot.hostname} {snapshot.timestamp}: {counts}", head, rows, len(snapshot.identities)) + below
+
+
+def window_html(title: str, summary: Mapping[str, Summary], energy: Mapping[str, Energy]) -> str:
+    """A window's results as a table of its devices."""
+    parts = (device_key(key) for key in summary)
+    devices = dict.fromkeys(part.device for part in parts if part is not None and not part.process)
+    head = ("device", "utilization mean", "memory max", "power mean", "power max", "temperature max", "energy")
+    return _table(title, head, (_of_window(key, summary, energy) for key in devices), len(devices))
+
+
+def frame(times: Sequence[float], columns: Mapping[str, Iterable[float | None]]) -> pandas.DataFrame:
+    """A data frame of numbers, by time in UTC to the microsecond; missing values are NaN.
+
+    Args:
+        times: Seconds since 1970.
+        columns: By name, a value for each time.
+
+    Raises:
+        MissingDependencyError: pandas is not installed.
+    """
+    found: Any = require("pandas", "pandas")
+    moments = [round(moment * MICROSECONDS) for moment in times]
+    index = found.to_datetime(moments, unit="us", utc=True).rename("time")
+    return found.DataFrame({name: array("d", _numbers(values)) for name, values in columns.items()}, index=index, dtype="float64")
+
+
+def _numbers(values: Iterable[float | None]) -> Iterator[float]:
+    return (float("nan") if value is None else value for value in values)
+
+
+def _of_window(device: str, summary: Mapping[str, Summary], energy: Mapping[str, Energy]) -> tuple[str, ...]:
+    utilization, memory = first(summary, device, UTILIZATION), first(summary, device, MEMORY_USED)
+    power, heat = first(summary, device, POWER), first(summary, device, TEMPERATURE)
+    used = energy.get(device)
+    return (
+        device,
+        _cell(utilization and utilization.mean, "%"),
+        _memory(memory and memory.max),
+        _cell(power and power.mean, "W"),
+        _cell(power and power.max, "W"),
+        _cell(heat and heat.max, "°C"),
+        _cell(used and used.joules, "J"),
+    )
+
+
+def _cell(value: float | None, unit: str) -> str:
+    return NONE if value is None else f"{value:,.0f} {unit}" if abs(value) >= 100 else f"{value:.1f} {unit}"
+
+
+def _memory(used: float | None, total: float | None = None) -> str:
+    if used is None:
+        return NONE
+    return f"{used / GIB:.1f}" + (f" / {total / GIB:.0f}" if total else "") + " GiB"
+
+
+def _table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], count: int) -> str:
+    lines = [_row("th", head), *(_row("td", row) for row in islice(rows, MOST_ROWS))]
+    if count > MOST_ROWS:
+        lines.append(_row("td", (f"and {count - MOST_ROWS} more",)))
+    above = f"<caption>{_text(caption)}</caption>" if caption else ""
+    return f"<table>{above}{''.join(lines)}</table>"
+
+
+def _row(kind: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{kind}>{_text(cell)}</{kind}>' for cell in cells)}</tr>"
+
+
+def _text(text: str) -> str:
+    return escape(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
