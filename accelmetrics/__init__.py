@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
     from accelmetrics.schemas.record import Exporter, MonitorStatus, Record, Step
     from accelmetrics.schemas.recording import recordings
+    from accelmetrics.schemas.selection import MetricSelection
     from accelmetrics.schemas.snapshot import Device, Snapshot
     from accelmetrics.schemas.summary import Energy, Summary
     from accelmetrics.visibility.allocation import Allocation, Finding, Worker, allocation
@@ -53,6 +54,7 @@ __all__ = [
     "Exporter",
     "Finding",
     "InvalidOptionError",
+    "MetricSelection",
     "MissingDependencyError",
     "Monitor",
     "MonitorStatus",
@@ -91,6 +93,7 @@ _HOMES = {
     "Exporter": "schemas.record",
     "Finding": "visibility.allocation",
     "InvalidOptionError": "schemas.errors",
+    "MetricSelection": "schemas.selection",
     "MissingDependencyError": "schemas.errors",
     "Monitor": "monitor.monitor",
     "MonitorStatus": "schemas.record",

@@ -28,6 +28,7 @@ PUBLIC = {
     "Exporter",
     "Finding",
     "InvalidOptionError",
+    "MetricSelection",
     "MissingDependencyError",
     "Monitor",
     "MonitorStatus",

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple, Protocol
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
 from accelmetrics.schemas.metric import NOTHING, Metric
+from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 
 Number = int | float
 MOST_DEVICES = 1024
@@ -112,12 +113,16 @@ class ReadOptions(NamedTuple):
         disk_paths: Mount points whose usage is reported.
         watched: Whether the user named the process. If not, it is the one that samples, and a source that can tell the devices
             of a process from others reports all of them.
+        metrics: The metrics that are wanted. A reader may leave out calls that give none of them, and lists of processes where no
+            metric of the watched process is wanted; it may as well ignore this, since what is not wanted is dropped anyway. It knows
+            names and no numbers of devices: ``metrics.wants_some("gpu.{i}.powerWatts")``.
     """
 
     pid: int
     children: bool = False
     disk_paths: tuple[str, ...] = ("/",)
     watched: bool = False
+    metrics: MetricSelection = ALL_METRICS
 
 
 class Block:

@@ -140,11 +140,13 @@ def label(text: str) -> tuple[str, str]:
 
 
 EXPORTERS = "where records go, again for more: jsonl:run.jsonl, prometheus, otlp:http://host:4317, … (docs/exporters.md)"
+METRICS = "metrics: core, wandb, standard, all, names, keys, patterns; excluded behind a minus: standard,-nvlink*"
 VISIBLE = "only the devices that the watched process sees by its *_VISIBLE_DEVICES; with =renumber under its own numbers"
 
 
 READING: Options = {
     "--backends": {"type": backends, "metavar": "LIST", "help": "sources, by name: nvidia,host; one named here is opened in any case"},
+    "--metrics": {"metavar": "LIST", "help": METRICS},
     "--gpus": {"type": devices, "metavar": "LIST", "help": "devices, by number, range, key or UUID: 0,2-3"},
     "--visible": {"nargs": "?", "const": True, "default": False, "choices": ("renumber",), "help": VISIBLE},
     "--pid": {"type": process_id, "metavar": "PID", "help": "the process to watch (default: this one)"},
@@ -196,7 +198,7 @@ def only(*names: str) -> Options:
 
 def reading(options: argparse.Namespace) -> dict[str, Any]:
     """Return the keyword arguments of a sampler, a monitor or a diagnosis, from those of ``READING``."""
-    names = ("backends", "gpus", "visible", "pid", "children", "disk_paths", "amd_source", "isolation", "timeout")
+    names = ("backends", "metrics", "gpus", "visible", "pid", "children", "disk_paths", "amd_source", "isolation", "timeout")
     chosen = {name: value for name, value in vars(options).items() if name in names and value}
     if "timeout" in chosen:
         chosen["open_timeout"] = chosen["timeout"]

@@ -19,6 +19,7 @@ from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.recording import RecordFile, recordings
+from accelmetrics.schemas.selection import ALL, MetricSelection
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
 from accelmetrics.schemas.vitals import POWER_LIMIT, first
 
@@ -46,6 +47,7 @@ OPTIONS: arguments.Groups = {
     "": {
         "files": {"nargs": "+", "type": arguments.path, "metavar": "FILE", "help": "recordings"},
         "--format": {"choices": ("text", "json", "markdown"), "help": "how to print it (default: text)"},
+        **arguments.only("--metrics"),
         "--shape": {"choices": ("summary", "gpu-stats"), "default": "summary", "help": "what the JSON holds (default: summary)"},
     },
 }
@@ -55,7 +57,8 @@ def run(options: Namespace, out: Stdout) -> int:
     """Read the recordings and print the report."""
     if options.shape == "gpu-stats" and options.format not in (None, "json"):
         raise arguments.UsageError(f"--shape gpu-stats is JSON and excludes --format {options.format}")
-    found = report(_records(options.files))
+    metrics = MetricSelection(options.metrics or ALL)
+    found = report(record._replace(snapshot=metrics.select(record.snapshot)) for record in _records(options.files))
     if found is None:
         raise AccelMetricsError(f"no record in {', '.join(options.files)}")
     if found["repeated"]:

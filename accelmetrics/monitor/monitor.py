@@ -29,10 +29,11 @@ from accelmetrics.monitor.ticker import MonitorClock, Ticker, shared_ticker
 from accelmetrics.monitor.torch import TorchMemory
 from accelmetrics.monitor.window import Window, Windows
 from accelmetrics.sampling.engine import hostname
-from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible
+from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, MetricChoice, Visible
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Exporter, MonitorStatus, Step
+from accelmetrics.schemas.selection import ALL, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400
@@ -51,7 +52,8 @@ class Monitor:
     Args:
         interval: Seconds between two readings, from 0.01; 0.1 is a good pace for short steps.
         exporters: Where the readings go: strings such as ``"jsonl:run.jsonl"``, or objects. See docs/exporters.md.
-        backends: As for :class:`Sampler`, like ``gpus`` to ``amd_source``.
+        backends: As for :class:`Sampler`, like ``metrics`` to ``amd_source``.
+        metrics: The metrics that are read; exporters, windows and the history have no others. All when left out.
         gpus: Devices to report, by number, key or UUID; all when left out.
         visible: Report only the devices that the watched process sees.
         pid: The process watched by ``cpu``, ``proc.…`` and ``gpu.process.…``; this one when left out.
@@ -78,6 +80,7 @@ class Monitor:
         exporters: Sequence[str | Exporter] = (),
         *,
         backends: Sequence[str | Backend] | None = None,
+        metrics: MetricChoice = ALL,
         gpus: Sequence[Choice] | None = None,
         visible: Visible = False,
         pid: int | None = None,
@@ -93,6 +96,7 @@ class Monitor:
     ) -> None:
         options: dict[str, Any] = {
             "backends": backends,
+            "metrics": metrics,
             "gpus": gpus,
             "visible": visible,
             "pid": pid,
@@ -115,7 +119,7 @@ class Monitor:
                 self._add_worker(exporter)
         self._inherited: list[ExportWorker] = []  # of the parent, in the child of a fork
         self._not_taken = ""  # the names of those that were not warned about
-        extra = TorchMemory() if pid in {None, os.getpid()} else None
+        extra = TorchMemory(MetricSelection(metrics)) if pid in {None, os.getpid()} else None
 
         def new_state() -> MonitorState:
             windows = Windows(self._clock.monotonic, lambda: self._current().request())

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
 ALLOCATED, RESERVED = "memoryAllocatedBytes", "memoryReservedBytes"
@@ -21,9 +22,13 @@ class TorchMemory:
     """Reads the allocator. Which of PyTorch's devices is which of ours is found out once for each set of devices.
 
     A process sees one partition of a device at most; its numbers stand under the device's.
+
+    Args:
+        metrics: Which of its keys are given.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: MetricSelection = ALL_METRICS) -> None:
+        self._metrics = metrics
         self._identities: object = None
         self._keys: dict[int, str] = {}
 
@@ -38,7 +43,7 @@ class TorchMemory:
         for number, index in self._keys.items():
             found[f"torch.{index}.{ALLOCATED}"] = int(cuda.memory_allocated(number))
             found[f"torch.{index}.{RESERVED}"] = int(cuda.memory_reserved(number))
-        return found
+        return {key: value for key, value in found.items() if self._metrics.wants(key)}
 
 
 def _started() -> Any:

@@ -218,7 +218,7 @@ class IsolatedPart:
         self._forced = forced
         self._options = options
         hosts = [guarded(checked_coverage, backend).value for backend in backends if backend.kind is None]
-        self._host_keys = tuple(key for host in hosts if host for key in host.machine)
+        self._host_keys = tuple(key for host in hosts if host for key in host.machine if options.metrics.wants(key))
         self._child: ReadingProcess | None = None
         self._overdue = False
         self._first = True

@@ -8,11 +8,13 @@ from typing import Any, Literal, NamedTuple
 
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
+from accelmetrics.schemas.selection import ALL, ALL_METRICS, MetricSelection
 from accelmetrics.schemas.snapshot import DeviceSlot
 
 Isolation = Literal["thread", "process"]
 Choice = int | str
 Visible = bool | Literal["renumber"]
+MetricChoice = str | Sequence[str] | MetricSelection
 
 DEFAULT_TIMEOUT = 1.0
 DEFAULT_OPEN_TIMEOUT = 10.0
@@ -34,6 +36,7 @@ class Options(NamedTuple):
         open_timeout: Seconds the first reading waits for sources that are still opening.
         watched: Whether the process was named: kept apart from ``pid``, which a child process is told in any case.
         visible: Whether only the devices that the watched process sees are reported, or those under its own numbers.
+        metrics: The metrics that are reported.
     """
 
     pid: int | None
@@ -44,10 +47,11 @@ class Options(NamedTuple):
     open_timeout: float
     watched: bool = False
     visible: Visible = False
+    metrics: MetricSelection = ALL_METRICS
 
     def read_options(self) -> ReadOptions:
         """What every source is told, in this process."""
-        return ReadOptions(os.getpid() if self.pid is None else self.pid, self.children, self.disk_paths, self.watched)
+        return ReadOptions(os.getpid() if self.pid is None else self.pid, self.children, self.disk_paths, self.watched, self.metrics)
 
 
 def checked(
@@ -59,11 +63,13 @@ def checked(
     timeout: float = DEFAULT_TIMEOUT,
     open_timeout: float = DEFAULT_OPEN_TIMEOUT,
     visible: Visible = False,
+    metrics: MetricChoice = ALL,
 ) -> Options:
     """Check what a user asked for.
 
     Raises:
         InvalidOptionError: Naming the option, its value and what is allowed.
+        UnknownNameError: ``metrics`` has what no metric is called.
     """
     if pid is not None and not (_is_count(pid) and pid):
         raise InvalidOptionError(f"pid is {pid!r}: it must be a process id, a whole number above 0")
@@ -77,7 +83,8 @@ def checked(
     if paths is None or not all(_is_text(path) for path in paths):
         raise InvalidOptionError(f"disk_paths takes a list of mount points such as ['/'], not {disk_paths!r}")
     choices = None if gpus is None else _choices(gpus)
-    return Options(pid, bool(children), paths, choices, float(timeout), float(open_timeout), pid is not None, visible)
+    wanted = MetricSelection(metrics)
+    return Options(pid, bool(children), paths, choices, float(timeout), float(open_timeout), pid is not None, visible, wanted)
 
 
 def _choices(gpus: Sequence[Choice]) -> tuple[Choice, ...]:

@@ -70,7 +70,7 @@ class SourceReader:
         self.slots: tuple[DeviceSlot, ...] = ()
         self.candidates: tuple[DeviceSlot, ...] = ()
         machine = source.coverage.machine
-        self.mappers: dict[str, KeyMapper] = {"": KeyMapper("", machine)} if machine else {}
+        self.mappers: dict[str, KeyMapper] = {"": KeyMapper("", machine, options.metrics)} if machine else {}
         self.failures: dict[str, Failure] = {}
         self.asked_at = 0.0
         self.served_at = 0.0
@@ -359,11 +359,13 @@ class SourceReader:
         self._wholes = sum(not slot.identity.parent for slot in self.slots)
         for slot in self.slots:
             if slot.key not in self.mappers:
-                self.mappers[slot.key] = KeyMapper(slot.key, coverage.partitions if slot.identity.parent else coverage.devices)
+                owed = coverage.partitions if slot.identity.parent else coverage.devices
+                self.mappers[slot.key] = KeyMapper(slot.key, owed, self._options.metrics)
         keys = [shown[slot.key].key if slot.key in shown else "unseen" for slot in listed]
+        whole = self.mappers.setdefault("", KeyMapper("", (), self._options.metrics)) if machine_wide else None
         units = [(unit, self.mappers[key]) for unit, key in enumerate(keys) if key in self.mappers]
         self._lost = [mapper for key, mapper in self.mappers.items() if key and key not in keys]
-        self._units = [*units, (len(keys), self.mappers.setdefault("", KeyMapper("", ())))] if machine_wide else units
+        self._units = units if whole is None else [*units, (len(keys), whole)]
         self._listing = devices
 
 

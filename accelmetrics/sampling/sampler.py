@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from accelmetrics.backends.contract import Backend, Clock
 from accelmetrics.backends.registry import pinned, select
 from accelmetrics.sampling.engine import Statistics, ThreadEngine
-from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible, checked, items
+from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, MetricChoice, Visible, checked, items
 from accelmetrics.sampling.sources import SHARED, SourceRegistry
 from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.selection import ALL
 from accelmetrics.schemas.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Sampler:
     Args:
         backends: Names, or backend objects, to read; all that are registered when left out. One named here is opened
             whatever detection says.
+        metrics: The metrics to report: presets, names, keys and patterns, such as ``"core"`` or ``"standard,-nvlink*"``; all when left
+            out. Calls into a driver that give none of them are not made. See docs/selection.md.
         gpus: Devices to report, by number (``0`` is ``gpu.0``), key or UUID; all when left out.
         visible: Report only the devices that the watched process sees by its ``*_VISIBLE_DEVICES``; ``"renumber"`` also
             gives them its numbers. What it sees is found out at the first reading. See docs/visible-devices.md.
@@ -50,13 +53,14 @@ class Sampler:
 
     Raises:
         InvalidOptionError: An option that cannot be used.
-        UnknownNameError: A backend, or a source of one, that does not exist.
+        UnknownNameError: A backend, a source of one, or a metric that does not exist.
     """
 
     def __init__(  # noqa: PLR0913 - every option is a keyword with a default
         self,
         backends: Sequence[str | Backend] | None = None,
         *,
+        metrics: MetricChoice = ALL,
         gpus: Sequence[Choice] | None = None,
         visible: Visible = False,
         pid: int | None = None,
@@ -68,7 +72,9 @@ class Sampler:
         amd_source: str | None = None,
         clock: Clock | None = None,
     ) -> None:
+        chosen = pinned(select(backends), {"amd": amd_source})  # first: a plug-in's metrics are known then
         options = checked(
+            metrics=metrics,
             gpus=gpus,
             visible=visible,
             pid=pid,
@@ -77,9 +83,9 @@ class Sampler:
             timeout=timeout,
             open_timeout=open_timeout,
         )
-        chosen = pinned(select(backends), {"amd": amd_source})
         forced = frozenset(backend.name for backend in chosen) if backends is not None else frozenset()
         self._names = tuple(backend.name for backend in chosen)
+        self._metrics = options.metrics
         self._engine: ThreadEngine | ProcessEngine
         if isolation == "thread":
             self._engine = ThreadEngine(SHARED if clock is None else SourceRegistry(clock), chosen, forced, options)
@@ -107,7 +113,7 @@ class Sampler:
         if self._validate:
             from accelmetrics.schemas.validation import validate
 
-            validate(snapshot)
+            validate(snapshot, self._metrics)
         return snapshot
 
     async def asample(self) -> Snapshot:
@@ -151,6 +157,7 @@ if hasattr(os, "register_at_fork"):
 def sample(  # noqa: PLR0913 - every option is a keyword with a default
     backends: Sequence[str | Backend] | None = None,
     *,
+    metrics: MetricChoice = ALL,
     gpus: Sequence[Choice] | None = None,
     visible: Visible = False,
     pid: int | None = None,
@@ -163,6 +170,7 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
 ) -> Snapshot:
     """Read everything once. The options are those of :class:`Sampler`; calls with equal ones share one sampler."""
     options: dict[str, Any] = {
+        "metrics": metrics if isinstance(metrics, str) else hashable(metrics),
         "gpus": hashable(gpus),
         "visible": visible,
         "pid": pid,

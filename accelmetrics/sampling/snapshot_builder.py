@@ -7,11 +7,13 @@ recognised, by identity or else by equality, and not built again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from math import isfinite
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 from accelmetrics.schemas.snapshot import Metrics
 
 LARGEST = 1.7e308
@@ -27,20 +29,24 @@ class KeyMapper:
     Args:
         key: The device's key (``gpu.3``); empty for the machine-wide unit, whose names are whole keys.
         owed: The names that the unit owes: one that is neither given nor explained gets a reason.
+        metrics: The metrics that are wanted; the others are dropped, values and reasons.
 
     Attributes:
         reasons: By key, why values are missing.
     """
 
-    def __init__(self, key: str, owed: Iterable[str]) -> None:
+    def __init__(self, key: str, owed: Iterable[str], metrics: MetricSelection = ALL_METRICS) -> None:
         kind, _, number = key.partition(".")
         self.key = key
         self.reasons: Mapping[str, Unavailable] = NO_REASONS
         self._prefix = f"{key}." if key else ""
         self._process_prefix = f"{kind}.process.{number}." if key else ""
-        self._owed = tuple(owed)
+        self._wants = None if metrics.everything else metrics.wants
+        self._owed = tuple(name for name in owed if metrics.wants(self._prefix + name))
         self._blocks: Sequence[Block] = ()
         self._keys: list[tuple[str, ...]] = []
+        # Of each block, which of its values are wanted; None for all of them.
+        self._wanted: list[list[bool] | None] = []
         self._given: Mapping[str, Unavailable] | None = None
         self._failure: Unavailable | None = None
 
@@ -64,12 +70,15 @@ class KeyMapper:
             if len(blocks) != len(self._keys) or (what.unavailable is not self._given and what.unavailable != self._given):
                 return False
             self._given = what.unavailable
-            for known, keys, block in zip(self._blocks, self._keys, blocks):  # noqa: B905 - equally long, and the hottest loop there is
+            # All equally long, and gone through in the hottest loop there is.
+            for known, keys, wanted, block in zip(self._blocks, self._keys, self._wanted, blocks):  # noqa: B905
                 if known is block:
                     continue
                 values = block.values
                 if (known.names is not block.names and known.names != block.names) or known.process != block.process:
                     return False
+                if wanted is not None:
+                    values = tuple(compress(values, wanted)) if len(values) == len(wanted) else ()
                 # One sum tells whether all are finite numbers, since infinity and NaN survive it.
                 if len(values) != len(keys) or not isfinite(sum(values)):
                     return False
@@ -93,9 +102,15 @@ class KeyMapper:
         refused: dict[str, Unavailable] = {}
         prefixes = [self._process_prefix if block.process else prefix for block in what.blocks]
         self._blocks = tuple(what.blocks)
-        self._keys = [tuple([head + name for name in block.names]) for head, block in zip(prefixes, what.blocks, strict=True)]
-        for keys, block in zip(self._keys, self._blocks, strict=True):
-            for position, key in enumerate(keys):
+        keys = [[head + name for name in block.names] for head, block in zip(prefixes, what.blocks, strict=True)]
+        wants = self._wants
+        wanted = [None if wants is None or all(map(wants, each)) else list(map(wants, each)) for each in keys]
+        self._wanted = wanted
+        self._keys = [tuple(each if chosen is None else compress(each, chosen)) for each, chosen in zip(keys, wanted, strict=True)]
+        for each, chosen, block in zip(keys, wanted, self._blocks, strict=True):
+            for position, key in enumerate(each):
+                if chosen is not None and not chosen[position]:
+                    continue
                 value: object = block.values[position] if position < len(block.values) else None
                 if isinstance(value, (int, float)) and type(value) in NUMBERS and abs(value) <= LARGEST:
                     flat[key] = value
@@ -103,7 +118,10 @@ class KeyMapper:
                     refused[key] = Unavailable(Reason.INVALID_VALUE, f"the source answered {value!r}")
         given = {name for block in what.blocks if not block.process for name in block.names}
         silent = {prefix + name: SILENT for name in self._owed if name not in given and name not in what.unavailable}
-        self.reasons = {**{prefix + name: why for name, why in what.unavailable.items() if name not in given}, **silent, **refused}
+        told = {prefix + name: why for name, why in what.unavailable.items() if name not in given}
+        if wants is not None:
+            told = {key: why for key, why in told.items() if wants(key)}
+        self.reasons = {**told, **silent, **refused}
         if not refused:
             self._given = what.unavailable
 

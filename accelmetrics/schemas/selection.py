@@ -23,6 +23,8 @@ PRESETS = {
 """What each preset has, in words."""
 _WITHIN = {"core": {"core"}, "standard": {"core", "standard"}, ALL: {"core", "standard", ALL}}
 """By preset, what the rows that it has are marked with."""
+_NUMBERS = re.compile(r"(?<![^.])[\d*]+(?![^.])")
+"""Parts of a key that are numbers, whole or as a pattern."""
 
 
 class MetricSelection:
@@ -37,33 +39,39 @@ class MetricSelection:
 
     Attributes:
         items: The items, as they were given.
+        everything: Whether no key is left out.
 
     Raises:
         InvalidOptionError: There is no item, or one is no text.
         UnknownNameError: An item is no preset, name, key or pattern; the message suggests the nearest.
     """
 
-    __slots__ = ("_chosen", "_excluded", "_known", "_last", "items")
+    __slots__ = ("_chosen", "_excluded", "_known", "_last", "everything", "items")
 
     def __init__(self, items: str | Iterable[str] | MetricSelection = ALL) -> None:
         self.items = _items(items)
         self._chosen = tuple(_Item.of(item) for item in self.items if not item.startswith("-")) or (_Item.of(ALL),)
         self._excluded = tuple(_Item.of(item[1:].strip()) for item in self.items if item.startswith("-"))
+        self._forget()
+
+    def _forget(self) -> None:
+        self.everything = not self._excluded and any(item.text == ALL for item in self._chosen)
         self._known: dict[str, bool] = {}
         self._last = _Selected()
 
-    @property
-    def everything(self) -> bool:
-        """Whether no key is left out."""
-        return not self._excluded and any(item.text == ALL for item in self._chosen)
-
     def wants(self, key: str) -> bool:
         """Tell whether a key is wanted; remembered for each key."""
-        wanted = self._known.get(key)
+        wanted = self.everything or self._known.get(key)
         if wanted is None:
             wanted = any(item.has(key) for item in self._chosen) and not any(item.has(key) for item in self._excluded)
             self._known[key] = wanted
         return wanted
+
+    def wants_some(self, template: str) -> bool:
+        """Tell whether a key may be wanted of which numbers are not known: ``gpu.{i}.powerWatts``, ``gpu.{i}.nvlink.{link}.state``."""
+        if self.everything:
+            return True
+        return any(item.general.has(template) for item in self._chosen) and not any(item.has(template) for item in self._excluded)
 
     def select(self, snapshot: Snapshot) -> Snapshot:
         """The same moment with the wanted metrics and reasons alone; the snapshot itself where everything is wanted."""
@@ -99,7 +107,7 @@ class MetricSelection:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.items, self._chosen, self._excluded = state
-        self._known, self._last = {}, _Selected()
+        self._forget()
 
     def __str__(self) -> str:
         return ",".join(self.items)
@@ -142,7 +150,12 @@ class _Item(NamedTuple):
             return cls(text)
         if "*" not in text and device_key(text) is None:
             _check(text)
-        return cls(text, re.compile(".*".join(map(re.escape, text.split("*")))))
+        return cls(text, _pattern(text))
+
+    @property
+    def general(self) -> _Item:
+        """The same with any number in the place of each: ``gpu.*.temp`` for ``gpu.1.temp``."""
+        return self if self.pattern is None else _Item(self.text, _pattern(_NUMBERS.sub("*", self.text)))
 
     def has(self, key: str) -> bool:
         """Whether a key belongs to it."""
@@ -156,6 +169,10 @@ class _Item(NamedTuple):
             return wandb.is_known(key)
         row = match(key)
         return (row.preset if row else "standard") in _WITHIN[self.text]
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, text.split("*"))))
 
 
 def _items(given: str | Iterable[str] | MetricSelection) -> tuple[str, ...]:
@@ -190,3 +207,6 @@ def _check(text: str) -> None:
     # ``nvlink.{link}.state`` is ``nvlink.7.state`` of one link.
     if text not in known and re.sub(r"\.\d+\.", ".*.", text) not in {fill(name, "*") for name in known}:
         raise UnknownNameError("metric or preset", text, (*PRESETS, *known))
+
+
+ALL_METRICS = MetricSelection()

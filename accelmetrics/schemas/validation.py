@@ -14,28 +14,31 @@ from accelmetrics.schemas.catalogue.sources import KINDS
 from accelmetrics.schemas.document import Document, describe
 from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.metric import device_key
+from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.typed_views import Model
 
 
-def validate(snapshot: Snapshot) -> None:
-    """Hold a snapshot to every rule of the schema.
+def validate(snapshot: Snapshot, wanted: MetricSelection = ALL_METRICS) -> None:
+    """Hold a snapshot of wanted metrics to every rule of the schema.
 
     Raises:
         DocumentError: It breaks some; the message lists all findings.
     """
-    found = list(findings(snapshot))
+    found = list(findings(snapshot, wanted))
     if found:
         raise DocumentError("the snapshot breaks its schema:\n" + "\n".join(f"- {finding}" for finding in found))
 
 
-def findings(snapshot: Snapshot) -> Iterator[str]:
+def findings(snapshot: Snapshot, wanted: MetricSelection = ALL_METRICS) -> Iterator[str]:
     """Each broken rule, in words."""
-    for rule in (_value_findings, _key_findings, _view_findings, _document_findings):
-        yield from rule(snapshot)
+    yield from _value_findings(snapshot, wanted)
+    yield from _key_findings(snapshot, wanted)
+    yield from _view_findings(snapshot)
+    yield from _document_findings(snapshot)
 
 
-def _value_findings(snapshot: Snapshot) -> Iterator[str]:
+def _value_findings(snapshot: Snapshot, wanted: MetricSelection) -> Iterator[str]:
     """Each value is a finite number within its row's bounds, and the same under every spelling."""
     metrics: Mapping[str, object] = snapshot.metrics
     for key, value in metrics.items():
@@ -53,12 +56,12 @@ def _value_findings(snapshot: Snapshot) -> Iterator[str]:
             if row.maximum is not None and value > row.maximum:
                 yield f"{key} = {value!r} is above {row.maximum:g}"
             own = f"{found.device}.{row.name}" if row.device_part else row.key
-            if found.alias and metrics.get(own) != value:
+            if found.alias and wanted.wants(own) and metrics.get(own) != value:
                 yield f"{key} = {value!r} differs from {own} = {metrics.get(own)!r}"
 
 
-def _key_findings(snapshot: Snapshot) -> Iterator[str]:
-    """Each key that a source owes is in exactly one of ``metrics`` and ``unavailable``, and each device that is named is listed."""
+def _key_findings(snapshot: Snapshot, wanted: MetricSelection) -> Iterator[str]:
+    """Each wanted key that a source owes is in exactly one of ``metrics`` and ``unavailable``, and each device that is named is listed."""
     listed = {slot.key for slot in snapshot.identities}
     kinds = {*KINDS.values(), *(slot.identity.kind for slot in snapshot.identities)}
     for key in (*snapshot.metrics, *snapshot.unavailable):
@@ -74,7 +77,7 @@ def _key_findings(snapshot: Snapshot) -> Iterator[str]:
     for status in snapshot.backends:
         if status.status != "absent" and (status.name == "host" or status.status in {"ok", "degraded"}):
             owed += expected_keys(status.name)
-    for key in owed:
+    for key in filter(wanted.wants, owed):
         if key not in snapshot.metrics and key not in snapshot.unavailable:
             yield f"{key} is in neither metrics nor unavailable"
 

@@ -62,6 +62,15 @@ def test_selection_of_devices(rig: Rig, capsys: pytest.CaptureFixture[str]) -> N
     assert [device.key for device in document(printed(capsys, "--gpus", "1-2")).devices] == ["gpu.1", "gpu.2"]
 
 
+def test_selection_of_metrics(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """Presets, names, patterns and exclusions; what no metric is called is refused."""
+    del rig
+    flat = json.loads(printed(capsys, "--flat", "--metrics", "core,fanSpeed,-gpu.2.*,-memory*"))
+    assert flat == {"gpu.0.powerWatts": 100.5, "gpu.0.temp": 40, "gpu.1.powerWatts": 101.5, "gpu.1.temp": 41}
+    assert set(document(printed(capsys, "--metrics=-gpu.0.*,-temp,-core")).unavailable) == {"gpu.1.fanSpeed", "gpu.2.fanSpeed"}
+    assert call(*RIG, "--metrics", "powerWats").returncode == 2
+
+
 def test_what_the_sources_are_told(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     """The watched process, its descendants, the mount points."""
     printed(capsys, "--pid", "4711", "--children", "--disk-path", "/", "--disk-path", "/data")

@@ -93,6 +93,12 @@ def test_an_idle_device_counts_and_a_silent_one_does_not(steady: str) -> None:
     assert (second["power_watts"], second["temperature_celsius"], second["energy"]) == (None, None, None)
 
 
+def test_what_is_not_wanted_is_left_out(steady: str) -> None:
+    """Of what the recording has."""
+    first = summary(steady, "--metrics", "gpu,temp")["devices"]["gpu.0"]
+    assert first["power_watts"] is None and first["temperature_celsius"]["max"] == 50.0
+
+
 def test_the_flat_shape(steady: str) -> None:
     """``gpu-stats`` has exactly these fields, in percent, GiB, watts and degrees, null where nothing was measured."""
     found = json.loads(report(steady, "--shape", "gpu-stats"))

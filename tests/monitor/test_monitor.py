@@ -273,7 +273,7 @@ def test_what_the_program_itself_gives_is_beside_the_rest(monkeypatch: pytest.Mo
         return {"torch.0.memoryAllocatedBytes": 5, "gpus": len(snapshot.devices)}
 
     given = iter([extra])
-    monkeypatch.setattr("accelmetrics.monitor.monitor.TorchMemory", lambda: next(given, lambda _: {}))
+    monkeypatch.setattr("accelmetrics.monitor.monitor.TorchMemory", lambda _: next(given, lambda _: {}))
     with Monitor(INTERVAL, backends=[backend]) as monitor, Monitor(INTERVAL, backends=[backend]) as other:
         until(lambda: monitor.latest is not None and "gpus" in monitor.latest.metrics)
         assert monitor.latest is not None
@@ -296,7 +296,7 @@ def test_a_paused_monitor_asks_the_program_nothing_though_another_reads_on(monke
 
     backend = gpus(1)
     given = iter([extra])
-    monkeypatch.setattr("accelmetrics.monitor.monitor.TorchMemory", lambda: next(given, lambda _: {}))
+    monkeypatch.setattr("accelmetrics.monitor.monitor.TorchMemory", lambda _: next(given, lambda _: {}))
     with Monitor(INTERVAL, backends=[backend]) as monitor, Monitor(INTERVAL, backends=[backend]) as other:
         ticks(monitor, 2)
         monitor.pause()

@@ -215,7 +215,7 @@ def test_what_reads_the_program_may_stop_the_monitor(monkeypatch: pytest.MonkeyP
         holder[0].stop(10 * HANG)
         return {}
 
-    monkeypatch.setattr("accelmetrics.monitor.monitor.TorchMemory", lambda: extra)
+    monkeypatch.setattr("accelmetrics.monitor.monitor.TorchMemory", lambda _: extra)
     monitor = Monitor(INTERVAL, backends=[gpus(1)])
     holder.append(monitor)
     monitor.start()

@@ -54,6 +54,16 @@ def listed(*identities: DeviceIdentity, visible: Sequence[int | None] | None = N
     return [DeviceSlot(f"gpu.{number}", number, seen[number], identity) for number, identity in enumerate(identities)]
 
 
+def test_what_is_not_wanted_is_left_out() -> None:
+    body = """
+        import torch
+        from accelmetrics.schemas.selection import MetricSelection
+        torch.cuda.init()
+        print(json.dumps(TorchMemory(MetricSelection("*Reserved*"))(snapshot)))
+    """
+    assert run(body, listed(*GPUS), [Card(plain(GPUS[1].uuid), 5, 6)]) == {"torch.1.memoryReservedBytes": 6}
+
+
 def test_a_program_that_did_not_import_it_has_no_such_numbers_and_no_torch() -> None:
     """Though the package is there."""
     found = run("print(json.dumps([memory(snapshot), 'torch' in sys.modules]))", listed(*GPUS), [Card(plain(GPUS[0].uuid), 5, 6)])

@@ -118,6 +118,19 @@ def test_it_answers_like_the_other_one_and_watches_the_parent(script: Path) -> N
     assert not children()
 
 
+def test_only_wanted_metrics_cross_the_line_and_are_missed(script: Path) -> None:
+    with Sampler([Scripted(script)], metrics="temp", isolation="process", timeout=TIMEOUT) as sampler:
+        assert sampler.sample().metrics == {"gpu.0.temp": 40, "gpu.1.temp": 41}
+        script.write_text("exit")
+        assert set(sampler.sample().unavailable) == {"gpu.0.temp", "gpu.1.temp"}
+
+
+def test_a_host_that_was_never_read_misses_what_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "")
+    with Sampler(["host"], metrics="memory_percent", isolation="process", timeout=TIMEOUT) as sampler:
+        assert set(sampler.sample().unavailable) == {"memory_percent"}
+
+
 @pytest.mark.parametrize(("order", "words"), [("exit", "exited with status 3"), ("sys.exit", "")])
 def test_a_library_that_calls_exit_takes_only_the_child_with_it(script: Path, order: str, words: str) -> None:
     with isolated(script) as sampler:

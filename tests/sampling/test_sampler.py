@@ -9,12 +9,15 @@ import pytest
 import accelmetrics
 from accelmetrics import Reason, Sampler
 from accelmetrics.backends.contract import Block, Detection, Driver, Reading, ReadOptions
+from accelmetrics.sampling.options import MetricChoice
 from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import InvalidOptionError, SourceError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.testing import FakeBackend, FakeClock
 from tests.sampling.conftest import workers
-from tests.support.waiting import wait_for
+from tests.support.waiting import HANG, wait_for
 
 
 def test_values_come_out_under_the_devices_keys(gpus: FakeBackend) -> None:
@@ -252,6 +255,53 @@ def test_devices_are_selected_by_number_key_or_uuid(gpus: FakeBackend, chosen: l
     assert [device.reads for device in gpus.all_devices()] == [int(f"gpu.{number}" in keys) for number in range(4)]
 
 
+def test_only_wanted_metrics_are_reported() -> None:
+    """Values, owed names without one, and reasons; devices, states of sources and processes stay."""
+    backend = FakeBackend("nvidia", devices=2)
+    for device in backend.all_devices():
+        device.set(powerWatts=100.0, temp=40, graphicsClock=1980)
+        device.miss("fanSpeed", Reason.NOT_SUPPORTED, "no fan").miss("memoryTemp")
+        device.run(DeviceProcess(4711))
+    with Sampler([backend], metrics="powerWatts,temp,fanSpeed,smClock,-gpu.1.temp", timeout=HANG) as sampler:
+        first, second = sampler.sample(), sampler.sample()
+    assert first.metrics == second.metrics == {"gpu.0.powerWatts": 100.0, "gpu.0.temp": 40, "gpu.1.powerWatts": 100.0}
+    assert {key: why.reason for key, why in first.unavailable.items()} == dict.fromkeys(
+        [f"gpu.{number}.{name}" for number in range(2) for name in ("fanSpeed", "smClock")], Reason.NOT_SUPPORTED
+    )
+    assert [device.key for device in first.devices] == list(first.processes) == ["gpu.0", "gpu.1"]
+    assert first.backends[0].status == "ok"
+
+
+def test_a_device_that_fails_misses_what_is_wanted_of_it(gpus: FakeBackend) -> None:
+    with Sampler([gpus], metrics=["temp"]) as sampler:
+        sampler.sample()
+        gpus.device(1).fail(SourceError(Reason.DEVICE_LOST, "fell off"))
+        snapshot = sampler.sample()
+    assert snapshot.unavailable == {"gpu.1.temp": (Reason.DEVICE_LOST, "fell off")}
+
+
+def test_readers_are_told_what_is_wanted(gpus: FakeBackend) -> None:
+    with Sampler([gpus], metrics="core,-temp") as sampler:
+        sampler.sample()
+    assert gpus.options[0].metrics == MetricSelection("core,-temp")
+
+
+def test_samplers_are_shared_by_what_they_report(gpus: FakeBackend) -> None:
+    """MetricChoice given as a list, a text or a selection are options like others."""
+    ways: list[MetricChoice] = ["temp", ["temp"], MetricSelection("temp"), ["temp"]]
+    assert [set(accelmetrics.sample([gpus], metrics=way, gpus=[0]).metrics) for way in ways] == [{"gpu.0.temp"}] * 4
+    assert len(gpus.options) == 3
+
+
+def test_metrics_of_a_plug_in_are_known_by_name() -> None:
+    """Its rows are loaded before names are checked."""
+    backend = FakeBackend("own", kind="npu")
+    backend.metrics = [Metric("npu.{i}.queueDepth", "1", "gauge", "Commands that wait.")]
+    backend.device(0).set(queueDepth=3, temp=40)
+    with Sampler([backend], metrics="queueDepth") as sampler:
+        assert sampler.sample().metrics == {"npu.0.queueDepth": 3}
+
+
 @pytest.mark.parametrize("chosen", [[9], ["gpu.4"], ["GPU-ffff0000"], ["GPU"]])
 def test_a_device_that_is_not_there_is_refused_with_those_that_are(gpus: FakeBackend, chosen: list[int | str]) -> None:
     with Sampler([gpus], gpus=chosen) as sampler, pytest.raises(UnknownNameError, match=r"unknown device.*gpu\.0 \(GPU-5cf1a7ed"):
@@ -268,6 +318,8 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are(gpus: FakeBac
         ({"gpus": []}, "gpus is empty"),
         ({"gpus": [-1]}, "gpus has -1"),
         ({"gpus": [True]}, "gpus has True"),
+        ({"metrics": ""}, "metrics is ''"),
+        ({"metrics": 5}, "metrics is 5"),
         ({"pid": 0}, "pid is 0"),
         ({"disk_paths": "/"}, "disk_paths takes a list"),
         ({"isolation": "fork"}, "'thread' or 'process'"),
@@ -279,6 +331,11 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are(gpus: FakeBac
 def test_an_option_that_cannot_be_used_is_named(options: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidOptionError, match=words):
         Sampler(**options)  # type: ignore[arg-type]
+
+
+def test_an_unknown_metric_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'powerWatts'"):
+        Sampler(metrics="core,powerWats")
 
 
 def test_an_unknown_backend_is_answered_with_the_nearest() -> None:

@@ -10,6 +10,7 @@ from accelmetrics import Unavailable
 from accelmetrics.backends.contract import Block, Reading
 from accelmetrics.sampling.snapshot_builder import Entry, KeyMapper, SnapshotBuilder
 from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 
 NAMES = ("temp", "powerWatts", "fanSpeed", "memory")
 KEYS = ("gpu.0", "gpu.1", "")
@@ -31,8 +32,8 @@ def readings(draw: st.DrawFn) -> Reading:
     return Reading(blocks, missing, processes)
 
 
-def mappers() -> list[KeyMapper]:
-    return [KeyMapper(key, NAMES[:2] if key else ()) for key in KEYS]
+def mappers(metrics: MetricSelection = ALL_METRICS) -> list[KeyMapper]:
+    return [KeyMapper(key, NAMES[:2] if key else (), metrics) for key in KEYS]
 
 
 def entries(into: list[KeyMapper], read: list[Reading]) -> list[Entry]:
@@ -50,6 +51,22 @@ def test_a_kept_builder_agrees_with_a_new_one(rounds: list[tuple[list[Reading], 
             expected = SnapshotBuilder().build(entries(mappers(), read))
             # A duplicate name in two blocks: the last block's value stands, in both.
             assert (metrics, dict(reasons), dict(processes)) == (expected[0], dict(expected[1]), dict(expected[2]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.lists(readings(), min_size=1, max_size=3), min_size=1, max_size=5),
+    st.sampled_from(["core", "temp", "gpu.1.*,fanSpeed", "-gpu.0.temp", "process.temp", "cpu"]),
+)
+def test_what_is_not_wanted_is_dropped_and_nothing_else_changes(rounds: list[list[Reading]], items: str) -> None:
+    """Readings of every kind: what a mapper leaves out is what the selection leaves out of everything."""
+    metrics = MetricSelection(items)
+    kept, known = SnapshotBuilder(), mappers(metrics)
+    for read in rounds:
+        found = kept.build(entries(known, read))
+        everything = SnapshotBuilder().build(entries(mappers(), read))
+        assert [*map(dict, found[:2])] == [{key: value for key, value in part.items() if metrics.wants(key)} for part in everything[:2]]
+        assert found[2] == everything[2]
 
 
 def test_the_metrics_of_a_snapshot_are_its_own() -> None:

@@ -58,6 +58,28 @@ def test_with_exclusions_alone_the_rest_is_wanted() -> None:
     assert wanted("-core,all") == wanted("-core") == [key for key in KEYS if key not in wanted("core")]
 
 
+@pytest.mark.parametrize(
+    ("items", "forms"),
+    [
+        ("powerWatts", "gpu.{i}.powerWatts"),
+        (
+            "gpu.1.powerWatts,gpu.2*,-gpu.1.powerWatts,-*nvlink*",
+            "gpu.{i}.powerWatts gpu.{i}.temp gpu.{i}.mig.{i}.temp gpu.process.{i}.temp",
+        ),
+        ("nvlink.7.state", "gpu.{i}.nvlink.{link}.state"),
+        ("*,-gpu.*", ""),
+        ("core,-powerWatts,-gpu.0.temp", "gpu.{i}.temp gpu.{i}.mig.{i}.temp"),
+        ("standard,-process.*", "gpu.{i}.powerWatts gpu.{i}.temp gpu.{i}.mig.{i}.temp"),
+        ("all", "gpu.{i}.powerWatts gpu.{i}.temp gpu.{i}.mig.{i}.temp gpu.process.{i}.temp gpu.{i}.nvlink.{link}.state"),
+    ],
+)
+def test_keys_of_unknown_number(items: str, forms: str) -> None:
+    """A form is wanted if a key of it may be, and is not if every key of it is excluded."""
+    every = ["gpu.{i}.powerWatts", "gpu.{i}.temp", "gpu.{i}.mig.{i}.temp", "gpu.process.{i}.temp", "gpu.{i}.nvlink.{link}.state"]
+    selection = MetricSelection(items)
+    assert [form for form in every if selection.wants_some(form)] == [form for form in every if form in forms.split()]
+
+
 def test_presets() -> None:
     """``standard`` leaves out detail and keeps what only a plug-in knows; aliases go with their row, partitions with their device."""
     assert wanted("all") == list(KEYS)

@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 
 from accelmetrics.schemas.document import json_schema
 from accelmetrics.schemas.errors import DocumentError
+from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.validation import validate
 
@@ -79,13 +80,13 @@ def published() -> PublishedSchema:
     return PublishedSchema(Draft202012Validator(json_schema(), format_checker=Draft202012Validator.FORMAT_CHECKER))
 
 
-def validate_fully(snapshot: Snapshot) -> None:
+def validate_fully(snapshot: Snapshot, wanted: MetricSelection = ALL_METRICS) -> None:
     """Hold a snapshot to every rule, and then to the published schema.
 
     Raises:
         DocumentError: It breaks some; the message lists all findings.
     """
-    validate(snapshot)
+    validate(snapshot, wanted)
     found = list(published().findings(json.loads(snapshot.to_json())))
     if found:
         raise DocumentError("\n".join(found))
