@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import import_module
 
 from accelmetrics.backends.guard import guarded
@@ -27,7 +28,6 @@ class LoadingLock:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._held = False
         self._since = 0.0
 
     def __enter__(self) -> None:
@@ -46,18 +46,18 @@ class LoadingLock:
 
     def before_fork(self) -> None:
         """Wait for whatever is being loaded."""
-        self._held = self._lock.acquire(timeout=max(0.0, self._since + FORK_PATIENCE - time.monotonic()))
+        self._lock.acquire(timeout=max(0.0, self._since + FORK_PATIENCE - time.monotonic()))
 
     def after_in_parent(self) -> None:
         """Let others go on."""
-        if self._held:
+        with suppress(RuntimeError):  # it is another thread's still
             self._lock.release()
 
     def after_in_child(self) -> None:
-        """Go on without the thread that held it; the system's loader forgets it as well."""
-        if self._held:
+        """Go on without the thread that held it, if that is another one; the system's loader forgets it as well."""
+        try:
             self._lock.release()
-        else:
+        except RuntimeError:
             self._lock = threading.RLock()
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
+from accelmetrics.backends.loading import LoadingLock
 from tests.support.programs import Program
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="platform: no fork")
@@ -64,3 +66,23 @@ def test_forks_do_not_wait_for_an_import_that_hangs(tmp_path: Path) -> None:
         tmp_path,
     ) as program:
         assert program.told() == [[7, 7, 7]]
+
+
+def test_forks_of_several_threads_leave_the_lock_free() -> None:
+    """One does not wait for the other, and gives back what it holds itself."""
+    lock = LoadingLock()
+
+    def fork() -> None:
+        lock.before_fork()
+        lock.after_in_parent()
+
+    lock.before_fork()
+    other = threading.Thread(target=fork)
+    other.start()
+    other.join()
+    lock.after_in_parent()
+    free: list[bool] = []
+    third = threading.Thread(target=lambda: free.append(lock.is_free()))
+    third.start()
+    third.join()
+    assert free == [True]

@@ -7,6 +7,7 @@ raises it once at each of these places, one after the other, in this package and
 from __future__ import annotations
 
 import dis
+import os
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -17,6 +18,8 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.testing import FakeBackend
 from tests.sampling.conftest import workers
+from tests.simulators.nvml import NvmlSimulator
+from tests.support.programs import Program
 from tests.support.waiting import wait_for
 
 DELIVERING = {
@@ -119,6 +122,7 @@ def test_an_interrupt_anywhere_in_the_first_sample_loses_nothing() -> None:
     assert every_place(attempt) > 50
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.gettrace() is not None, reason="platform: another trace function is in use")
 def test_an_interrupt_anywhere_in_the_first_sample_of_several_loses_none() -> None:
     """Of sources that are shared with other samplers, and opened side by side."""
@@ -164,3 +168,32 @@ def test_an_interrupt_anywhere_in_close_leaves_nothing_open() -> None:
         sampler.close()
 
     assert every_place(attempt) > 20
+
+
+SIGNALLED = """
+    import signal, sys
+    import accelmetrics
+    moment, isolation = float(sys.argv[1]), sys.argv[2]
+    sampler = accelmetrics.Sampler(["nvidia", "host"], isolation=isolation, timeout=20.0)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, moment)
+    try:
+        sampler.sample()
+        signal.pause()
+    except KeyboardInterrupt:
+        pass
+    tell([status.status for status in sampler.sample().backends])
+    sampler.close()
+"""
+"""Interrupted at a moment of its first sample, or after it."""
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_signal_at_any_moment_of_a_program_s_first_sample_loses_no_source(isolation: str) -> None:
+    """Among imports and openings that no other sample has made before."""
+    with NvmlSimulator(gpus=1) as simulator:
+        environment = {**os.environ, **simulator.environment(), "ACCELMETRICS_VALIDATE": "0"}
+        for moment in (0.0005, 0.002, 0.01, 0.03, 0.1):
+            with Program(SIGNALLED, str(moment), isolation, env=environment) as program:
+                assert program.told() == [["ok", "ok"]], f"after {moment} s"
+                assert program.end() == 0, program.errors
