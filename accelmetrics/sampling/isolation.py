@@ -325,9 +325,7 @@ class IsolatedPart:
 
     def _drop(self, reason: str, fate: str) -> None:
         """End the child at once, and start another later."""
-        child = self.disconnect()
-        if child is not None:
-            child.kill()
+        self.disconnect()
         self._why = Unavailable(reason, f"the reading process {fate}; another will be started")
         self._retry_at = time.monotonic() + self._pause
         self._pause = min(LAST_RETRY, 2.0 * self._pause)

@@ -638,6 +638,27 @@ def test_a_program_that_ends_without_closing_is_quiet_and_does_not_wait(script: 
     wait_for(lambda: gone(int(done.stdout)))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="platform: only Linux hands orphans to another process than the first")
+def test_a_child_that_is_replaced_leaves_no_zombie_where_orphans_are_handed_to_the_program(script: Path) -> None:
+    """As in a container of which it is the first process."""
+    code = f"""
+import ctypes, psutil
+from tests.support.waiting import wait_for
+PR_SET_CHILD_SUBREAPER = 36
+ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+sampler.sample()
+before = psutil.Process().children(recursive=True)
+Path({str(script)!r}).write_text("stop")
+wait_for(lambda: "was ended" in sampler.sample().backends[0].detail)
+Path({str(script)!r}).write_text("")
+wait_for(lambda: len(sampler.sample().metrics) == 6)
+sampler.close()
+print(len(before), [child.status() for child in psutil.Process().children()])
+"""
+    done = subprocess.run([sys.executable, "-c", program(script, code)], capture_output=True, text=True, timeout=2 * HANG)
+    assert done.stdout == "2 []\n", done.stderr
+
+
 def test_a_child_that_cannot_be_killed_is_not_waited_for(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with isolated(script, timeout=0.2) as sampler:
         stuck = int(sampler.sample().metrics["gpu.0.pid"])

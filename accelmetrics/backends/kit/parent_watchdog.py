@@ -113,7 +113,7 @@ def _told(parent: int, control: int) -> bytes:
 def _kill(mark: str) -> None:
     """Kill until none is left: one that is being killed may have started another. One that the kernel holds on to is left to it."""
     pause = FIRST_PAUSE
-    while pause < LAST_PAUSE and (members := _family(mark)):
+    while pause < LAST_PAUSE and ((members := _family(mark)) or not _is_reaped()):
         for member in members:
             try:
                 os.kill(member, signal.SIGKILL)
@@ -121,6 +121,14 @@ def _kill(mark: str) -> None:
                 continue
         time.sleep(pause)
         pause *= 2
+
+
+def _is_reaped() -> bool:
+    """Whether the command is no zombie either, which it would stay in a container whose first process reaps none."""
+    try:
+        return os.waitpid(-1, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
 
 
 def _remove(directory: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -203,6 +204,20 @@ def test_how_a_command_ended_is_known_in_a_program_that_ignores_the_end_of_its_c
     """
     with program(text, traces) as running:
         assert running.told() == [3]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="platform: only Linux hands orphans to another process than the first")
+def test_a_late_command_leaves_no_zombie_where_orphans_are_handed_to_the_program(traces: Traces) -> None:
+    """As in a container of which it is the first process."""
+    text = """
+        import psutil
+        PR_SET_CHILD_SUBREAPER = 36
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        run("exec sleep 120", 0.2)
+        tell([child.status() for child in psutil.Process().children()])
+    """
+    with program(text, traces) as running:
+        assert running.told() == [[]]
 
 
 @pytest.mark.parametrize("here", [False, True], ids=["no directory", "no such name"])
