@@ -145,13 +145,17 @@ class Block:
         self.process = process
 
 
+Processes = tuple[DeviceProcess, ...] | Unavailable | None
+"""The processes that use a device, or why they are not known; None where the source lists none of any device."""
+
+
 class Reading:
     """What one read of one unit gave.
 
     Attributes:
         blocks: The values.
         unavailable: By name, why a value is missing. Return the same mapping object while nothing in it changed.
-        processes: The processes that use the device, None where the source cannot say.
+        processes: The processes that use the device, or why they are not known; None where the source lists none of any device.
         read_at: When the source itself took the numbers, on the monotonic clock; None for "now".
     """
 
@@ -161,7 +165,7 @@ class Reading:
         self,
         blocks: Sequence[Block] = (),
         unavailable: Mapping[str, Unavailable] = NO_REASONS,
-        processes: tuple[DeviceProcess, ...] | None = None,
+        processes: Processes = None,
         read_at: float | None = None,
     ) -> None:
         self.blocks = blocks

@@ -111,7 +111,7 @@ def _without_process(record: Record) -> Record:
     taken = record.snapshot
     metrics = {key: value for key, value in taken.metrics.items() if key not in own}
     reasons = {key: why for key, why in taken.unavailable.items() if key not in own}
-    snapshot = Snapshot(taken.time_ns, taken.hostname, metrics, taken.identities, reasons, taken.backends, taken.processes)
+    snapshot = Snapshot(taken.time_ns, taken.hostname, metrics, taken.identities, reasons, taken.backends, taken.processes, taken.unlisted)
     return record._replace(snapshot=snapshot)
 
 

@@ -261,12 +261,12 @@ class ThreadEngine:
                 timed_out = status.status == "timed_out" or Reason.TIMED_OUT in reasons_of_devices
             all_open = all_open and reader.source.opened is not None
         self._all_open = all_open and not self._unchecked
-        metrics, reasons, processes = self._builder.build(entries)
+        metrics, reasons, processes, unlisted = self._builder.build(entries)
         if slots != self._slots:
             self._slots = slots
         readings, late_answers, lates = self.statistics
         self.statistics = Statistics(readings + 1, late_answers + timed_out, lates + late)
-        return Snapshot(stamp, self._hostname, metrics, self._slots, reasons, tuple(statuses), processes)
+        return Snapshot(stamp, self._hostname, metrics, self._slots, reasons, tuple(statuses), processes, unlisted)
 
     def _wait(self, latch: CountDownLatch, budget: float, piece: float, started: float) -> bool:
         """Wait for what has not arrived within the first slice. Returns whether it is late since the interpreter was busy elsewhere."""

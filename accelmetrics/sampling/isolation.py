@@ -341,7 +341,8 @@ class IsolatedPart:
             status if status.status == "absent" else failed._replace(name=status.name, sequence=status.sequence, devices=status.devices)
             for status in last.backends
         ]
-        snapshot = Snapshot(SYSTEM_CLOCK.time_ns(), last.hostname, {}, last.identities, reasons, statuses)
+        unlisted = dict.fromkeys((*last.processes, *last.unlisted), why)
+        snapshot = Snapshot(SYSTEM_CLOCK.time_ns(), last.hostname, {}, last.identities, reasons, statuses, unlisted=unlisted)
         return Answer(snapshot, Statistics(1, int(late)))
 
 
@@ -405,15 +406,17 @@ class ProcessEngine:
         if not rest:
             return first
         metrics, identities, reasons = first.metrics.copy(), [*first.identities], {**first.unavailable}
-        statuses, processes = [*first.backends], {**first.processes}
+        statuses, processes, unlisted = [*first.backends], {**first.processes}, {**first.unlisted}
         for more in rest:
             metrics.update(more.metrics)
             identities += more.identities
             reasons.update(more.unavailable)
             statuses += more.backends
             processes.update(more.processes)
+            unlisted.update(more.unlisted)
         statuses.sort(key=lambda status: self._order.index(status.name))
-        return Snapshot(max(each.time_ns for each in snapshots), first.hostname, metrics, identities, reasons, statuses, processes)
+        moment = max(each.time_ns for each in snapshots)
+        return Snapshot(moment, first.hostname, metrics, identities, reasons, statuses, processes, unlisted)
 
 
 _ENGINES: weakref.WeakSet[ProcessEngine] = weakref.WeakSet()

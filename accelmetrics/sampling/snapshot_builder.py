@@ -159,24 +159,29 @@ class SnapshotBuilder:
     def __init__(self) -> None:
         self._flat: dict[str, Number] = {}
         self._reasons: Mapping[str, Unavailable] = NO_REASONS
-        self._processes: dict[str, tuple[DeviceProcess, ...]] = {}
+        self._listed: dict[str, tuple[DeviceProcess, ...] | Unavailable] = {}
+        self._processes: Mapping[str, tuple[DeviceProcess, ...]] = {}
+        self._unlisted: Mapping[str, Unavailable] = NO_REASONS
         self._mappers: list[KeyMapper] = []
 
-    def build(self, entries: Sequence[Entry]) -> tuple[Metrics, Mapping[str, Unavailable], Mapping[str, tuple[DeviceProcess, ...]]]:
+    def build(
+        self, entries: Sequence[Entry]
+    ) -> tuple[Metrics, Mapping[str, Unavailable], Mapping[str, tuple[DeviceProcess, ...]], Mapping[str, Unavailable]]:
         """Write the entries.
 
         Returns:
-            The metrics, the caller's own; the reasons, and the processes by device, each the same object as last time if
-            nothing in it changed.
+            The metrics, the caller's own; the reasons, the processes by device, and by device why they are not known, each the
+            same object as last time if nothing in it changed.
         """
         flat = self._flat
         known = iter(self._mappers)
-        processes: dict[str, tuple[DeviceProcess, ...]] = {}
+        listed: dict[str, tuple[DeviceProcess, ...] | Unavailable] = {}
         same = len(entries) == len(self._mappers)
         for mapper, what in entries:
             same = same and next(known) is mapper and mapper.refresh(what, flat)
-            if isinstance(what, Reading) and what.processes is not None and mapper.key:
-                processes[mapper.key] = what.processes
+            found = what.processes if isinstance(what, Reading) else what
+            if found is not None and mapper.key:
+                listed[mapper.key] = found
         if not same:
             self._mappers = []  # until all is written: an interrupted attempt is not taken for a finished one
             flat = {}
@@ -184,6 +189,8 @@ class SnapshotBuilder:
                 mapper.put(what, flat)
             self._reasons = {key: why for mapper, _ in entries for key, why in mapper.reasons.items() if key not in flat}
             self._flat, self._mappers = flat, [mapper for mapper, _ in entries]
-        if processes != self._processes:
-            self._processes = processes
-        return Metrics(flat), self._reasons, self._processes
+        if listed != self._listed:
+            self._listed = listed
+            self._processes = {key: found for key, found in listed.items() if not isinstance(found, Unavailable)}
+            self._unlisted = {key: why for key, why in listed.items() if isinstance(why, Unavailable)}
+        return Metrics(flat), self._reasons, self._processes, self._unlisted

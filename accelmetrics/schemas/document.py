@@ -181,6 +181,9 @@ class Document(Part):
     processes: dict[Key, list[ProcessEntry]] = Field(
         default_factory=dict, description="By device key, the processes that use it; no entry where the source cannot say."
     )
+    unlisted: dict[Key, UnavailableEntry] = Field(
+        default_factory=dict, description="By device key, why the source cannot say which processes use it."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Document:
@@ -199,6 +202,7 @@ class Document(Part):
             {key: entry.unavailable() for key, entry in self.unavailable.items()},
             tuple(BackendStatus(**dict(entry)) for entry in self.backends),
             {key: tuple(DeviceProcess(**dict(entry)) for entry in found) for key, found in self.processes.items()},
+            {key: entry.unavailable() for key, entry in self.unlisted.items()},
         )
 
 
@@ -244,7 +248,7 @@ def json_schema() -> dict[str, Any]:
     Keys of the catalogue are held to its types and bounds; other keys may carry any number, for backends from elsewhere.
     """
     schema = Document.model_json_schema(mode="serialization")
-    for part in ("metrics", "unavailable", "processes"):
+    for part in ("metrics", "unavailable", "processes", "unlisted"):
         # Older releases of pydantic leave this out, and the published copy must not depend on the release.
         schema["properties"][part].pop("propertyNames", None)
         schema["properties"][part]["propertyNames"] = {"minLength": 1}

@@ -36,6 +36,7 @@ class Header(NamedTuple):
         identities: The devices.
         unavailable: By key, why a value is missing.
         backends: How the sources stand, without the numbers of a reading.
+        unlisted: By device key, why its processes are not known.
     """
 
     hostname: str
@@ -43,13 +44,14 @@ class Header(NamedTuple):
     identities: Sequence[DeviceSlot]
     unavailable: Mapping[str, Unavailable]
     backends: tuple[BackendStatus, ...]
+    unlisted: Mapping[str, Unavailable] = {}
 
     @classmethod
     def of(cls, record: Record) -> "Header":
         """Take it from a record."""
         snapshot = record.snapshot
         backends = tuple(BackendStatus(one.name, one.status, one.detail, one.source) for one in snapshot.backends)
-        return cls(snapshot.hostname, record.labels, snapshot.identities, snapshot.unavailable, backends)
+        return cls(snapshot.hostname, record.labels, snapshot.identities, snapshot.unavailable, backends, snapshot.unlisted)
 
     def to_dict(self, stream: str) -> dict[str, Any]:
         """Return the header line of a stream as plain containers."""
@@ -61,6 +63,7 @@ class Header(NamedTuple):
             "devices": [device_entry(slot) for slot in self.identities],
             "unavailable": {key: reason_entry(why) for key, why in self.unavailable.items()},
             "backends": [{"name": one.name, "status": one.status, "detail": one.detail, "source": one.source} for one in self.backends],
+            "unlisted": {key: reason_entry(why) for key, why in self.unlisted.items()},
         }
 
 

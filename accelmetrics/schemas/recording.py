@@ -205,7 +205,13 @@ class RecordFile:
         """The record of a line that is a whole document."""
         # By their bytes: 1, 1.0 and true are equal, and only one of them is a number of a device.
         devices = marshal.dumps(document.get("devices"), 2)
-        constant = (document.get("schema_version"), document.get("hostname"), devices, document.get("unavailable"))
+        constant = (
+            document.get("schema_version"),
+            document.get("hostname"),
+            devices,
+            document.get("unavailable"),
+            document.get("unlisted"),
+        )
         metrics, latest = document.get("metrics"), self._latest
         known = latest is not None and latest[0] == constant and _are_metrics(metrics) and metrics.keys().isdisjoint(latest[1].unavailable)
         if latest is None or not known:
@@ -213,7 +219,8 @@ class RecordFile:
         line = _DocumentLine.model_validate(document)
         last = latest[1]
         backends = [BackendStatus(**dict(entry)) for entry in line.backends]
-        return line.record(Header(last.hostname, line.labels, last.identities, last.unavailable, ()), document["metrics"], backends)
+        header = Header(last.hostname, line.labels, last.identities, last.unavailable, (), last.unlisted)
+        return line.record(header, document["metrics"], backends)
 
     def _reading(self, document: dict[str, Any]) -> Record:
         """The record of a reading, with what its header says."""
@@ -291,7 +298,9 @@ class _Changing(Part):
     def record(self, header: Header, metrics: dict[str, int | float], backends: Iterable[BackendStatus]) -> Record:
         """The record, with what stays the same."""
         processes = {key: tuple(DeviceProcess(**dict(entry)) for entry in found) for key, found in self.processes.items()}
-        snapshot = Snapshot(self.timestamp, header.hostname, metrics, header.identities, header.unavailable, tuple(backends), processes)
+        snapshot = Snapshot(
+            self.timestamp, header.hostname, metrics, header.identities, header.unavailable, tuple(backends), processes, header.unlisted
+        )
         steps = tuple(Step(step.timestamp, step.step, step.values) for step in self.training)
         return Record(snapshot, header.labels, steps, None if self.monitor is None else _status(self.monitor))
 
@@ -357,6 +366,7 @@ class HeaderLine(Part):
     devices: Devices
     unavailable: dict[Key, UnavailableEntry] = Field(description="By key, why a value is missing.")
     backends: list[SourceStateEntry] = Field(description="How each source stands.")
+    unlisted: dict[Key, UnavailableEntry] = Field({}, description="By device key, why the source cannot say which processes use it.")
 
     def header(self) -> Header:
         """What it says, as records have it."""
@@ -366,6 +376,7 @@ class HeaderLine(Part):
             tuple(device.slot() for device in self.devices),
             {key: entry.unavailable() for key, entry in self.unavailable.items()},
             tuple(BackendStatus(**dict(entry)) for entry in self.backends),
+            {key: entry.unavailable() for key, entry in self.unlisted.items()},
         )
 
 
@@ -373,7 +384,11 @@ def lines_schema() -> dict[str, Any]:
     """Make the JSON Schema (draft 2020-12) of both kinds of lines, as plain containers."""
     schema = TypeAdapter(HeaderLine | ReadingLine).json_schema()
     parts = schema["$defs"]
-    for owner, names in ((HeaderLine, ["unavailable"]), (ReadingLine, ["processes", "sources", "metrics"]), (StepEntry, ["values"])):
+    for owner, names in (
+        (HeaderLine, ["unavailable", "unlisted"]),
+        (ReadingLine, ["processes", "sources", "metrics"]),
+        (StepEntry, ["values"]),
+    ):
         for name in names:
             keyed = parts[owner.__name__]["properties"][name]
             keyed.pop("propertyNames", None)  # as in the document's

@@ -93,6 +93,7 @@ class MetricSelection:
             last.reasons,
             snapshot.backends,
             snapshot.processes,
+            snapshot.unlisted,
         )
 
     def __eq__(self, other: object) -> bool:

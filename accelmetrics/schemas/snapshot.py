@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from accelmetrics.schemas.errors import DocumentError, Unavailable, UnknownNameError
+from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceKind, DeviceProcess
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = "1.0"
 """Of the document. The number before the dot rises when a reader of the old form would misread the new one."""
 
+NO_LIST = Unavailable(Reason.NOT_SUPPORTED, "its source does not list processes")
 _NANOSECONDS = 1_000_000_000
 _T = TypeVar("_T")
 
@@ -95,6 +96,7 @@ class Snapshot:
         unavailable: By key, why a value is absent.
         backends: How each source fared.
         processes: By device key, the processes that use the device; no entry where the source cannot say.
+        unlisted: By device key, why the source cannot say which processes use the device, where it gives a reason.
     """
 
     __slots__ = (
@@ -108,6 +110,7 @@ class Snapshot:
         "processes",
         "time_ns",
         "unavailable",
+        "unlisted",
     )
 
     schema_version: ClassVar[str] = SCHEMA_VERSION
@@ -122,6 +125,7 @@ class Snapshot:
         unavailable: Mapping[str, Unavailable] | None = None,
         backends: Sequence[BackendStatus] = (),
         processes: Mapping[str, tuple[DeviceProcess, ...]] | None = None,
+        unlisted: Mapping[str, Unavailable] | None = None,
     ) -> None:
         self.time_ns = time_ns
         self.hostname = hostname
@@ -132,6 +136,7 @@ class Snapshot:
         owned.unavailable = self.unavailable
         self.backends = backends
         self.processes: Mapping[str, tuple[DeviceProcess, ...]] = {} if processes is None else processes
+        self.unlisted: Mapping[str, Unavailable] = {} if unlisted is None else unlisted
         self._devices: tuple[Device, ...] | None = None
         self._host: HostMetrics | None = None
         self._by_device: _ByDevice | None = None
@@ -171,8 +176,8 @@ class Snapshot:
 
     def with_metrics(self, more: Mapping[str, int | float]) -> "Snapshot":
         """The same moment with more metrics; this one stays as it is."""
-        metrics = {**self.metrics, **more}
-        return Snapshot(self.time_ns, self.hostname, metrics, self.identities, self.unavailable, self.backends, self.processes)
+        rest = (self.identities, self.unavailable, self.backends, self.processes, self.unlisted)
+        return Snapshot(self.time_ns, self.hostname, {**self.metrics, **more}, *rest)
 
     def flat(self) -> dict[str, int | float]:
         """The metrics alone, as a new dict."""
@@ -189,6 +194,7 @@ class Snapshot:
             "unavailable": {key: reason_entry(why) for key, why in self.unavailable.items()},
             "backends": [status._asdict() for status in self.backends],
             "processes": {key: [process._asdict() for process in found] for key, found in self.processes.items()},
+            "unlisted": {key: reason_entry(why) for key, why in self.unlisted.items()},
         }
 
     def to_json(self, indent: int | None = None) -> str:
@@ -246,6 +252,7 @@ class Snapshot:
             dict(self.unavailable),
             tuple(self.backends),
             processes,
+            dict(self.unlisted),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -298,6 +305,17 @@ class _ByDevice:
         if self._reasons is None:
             self._reasons = _group(self._unavailable, self._identities)
         return self._reasons.get(part, {})
+
+
+def own_processes(snapshot: Snapshot) -> dict[str, tuple[DeviceProcess, ...] | Unavailable]:
+    """Return by device, in order, the processes on it or why they are not known, each process on a device once.
+
+    Of a device whose partitions list their processes those lists count alone, and of one whose partitions do not, its own alone.
+    """
+    slots = snapshot.identities
+    split = {slot.identity.parent for slot in slots if slot.identity.parent and slot.key in snapshot.processes}
+    counted = [slot.key for slot in slots if (slot.identity.parent in split if slot.identity.parent else slot.identity.anchor not in split)]
+    return {key: snapshot.processes.get(key, snapshot.unlisted.get(key, NO_LIST)) for key in counted}
 
 
 class Device:

@@ -68,8 +68,8 @@ def _key_findings(snapshot: Snapshot, wanted: MetricSelection) -> Iterator[str]:
         found = device_key(key)
         if found is not None and found.kind in kinds and found.device not in listed:
             yield f"{key} names a device that is not listed"
-    for key in snapshot.metrics.keys() & snapshot.unavailable.keys():
-        yield f"{key} is in both metrics and unavailable"
+    yield from (f"{key} is in both metrics and unavailable" for key in snapshot.metrics.keys() & snapshot.unavailable.keys())
+    yield from (f"{key} is in both processes and unlisted" for key in snapshot.processes.keys() & snapshot.unlisted.keys())
     for key, why in snapshot.unavailable.items():
         if not why.reason:
             yield f"{key} is unavailable without a reason"

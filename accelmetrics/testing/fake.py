@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from accelmetrics.backends.contract import Coverage, Detection, Number, Reading, ReadOptions
+from accelmetrics.backends.contract import Coverage, Detection, Number, Processes, Reading, ReadOptions
 from accelmetrics.backends.registry import declared
 from accelmetrics.monitor.ticker import Flag, MonitorClock
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
@@ -96,7 +96,7 @@ class FakeDevice(Script):
         self.reads = 0
         self._values: dict[str, Value] = {}
         self._missing: dict[str, Unavailable] = {}
-        self._processes: tuple[DeviceProcess, ...] | None = None
+        self._processes: Processes = None
 
     def set(self, **values: Value) -> FakeDevice:
         """Give metrics values: numbers, or callables that are called at every reading."""
@@ -114,6 +114,11 @@ class FakeDevice(Script):
     def run(self, *processes: DeviceProcess) -> FakeDevice:
         """Let these processes use the device."""
         self._processes = processes
+        return self
+
+    def unlist(self, reason: str = Reason.NOT_SUPPORTED, detail: str = "") -> FakeDevice:
+        """Let the processes that use the device be unknown, with a reason."""
+        self._processes = Unavailable(reason, detail)
         return self
 
     def lose(self) -> FakeDevice:

@@ -168,7 +168,7 @@ class _Replay:
             raise SourceError(Reason.DEVICE_LOST, "the device is not in this part of the recording")
         of_device, of_process = found[0].values, snapshot.values_of(f"{backend.kind}.process.{found[0].index}")
         blocks = [Block(tuple(of_device), tuple(of_device.values())), Block(tuple(of_process), tuple(of_process.values()), process=True)]
-        return Reading(blocks, dict(found[0].unavailable), found[0].processes)
+        return Reading(blocks, dict(found[0].unavailable), snapshot.processes.get(found[0].key, snapshot.unlisted.get(found[0].key)))
 
 
 def _host_part(flat: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from accelmetrics.backends.kit.processes import Environment
 from accelmetrics.backends.visible import VENDORS, VisibleList, visibility
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Selection
 from accelmetrics.sampling.sampler import Sampler
-from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.errors import InvalidOptionError, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, plain
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, own_processes, plain
 from accelmetrics.visibility import job
 
 CONTAINER_LIST = "NVIDIA_VISIBLE_DEVICES"
@@ -26,7 +26,6 @@ FAILING = frozenset({"pool_differs", "pool_unclear", "gone"})
 """Findings after which the answer to what was asked is no, or none."""
 ONLY_DRAWS = "graphics"
 """The type of a process that computes nothing: a display server takes no device from a job."""
-NO_LIST_OF_PROCESSES = "the source does not list processes, or may not look into all of them"
 
 Processes = Mapping[str, tuple[DeviceProcess, ...]]
 """By device key, the processes that use the device."""
@@ -197,10 +196,8 @@ def allocation(
     with Sampler(backends, timeout=timeout, open_timeout=open_timeout) as sampler:
         snapshot = sampler.sample()
     slots = snapshot.identities
-    parents = {slot.identity.parent for slot in slots if slot.identity.parent and slot.key in snapshot.processes}
-    # Of a device whose partitions list their processes, those lists count.
-    split = {slot.key for slot in slots if slot.identity.anchor in parents}
-    processes = {key: found for key, found in snapshot.processes.items() if key not in split}
+    told = own_processes(snapshot)
+    processes = {key: found for key, found in told.items() if not isinstance(found, Unavailable)}
     pools = {role: _chosen(choices, slots) for role, choices in (expect or {}).items()}
     members = _members(pids, children, role_of, processes)
     held = _held(members, processes)
@@ -212,15 +209,12 @@ def allocation(
         snapshot.timestamp,
         snapshot.hostname,
         tuple(workers),
-        tuple(
-            UsedDevice(slot.key, slot.identity.name, slot.identity.uuid, listed.get(slot.key))
-            for slot in slots
-            if slot.key not in split and (not slot.identity.parent or slot.key in listed)
-        ),
+        tuple(UsedDevice(slot.key, slot.identity.name, slot.identity.uuid, listed.get(slot.key)) for slot in slots if slot.key in told),
         tuple(Pool(role, keys, tuple(slot.key for slot in slots if slot.key in used[role])) for role, keys in pools.items()),
         (),
     )
-    return made._replace(findings=tuple(_findings(made, members, snapshot, processes)))
+    unclear = {key: why for key, why in told.items() if isinstance(why, Unavailable)}
+    return made._replace(findings=tuple(_findings(made, members, snapshot, processes, unclear)))
 
 
 def _check(pids: Sequence[object], childless: bool) -> None:
@@ -283,7 +277,9 @@ def _worker(member: job.Member, role: str, held: Mapping[str, int | None], slots
     return worker._replace(lists=seen.lists, visible=keys, notes=notes)
 
 
-def _findings(made: Allocation, members: Sequence[job.Member], snapshot: Snapshot, processes: Processes) -> Iterator[Finding]:
+def _findings(
+    made: Allocation, members: Sequence[job.Member], snapshot: Snapshot, processes: Processes, unclear: Mapping[str, Unavailable]
+) -> Iterator[Finding]:
     """List everything to know, what was asked for first.
 
     Args:
@@ -291,8 +287,8 @@ def _findings(made: Allocation, members: Sequence[job.Member], snapshot: Snapsho
         members: The processes behind the workers.
         snapshot: The reading that it was made from.
         processes: By device, the processes that use it.
+        unclear: By device, why those are not known.
     """
-    unclear = [device.key for device in made.devices if device.pids is None]
     by_pid = {member.pid: member for member in members}
     for pool in made.pools:
         yield from _pool_findings(pool, made, members, processes, [key for key in pool.expected if key in unclear])
@@ -387,7 +383,9 @@ def _worker_findings(worker: Worker, environment: Environment, variables: str, u
         yield Finding("no_device", f"{worker.label} uses no device{given}", (worker.pid,))
 
 
-def _device_findings(made: Allocation, members: Sequence[job.Member], processes: Processes, unclear: Sequence[str]) -> Iterator[Finding]:
+def _device_findings(
+    made: Allocation, members: Sequence[job.Member], processes: Processes, unclear: Mapping[str, Unavailable]
+) -> Iterator[Finding]:
     for device in made.devices:
         if device.pids == ():
             holders = [worker.label for worker in made.workers if worker.lists and device.key in (worker.visible or ())]
@@ -398,9 +396,9 @@ def _device_findings(made: Allocation, members: Sequence[job.Member], processes:
         if pids:
             text = f"{key} is also used by {', '.join(map(str, pids))}, not of the processes asked about"
             yield Finding("stranger", text, pids, (key,))
-    if unclear:
-        text = f"which processes use {_listed(unclear)} cannot be told: {NO_LIST_OF_PROCESSES}"
-        yield Finding("use_unknown", text, (), tuple(unclear))
+    for why in dict.fromkeys(unclear.values()):
+        keys = tuple(key for key, other in unclear.items() if other == why)
+        yield Finding("use_unknown", f"which processes use {_listed(keys)} cannot be told: {why.detail or why.reason}", (), keys)
 
 
 def _asked(worker: Worker) -> str:

@@ -19,10 +19,11 @@ from accelmetrics.backends.kit.processes import (
     environment_at,
     environment_of,
     is_visible,
+    namespace_of,
     number_here,
     read_status,
 )
-from accelmetrics.backends.kit.system import read_text, system_path
+from accelmetrics.backends.kit.system import read_text
 from accelmetrics.backends.visible import plain_number
 
 ROLE = "ACCELMETRICS_ROLE"
@@ -155,11 +156,8 @@ def in_other_container(member: Member) -> bool:
     """Whether a process has a file system of its own, and with it perhaps devices numbered otherwise."""
     if member.number is None:
         return False
-    try:
-        ours, theirs = (Path(system_path(f"/proc/{process}/ns/mnt")).readlink() for process in ("self", member.number))
-    except OSError:
-        return False
-    return ours != theirs
+    ours, theirs = namespace_of("self", "mnt"), namespace_of(member.number, "mnt")
+    return "" not in (ours, theirs) and ours != theirs
 
 
 def _member(pid: int, number: int | None, environment: Environment) -> Member:

@@ -96,6 +96,20 @@ def test_a_lost_device_gives_one_reason_for_every_key_it_ever_had(gpus: FakeBack
     assert reasons == {"gpu.0.powerWatts": "device_lost", "gpu.0.temp": "device_lost", "gpu.0.fanSpeed": "device_lost"}
 
 
+def test_devices_whose_processes_are_not_known_say_why(gpus: FakeBackend) -> None:
+    """A list, even an empty one, a reason of the source's own, and that of a device that fails."""
+    gpus.device(0).run()
+    gpus.device(1).unlist(Reason.NO_PERMISSION, "another user's")
+    with Sampler([gpus]) as sampler:
+        snapshot = sampler.sample()
+        assert (snapshot.processes, snapshot.unlisted) == ({"gpu.0": ()}, {"gpu.1": (Reason.NO_PERMISSION, "another user's")})
+        assert sampler.sample().unlisted is snapshot.unlisted
+        gpus.device(0).lose()
+        lost = sampler.sample()
+    assert lost.processes == {}
+    assert {key: why.reason for key, why in lost.unlisted.items()} == {"gpu.0": "device_lost", "gpu.1": "no_permission"}
+
+
 @pytest.mark.parametrize("error", [ValueError("boom"), KeyError("libamd_smi.so"), SystemExit(3), OSError(5, "io"), RecursionError()])
 def test_whatever_a_reader_throws_becomes_a_reason(gpus: FakeBackend, error: BaseException) -> None:
     with Sampler([gpus]) as sampler:

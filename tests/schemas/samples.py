@@ -67,6 +67,7 @@ def complete(**changes: Any) -> Snapshot:
             BackendStatus("apple", "absent", "not macOS"),
         ),
         "processes": {"gpu.0": (DeviceProcess(4711, "compute", 1_000_000, 12.5, None), DeviceProcess(4712)), "gpu.1": ()},
+        "unlisted": {"gpu.2": Unavailable(Reason.NOT_SUPPORTED, "NVML_ERROR_NOT_SUPPORTED")},
     }
     return Snapshot(**{**parts, **changes})
 
@@ -155,4 +156,5 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         {key: why for key, why in unavailable.items() if key not in metrics},
         tuple(draw(st.lists(status, max_size=3))),
         {place.key: tuple(draw(st.lists(process, max_size=2))) for place in found},
+        draw(st.dictionaries(st.just("gpu.9"), st.just(Unavailable(Reason.NO_PERMISSION, "x")))),
     )

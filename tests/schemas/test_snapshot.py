@@ -15,8 +15,8 @@ from hypothesis import given, settings, strategies as st
 
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, UnknownNameError
-from accelmetrics.schemas.identity import DeviceIdentity
-from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
+from accelmetrics.schemas.snapshot import NO_LIST, DeviceSlot, Snapshot, own_processes, rfc3339
 from tests.records import machine
 from tests.schemas.samples import AMD, NVIDIA, complete, snapshots
 
@@ -46,9 +46,23 @@ def test_the_timestamp_is_rfc_3339_in_utc_with_microseconds(time_ns: int) -> Non
     assert rfc3339(time_ns) == text
 
 
+def test_processes_are_counted_on_one_device_each() -> None:
+    """Of a whole with partitions, either its own list or theirs; a device without a list has its reason, the source's or ours."""
+    whole, part = NVIDIA.identity, NVIDIA.identity._replace(uuid="MIG-1", parent=NVIDIA.identity.uuid)
+    slots = [NVIDIA, NVIDIA._replace(key="gpu.0.mig.0", identity=part), NVIDIA._replace(key="gpu.0.mig.1", identity=part), AMD]
+    one, why = (DeviceProcess(7),), Unavailable(Reason.NO_PERMISSION, "another user's")
+    assert whole.anchor == part.parent
+    of_parts = complete(identities=slots, processes={"gpu.0": one, "gpu.0.mig.0": one}, unlisted={"gpu.0.mig.1": why})
+    assert own_processes(of_parts) == {"gpu.0.mig.0": one, "gpu.0.mig.1": why, AMD.key: NO_LIST}
+    assert own_processes(complete(identities=slots, processes={"gpu.0": one}, unlisted={})) == {"gpu.0": one, AMD.key: NO_LIST}
+
+
 def test_the_document_has_the_agreed_fields() -> None:
     document = complete().to_dict()
-    assert list(document) == ["schema_version", "timestamp", "hostname", "metrics", "devices", "unavailable", "backends", "processes"]
+    assert list(document) == [
+        "schema_version", "timestamp", "hostname", "metrics", "devices", "unavailable", "backends", "processes", "unlisted"
+    ]  # fmt: skip
+    assert document["unlisted"] == {"gpu.2": {"reason": "not_supported", "detail": "NVML_ERROR_NOT_SUPPORTED"}}
     assert document["schema_version"] == "1.0" == Snapshot.schema_version
     assert document["timestamp"] == "2026-09-21T14:13:20.123456Z"
     assert document["devices"][0] == {

@@ -15,7 +15,7 @@ from accelmetrics import Allocation, InvalidOptionError, UnknownNameError, alloc
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.testing import FakeBackend
 from accelmetrics.visibility import job
-from accelmetrics.visibility.allocation import NO_LIST_OF_PROCESSES, Use
+from accelmetrics.visibility.allocation import Use
 from accelmetrics.visibility.job import Position, position, ray_decides
 from tests.simulators.nvml import NvmlSimulator, Process, SimulatorUnavailable
 
@@ -348,7 +348,7 @@ def test_a_source_that_lists_no_processes(monkeypatch: pytest.MonkeyPatch) -> No
     backend.device(0).run(DeviceProcess(os.getpid(), "compute", 5))
     found = allocation([os.getpid()], backends=[backend], expect={"actor": [0, 1]})
     assert texts(found, "pool_unclear") == ["actor: expected on gpu.0 and gpu.1, but which processes use gpu.1 cannot be told"]
-    assert texts(found, "use_unknown") == [f"which processes use gpu.1 cannot be told: {NO_LIST_OF_PROCESSES}"]
+    assert texts(found, "use_unknown") == ["which processes use gpu.1 cannot be told: its source does not list processes"]
     assert found.devices[1].pids is None
     assert not found.as_expected
 

@@ -198,7 +198,8 @@ class InProcessReader:
         found = self._card(device, now, counters, progress)
         table.derive(found)
         processes = driver.processes.on(card.address, now, progress)
-        owned = [each for each in processes or () if self._tree.owns(each.pid, now)]
+        known = () if isinstance(processes, Unavailable) else processes
+        owned = [each for each in known if self._tree.owns(each.pid, now)]
         used = process_values("gpu", owned, found) if owned else None
         return make_reading(_named(table, found), processes, used=used)
 

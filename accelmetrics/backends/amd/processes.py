@@ -24,7 +24,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.kit import NodeHolders
+from accelmetrics.backends.kit.processes import UNSEEN
 from accelmetrics.backends.kit.system import read_text
+from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 
 UNITS = {"": 1, "ns": 1, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
@@ -103,14 +105,14 @@ class ProcessTable:
         """The first pass, which takes longer than later ones."""
         self._holders.look([])
 
-    def on(self, address: str, now: float, progress: list[Any]) -> tuple[DeviceProcess, ...] | None:
-        """The processes on one device, as of at most a second ago; None where none was found, and there may be some."""
+    def on(self, address: str, now: float, progress: list[Any]) -> tuple[DeviceProcess, ...] | Unavailable:
+        """The processes on one device, as of at most a second ago; a reason where none was found, and there may be some."""
         if now >= self._until and self._looking.acquire(blocking=False):
             try:
                 self._look(now, progress)
             finally:
                 self._looking.release()
-        return self._found.get(address, () if self._holders.complete else None)
+        return self._found.get(address, () if self._holders.complete else UNSEEN)
 
     def _look(self, now: float, progress: list[Any]) -> None:
         self._until = now + PACE

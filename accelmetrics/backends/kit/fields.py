@@ -24,10 +24,9 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.contract import MOST_DEVICES, Block, Number, Reading
+from accelmetrics.backends.contract import MOST_DEVICES, Block, Number, Processes, Reading
 from accelmetrics.schemas.catalogue import CATALOGUE, match
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
-from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.vitals import printable
 
@@ -544,7 +543,7 @@ def _derive(row: Derived, found: Mapping[str, Value]) -> Value:
 
 def make_reading(
     found: Mapping[str, Value],
-    processes: tuple[DeviceProcess, ...] | None = None,
+    processes: Processes = None,
     read_at: float | None = None,
     used: Mapping[str, Number] | None = None,
 ) -> Reading:
@@ -552,7 +551,7 @@ def make_reading(
 
     Args:
         found: By metric, its value or why there is none.
-        processes: The processes that use the device; None where that is not known.
+        processes: The processes that use the device, or why they are not known; None where the source lists none of any device.
         read_at: When the source took the numbers, in seconds on the monotonic clock; None for now.
         used: By metric, what the watched process uses of the device.
     """

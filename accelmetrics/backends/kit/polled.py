@@ -22,7 +22,7 @@ from functools import cached_property, reduce
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, Coverage, Detection, Reading, ReadOptions
+from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, Coverage, Detection, Processes, Reading, ReadOptions
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.fields import (
     NOT_READ,
@@ -43,7 +43,7 @@ from accelmetrics.backends.kit.fields import (
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
 from accelmetrics.backends.visible import declare_list
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
-from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
 from accelmetrics.schemas.metric import NOTHING, Metric
 
 PATIENCE = 3
@@ -68,7 +68,7 @@ class DeviceSample(NamedTuple):
 
     Attributes:
         record: What the source says of it: a document's object, or a record that reads when it is asked.
-        processes: The processes that use it; None where the source cannot say.
+        processes: The processes that use it, or why they are not known; None where the source lists none of any device.
         read_at: When the source took the numbers, on the monotonic clock; None for when the poll ended.
         begin: Called with the list that reports progress before a record that reads is looked up; raises ``SourceError`` for a device
             that cannot be read.
@@ -78,7 +78,7 @@ class DeviceSample(NamedTuple):
     """
 
     record: Printed
-    processes: tuple[DeviceProcess, ...] | None = None
+    processes: Processes = None
     read_at: float | None = None
     begin: Callable[[list[Any]], None] | None = None
     machine: bool = False
@@ -327,7 +327,8 @@ class PolledReader:
         samples = [poll.units.get(place) for poll in polls]
         self._require(place, polls, samples)
         found, read_at = self._values(place, state, polls, samples, progress)
-        processes = next((sample.processes for sample in samples if sample is not None and sample.processes is not None), None)
+        answers = [sample.processes for sample in samples if sample is not None and sample.processes is not None]
+        processes = next((answer for answer in answers if not isinstance(answer, Unavailable)), answers[0] if answers else None)
         made = self._reading(found, processes, read_at)
         if not any(sample is not None and sample.begin is not None for sample in samples):
             state.reading = made
@@ -383,13 +384,14 @@ class PolledReader:
         children = whole_tree or self._options.children
         return pid == self._options.pid or (children and self._tree.owns(pid, self._driver.backend.clock.monotonic()))
 
-    def _reading(self, found: dict[str, Value], processes: tuple[DeviceProcess, ...] | None, read_at: float) -> Reading:
+    def _reading(self, found: dict[str, Value], processes: Processes, read_at: float) -> Reading:
         backend, options = self._driver.backend, self._options
-        owned = [each for each in processes or () if self._watches(each.pid, whole_tree=not backend.exclusive)]
+        known = None if isinstance(processes, Unavailable) else processes
+        owned = [each for each in known or () if self._watches(each.pid, whole_tree=not backend.exclusive)]
         used = None
         if not backend.exclusive:
             used = process_values(str(backend.kind), owned, found) if owned and backend.processes else None
-        elif options.watched and processes is not None and not owned:
+        elif options.watched and known is not None and not owned:
             why = f"the watched process {options.pid} does not use this {str(backend.kind).upper()}"
             found = dict.fromkeys(found, Unavailable(Reason.NOT_IN_USE, why))
         return make_reading(found, processes, read_at, used)

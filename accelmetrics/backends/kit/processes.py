@@ -19,12 +19,11 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Number
 from accelmetrics.backends.kit.system import list_directory, read_text, sysroot, system_path
-from accelmetrics.schemas.errors import Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 
 PACE = 0.95
@@ -43,6 +42,9 @@ AGAIN = 1024
 """How many system calls a pass spends on those seen before: one for each process, and one for each of its descriptors."""
 DESCRIPTORS = 1024
 """How many of one process's descriptors are looked at."""
+UNSEEN = Unavailable(
+    Reason.NO_PERMISSION, "not every process could be looked into (another user's, or outside this container), and one of those may use it"
+)
 WHOLE_MACHINE = "pid:[4026531836]"
 """The namespace in which every process has a number; the kernel's own constant (``PROC_PID_INIT_INO``)."""
 
@@ -143,19 +145,20 @@ def number_here(pid: int) -> int | None:
         return pid
     if pid == own.numbers[-1]:
         return own.numbers[0]
-    namespace = _namespace_of("self")
+    namespace = namespace_of("self")
     for entry in filter(str.isdecimal, list_directory("/proc")):
         status = read_status(entry)
         # One that is nested deeper has another number in between; the namespace of another user's process is not shown.
         alike = status is not None and len(status.numbers) == len(own.numbers) and status.numbers[-1] == pid
-        if alike and _namespace_of(entry) in {namespace, ""}:
+        if alike and namespace_of(entry) in {namespace, ""}:
             return int(entry)
     return None
 
 
-def _namespace_of(pid: str) -> str:
+def namespace_of(pid: int | str, kind: str = "pid") -> str:
+    """Return which namespace of a kind (``pid``, ``mnt``, ``cgroup``) a process is in; empty where that may not be read."""
     try:
-        return str(Path(system_path(f"/proc/{pid}/ns/pid")).readlink())
+        return str(system_path(f"/proc/{pid}/ns/{kind}").readlink())
     except OSError:
         return ""
 
@@ -374,7 +377,7 @@ class NodeHolders:
             progress.append(pid)
             calls += looks[pid].calls
         self._looks = looks
-        self.complete = len(looks) == len(present) and all(look.whole for look in looks.values()) and _namespace_of("1") == WHOLE_MACHINE
+        self.complete = len(looks) == len(present) and all(look.whole for look in looks.values()) and namespace_of("1") == WHOLE_MACHINE
 
     def _look_through(self, pid: int) -> Look:
         """Look for the device nodes among the descriptors of one process, if this user may."""

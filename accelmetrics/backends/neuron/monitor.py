@@ -60,6 +60,7 @@ BY_CORE = {
 PROGRAMS, CHIPS, LATENCY = "neuron_runtime_data", "neuron_devices", "latency_stats"
 IDLE = Unavailable(Reason.NOT_IN_USE, "nothing was executed in the tool's last period")
 NOT_PRINTED = Unavailable(Reason.NOT_SUPPORTED, "neuron-monitor does not print it")
+NOT_BY_CORE = Unavailable(Reason.NOT_SUPPORTED, "neuron-monitor does not say of every program on which cores it is")
 
 Json = Mapping[str, Any]
 
@@ -164,22 +165,22 @@ class Report:
         raw, bound = self.hardware.get(name), MANY if name.endswith("_count") else LARGEST
         return raw if type(raw) is int and 0 < raw < bound else None
 
-    def users(self, core: int) -> tuple[DeviceProcess, ...] | None:
+    def users(self, core: int) -> tuple[DeviceProcess, ...] | Unavailable:
         """The processes on a core, each with its memory there and its share of the core's time.
 
         Returns:
-            None where the report does not say it of every program: one without a process id is on the core, or one has neither
+            A reason where the report does not say it of every program: one without a process id is on the core, or one has neither
             section by core and may be.
         """
         found = []
         for program in self.programs:
             if not program.cores:
-                return None
+                return NOT_BY_CORE
             counters, memory = (program.cores.get(section, {}).get(core) for section in (COUNTERS, MEMORY))
             if counters is None and not any((memory or {}).get(category) for category in CORE_MEMORY):  # a row of zeros is no use
                 continue
             if program.pid < 1:
-                return None
+                return NOT_BY_CORE
             held = _total([checked_number(memory[category]) for category in CORE_MEMORY if category in memory]) if memory else NOT_PRINTED
             share = checked_number(percent((counters or {}).get("neuroncore_utilization")))
             busy = None if isinstance(share, Unavailable) or share > 100 else float(share)

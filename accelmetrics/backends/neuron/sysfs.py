@@ -145,7 +145,9 @@ class Counters:
             return Machine(chips, known, cores, options.watched)
 
         def by_process(core: Directory) -> DeviceSample:
-            return DeviceSample(core, begin=core.begin, scoped=lambda options, _: NotByProcess({}) if options.watched else core)
+            return DeviceSample(
+                core, NOT_BY_PROCESS, begin=core.begin, scoped=lambda options, _: NotByProcess({}) if options.watched else core
+            )
 
         return [*map(by_process, cores), DeviceSample({}, begin=begin, machine=True, scoped=machine)]
 

@@ -240,7 +240,7 @@ class DeviceReader:
             self._merge(device)
         blocks = [values, flags, gpm.block, *device.blocks]
         processes = device.table.processes
-        if processes and device.whole:
+        if processes and device.whole and not isinstance(processes, Unavailable):
             share = self._share.block(processes, now, values, self._listed.identity.memory_total_bytes, device.limit)
             if share is not None:
                 blocks.append(share)

@@ -17,7 +17,17 @@ from accelmetrics.backends.contract import Block, Number
 from accelmetrics.backends.kit.processes import PACE, ProcessTree
 from accelmetrics.backends.nvidia.calls import Answer, Paced
 from accelmetrics.backends.nvidia.metrics import BOARD_METRICS, POWER_LIMIT, SECOND
-from accelmetrics.backends.nvidia.nvml import INSUFFICIENT_SIZE, NOT_FOUND, NOT_SUPPORTED, Handle, Library, check_device
+from accelmetrics.backends.nvidia.nvml import (
+    FUNCTION_NOT_FOUND,
+    INSUFFICIENT_SIZE,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    Handle,
+    Library,
+    check_device,
+    unavailable,
+)
+from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 
 _ROOM, _SPARE, _MOST = 64, 16, 65536
@@ -96,12 +106,12 @@ class ProcessTable(Paced):
     """The processes of one device, read again once a second.
 
     Attributes:
-        processes: What was found last; None where NVML does not say. The same object while nothing changed.
+        processes: What was found last, or why NVML does not say. The same object while nothing changed.
     """
 
     def __init__(self, library: Library, handle: Handle) -> None:
         super().__init__(SECOND)
-        self.processes: tuple[DeviceProcess, ...] | None = None
+        self.processes: tuple[DeviceProcess, ...] | Unavailable = unavailable(FUNCTION_NOT_FOUND)
         names = {kind: f"nvmlDeviceGet{kind}RunningProcesses" for kind in (COMPUTE, GRAPHICS, MPS)}
         self._lists = {
             kind: ProcessList(library, handle, {f"{name}_v3": PROCESS, f"{name}_v2": PROCESS, name: PROCESS_V1})
@@ -110,6 +120,7 @@ class ProcessTable(Paced):
         self._samples = ProcessList(library, handle, {UTILIZATION: SAMPLE})
         self._seen = 0
         self._answered: tuple[object, ...] = ()
+        self._refusal = FUNCTION_NOT_FOUND
 
     def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
         lists: dict[str, bytes] = {}
@@ -117,6 +128,8 @@ class ProcessTable(Paced):
         for kind, source in self._lists.items():
             if source.supported:
                 status = source.read(progress)
+                if kind == COMPUTE:
+                    self._refusal = status
                 failed |= status not in (0, NOT_SUPPORTED)
                 if status == 0:
                     lists[kind] = source.data
@@ -125,16 +138,16 @@ class ProcessTable(Paced):
             failed |= self._samples.read(progress, self._seen) not in (0, NOT_FOUND, NOT_SUPPORTED)
             samples = self._samples.data
         self.schedule(now, failed)
-        if (lists, samples) != self._answered:
-            self._answered = (lists, samples)
+        if (lists, samples, self._refusal) != self._answered:
+            self._answered = (lists, samples, self._refusal)
             processes = self._merge(lists, samples)
             self.processes = self.processes if processes == self.processes else processes
         return None
 
-    def _merge(self, lists: Mapping[str, bytes], samples: bytes) -> tuple[DeviceProcess, ...] | None:
-        """Merge the lists into one entry per process, by process number; None where NVML has no list."""
+    def _merge(self, lists: Mapping[str, bytes], samples: bytes) -> tuple[DeviceProcess, ...] | Unavailable:
+        """Merge the lists into one entry per process, by process number; a reason where NVML has no list."""
         if COMPUTE not in lists:
-            return None  # graphics or MPS alone would pass for a device on which nothing is computed
+            return unavailable(self._refusal)  # graphics or MPS alone would pass for a device on which nothing is computed
         held = {kind: _held(self._lists[kind].layout.iter_unpack(data)) for kind, data in lists.items()}
         busy = self._newest(samples)
         computing, drawing = {*held[COMPUTE], *held.get(MPS, ())}, held.get(GRAPHICS, {})

@@ -24,8 +24,9 @@ from typing import NamedTuple
 
 from accelmetrics.backends.contract import Detection
 from accelmetrics.backends.kit import NodeHolders
+from accelmetrics.backends.kit.processes import UNSEEN
 from accelmetrics.backends.kit.system import PCI, link_name, list_directory, pci_devices, read_text, system_path
-from accelmetrics.schemas.errors import MissingDependencyError
+from accelmetrics.schemas.errors import MissingDependencyError, Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
 
 BACKEND = EXTRA = "tpu"
@@ -33,6 +34,7 @@ VENDOR = "0x1ae0"
 GIB = 1024**3
 REQUIRED = {"grpc": "grpcio", "google.protobuf": "protobuf"}
 """Modules that reading the runtime takes, by the package that brings each."""
+NO_CHIP = Unavailable(Reason.NOT_SUPPORTED, "which chip the device is on is not known, and so not who holds it open")
 
 _DIGITS = re.compile(r"(\d+)$", re.ASCII)
 
@@ -180,12 +182,12 @@ class TpuDevice(NamedTuple):
         """The processes that are seen to hold it."""
         return holders.of(self.chip.node) if self.chip is not None else ()
 
-    def processes(self, holders: NodeHolders) -> tuple[DeviceProcess, ...] | None:
-        """The processes that hold it; None where that is not known."""
+    def processes(self, holders: NodeHolders) -> tuple[DeviceProcess, ...] | Unavailable:
+        """The processes that hold it, or why that is not known."""
         pids = self.pids(holders)
         if pids or (holders.complete and self.chip is not None):
             return tuple(DeviceProcess(pid) for pid in pids)
-        return None
+        return UNSEEN if self.chip is not None else NO_CHIP
 
 
 def list_devices(chips: Sequence[Chip], ids: Sequence[int], holders: NodeHolders) -> tuple[TpuDevice, ...]:

@@ -12,9 +12,10 @@ from accelmetrics import allocation
 from accelmetrics.backends.amd import backend as amd
 from accelmetrics.backends.amd.in_process import InProcessDriver
 from accelmetrics.backends.amd.processes import MOST, ProcessTable, is_gpu, parse
-from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.contract import Processes, Reading, ReadOptions
 from accelmetrics.backends.kit import processes as holders
-from accelmetrics.backends.kit.processes import AGAIN, DESCRIPTORS, FIRST_PASS, LATER_PASS, NodeHolders
+from accelmetrics.backends.kit.processes import AGAIN, DESCRIPTORS, FIRST_PASS, LATER_PASS, UNSEEN, NodeHolders
+from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 from tests.backends.amd.fake_clock import FakeClock
 from tests.simulators.amdgpu import Tree, client, machines
@@ -38,7 +39,7 @@ class Watcher:
         self.table = ProcessTable(unified, NodeHolders(is_gpu, lambda: next(ticks) * each))
         self.progress: list[Any] = []
 
-    def look(self, address: str = CARD, later: float = 1.0) -> tuple[DeviceProcess, ...] | None:
+    def look(self, address: str = CARD, later: float = 1.0) -> tuple[DeviceProcess, ...] | Unavailable:
         self.now += later
         self.progress = []
         return self.table.on(address, self.now, self.progress)
@@ -54,8 +55,13 @@ def tree(system: Path) -> Tree:
 def found(watcher: Watcher, later: float = 1.0) -> tuple[DeviceProcess, ...]:
     """What is found at the next look, where there is something."""
     processes = watcher.look(later=later)
-    assert processes is not None
+    assert not isinstance(processes, Unavailable)
     return processes
+
+
+def pids(processes: Processes) -> list[int] | None:
+    """The numbers of processes; None where they are not known."""
+    return None if processes is None or isinstance(processes, Unavailable) else [process.pid for process in processes]
 
 
 def another_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +134,7 @@ def test_a_process_that_ends_or_closes_the_device_is_no_longer_listed(tree: Tree
 def test_others_processes_are_not_looked_through_and_may_be_users(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.process(41, {7: (RENDER, client(CARD, 1, 100))})
     another_user(monkeypatch)
-    assert Watcher().look() is None
+    assert Watcher().look() is UNSEEN
 
 
 def test_known_users_are_listed_beside_others_that_are_not_known(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +150,7 @@ def test_known_users_are_listed_beside_others_that_are_not_known(tree: Tree, mon
     monkeypatch.setattr("accelmetrics.backends.kit.processes.os.listdir", refuse)
     watcher = Watcher()
     assert [process.pid for process in found(watcher)] == [41]
-    assert watcher.look(OTHER) is None
+    assert watcher.look(OTHER) is UNSEEN
 
 
 @pytest.mark.parametrize("namespace", ["pid:[4026532209]", ""])
@@ -155,7 +161,7 @@ def test_a_container_does_not_know_that_a_card_is_unused(tree: Tree, namespace: 
         tree.link("/proc/1/ns/pid", namespace)
     else:
         (tree.root / "proc/1/ns/pid").unlink()
-    assert Watcher().look() is None
+    assert Watcher().look() is UNSEEN
 
 
 def test_a_descriptor_of_something_else_is_not_read(tree: Tree) -> None:
@@ -180,10 +186,10 @@ def test_the_first_pass_has_a_time_bound_and_until_all_were_looked_at_none_is_no
     watcher.table.survey()
     table = watcher.table
     looks = [watcher.look() for _ in range(60)]
-    assert looks[0] is None
-    first = next(number for number, processes in enumerate(looks) if processes is not None)
-    assert all(processes is None for processes in looks[:first])
-    assert [process.pid for process in looks[first] or ()] == [999]
+    assert looks[0] is UNSEEN
+    first = next(number for number, processes in enumerate(looks) if processes is not UNSEEN)
+    assert all(processes is UNSEEN for processes in looks[:first])
+    assert pids(looks[first]) == [999]
     assert table.on(OTHER, watcher.now, []) == ()
     assert LATER_PASS < FIRST_PASS
 
@@ -217,7 +223,7 @@ def test_a_process_with_many_descriptors_is_looked_through_up_to_a_bound(tree: T
     monkeypatch.setattr(holders, "DESCRIPTORS", 2)
     tree.process(41, {3: (NULL, ""), 4: (NULL, ""), 5: (RENDER, client(CARD, 1, 100))})
     assert DESCRIPTORS > 2
-    assert Watcher().look() is None
+    assert Watcher().look() is UNSEEN
 
 
 def test_while_one_lane_looks_another_gets_the_last_answer(tree: Tree) -> None:
@@ -266,7 +272,7 @@ def test_the_watched_process_and_its_descendants_have_their_share_with_the_board
     clock = FakeClock()
     reader = InProcessDriver(clock).reader(ReadOptions(pid=41))
     first = reader.read(0, [])
-    assert [process.pid for process in first.processes or ()] == [42, 43, 50]
+    assert pids(first.processes) == [42, 43, 50]
     expected = {"memoryAllocatedBytes": 3 * 2**30, "memoryAllocated": 12.5, "temp": 51, "powerWatts": 241}
     expected |= {"enforcedPowerLimitWatts": 303, "powerPercent": 100 * 241 / 303}
     assert values(first, True) == pytest.approx(expected)
@@ -282,7 +288,7 @@ def test_without_the_family_on_the_card_there_are_no_process_keys(tree: Tree) ->
     tree.process(50, {7: (RENDER, client(CARD, 3, 100))})
     reading = InProcessDriver(FakeClock()).reader(ReadOptions(pid=41)).read(0, [])
     assert values(reading, True) == {}
-    assert [process.pid for process in reading.processes or ()] == [50]
+    assert pids(reading.processes) == [50]
 
 
 def test_more_than_the_card_has_is_no_share(tree: Tree) -> None:

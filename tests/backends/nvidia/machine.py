@@ -42,6 +42,7 @@ class Seen(NamedTuple):
     reasons: dict[str, Unavailable]
     share: dict[str, Number]
     processes: tuple[DeviceProcess, ...] | None
+    unlisted: Unavailable | None
     reading: Reading
 
     def reason(self, name: str) -> str:
@@ -60,7 +61,8 @@ def take_apart(reading: Reading, owed: frozenset[str] = OWED) -> Seen:
     assert sum(len(block.names) for block in reading.blocks) == len(metrics) + len(share)
     assert not metrics.keys() & reading.unavailable.keys()
     assert {name for name in (*metrics, *reading.unavailable) if not is_conditional(name)} == owed
-    return Seen(metrics, dict(reading.unavailable), share, reading.processes, reading)
+    processes, unlisted = (None, reading.processes) if isinstance(reading.processes, Unavailable) else (reading.processes, None)
+    return Seen(metrics, dict(reading.unavailable), share, processes, unlisted, reading)
 
 
 class Consumer:

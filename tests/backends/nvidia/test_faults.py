@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from accelmetrics.backends.contract import Block
+from accelmetrics.backends.nvidia.nvml import unavailable
 from accelmetrics.schemas.errors import DriverGoneError, SourceError
 from tests.backends.nvidia.machine import LISTENING, OWED, Consumer, Seen, is_conditional
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
@@ -301,8 +302,10 @@ def test_a_list_of_processes_that_fails(simulator: NvmlSimulator, consume: Calla
     ):
         simulator.rule(function, 1, error=code)
         consumer = consume()
-        processes = consumer.read(1).processes
+        seen = consumer.read(1)
+        processes = seen.processes
         assert (None if processes is None else {process.pid for process in processes}) == expected, function
+        assert seen.unlisted == (unavailable(code) if processes is None else None), function
         if function == "nvmlDeviceGetProcessUtilization":
             assert {process.utilization for process in processes or ()} == {None}
         simulator.clear_rules()

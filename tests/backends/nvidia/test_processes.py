@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from accelmetrics.backends.nvidia.nvml import unavailable
 from accelmetrics.schemas.identity import DeviceProcess
 from tests.backends.nvidia.machine import Consumer
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
@@ -202,9 +203,11 @@ def test_lists_that_are_not_supported(simulate: Callable[..., NvmlSimulator], co
     simulator.processes(0, [Process(pid=1, kind="C"), Process(pid=2, kind="G"), Process(pid=3, kind="M")])
     simulator.rule(f"nvmlDeviceGet{kind}RunningProcesses_v3", error=Ret.NOT_SUPPORTED)
     consumer = consume()
-    processes = consumer.read(0).processes
+    seen = consumer.read(0)
     expected = {"Compute": None, "Graphics": [1, 3], "MPSCompute": [1, 2]}[kind]
-    assert (None if processes is None else [process.pid for process in processes]) == expected
+    assert (None if seen.processes is None else [process.pid for process in seen.processes]) == expected
+    assert seen.unlisted == (unavailable(Ret.NOT_SUPPORTED) if kind == "Compute" else None)
+    assert consumer.later(1.0).unlisted == seen.unlisted
     before = simulator.count(f"nvmlDeviceGet{kind}RunningProcesses_v3")
     consumer.later(1.0)
     assert simulator.count(f"nvmlDeviceGet{kind}RunningProcesses_v3") == before

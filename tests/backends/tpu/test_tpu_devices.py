@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from accelmetrics.backends.kit.processes import UNSEEN
 from accelmetrics.backends.tpu import backend, runtime
+from accelmetrics.backends.tpu.devices import NO_CHIP
 from accelmetrics.backends.tpu.messages import message_classes
 from accelmetrics.backends.tpu.runtime import ports
-from accelmetrics.schemas.errors import DriverGoneError, SourceError
+from accelmetrics.schemas.errors import DriverGoneError, SourceError, Unavailable
 from tests.backends.tpu.reading import Consumer
 from tests.simulators.tpu import DUTY_CYCLE, TOTAL, USAGE, About, TpuMachine, TpuRuntime, entry, response
 from tests.simulators.tpu.machine import GENERATIONS
@@ -162,7 +164,7 @@ def test_numbers_that_fit_nothing_are_devices_without_an_address(machine: TpuMac
     found = Consumer()
     assert numbered(found) == {0: "0000:00:04.0", 1: "", 2: "0000:00:05.0", 42: "", 46: ""}
     assert found.device(46).values["hbmCapacityUsage"] == 3 * GIB
-    assert found.device(46).reading.processes is None
+    assert found.device(46).reading.processes is NO_CHIP
 
 
 def test_devices_that_only_the_runtime_knows_are_listed(machine: TpuMachine, start: Start) -> None:
@@ -265,7 +267,10 @@ def test_later_generations_report_it_per_device(machine: TpuMachine, start: Star
 
 def pids(found: Consumer, number: int) -> list[int] | None:
     processes = found.device(number).reading.processes
-    return None if processes is None else [process.pid for process in processes]
+    if isinstance(processes, Unavailable):
+        assert processes is UNSEEN
+        return None
+    return [process.pid for process in processes or ()]
 
 
 @pytest.mark.parametrize("generation", ["v4", "v5e", "v3"])

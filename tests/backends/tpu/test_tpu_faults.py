@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from accelmetrics.backends.contract import ReadOptions
+from accelmetrics.backends.kit.processes import UNSEEN
 from accelmetrics.backends.tpu import driver, runtime, sdk
 from accelmetrics.backends.tpu.runtime import Runtimes
 from accelmetrics.backends.tpu.sdk import INTERVAL, LONGEST_INTERVAL, Sdk, understood
@@ -70,7 +71,7 @@ def test_in_a_container_it_is_not_said_that_there_are_none(machine: TpuMachine) 
     found = Consumer().device(0)
     assert found.only_reason() == "not_in_use"
     assert "the processes that hold it cannot be seen" in found.detail("dutyCycle")
-    assert found.reading.processes is None
+    assert found.reading.processes is UNSEEN
 
 
 def test_a_tpu_whose_holder_serves_no_metrics_names_it_and_what_to_do(machine: TpuMachine) -> None:
