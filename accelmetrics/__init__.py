@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.summary import Energy, Summary
     from accelmetrics.visibility.allocation import Allocation, Finding, Worker, allocation
     from accelmetrics.visibility.doctor import diagnose
+    from accelmetrics.visibility.processes import ProcessInfo, ProcessListing, processes
     from accelmetrics.visibility.visible import visible_devices
 
 __all__ = [
@@ -58,6 +59,8 @@ __all__ = [
     "MissingDependencyError",
     "Monitor",
     "MonitorStatus",
+    "ProcessInfo",
+    "ProcessListing",
     "Reason",
     "Record",
     "Sampler",
@@ -74,6 +77,7 @@ __all__ = [
     "allocation",
     "asample",
     "diagnose",
+    "processes",
     "recordings",
     "sample",
     "visibility",
@@ -97,6 +101,8 @@ _HOMES = {
     "MissingDependencyError": "schemas.errors",
     "Monitor": "monitor.monitor",
     "MonitorStatus": "schemas.record",
+    "ProcessInfo": "visibility.processes",
+    "ProcessListing": "visibility.processes",
     "Reason": "schemas.errors",
     "Record": "schemas.record",
     "Sampler": "sampling.sampler",
@@ -112,6 +118,7 @@ _HOMES = {
     "allocation": "visibility.allocation",
     "asample": "sampling.coroutines",
     "diagnose": "visibility.doctor",
+    "processes": "visibility.processes",
     "recordings": "schemas.recording",
     "sample": "sampling.sampler",
     "visibility": "backends.visible",

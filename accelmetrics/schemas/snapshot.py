@@ -477,7 +477,9 @@ def _group(flat: Mapping[str, _T], slots: Sequence[DeviceSlot]) -> dict[str, dic
 
 
 def plain(record: Any) -> Any:
-    """Return a record as a dict, its tuples as lists, all the way down."""
+    """Return a record as a dict, its tuples as lists and its mappings as dicts, all the way down."""
     if hasattr(record, "_asdict"):
-        return {name: plain(value) for name, value in record._asdict().items()}
+        record = record._asdict()
+    if isinstance(record, Mapping):
+        return {name: plain(value) for name, value in record.items()}
     return [plain(part) for part in record] if isinstance(record, tuple) else record

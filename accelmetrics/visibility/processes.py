@@ -1,0 +1,293 @@
+"""``accelmetrics.processes()``: the processes on the devices, with what the system says of each beside what the driver says.
+
+The driver's part comes with the snapshot. User, command, start and cgroup are read here, from the ``/proc`` below ``ACCELMETRICS_SYSROOT``
+(elsewhere than on Linux through psutil), once a process. What cannot be read has its reason.
+
+A process is the one that has the driver's number in that ``/proc``. It is taken for another one, and nothing is said of it, if it was
+started after the snapshot, or if the snapshot is of another machine.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections.abc import Mapping
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+from accelmetrics.backends.kit.processes import WHOLE_MACHINE, ancestors, is_visible, namespace_of
+from accelmetrics.backends.kit.system import read_once, read_text, sysroot
+from accelmetrics.sampling.engine import hostname
+from accelmetrics.schemas.errors import Unavailable
+from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.snapshot import Snapshot, own_processes, plain, reason_entry, rfc3339_second
+
+WHOLE_HIERARCHY = "cgroup:[4026531835]"
+"""The cgroup namespace in which paths begin at the root; the kernel's own constant (``PROC_CGROUP_INIT_INO``)."""
+SLACK = 2.0
+"""Seconds by which a start may seem later than it was: when the system was booted is known to the second."""
+NOT_SAID = "the driver does not say"
+SEEN_FROM_INSIDE = "the system shows its cgroup as seen from this container"
+RUNTIMES = {"docker": "docker", "cri-containerd": "containerd", "nerdctl": "containerd", "crio": "cri-o", "libpod": "podman"}
+"""By what stands before a container's id in a cgroup's name, the runtime."""
+_CONTAINER = re.compile(rf"(?:^|[/:])(?<!libpod_parent/)(?:({'|'.join(RUNTIMES)})[-:/])?([0-9a-f]{{64}})(?:\.scope)?(?=/|$)")
+_POD = re.compile(r"kubepods.*[-/]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?=[./:]|$)")
+_SLURM = re.compile(r"slurm[^/]*/(?:uid_\d+/)?job_(\d+)(?:/step_([^/]+))?")
+_UID = re.compile(rb"^Uid:\s+(\d+)", re.MULTILINE)
+_BOOT = re.compile(r"^btime (\d+)", re.MULTILINE)
+_STATE, _STARTED = 0, 19
+"""Places behind the name in ``/proc/PID/stat``."""
+_JOBS = ("container", "pod", "slurm_job")
+_SYSTEMS_PART = ("user", "command", "started", *_JOBS, "runtime", "slurm_step")
+_DRIVERS_PART = ("memory_bytes", "utilization", "memory_utilization")
+
+
+class ProcessInfo(NamedTuple):
+    """One process on one device, or one above such a process.
+
+    Where a field is None, ``unavailable`` says why; of those about containers and jobs, None without a reason is an answer: in none.
+
+    Attributes:
+        device: The device's key; empty for a process above, which is not on a device itself.
+        pid: The process's number, as the driver gives it.
+        type: ``compute``, ``graphics`` or ``compute+graphics``; empty when the driver does not say.
+        memory_bytes: Device memory that it holds, in bytes.
+        utilization: Share of the device's compute time, in percent.
+        memory_utilization: Share of the memory controller's time, in percent.
+        user: The name of its user, the number where that has no name.
+        command: Its command line, the words separated by spaces; a thread of the kernel's has its name, in brackets.
+        started: When it was started (RFC 3339, UTC).
+        container: The id of its container, the innermost one.
+        runtime: Which made it, by the cgroup's name: ``docker``, ``containerd``, ``cri-o``, ``podman``; empty where that has no name.
+        pod: The uid of its Kubernetes pod.
+        slurm_job: The id of its Slurm job.
+        slurm_step: The step in that: a number, ``batch``, ``extern``, ``interactive``.
+        parents: The processes above it, the nearest first; empty unless asked for.
+        unavailable: By field, why it is None, in words.
+    """
+
+    device: str
+    pid: int
+    type: str = ""
+    memory_bytes: int | None = None
+    utilization: float | None = None
+    memory_utilization: float | None = None
+    user: str | None = None
+    command: str | None = None
+    started: str | None = None
+    container: str | None = None
+    runtime: str | None = None
+    pod: str | None = None
+    slurm_job: str | None = None
+    slurm_step: str | None = None
+    parents: tuple[int, ...] = ()
+    unavailable: Mapping[str, str] = {}
+
+
+class ProcessListing(NamedTuple):
+    """The processes on the devices of one snapshot.
+
+    Attributes:
+        timestamp: When the devices were read (RFC 3339, UTC).
+        hostname: The machine.
+        processes: By device in the devices' order, then by memory, the largest first.
+        parents: The processes above those, each once, that are on no device; empty unless asked for.
+        unlisted: By device key, why its processes are not known. Devices that are neither here nor in ``processes`` have none.
+    """
+
+    timestamp: str
+    hostname: str
+    processes: tuple[ProcessInfo, ...]
+    parents: tuple[ProcessInfo, ...]
+    unlisted: Mapping[str, Unavailable]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole in new plain containers, ready for ``json``."""
+        return {**plain(self), "unlisted": {key: reason_entry(why) for key, why in self.unlisted.items()}}
+
+    def to_json(self, indent: int | None = None) -> str:
+        """The whole as text, on one line unless ``indent`` is given."""
+        import json
+
+        return json.dumps(self.to_dict(), indent=indent)
+
+
+def processes(snapshot: Snapshot, *, parents: bool = False) -> ProcessListing:
+    """List the processes on a snapshot's devices, with what the system says of them now.
+
+    Of a device whose partitions (MIG instances) list their processes, those lists count.
+
+    Args:
+        snapshot: A recent reading of this machine.
+        parents: Whether the processes above each are wanted too.
+    """
+    told = own_processes(snapshot)
+    uses = [(key, use) for key, found in told.items() if not isinstance(found, Unavailable) for use in sorted(found, key=_by_memory)]
+    pids = dict.fromkeys(use.pid for _, use in uses)
+    if snapshot.hostname == hostname():
+        system = SystemReader()
+        about = {pid: system.look_up(pid, snapshot.time_ns / 1e9, parents) for pid in pids}
+    else:
+        system, why = None, f"the snapshot is of another machine, {snapshot.hostname}"
+        about = {pid: _unknown(pid, why) for pid in pids}
+    above = dict.fromkeys(pid for process in about.values() for pid in process.parents if pid not in about)
+    return ProcessListing(
+        snapshot.timestamp,
+        snapshot.hostname,
+        tuple(_on_device(about[use.pid], key, use) for key, use in uses),
+        tuple(system.look_up(pid, parents=True) for pid in above) if system else (),
+        {key: found for key, found in told.items() if isinstance(found, Unavailable)},
+    )
+
+
+def _by_memory(use: DeviceProcess) -> tuple[float, int]:
+    return math.inf if use.memory_bytes is None else -use.memory_bytes, use.pid
+
+
+def _on_device(process: ProcessInfo, device: str, use: DeviceProcess) -> ProcessInfo:
+    missing = {field: NOT_SAID for field in _DRIVERS_PART if getattr(use, field) is None}
+    return process._replace(device=device, **use._asdict(), unavailable={**missing, **process.unavailable})
+
+
+def _unknown(pid: int, why: str) -> ProcessInfo:
+    return ProcessInfo("", pid, unavailable=dict.fromkeys(_SYSTEMS_PART, why))
+
+
+class SystemReader:
+    """What the system says of processes, for one listing: what several of them share is read once."""
+
+    def __init__(self) -> None:
+        self._users: dict[int, str] = {}
+        self._whole_hierarchy = namespace_of("self", "cgroup") in {"", WHOLE_HIERARCHY}
+
+    def look_up(self, pid: int, seen: float = math.inf, parents: bool = False) -> ProcessInfo:
+        """Describe a process without its device.
+
+        Args:
+            pid: Its number in the mounted ``/proc``.
+            seen: When it was seen, in seconds since 1970; one that was started later is another one.
+            parents: Whether the processes above it are wanted too.
+        """
+        if not is_visible(pid):
+            return _unknown(pid, _why_not_visible(pid))
+        known: dict[str, Any] = {}
+        missing: dict[str, str] = {}
+        portable = sys.platform != "linux"
+        readers = {"user": self._user, "command": _command, "started": self._started}
+        for field, read in ({field: partial(_ask_psutil, field) for field in readers} if portable else readers).items():
+            try:
+                known[field] = read(pid)
+            except (OSError, ValueError, LookupError) as error:
+                missing[field] = _why(pid, error)
+        try:
+            known |= membership(read_once(f"/proc/{pid}/cgroup").decode("utf-8", "replace"))
+            missing |= {} if self._whole_hierarchy else {field: SEEN_FROM_INSIDE for field in _JOBS if field not in known}
+        except OSError as error:
+            missing |= dict.fromkeys(_JOBS, _why(pid, error))
+        if "started" in known:
+            if known["started"] > seen + SLACK:
+                return _unknown(pid, f"process {pid} has ended: another one has its number now")
+            known["started"] = rfc3339_second(int(known["started"] * 1e9))
+        return ProcessInfo("", pid, **known, parents=tuple(ancestors(pid)) if parents else (), unavailable=missing)
+
+    def _user(self, pid: int) -> str:
+        found = _UID.search(read_once(f"/proc/{pid}/status"))
+        if found is None:
+            raise ValueError("/proc/PID/status has no user")
+        uid = int(found[1])
+        if uid not in self._users:
+            self._users[uid] = _user_name(uid)
+        return self._users[uid]
+
+    def _started(self, pid: int) -> float:
+        return self._boot + int(_stat(pid)[1][_STARTED]) / os.sysconf("SC_CLK_TCK")
+
+    @cached_property
+    def _boot(self) -> int:
+        """When the system was booted, in seconds since 1970."""
+        found = _BOOT.search(read_text("/proc/stat") or "")
+        if found is None:
+            raise ValueError("/proc/stat does not say when the system was booted")
+        return int(found[1])
+
+
+def _stat(pid: int) -> tuple[str, list[str]]:
+    """Read the name of a process, and what stands behind the name in its ``stat``."""
+    head, end, rest = read_once(f"/proc/{pid}/stat").decode("utf-8", "replace").rpartition(")")
+    if not end:
+        raise ValueError("/proc/PID/stat has no name")
+    return head.partition("(")[2], rest.split()
+
+
+def _command(pid: int) -> str:
+    words = read_once(f"/proc/{pid}/cmdline").decode("utf-8", "replace").rstrip("\0").split("\0")
+    if any(words):
+        return " ".join(words)
+    name, rest = _stat(pid)
+    if rest[_STATE] == "Z":
+        raise ProcessLookupError
+    return f"[{name}]"
+
+
+def _user_name(uid: int) -> str:
+    """Return the name that the system below ``ACCELMETRICS_SYSROOT`` has for a user, else the number."""
+    if sysroot():
+        entries = (line.split(":") for line in (read_text("/etc/passwd") or "").splitlines())
+        return next((entry[0] for entry in entries if entry[2:3] == [str(uid)]), str(uid))
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _ask_psutil(field: str, pid: int) -> Any:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        if field == "command":
+            return " ".join(process.cmdline())
+        return process.username() if field == "user" else process.create_time()
+    except psutil.AccessDenied as error:
+        raise PermissionError from error
+    except psutil.Error as error:
+        raise ProcessLookupError from error
+
+
+def membership(text: str) -> dict[str, str]:
+    """Parse ``/proc/PID/cgroup``, of v1 or v2: what its paths tell of container, pod and Slurm job, by field."""
+    found: dict[str, str] = {}
+    for path in (line.split(":", 2)[-1] for line in text.splitlines()):
+        containers, pod, job = _CONTAINER.findall(path), _POD.search(path), _SLURM.search(path)
+        if containers:
+            name, container = containers[-1]
+            found.setdefault("container", container)
+            found.setdefault("runtime", RUNTIMES.get(name, ""))
+        if pod:
+            found.setdefault("pod", pod[1].replace("_", "-"))
+        if job:
+            found.setdefault("slurm_job", job[1])
+        if job and job[2]:
+            found.setdefault("slurm_step", job[2])
+    return found
+
+
+def _why(pid: int, error: Exception) -> str:
+    """Say why something of a process is not known."""
+    if isinstance(error, PermissionError):
+        return f"process {pid} belongs to another user, and this one may not look into it"
+    if isinstance(error, ProcessLookupError) or (isinstance(error, FileNotFoundError) and not is_visible(pid)):
+        return f"process {pid} has ended"
+    if isinstance(error, FileNotFoundError):
+        return "this system does not say it"
+    return (error.strerror if isinstance(error, OSError) else None) or "what the system says is not understood"
+
+
+def _why_not_visible(pid: int) -> str:
+    """Say that a process has ended, if this ``/proc`` shows all of the machine's to this user."""
+    whole = is_visible(1) and WHOLE_MACHINE in {namespace_of("self"), namespace_of(1)}
+    return f"process {pid} has ended" + ("" if whole else ", or cannot be seen from here (it is in another PID namespace, or hidden)")
