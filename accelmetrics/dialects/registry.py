@@ -9,15 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from accelmetrics.schemas import plug_ins
-from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError
+from accelmetrics.schemas.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from accelmetrics.dialects.contract import Dialect
 
 GROUP = "accelmetrics.dialects"
-
-_UNFIT = (ImportError, AttributeError, NameError, SyntaxError, TypeError, ValueError, OSError)
-"""What a plug-in raises that is incomplete, or was made for another release."""
 
 BUILT_IN = {
     "wandb": "accelmetrics.dialects.wandb:WANDB",
@@ -47,14 +44,8 @@ def dialect(wanted: str | Dialect) -> Dialect:
         UnknownNameError: There is none.
         InvalidOptionError: It cannot be imported or made, or it is no dialect.
     """
-    try:
+    with plug_ins.telling("dialect", GROUP, wanted):
         found = _made(wanted)
-    except AccelMetricsError:
-        raise
-    except _UNFIT as error:
-        entry = plug_ins.registered(GROUP).get(wanted) if isinstance(wanted, str) else None
-        named = f"{wanted!r} ({entry.value})" if entry else repr(wanted)
-        raise InvalidOptionError(f"the dialect {named} could not be loaded: {type(error).__name__}: {error}") from error
     missing = [part for part in ("name", "summary", "counting", "tabular", "points", "flat", "rows") if not hasattr(found, part)]
     if missing:
         raise InvalidOptionError(f"{found!r} is no dialect: it lacks {', '.join(missing)}")

@@ -60,8 +60,10 @@ def load(name: str) -> Callable[..., Exporter]:
 
     Raises:
         UnknownNameError: There is none.
+        InvalidOptionError: It is another package's, and cannot be imported.
     """
-    return cast("Callable[..., Exporter]", plug_ins.load("exporter", GROUP, BUILT_IN, name))
+    with plug_ins.telling("exporter", GROUP, name):
+        return cast("Callable[..., Exporter]", plug_ins.load("exporter", GROUP, BUILT_IN, name))
 
 
 def create(wanted: str | Exporter) -> Exporter:

@@ -6,14 +6,19 @@ What is built in is kept by name in a table of ``module:attribute``, so that nam
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from accelmetrics.schemas.errors import UnknownNameError
+from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+
+UNFIT = (ImportError, AttributeError, NameError, SyntaxError, TypeError, ValueError, LookupError, RuntimeError, OSError)
+"""What a plug-in raises that is incomplete, or was made for another release."""
 
 
 @lru_cache
@@ -54,3 +59,26 @@ def load(what: str, group: str, built_in: Mapping[str, str], name: str) -> objec
     if name not in registered(group):
         raise UnknownNameError(what, name, names(group, built_in))
     return registered(group)[name].load()
+
+
+@contextmanager
+def telling(what: str, group: str, wanted: object) -> Iterator[None]:
+    """Raise what a plug-in raises in the block as an error that names its module, and the package that registers it.
+
+    Args:
+        what: What messages call it: ``exporter``.
+        group: The entry-point group.
+        wanted: Its name, or an object.
+
+    Raises:
+        InvalidOptionError: It cannot be imported or made.
+    """
+    try:
+        yield
+    except AccelMetricsError:
+        raise
+    except UNFIT as error:
+        entry = registered(group).get(wanted) if isinstance(wanted, str) else None
+        named = f"{wanted!r} ({entry.value})" if entry else repr(wanted)
+        advice = f": fix or uninstall the package {entry.dist.name}, which registers it" if entry is not None and entry.dist else ""
+        raise InvalidOptionError(f"the {what} {named} could not be loaded: {type(error).__name__}: {error}{advice}") from error

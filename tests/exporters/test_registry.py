@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 import typing
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from accelmetrics.exporters import registry
+from accelmetrics.schemas import plug_ins
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.record import Record
 
@@ -136,6 +139,37 @@ def test_what_cannot_be_meant_is_refused(text: str, error: type[Exception], word
     """The message names what was wrong and what to write."""
     with pytest.raises(error, match=words):
         registry.create(text)
+
+
+@pytest.mark.parametrize(
+    ("target", "source", "why"),
+    [
+        ("acme_sink:Sink", "import a_module_that_is_not_there", "ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
+        ("acme_sink:Sink", "Other = 1", "AttributeError: module 'acme_sink' has no attribute 'Sink'"),
+        ("acme_sink:Sink", "raise RuntimeError('too old')", "RuntimeError: too old"),
+        ("acme_sink:Sink", "def broken(:", "SyntaxError: "),
+        ("acme_gone:Sink", "", "ModuleNotFoundError: No module named 'acme_gone'"),
+    ],
+)
+def test_a_plug_in_that_cannot_be_imported_is_named(
+    target: str, source: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its module, and by the package to be mended."""
+    info = tmp_path / "acme-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\nacme = {target}\n")
+    (tmp_path / "acme_sink.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    plug_ins.registered.cache_clear()
+    try:
+        with pytest.raises(InvalidOptionError) as error:
+            registry.create("acme:x")
+    finally:
+        plug_ins.registered.cache_clear()
+        sys.modules.pop("acme_sink", None)
+    assert str(error.value).startswith(f"the exporter 'acme' ({target}) could not be loaded: {why}")
+    assert str(error.value).endswith(": fix or uninstall the package acme, which registers it")
 
 
 def test_every_built_in_is_an_entry_point() -> None:
