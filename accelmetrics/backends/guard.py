@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, NamedTuple, ParamSpec, TypeVar
 
-from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
+from accelmetrics.schemas.errors import Reason, SourceError, Unavailable, without_secrets
 
 LONGEST = 1000
 """Characters of an exception's words that are kept: each metric that is missing for it carries them."""
@@ -96,11 +96,14 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def describe(error: BaseException) -> Unavailable:
-    """An unexpected exception as a reason: its type and words; of the package's own errors the words, which are made for users."""
+    """An unexpected exception as a reason: its type and words, without secrets; of the package's own errors the words alone."""
+    reason, words = Reason.DRIVER_ERROR, ""
     if isinstance(error, PermissionError):
-        return Unavailable(Reason.NO_PERMISSION, str(error)[:LONGEST])
-    if type(error).__module__.startswith("accelmetrics."):
-        return Unavailable(Reason.DRIVER_ERROR, str(error)[:LONGEST])
-    import traceback  # knows how to put into words even an exception that cannot be printed
+        reason, words = Reason.NO_PERMISSION, str(error)
+    elif type(error).__module__.startswith("accelmetrics."):
+        words = str(error)
+    else:
+        import traceback  # knows how to put into words even an exception that cannot be printed
 
-    return Unavailable(Reason.DRIVER_ERROR, "".join(traceback.format_exception_only(type(error), error)).strip()[:LONGEST])
+        words = "".join(traceback.format_exception_only(type(error), error)).strip()
+    return Unavailable(reason, without_secrets(words)[:LONGEST])

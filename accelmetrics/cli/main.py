@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from accelmetrics.cli.options import PROGRAM, Parser, UsageError
 from accelmetrics.cli.output import Stdout, say
-from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError
+from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError, without_passwords
 
 DONE, FAILED, MISUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 YOUNG = 50_000
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UsageError, AccelMetricsError) as error:
         from accelmetrics.cli import monitoring
 
-        words = " ".join(str(error).split())  # one line, whatever was typed
+        words = without_passwords(" ".join(str(error).split()))  # one line, whatever was typed
         program = " ".join([PROGRAM, *(name for name in arguments[:1] if name in COMMANDS)])
         monitoring.tell(words, f"{program}: {words}", error=True)
         misused = isinstance(error, (UsageError, InvalidOptionError, UnknownNameError))

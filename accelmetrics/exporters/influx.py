@@ -29,7 +29,7 @@ PRECISIONS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 """Nanoseconds in each unit that a server takes timestamps in."""
 PASSING_STATUSES = frozenset({408, 429})
 
-_HALF_AN_ADDRESS = re.compile(r"^[^/]*@|^[^/]*:\d+(/|$)|@[^/]*:\d+(/|$)")
+_HALF_AN_ADDRESS = re.compile(r"^//|^[^/]*@|^[^/]*:\d+(/|$)|@[^/]*:\d+(/|$)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _AMBIGUOUS = re.compile(r"\\+(?=[\\,= ]|$)")
 _SPECIAL = re.compile(r"([,= ])")

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import copyreg
 import importlib
+import os
+import re
 from collections.abc import Iterable
 from enum import Enum
 from typing import Any, NamedTuple
@@ -67,11 +69,32 @@ class Unavailable(NamedTuple):
     detail: str = ""
 
 
+_NAME_AND_PASSWORD = re.compile(r"(?<=://)\S*(?=@)|[^\s:/@'\"(]+:(?!\S*://)[^\s/]\S*(?=@)")
+_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|HEADERS)$")
+"""How the names of variables end that hold a secret: WANDB_API_KEY, MLFLOW_TRACKING_PASSWORD."""
+SHORTEST_SECRET = 8
+"""Characters below which a variable's value is taken for no secret: it may be part of any word."""
+HIDDEN = "***"
+
+
+def without_passwords(text: str) -> str:
+    """Return a text with what stands before the ``@`` of an address left out, where that may be a name and a password."""
+    return _NAME_AND_PASSWORD.sub(HIDDEN, text) if "@" in text else text
+
+
+def without_secrets(text: str) -> str:
+    """Return a text without passwords in addresses, and without what variables of the environment hold that are secret by their names."""
+    for name, value in os.environ.items():
+        if _SECRET.search(name) and len(value) >= SHORTEST_SECRET:
+            text = text.replace(value, HIDDEN)
+    return without_passwords(text)
+
+
 class AccelMetricsError(Exception):
     """The root of the tree.
 
     Args:
-        message: What is wrong, in words.
+        message: What is wrong, in words; a password in an address is left out.
         backend: The backend concerned, if one is.
         device: The device concerned (a key such as ``gpu.0``), if one is.
         reason: The reason under which values go missing because of this.
@@ -79,6 +102,7 @@ class AccelMetricsError(Exception):
     """
 
     def __init__(self, message: str, *, backend: str = "", device: str = "", reason: str = "", advice: str = "") -> None:
+        message = without_passwords(message)
         super().__init__(message)
         self.message = message
         self.backend = backend

@@ -142,6 +142,25 @@ def test_the_packages_own_errors_are_told_in_their_words_alone(caplog: pytest.Lo
     assert [line.getMessage() for line in caplog.records] == ["exporter wandb could not deliver: Weights & Biases: not logged in"]
 
 
+@pytest.mark.parametrize("kind", [ValueError, RejectedError, ConnectionError, PermissionError])
+def test_a_tracker_that_quotes_a_secret_is_quoted_without_it(
+    kind: type[Exception], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the log nor the status has it."""
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    exporter = Recorder()
+    exporter.on_export = lambda _: (_ for _ in ()).throw(kind("bad key 0123456789abcdef for https://ada:pass@mlflow"))
+    worker = ExportWorker(exporter, "tracker")
+    worker.start()
+    put(worker, 0)
+    wait_for(lambda: worker.status.error)
+    told = [worker.status.error]
+    stop(worker, 0.1)
+    told += [line.getMessage() for line in caplog.records]
+    assert "bad key *** for https://***@mlflow" in told[0]
+    assert not [line for line in told if "0123456789abcdef" in line or "pass" in line]
+
+
 def test_a_failure_is_told_once_though_its_words_change(caplog: pytest.LogCaptureFixture) -> None:
     """An address or a number in the words does not make a log line of every tick; the status has the last words."""
 

@@ -68,6 +68,32 @@ def test_errors_are_also_what_python_calls_them(error: AccelMetricsError, kind: 
     assert isinstance(error, kind)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://ada:pass@h:1/x is away", "http://***@h:1/x is away"),
+        ("'http://ada:pa/s@s@h' is no address", "'http://***@h' is no address"),
+        ("unknown target influx:https://token@h?db=x", "unknown target influx:https://***@h?db=x"),
+        ("the address 'ada:pass@h:8125' is not HOST:PORT", "the address '***@h:8125' is not HOST:PORT"),
+        ("write to ada@example.com at 12:30", "write to ada@example.com at 12:30"),
+        ("gpu.0: lost: no answer", "gpu.0: lost: no answer"),
+    ],
+)
+def test_no_error_repeats_a_password(text: str, shown: str) -> None:
+    """Whatever address was typed."""
+    error = errors.InvalidOptionError(text)
+    assert (str(error), error.message, pickle.loads(pickle.dumps(error)).message) == (shown, shown, shown)
+
+
+def test_what_variables_hold_that_are_secret_by_their_names_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short words excepted, which may be part of any other."""
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "correct horse")
+    monkeypatch.setenv("SORT_KEY", "name")
+    said = "name: key 0123456789abcdef was refused for 'correct horse' at http://a:b@h"
+    assert errors.without_secrets(said) == "name: key *** was refused for '***' at http://***@h"
+
+
 def test_reasons_are_the_agreed_ones() -> None:
     agreed = """not_supported no_permission device_lost driver_unavailable timed_out parse_error stale not_in_use suspended needs_interval
         driver_error reset_required invalid_value"""
