@@ -202,9 +202,10 @@ def sink_of(path: str, out: Stdout, grows: bool = False) -> Sink:
     if not grows and not special(path):
         return Sink(path, partial(_replace, path))
     from accelmetrics.exporters.files import LineFile
+    from accelmetrics.exporters.paths import absolute, followed
 
-    file = LineFile(Path(path))
     with telling(path):
+        file = LineFile(followed(absolute(path)))
         file.open()
     return Sink(path, lambda data: file.write(lambda head: data, 0), file.close)
 
@@ -212,14 +213,15 @@ def sink_of(path: str, out: Stdout, grows: bool = False) -> Sink:
 def _replace(path: str, data: bytes) -> None:
     """Replace a file at once, so that readers find the old document or the new one; a link is followed, and the mode is kept."""
     from accelmetrics.exporters.files import replace_file
+    from accelmetrics.exporters.paths import absolute, followed, mode_of_new
 
-    target = Path(os.path.realpath(path))
+    target = followed(absolute(path))
     try:
         mode = stat.S_IMODE(target.stat().st_mode)
     except FileNotFoundError:
         mask = os.umask(0o077)
         os.umask(mask)
-        mode = 0o666 & ~mask
+        mode = mode_of_new(target.parent) & ~mask
     replace_file(target, data, mode)
 
 

@@ -28,6 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, ClassVar
 
+from accelmetrics.exporters.paths import absolute, check_owner, followed, mode_of_new
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.lines import LineWriter
 from accelmetrics.schemas.record import Record
@@ -175,8 +176,13 @@ class LineFile:
         self._regular = True
         with suppress(FileNotFoundError):
             self._regular = stat.S_ISREG(self.path.stat().st_mode)
-        flags = os.O_APPEND | os.O_CREAT | (os.O_RDWR if self._regular else os.O_WRONLY)
-        descriptor = os.open(self.path, flags, 0o666)
+        flags = os.O_APPEND | os.O_CREAT | (os.O_RDWR | os.O_NOFOLLOW if self._regular else os.O_WRONLY)
+        descriptor = os.open(self.path, flags, mode_of_new(self.path.parent))
+        try:
+            check_owner(os.fstat(descriptor), self.path)
+        except PermissionError:
+            os.close(descriptor)
+            raise
         if self._regular and os.fstat(descriptor).st_size == 0:
             sync_directory(self.path.parent)
         return descriptor
@@ -230,7 +236,7 @@ class LineFile:
         self.sync()
         try:
             self.path.replace(next_closed(self.path, self._began_ns or 0).path)
-        except OSError as error:  # it is mounted by itself, or another user's in a directory like /tmp
+        except OSError as error:  # it is mounted by itself, or the folder's owner is another user
             why = f"it cannot be renamed: {error.strerror}"
             if needed:
                 raise OSError(error.errno, why, str(self.path)) from error
@@ -295,11 +301,6 @@ def _end_of_lines(descriptor: int, size: int) -> int:
     return 0
 
 
-def absolute(path: str | os.PathLike[str]) -> Path:
-    """Return where it is, whatever directory the program goes to later; ``~`` is the user's home."""
-    return Path(os.path.abspath(os.path.expanduser(path)))  # noqa: PTH100, PTH111 - those of pathlib raise where there is no home
-
-
 def lock(descriptor: int) -> None:
     """Lock a file until it is unlocked or closed.
 
@@ -340,10 +341,16 @@ def compress(closed: Path) -> None:
     if not packed(closed).exists():  # else made before a kill: it appears whole or not at all
         with closed.open("rb") as source:
             mode = os.fstat(source.fileno()).st_mode & 0o777
-            with replacing(packed(closed), _unfinished(closed).open("wb"), mode) as target, gzip.GzipFile("", "wb", 6, target) as packer:
+            with replacing(packed(closed), _begun(_unfinished(closed)), mode) as target, gzip.GzipFile("", "wb", 6, target) as packer:
                 shutil.copyfileobj(source, packer, 1 << 20)
         sync_directory(closed.parent)
     closed.unlink(missing_ok=True)
+
+
+def _begun(path: Path) -> IO[bytes]:
+    """A new file, in the place of one that a kill left, or that another user put there."""
+    path.unlink(missing_ok=True)
+    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def _unfinished(closed: Path) -> Path:
@@ -375,6 +382,7 @@ def replace_file(path: Path, content: bytes, mode: int = 0o644) -> os.stat_resul
     Raises:
         OSError: It cannot be written; what was there stays.
     """
+    path = followed(path.parent) / path.name
     new = tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False)  # noqa: SIM115 - closed by replacing()
     with replacing(path, new, mode) as file:
         file.write(content)
@@ -494,13 +502,16 @@ def growing_path(path: str) -> Path:
         InvalidOptionError: There can be no such file.
     """
     found = absolute(path)
-    if found.is_dir():
-        raise InvalidOptionError(f"{path} is a directory: name a file in it")
-    if found.suffix == PACKED:
-        raise InvalidOptionError(f"{path} ends in {PACKED}: closed files are compressed with compress=true")
-    if found.exists() and not found.is_file():
-        return found  # a device, a pipe: what /dev/stdout is a link to has no name
-    found = found.resolve()
-    if not found.parent.is_dir():
-        raise InvalidOptionError(f"{path}: the directory {found.parent} does not exist")
-    return found
+    try:
+        real = followed(found)
+        if found.is_dir():
+            raise InvalidOptionError(f"{path} is a directory: name a file in it")
+        if found.suffix == PACKED:
+            raise InvalidOptionError(f"{path} ends in {PACKED}: closed files are compressed with compress=true")
+        if found.exists() and not found.is_file():
+            return found  # a device, a pipe: what /dev/stdout is a link to has no name
+        if not real.parent.is_dir():
+            raise InvalidOptionError(f"{path}: the directory {real.parent} does not exist")
+    except OSError as error:
+        raise InvalidOptionError(f"{path} cannot be written: {error.strerror or error}") from error
+    return real

@@ -14,7 +14,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from accelmetrics.dialects.training import gpu_lines, training_lines
-from accelmetrics.exporters.files import LineFile, absolute, is_json
+from accelmetrics.exporters.files import LineFile, is_json
+from accelmetrics.exporters.paths import absolute, followed
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
@@ -38,8 +39,12 @@ class TrainingFilesExporter:
         if fsync_every < 0:
             raise InvalidOptionError(f"fsync_every is {fsync_every!r}: it must be at least 0")
         self.directory = absolute(directory)
-        if self.directory.exists() and not self.directory.is_dir():
-            raise InvalidOptionError(f"{directory} is no directory: the files are made in one")
+        try:
+            self.directory = followed(self.directory)
+            if self.directory.exists() and not self.directory.is_dir():
+                raise InvalidOptionError(f"{directory} is no directory: the files are made in one")
+        except OSError as error:
+            raise InvalidOptionError(f"{directory} cannot be written to: {error.strerror or error}") from error
         self._every = fsync_every
         self._files: tuple[LineFile, ...] = ()
         self._written: dict[LineFile, Snapshot] = {}

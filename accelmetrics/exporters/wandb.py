@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlsplit
 
 from accelmetrics.exporters.fields import measured, utf8
-from accelmetrics.exporters.files import absolute
 from accelmetrics.exporters.network import RejectedError
+from accelmetrics.exporters.paths import absolute
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.record import Record
 

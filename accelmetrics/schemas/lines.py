@@ -50,7 +50,7 @@ class Header(NamedTuple):
     def of(cls, record: Record) -> "Header":
         """Take it from a record."""
         snapshot = record.snapshot
-        backends = tuple(BackendStatus(one.name, one.status, one.detail, one.source) for one in snapshot.backends)
+        backends = tuple(BackendStatus(one.name, one.status, one.detail, one.source, devices=one.devices) for one in snapshot.backends)
         return cls(snapshot.hostname, record.labels, snapshot.identities, snapshot.unavailable, backends, snapshot.unlisted)
 
     def to_dict(self, stream: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Header(NamedTuple):
             "labels": dict(self.labels),
             "devices": [device_entry(slot) for slot in self.identities],
             "unavailable": {key: reason_entry(why) for key, why in self.unavailable.items()},
-            "backends": [{"name": one.name, "status": one.status, "detail": one.detail, "source": one.source} for one in self.backends],
+            "backends": [{name: getattr(one, name) for name in ("name", "status", "detail", "source", "devices")} for one in self.backends],
             "unlisted": {key: reason_entry(why) for key, why in self.unlisted.items()},
         }
 

@@ -20,6 +20,7 @@ import gzip
 import marshal
 import os
 import re
+import stat
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -238,6 +239,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     """The lines with their ends; the last may have none.
 
     Raises:
+        DocumentError: It is a device other than a terminal.
         EOFError, zlib.error, gzip.BadGzipFile: The compressed file is cut or damaged; what stands before has been given.
     """
     try:
@@ -247,6 +249,9 @@ def _lines(path: Path) -> Iterator[bytes]:
             raise
         file = packed(path).open("rb")
     with file:
+        kind = os.fstat(file.fileno()).st_mode
+        if stat.S_ISBLK(kind) or (stat.S_ISCHR(kind) and not file.isatty()):
+            raise DocumentError(f"{path} is a device, which may have no end")
         beginning = file.peek(len(_GZIP))[: len(_GZIP)]
         if beginning and beginning == _GZIP[:-1]:
             raise EOFError
@@ -350,6 +355,7 @@ class SourceStateEntry(Part):
     status: Status = Field(description="Whether it is there and gives what it should.")
     detail: str = Field("", description="What was found or what went wrong, in words.")
     source: str = Field("", description="Where the numbers come from, empty while nothing is open.")
+    devices: int = Field(0, ge=0, description="Devices that it lists; where it never listed any, those found without its driver.")
 
 
 class HeaderLine(Part):

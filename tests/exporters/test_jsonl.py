@@ -44,7 +44,7 @@ def test_a_header_and_a_line_a_reading(tmp_path: Path) -> None:
         part: document[part] for part in ("hostname", "labels", "devices", "unavailable")
     }
     assert header["schema_version"] == "2.0"
-    assert [set(source) for source in header["backends"]] == [{"name", "status", "detail", "source"}] * 2
+    assert [set(source) for source in header["backends"]] == [{"name", "status", "detail", "source", "devices"}] * 2
     assert {reading["stream"] for reading in readings} == {header["stream"]}
     assert re.fullmatch("[0-9a-f]{8}", header["stream"])
     assert list(readings[0]) == ["timestamp", "stream", "step", "metrics", "training", "sources", "monitor"]
