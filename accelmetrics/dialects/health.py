@@ -194,8 +194,8 @@ def health(record: Record | None, history: HealthHistory | None = None, fresh: b
     for key, slot in known.slots.items():
         yield _gauge("accel_up", fresh and is_up(record.snapshot, key), identity_labels(slot), "1", _UP)
     listed = {slot.backend for slot in known.slots.values()}
-    unlisted = sum(status.devices for status in record.snapshot.backends if status.name not in listed)
-    yield _gauge("accelmetrics_devices_expected", len(known.slots) + unlisted, {}, "1", "Devices and partitions that should be there.")
+    unseen = sum(status.devices for status in record.snapshot.backends if status.name not in listed)
+    yield _gauge("accelmetrics_devices_expected", len(known.slots) + unseen, {}, "1", "Devices and partitions that should be there.")
     for status in record.snapshot.backends:
         yield from _source(status, fresh)
     for source, moment in known.succeeded.items():

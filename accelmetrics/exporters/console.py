@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
 from accelmetrics.schemas.errors import InvalidOptionError, require
-from accelmetrics.schemas.vitals import processors, unlisted, vitals
+from accelmetrics.schemas.vitals import processors, silent_sources, vitals
 
 if TYPE_CHECKING:
     from accelmetrics.schemas.record import Record
@@ -87,7 +87,7 @@ class ConsoleExporter:
 
 def line(snapshot: Snapshot) -> str:
     """A snapshot on one line: its devices, of which partitions are a part; the host where there is none; sources that do not answer."""
-    silent = "".join(f" | {status.name}: {status.status}" for status in unlisted(snapshot))
+    silent = "".join(f" | {status.name}: {status.status}" for status in silent_sources(snapshot))
     devices = [one for one in vitals(snapshot) if one.whole]
     if devices:
         kinds = "/".join(dict.fromkeys(one.key.partition(".")[0].upper() for one in devices))

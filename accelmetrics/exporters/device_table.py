@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from accelmetrics.schemas.vitals import Vitals, printable, processors, unlisted, vitals
+from accelmetrics.schemas.vitals import Vitals, printable, processors, silent_sources, vitals
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -114,7 +114,7 @@ def table(
     from rich.console import Group
     from rich.text import Text
 
-    devices, silent = vitals(snapshot), unlisted(snapshot)
+    devices, silent = vitals(snapshot), silent_sources(snapshot)
     around, most = _room(len(devices) + len(silent), rows)
     shown = devices[: max(1, most - len(silent))]
     told = silent[: most - len(shown)]
@@ -134,7 +134,7 @@ def table(
 
 def height(snapshot: Snapshot) -> int:
     """Rows that a table of this snapshot would take."""
-    return AROUND + max(1, len(snapshot.identities) + len(unlisted(snapshot)))
+    return AROUND + max(1, len(snapshot.identities) + len(silent_sources(snapshot)))
 
 
 def _room(devices: int, rows: int | None) -> tuple[int, int]:

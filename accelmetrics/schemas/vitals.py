@@ -78,7 +78,7 @@ def vitals(snapshot: Snapshot) -> list[Vitals]:
     return [_of_device(snapshot, slot) for slot in snapshot.identities]
 
 
-def unlisted(snapshot: Snapshot) -> list[BackendStatus]:
+def silent_sources(snapshot: Snapshot) -> list[BackendStatus]:
     """The sources that do not answer and of which no device is known: nothing else stands for their hardware."""
     listed = {slot.backend for slot in snapshot.identities}
     return [status for status in snapshot.backends if status.silent and status.name not in listed]
