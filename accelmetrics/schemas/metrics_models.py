@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from accelmetrics.schemas.typed_views import Model
 
@@ -15,14 +15,14 @@ from accelmetrics.schemas.typed_views import Model
 class CommonMetrics(Model):
     """What a device of any kind may say: the keys below ``{kind}.{i}``."""
 
-    utilization: float | None = Field(None, alias="utilization", ge=0, le=100, description="Share of the time during which the device computed. Unit: %.")
+    utilization: float | None = Field(None, alias="utilization", ge=0, le=100, validation_alias=AliasChoices("gpu", "utilization", "dutyCycle", "tensorcoreUtilization", "neuroncore_utilization", "ipu utilisation (%)"), description="Share of the time during which the device computed. Unit: %.")
     memory: float | None = Field(None, alias="memory", ge=0, le=100, description="Share of the time during which the memory controller was busy; says nothing about how full the memory is. Unit: %.")
     dram_active: float | None = Field(None, alias="dramActive", ge=0, le=100, description="Memory bandwidth used, in percent of the peak. Unit: %.")
     encoder_utilization: float | None = Field(None, alias="encoderUtilization", ge=0, le=100, description="Share of the time during which the video encoder was busy. Unit: %.")
     decoder_utilization: float | None = Field(None, alias="decoderUtilization", ge=0, le=100, description="Share of the time during which the video decoder was busy. Unit: %.")
     memory_allocated: float | None = Field(None, alias="memoryAllocated", ge=0, le=100, description="Share of the device's memory that is allocated. Unit: %.")
     memory_allocated_bytes: int | None = Field(None, alias="memoryAllocatedBytes", ge=0, description="Memory that is allocated on the device, without the driver's own reserve. Unit: By.")
-    memory_total_bytes: int | None = Field(None, alias="memoryTotalBytes", ge=0, description="Memory that the device has. Unit: By.")
+    memory_total_bytes: int | None = Field(None, alias="memoryTotalBytes", ge=0, validation_alias=AliasChoices("memoryTotalBytes", "hbmCapacityTotal"), description="Memory that the device has. Unit: By.")
     memory_free_bytes: int | None = Field(None, alias="memoryFreeBytes", ge=0, description="Memory that can still be allocated: total less what is used and what the driver reserves. Unit: By.")
     bar1_used_bytes: int | None = Field(None, alias="bar1UsedBytes", ge=0, description="Used part of the window through which the processor and other devices reach the device's memory. Unit: By.")
     temp: float | None = Field(None, alias="temp", ge=-273.15, description="Temperature of the chip's core. Unit: Cel.")
@@ -31,7 +31,7 @@ class CommonMetrics(Model):
     temp_limit_slowdown: float | None = Field(None, alias="tempLimit.slowdown", ge=-273.15, description="Core temperature at which the device starts to slow itself down. Unit: Cel.")
     temp_limit_shutdown: float | None = Field(None, alias="tempLimit.shutdown", ge=-273.15, description="Core temperature at which the device switches itself off. Unit: Cel.")
     fan_speed: float | None = Field(None, alias="fanSpeed", ge=0, description="Intended speed of the first fan, in percent of its nominal maximum, which it may exceed. Unit: %.")
-    power_watts: float | None = Field(None, alias="powerWatts", ge=0, description="Power that the board draws, as the vendor's own tool prints it. Unit: W.")
+    power_watts: float | None = Field(None, alias="powerWatts", ge=0, validation_alias=AliasChoices("powerWatts", "ipu power (W)"), description="Power that the board draws, as the vendor's own tool prints it. Unit: W.")
     enforced_power_limit_watts: float | None = Field(None, alias="enforcedPowerLimitWatts", ge=0, description="Power limit in force: the lowest of all limits that are set. Unit: W.")
     power_percent: float | None = Field(None, alias="powerPercent", ge=0, description="Power drawn in percent of the limit in force; short peaks exceed 100. Unit: %.")
     energy_joules: float | None = Field(None, alias="energyJoules", ge=0, description="Energy used since the driver was loaded. Unit: J.")
@@ -79,6 +79,10 @@ class CommonMetrics(Model):
     pcie_rx_bytes_total: int | None = Field(None, alias="pcieRxBytesTotal", ge=0, description="Bytes received over PCIe since the driver was loaded. Unit: By.")
     pcie_tx_bytes: float | None = Field(None, alias="pcieTxBytes", ge=0, description="Bytes per second sent over PCIe. Unit: By/s.")
     pcie_rx_bytes: float | None = Field(None, alias="pcieRxBytes", ge=0, description="Bytes per second received over PCIe. Unit: By/s.")
+    memory_percent: float | None = Field(None, validation_alias=AliasChoices("memoryAllocated", "hbmMemoryUsage"), exclude=True, repr=False, description="What the device gives of `memoryAllocated`, `hbmMemoryUsage`. Unit: %.")
+    memory_used_bytes: int | None = Field(None, validation_alias=AliasChoices("memoryAllocatedBytes", "hbmCapacityUsage"), exclude=True, repr=False, description="What the device gives of `memoryAllocatedBytes`, `hbmCapacityUsage`. Unit: By.")
+    power_limit_watts: float | None = Field(None, validation_alias=AliasChoices("enforcedPowerLimitWatts"), exclude=True, repr=False, description="What the device gives of `enforcedPowerLimitWatts`. Unit: W.")
+    temperature: float | None = Field(None, validation_alias=AliasChoices("temp", "average die temp (C)"), exclude=True, repr=False, description="What the device gives of `temp`, `average die temp (C)`. Unit: Cel.")
 
 
 class ProcessMetrics(Model):

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 
 from accelmetrics.schemas.catalogue import resolve
 from accelmetrics.schemas.catalogue.host import INSTANCES
@@ -29,7 +30,8 @@ class Model(BaseModel):
 
     def __repr__(self) -> str:
         """The class and the first values: there may be hundreds."""
-        values = {name: value for name, value in self if value not in (None, {})}
+        fields = type(self).model_fields
+        values = {name: value for name, value in self if fields[name].repr and value not in (None, {})}
         shown = [f"{name}={value!r}" for name, value in islice(values.items(), SHOWN)]
         left = len(values) - len(shown)
         return f"{type(self).__name__}({', '.join([*shown, f'… {left} more'] if left else shown)})"
@@ -78,4 +80,11 @@ def _view(model: type[_View], values: Mapping[str, Any]) -> _View:
     try:
         return model.model_validate(values)
     except ValidationError:
-        return model.model_construct(**values)
+        shown = {field: [values[name] for name in names_of(field, about) if name in values] for field, about in model.model_fields.items()}
+        return model.model_construct(**{field: found[0] for field, found in shown.items() if found})
+
+
+def names_of(field: str, about: FieldInfo) -> list[str]:
+    """The names that an attribute is read under, the first that is there."""
+    read = about.validation_alias
+    return [str(name) for name in read.choices] if isinstance(read, AliasChoices) else [field if about.alias is None else about.alias]

@@ -16,7 +16,7 @@ from accelmetrics.schemas.errors import DocumentError
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
-from accelmetrics.schemas.typed_views import Model
+from accelmetrics.schemas.typed_views import Model, names_of
 
 
 def validate(snapshot: Snapshot, wanted: MetricSelection = ALL_METRICS) -> None:
@@ -101,8 +101,9 @@ def _view_findings(snapshot: Snapshot) -> Iterator[str]:
 def _compare(what: str, view: Model, values: Mapping[str, Any]) -> Iterator[str]:
     """Each name that the view has an attribute for; a plug-in's own and those of links have none."""
     for field, about in type(view).model_fields.items():
-        if about.alias is not None and values.get(about.alias) != getattr(view, field):
-            yield f"the typed view of {what} differs from metrics in {about.alias}"
+        shown = next((values[name] for name in names_of(field, about) if name in values), None)
+        if about.validation_alias is not None and shown != getattr(view, field):
+            yield f"the typed view of {what} differs from metrics in {about.alias or field}"
 
 
 def _document_findings(snapshot: Snapshot) -> Iterator[str]:

@@ -15,6 +15,16 @@ MEMORY_TOTAL = ("memoryTotalBytes", "hbmCapacityTotal")
 POWER = ("powerWatts", "ipu power (W)")
 POWER_LIMIT = ("enforcedPowerLimitWatts",)
 TEMPERATURE = ("temp", "average die temp (C)")
+EXPECTED_NAMES: Mapping[str, tuple[str, ...]] = {
+    "utilization": UTILIZATION,
+    "memory_percent": MEMORY_PERCENT,
+    "memory_used_bytes": MEMORY_USED,
+    "memory_total_bytes": MEMORY_TOTAL,
+    "power_watts": POWER,
+    "power_limit_watts": POWER_LIMIT,
+    "temperature": TEMPERATURE,
+}
+"""Attributes that the typed view of every device has: each is the first of these metrics that the device gives."""
 MEMORY_PARTS = tuple(
     f"neuroncore_memory_usage.{part}" for part in ("constants", "model_code", "model_shared_scratchpad", "runtime_memory", "tensors")
 )

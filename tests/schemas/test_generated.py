@@ -10,6 +10,7 @@ from accelmetrics.schemas.catalogue import CATALOGUE, SECTIONS, given_by
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.metrics_models import DEVICE_MODELS, CommonMetrics, HostMetrics, ProcessMetrics
 from accelmetrics.schemas.typed_views import Model
+from accelmetrics.schemas.vitals import EXPECTED_NAMES
 from scripts import generate
 from tests.schemas.samples import some_value
 
@@ -98,6 +99,7 @@ def test_aliases_are_no_attributes_of_their_own() -> None:
     models: list[type[Model]] = [CommonMetrics, ProcessMetrics, HostMetrics, *DEVICE_MODELS.values()]
     for model in models:
         views = {"cpus", "filesystems", "disks"} if model is HostMetrics else set()
+        views |= set(EXPECTED_NAMES) if issubclass(model, CommonMetrics) else set()
         assert set(model.model_fields) == {row.field for row in SHOWN if model in models_of(row)} | views
 
 

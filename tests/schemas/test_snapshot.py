@@ -15,8 +15,9 @@ from hypothesis import given, settings, strategies as st
 
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import DocumentError, Reason, Unavailable, UnknownNameError
-from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
 from accelmetrics.schemas.snapshot import NO_LIST, DeviceSlot, Snapshot, own_processes, rfc3339
+from accelmetrics.schemas.vitals import EXPECTED_NAMES
 from tests.records import machine
 from tests.schemas.samples import AMD, NVIDIA, complete, snapshots
 
@@ -307,6 +308,34 @@ def test_a_device_is_typed() -> None:
     assert metrics.temp_limit_slowdown == snapshot.metrics["gpu.0.tempLimit.slowdown"]
     assert metrics.fan_speed is None
     assert isinstance(metrics.sm_clock, int)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "seen"),
+    [
+        (
+            "gpu",
+            {"gpu": 37, "memoryAllocatedBytes": 5, "powerWatts": 294.0, "enforcedPowerLimitWatts": 700, "temp": 41},
+            (37, 5, 294, 700, 41),
+        ),
+        ("npu", {"utilization": 37, "memoryAllocatedBytes": 5, "powerWatts": 294.0, "temp": 41}, (37, 5, 294, None, 41)),
+        ("tpu", {"dutyCycle": 37, "hbmCapacityUsage": 5}, (37, 5, None, None, None)),
+        ("ipu", {"ipu utilisation (%)": 37, "ipu power (W)": 294.0, "average die temp (C)": 41}, (37, None, 294, None, 41)),
+        ("trn", {"neuroncore_utilization": 37}, (37, None, None, None, None)),
+    ],
+    ids=lambda case: case if isinstance(case, str) else "",
+)
+def test_every_kind_of_device_has_the_names_that_one_expects(
+    kind: DeviceKind, values: dict[str, int | float], seen: tuple[float | None, ...]
+) -> None:
+    """And its own; what is dumped are its own."""
+    metrics: dict[str, int | float] = {f"{kind}.0.{name}": value for name, value in values.items()}
+    slot = DeviceSlot(f"{kind}.0", 0, None, DeviceIdentity(kind, "acme", 0))
+    view = Snapshot(0, "host", metrics, [slot]).devices[0].metrics
+    assert (view.utilization, view.memory_used_bytes, view.power_watts, view.power_limit_watts, view.temperature) == seen
+    dumped = view.model_dump(exclude_none=True)
+    assert not dumped.keys() & {"memory_used_bytes", "power_limit_watts", "temperature", "memory_percent"}
+    assert set(EXPECTED_NAMES) <= set(type(view).model_fields)
 
 
 def test_the_watched_process_is_typed_while_it_uses_the_device() -> None:
