@@ -36,7 +36,7 @@ Without --format it is a table on a terminal, and JSON elsewhere.
 Exit status: 0 also when some source could not be read (the document says which, `accelmetrics doctor` why);
 1 when nothing could be written; 2 for arguments that cannot be used; 130 after Ctrl-C; 141 when the reader has gone."""
 KEYS_HELP = """print the flat dict under another monitor's names: wandb (default: everything, under our own), wandb-docs,
-nvidia-smi, prometheus, dcgm, otel, verl, training"""
+nvidia-smi, prometheus, dcgm, nvidia_smi, nvitop, amd, otel, verl, training"""
 SETTLE_HELP = f"seconds to a second reading, which a single dump takes where rates need one (default: {DEFAULT_SETTLE:g}; 0: none)"
 OPTIONS: arguments.Groups = {
     "": {

@@ -14,7 +14,17 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from accelmetrics.dialects.contract import Dialect, Number, Point, series
-from accelmetrics.dialects.tables import MEMORY_RESERVED, Computed, DialectRow, DialectTable, Values, parent_and_partition
+from accelmetrics.dialects.tables import (
+    MEMORY_RESERVED,
+    Computed,
+    DialectRow,
+    DialectTable,
+    Values,
+    gpu_instance,
+    parent_and_partition,
+    profile,
+    xid_errors,
+)
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
@@ -264,8 +274,6 @@ NOT_WATCHED = {
 """Watches of DCGM that nothing is told of, each with the reason."""
 COUNT = "DCGM_FI_DEV_COUNT"
 
-_PROFILE = " MIG "
-"""What stands before a partition's profile in its name: ``NVIDIA H100 80GB HBM3 MIG 3g.40gb``."""
 _COMPUTE = re.compile(r"\d+c\.")
 """Begins the profile of a compute instance that shares its GPU instance: ``1c.3g.40gb``."""
 _OF_INSTANCES = ("DCGM_FI_DEV_FB_", "DCGM_FI_PROF_")
@@ -288,7 +296,7 @@ class Dcgm(Dialect):
         found: dict[str, Number] = {}
         for slot, divided, whole_devices in _devices(record.snapshot):
             whole, partition = parent_and_partition(slot)
-            labels = {"gpu": whole, "GPU_I_ID": _gpu_instance(slot)} if partition else {"gpu": whole}
+            labels = {"gpu": whole, "GPU_I_ID": gpu_instance(slot)} if partition else {"gpu": whole}
             for point in self._told(record.snapshot, slot, divided, whole_devices, labels):
                 few = {label: value for label, value in point.labels.items() if label not in _EXPLAINING}
                 found[series(point.name, few)] = point.value
@@ -299,7 +307,10 @@ class Dcgm(Dialect):
         parents = {slot.key: slot for slot in record.snapshot.identities}
         for slot, divided, whole_devices in _devices(record.snapshot):
             whole, _ = parent_and_partition(slot)
-            labels = _labels(slot, parents.get(f"gpu.{whole}", slot), record.snapshot.hostname)
+            labels = {
+                **_labels(slot, parents.get(f"gpu.{whole}", slot), record.snapshot.hostname),
+                **record.device_labels.get(slot.key, {}),
+            }
             yield from self._told(record.snapshot, slot, divided, whole_devices, labels)
 
     def _told(self, snapshot: Snapshot, slot: DeviceSlot, divided: bool, whole_devices: int, labels: Mapping[str, str]) -> Iterator[Point]:
@@ -315,7 +326,7 @@ class Dcgm(Dialect):
         values = snapshot.values_of(slot.key)
         for point in self._table.points(snapshot, slot, labels):
             if point.name == XID:
-                codes = _xid_codes(values) or (point.value,)
+                codes = tuple(xid_errors(values)) or (point.value,)
                 yield from (point._replace(value=code, labels={**labels, **_xid_labels(code)}) for code in codes)
             elif not divided or not point.name.startswith(_OF_INSTANCES) or point.name.startswith(_OF_BOARD):
                 yield point
@@ -337,24 +348,12 @@ def _devices(snapshot: Snapshot) -> Iterator[tuple[DeviceSlot, bool, int]]:
     count = sum(not partition for _, _, partition in listed)
     told: set[tuple[str, str]] = set()
     for slot, whole, partition in answering:
-        instance = (whole, _gpu_instance(slot))
+        instance = (whole, gpu_instance(slot))
         if not partition:
             yield slot, whole in divided, count
         elif instance not in told:
             told.add(instance)
             yield slot, False, 0
-
-
-def _gpu_instance(slot: DeviceSlot) -> str:
-    """The driver's id of a MIG instance's GPU instance; the number in its key where that is not known."""
-    known = slot.identity.gpu_instance_id
-    return parent_and_partition(slot)[1] if known is None else str(known)
-
-
-def _xid_codes(values: Values) -> tuple[int, ...]:
-    if not values.get("xidErrors"):
-        return ()
-    return tuple(int(name.split(".")[1]) for name in values if name.startswith("xid."))
 
 
 @lru_cache(maxsize=256)
@@ -386,8 +385,8 @@ def _labels(slot: DeviceSlot, parent: DeviceSlot, hostname: str) -> Mapping[str,
         "pci_bus_id": who.pci_bus_id,
         "device": f"{who.vendor}{who.vendor_index}",
         "modelName": who.name,
-        "GPU_I_PROFILE": _COMPUTE.sub("", slot.identity.name.rpartition(_PROFILE)[2], count=1) if partition else "",
-        "GPU_I_ID": _gpu_instance(slot) if partition else "",
+        "GPU_I_PROFILE": _COMPUTE.sub("", profile(slot), count=1) if partition else "",
+        "GPU_I_ID": gpu_instance(slot) if partition else "",
         "Hostname": hostname,
         "hostname": hostname,
         "DCGM_FI_DRIVER_VERSION": who.driver_version,

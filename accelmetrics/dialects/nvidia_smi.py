@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
 from accelmetrics.dialects.contract import Dialect, Number, Point
-from accelmetrics.dialects.tables import MEMORY_RESERVED, DialectRow, DialectTable, designation
-from accelmetrics.schemas.catalogue import find
+from accelmetrics.dialects.tables import MEMORY_RESERVED, DialectRow, DialectTable, designation, unit_of
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
@@ -42,12 +41,16 @@ TABLE = (
     DialectRow("utilization.memory", "gpu.{i}.memory", whole=True),
     DialectRow("utilization.encoder", "gpu.{i}.encoderUtilization", whole=True),
     DialectRow("utilization.decoder", "gpu.{i}.decoderUtilization", whole=True),
-    DialectRow("ecc.errors.corrected.volatile.device_memory", "gpu.{i}.correctedMemoryErrors"),
-    DialectRow("ecc.errors.corrected.aggregate.device_memory", "gpu.{i}.correctedMemoryErrorsAggregate"),
-    DialectRow("ecc.errors.uncorrected.volatile.device_memory", "gpu.{i}.uncorrectedMemoryErrors"),
-    DialectRow("ecc.errors.uncorrected.aggregate.device_memory", "gpu.{i}.uncorrectedMemoryErrorsAggregate"),
+    *(
+        DialectRow(f"ecc.errors.{severity}.{since}.{part}", f"gpu.{{i}}.{severity}{key}Errors{'Aggregate' if since == 'aggregate' else ''}")
+        for severity in ("corrected", "uncorrected")
+        for since in ("volatile", "aggregate")
+        for part, key in (("device_memory", "Memory"), ("total", "Ecc"))
+    ),
     DialectRow("remapped_rows.correctable", "gpu.{i}.remappedRowsCorrected"),
     DialectRow("remapped_rows.uncorrectable", "gpu.{i}.remappedRowsUncorrected"),
+    DialectRow("remapped_rows.pending", "gpu.{i}.rowRemapPending"),
+    DialectRow("remapped_rows.failure", "gpu.{i}.rowRemapFailure"),
     DialectRow("temperature.gpu", "gpu.{i}.temp", whole=True),
     DialectRow("temperature.memory", "gpu.{i}.memoryTemp", whole=True),
     DialectRow("power.draw", "gpu.{i}.powerWatts"),
@@ -56,6 +59,7 @@ TABLE = (
     DialectRow("clocks.current.graphics", "gpu.{i}.graphicsClock", otherwise=("gpu.{i}.freq", "gpu.{i}.smClock"), whole=True),
     DialectRow("clocks.current.sm", "gpu.{i}.smClock", otherwise=("gpu.{i}.freq",), whole=True),
     DialectRow("clocks.current.memory", "gpu.{i}.memoryClock", whole=True),
+    DialectRow("clocks.max.graphics", "gpu.{i}.maxSmClock", whole=True),
     DialectRow("clocks.max.sm", "gpu.{i}.maxSmClock", whole=True),
     DialectRow("clocks.max.memory", "gpu.{i}.maxMemoryClock", whole=True),
 )
@@ -65,6 +69,7 @@ SHORT_FOR = {
     "clocks.current.graphics": ("clocks.gr",),
     "clocks.current.sm": ("clocks.sm",),
     "clocks.current.memory": ("clocks.mem",),
+    "clocks.max.graphics": ("clocks.max.gr",),
     "clocks.max.memory": ("clocks.max.mem",),
     **{f"clocks_event_reasons.{field}": (f"clocks_throttle_reasons.{field}",) for field in _REASONS},
 }
@@ -73,7 +78,8 @@ SHORT_FOR = {
 ABSENT = "[N/A]"
 """What the tool prints for a value that the device does not say."""
 _HEADER_UNITS = {"MiBy": " [MiB]", "%": " [%]", "W": " [W]", "MHz": " [MHz]"}
-_STATES = ("Not Active", "Active")
+_STATES = {"clocks_event_reasons": ("Not Active", "Active"), "remapped_rows.pending": ("No", "Yes"), "remapped_rows.failure": ("No", "Yes")}
+"""By field, or by what it begins with: the words of 0 and 1."""
 
 
 class NvidiaSmi(Dialect):
@@ -128,8 +134,7 @@ def _whole_devices(snapshot: Snapshot) -> list[DeviceSlot]:
 
 def _header(row: DialectRow) -> str:
     """The field with its unit, as the tool heads its columns; it leaves that of temperatures out."""
-    unit = row.unit or (find(row.source).unit if isinstance(row.source, str) else row.source.unit)
-    return row.name + _HEADER_UNITS.get(unit, "")
+    return row.name + _HEADER_UNITS.get(unit_of(row), "")
 
 
 def _words(point: Point | None) -> str:
@@ -138,8 +143,8 @@ def _words(point: Point | None) -> str:
         return ABSENT
     if point.name == "pstate":
         return f"P{point.value}"
-    if point.name.startswith("clocks_event_reasons."):
-        return _STATES[bool(point.value)]
+    if words := _STATES.get(point.name) or _STATES.get(point.name.partition(".")[0]):
+        return words[bool(point.value)]
     return f"{point.value:.2f}" if point.unit == "W" else str(point.value)
 
 

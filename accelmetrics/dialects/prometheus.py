@@ -143,14 +143,22 @@ def _info(slot: DeviceSlot, identity: Mapping[str, str]) -> Point:
     return Point("accel_info", 1, {**identity, **found}, "gauge", "1", "What the device is; joined on accelerator and uuid.")
 
 
+def _users(record: Record, identities: Mapping[str, Mapping[str, str]]) -> Iterator[Point]:
+    """Give the job that the record is of with each device, and who uses a device where the exporter was told."""
+    for scheduler, job in jobs(record.labels).items():
+        for identity in identities.values():
+            yield Point("accel_job_info", 1, {**identity, "scheduler": scheduler, **job}, "gauge", "1", _JOB)
+    for key, user in record.device_labels.items():
+        if user and key in identities:
+            yield Point("accel_job_info", 1, {**identities[key], "scheduler": "kubernetes", **user}, "gauge", "1", _JOB)
+
+
 def measurements(record: Record) -> Iterator[Point]:
     """Give what devices are and measure, what the host measures, and what the program logged."""
     snapshot = record.snapshot
     identities = {slot.key: identity_labels(slot) for slot in snapshot.identities}
     yield from (_info(slot, identities[slot.key]) for slot in snapshot.identities)
-    for scheduler, job in jobs(record.labels).items():
-        for identity in identities.values():
-            yield Point("accel_job_info", 1, {**identity, "scheduler": scheduler, **job}, "gauge", "1", _JOB)
+    yield from _users(record, identities)
     for key, processes in snapshot.processes.items():
         if key in identities:
             yield Point("accel_processes", len(processes), identities[key], "gauge", "1", "Number of processes that use the device.")

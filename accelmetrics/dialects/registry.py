@@ -25,6 +25,9 @@ BUILT_IN = {
     "verl": "accelmetrics.dialects.training:VERL",
     "training": "accelmetrics.dialects.training:Training",
     "dcgm": "accelmetrics.dialects.dcgm:DCGM",
+    "nvidia_smi": "accelmetrics.dialects.nvidia_gpu_exporter:NvidiaGpuExporter",
+    "nvitop": "accelmetrics.dialects.nvitop:NVITOP",
+    "amd": "accelmetrics.dialects.amd:AMD",
 }
 """By name, where each is found; ``wandb`` is the default. A test holds it equal to the entry points."""
 

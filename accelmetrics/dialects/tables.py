@@ -97,6 +97,11 @@ class DialectTable:
                 yield Point(row.name, convert(value, given, unit, row.whole), labels, kind, unit, meaning)
 
 
+def unit_of(row: DialectRow) -> str:
+    """Give the unit that a row's values have in the dialect."""
+    return row.unit or (find(row.source).unit if isinstance(row.source, str) else row.source.unit)
+
+
 def _lookup(row: DialectRow, who: DeviceIdentity) -> _Lookup | None:
     if isinstance(row.source, Computed):
         unit = row.source.unit
@@ -147,6 +152,24 @@ def parent_and_partition(slot: DeviceSlot) -> tuple[str, str]:
     """Give the designation of the whole device, and the number of the partition that this is, empty for a whole device."""
     whole, _, partition = designation(slot).partition(f".{PARTITION}.")
     return whole, partition
+
+
+def gpu_instance(slot: DeviceSlot) -> str:
+    """Give the driver's id of a MIG instance's GPU instance; the number in its key where that is not known."""
+    known = slot.identity.gpu_instance_id
+    return parent_and_partition(slot)[1] if known is None else str(known)
+
+
+def profile(slot: DeviceSlot) -> str:
+    """Give the profile of a MIG instance, ``3g.40gb``: it ends its name, ``NVIDIA H100 80GB HBM3 MIG 3g.40gb``."""
+    return slot.identity.name.rpartition(" MIG ")[2]
+
+
+def xid_errors(values: Values) -> dict[int, Number]:
+    """Give by code how many Xid errors a GPU had since the program began to listen."""
+    if not values.get("xidErrors"):
+        return {}
+    return {int(name.split(".")[1]): count for name, count in values.items() if name.startswith("xid.")}
 
 
 def memory_reserved(values: Values, who: DeviceIdentity) -> Number | None:

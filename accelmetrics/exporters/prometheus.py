@@ -11,7 +11,7 @@ from accelmetrics.exporters.http.access import Credentials, Tls
 from accelmetrics.exporters.network import Address
 from accelmetrics.exporters.scrape_cache import MAX_SERIES, OPENMETRICS, TEXT, ScrapeCache, accepts_gzip, prefers_openmetrics
 from accelmetrics.schemas.errors import InvalidOptionError, require
-from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.record import DeviceLabels, Record
 
 if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest
@@ -52,6 +52,8 @@ class PrometheusExporter:
         max_age: A record older than this, in seconds, is not served; by default two intervals and the timeout, at least 5 s.
         per_link: Serves each link between devices beside the sum over all of them.
         own_process: Serves ``accelmetrics_process_*`` too: what this process takes, as Prometheus' own library tells it (Linux).
+        device_labels: Called with each :class:`~accelmetrics.schemas.snapshot.Device` of a record; the labels that it gives (``pod``,
+            ``namespace``, ``container``) go on the device's series in ``dcgm`` and ``amd``, and on ``accel_job_info``.
 
     Attributes:
         address: Where it listens, with the port that the system chose once it is open.
@@ -81,6 +83,7 @@ class PrometheusExporter:
         max_age: float | None = None,
         per_link: bool = False,
         own_process: bool = False,
+        device_labels: DeviceLabels | None = None,
     ) -> None:
         require("tornado", "prometheus")
         from tornado.web import HTTPError
@@ -89,7 +92,7 @@ class PrometheusExporter:
 
         self._answer, self._refusal = Answer, HTTPError
         self.address = self._wanted = Address.parse(address, PORT)
-        self._cache = ScrapeCache(dialect, max_series, max_age, per_link, own_process)
+        self._cache = ScrapeCache(dialect, max_series, max_age, per_link, own_process, device_labels)
         if not tls_cert and (tls_key or tls_client_ca or tls_client_names is not None):
             raise InvalidOptionError("tls_key, tls_client_ca and tls_client_names need tls_cert, the server's certificate")
         self._tls = Tls(tls_cert, tls_key, tls_client_ca, tls_client_names) if tls_cert else None

@@ -11,6 +11,7 @@ underscores, label values of bounded length that are valid UTF-8, and no more se
 from __future__ import annotations
 
 import gzip
+import logging
 import math
 import re
 import time
@@ -23,7 +24,7 @@ from accelmetrics.dialects.health import NO_HISTORY, HealthHistory, health
 from accelmetrics.dialects.prometheus import PROMETHEUS, measurements
 from accelmetrics.dialects.registry import dialect as dialect_of
 from accelmetrics.schemas.errors import InvalidOptionError, require
-from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.record import DeviceLabels, Record, Step
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+log = logging.getLogger("accelmetrics")
+
 MAX_SERIES = 20_000
 MAX_LABEL_BYTES = 128
 LEAST_AGE = 5.0
@@ -77,6 +80,8 @@ class ScrapeCache:
             timeout, and never less than 5 s.
         per_link: Whether each link between devices has its series beside the sum over all of them.
         own_process: Whether this process is described too, as ``accelmetrics_process_*``; on Linux.
+        device_labels: Tells who uses a device, as ``pod``, ``namespace``, ``container``. An error costs the labels alone; an
+            :class:`OSError` is logged, any other raised by ``take`` once the record is served.
         clock: Tells the time by ``monotonic`` and ``time_ns``.
 
     Raises:
@@ -92,6 +97,7 @@ class ScrapeCache:
         max_age: float | None = None,
         per_link: bool = False,
         own_process: bool = False,
+        device_labels: DeviceLabels | None = None,
         clock: Any = time,
     ) -> None:
         if max_series < 1:
@@ -106,6 +112,8 @@ class ScrapeCache:
         self._max_age = max_age
         self._left_out = () if per_link else (PER_LINK,)
         self._own_process = own_process
+        self._device_labels = device_labels
+        self._labels_failed = False
         self._clock = clock
         self._dropped = 0
         self._counted: _Latest | None = None
@@ -119,6 +127,19 @@ class ScrapeCache:
 
     def take(self, record: Record) -> None:
         """Serve this record from now on. What the program logged last is kept until it logs anew."""
+        labels = dict(record.device_labels)
+        try:
+            if self._device_labels is not None:
+                labels.update((device.key, dict(self._device_labels(device))) for device in record.snapshot.devices)
+                self._labels_failed = False
+        except OSError as error:  # passes by itself; the record must not wait for it
+            if not self._labels_failed:
+                log.warning("nothing is known of who uses the devices: %s", error)
+            self._labels_failed = True
+        finally:
+            self._serve(record._replace(device_labels=labels))
+
+    def _serve(self, record: Record) -> None:
         # Each record is counted once and in order, whether a scrape sees it or not: here, never on the thread of a scrape.
         counted = tuple(self._measured(record)) if self._dialect.counting else None
         if record.steps:  # one step that holds the last value of each name

@@ -10,7 +10,7 @@ from accelmetrics.exporters.files import replace_file
 from accelmetrics.exporters.paths import absolute
 from accelmetrics.exporters.scrape_cache import MAX_SERIES, ScrapeCache
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.record import DeviceLabels, Record
 
 ENDING = ".prom"
 
@@ -28,6 +28,7 @@ class TextfileExporter:
         dialect: Whose names the metrics have: a name, ``module:attribute``, or a :class:`~accelmetrics.dialects.contract.Dialect`.
         max_series: At most so many series are written.
         per_link: Writes each link between devices beside the sum over all of them.
+        device_labels: As of the exporter ``prometheus``.
 
     Raises:
         InvalidOptionError: The name does not end in ``.prom``, or a number is not positive.
@@ -38,12 +39,18 @@ class TextfileExporter:
     name = "textfile"
 
     def __init__(
-        self, path: str | os.PathLike[str], *, dialect: str | Dialect = "prometheus", max_series: int = MAX_SERIES, per_link: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        dialect: str | Dialect = "prometheus",
+        max_series: int = MAX_SERIES,
+        per_link: bool = False,
+        device_labels: DeviceLabels | None = None,
     ) -> None:
         self.path = absolute(path)
         if self.path.suffix != ENDING:
             raise InvalidOptionError(f"the file {str(self.path)!r} must end in {ENDING}: node_exporter reads no other")
-        self._cache = ScrapeCache(dialect, max_series, per_link=per_link)
+        self._cache = ScrapeCache(dialect, max_series, per_link=per_link, device_labels=device_labels)
         self._written: os.stat_result | None = None
 
     def open(self) -> None:
@@ -61,8 +68,10 @@ class TextfileExporter:
         Raises:
             OSError: It cannot be written; the file stays as it was.
         """
-        self._cache.take(record)
-        self._written = replace_file(self.path, self._cache.metrics())
+        try:
+            self._cache.take(record)
+        finally:
+            self._written = replace_file(self.path, self._cache.metrics())
 
     def flush(self) -> None:
         """Nothing waits: each record is written at once."""

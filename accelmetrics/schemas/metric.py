@@ -189,6 +189,7 @@ BASE_UNITS: Mapping[str, BaseUnit] = {
     "MiBy": BaseUnit("By", 2**20, suffix="_bytes"),
     "GiBy": BaseUnit("By", 2**30, suffix="_bytes"),
     "By/s": BaseUnit("By/s", suffix="_bytes_per_second"),
+    "MiBy/s": BaseUnit("By/s", 2**20, suffix="_bytes_per_second"),
     "Mbit/s": BaseUnit("By/s", 125_000, suffix="_bytes_per_second"),
     "W": BaseUnit("W", suffix="_watts"),
     "J": BaseUnit("J", suffix="_joules"),
@@ -197,8 +198,9 @@ BASE_UNITS: Mapping[str, BaseUnit] = {
     "Hz": BaseUnit("Hz", suffix="_hertz"),
     "MHz": BaseUnit("Hz", 10**6, suffix="_hertz"),
     "s": BaseUnit("s", suffix="_seconds"),
+    "uJ": BaseUnit("J", over=10**6, suffix="_joules"),
     "ns": BaseUnit("s", over=10**9, suffix="_seconds"),
     "us": BaseUnit("s", over=10**6, suffix="_seconds"),
     "GT/s": BaseUnit("{transfer}/s", 10**9, suffix="_transfers_per_second"),
 }
-"""By unit; ``mJ`` and ``ns`` are those of dialects alone."""
+"""By unit; ``mJ``, ``uJ``, ``ns`` and ``MiBy/s`` are those of dialects alone."""

@@ -1,13 +1,16 @@
 """What a monitor hands to exporters at every tick: the snapshot, and what the program and the monitor have to say beside it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from accelmetrics.schemas.snapshot import Snapshot, rfc3339, to_text
+from accelmetrics.schemas.snapshot import Device, Snapshot, rfc3339, to_text
 
 NO_LABELS: Mapping[str, str] = {}
 LOGGED = "training."
 """What the names of the program's own numbers begin with where they stand beside keys."""
+NO_DEVICE_LABELS: Mapping[str, Mapping[str, str]] = {}
+DeviceLabels = Callable[[Device], Mapping[str, str]]
+"""Tells who uses a device, in labels (``pod``, ``namespace``, ``container``); none where nothing is known."""
 EXPORTER_COUNTS = ("sent", "failed", "dropped", "queued")
 """Fields of :class:`ExporterStatus` that are metrics too."""
 
@@ -83,12 +86,14 @@ class Record(NamedTuple):
         labels: What tells this stream from others: the user's labels, run id, host, rank, the scheduler's job.
         steps: What the program logged since the last record.
         monitor: How the monitor fares; None for a snapshot that no monitor took.
+        device_labels: By device key, what an exporter's ``device_labels`` says of who uses it. They are in no document.
     """
 
     snapshot: Snapshot
     labels: Mapping[str, str] = NO_LABELS
     steps: tuple[Step, ...] = ()
     monitor: MonitorStatus | None = None
+    device_labels: Mapping[str, Mapping[str, str]] = NO_DEVICE_LABELS
 
     def to_dict(self) -> dict[str, Any]:
         """The snapshot's document with three more parts, each left out where there is nothing to say.

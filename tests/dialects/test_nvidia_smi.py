@@ -68,12 +68,16 @@ KNOWN = frozenset(
         "ecc.errors.corrected.volatile.dram",
         "ecc.errors.corrected.volatile.total",
         "ecc.errors.corrected.aggregate.device_memory",
+        "ecc.errors.corrected.aggregate.total",
         "ecc.errors.uncorrected.volatile.device_memory",
+        "ecc.errors.uncorrected.volatile.total",
         "ecc.errors.uncorrected.aggregate.device_memory",
+        "ecc.errors.uncorrected.aggregate.total",
         "retired_pages.sbe",
         "retired_pages.dbe",
         "remapped_rows.correctable",
         "remapped_rows.uncorrectable",
+        "remapped_rows.pending",
         "remapped_rows.failure",
         "temperature.gpu",
         "temperature.gpu.tlimit",
@@ -169,6 +173,8 @@ def test_rows_are_the_tools_table() -> None:
         "570.124.06",
     }
     assert third["memory.used [MiB]"] == "1024"
+    (row,) = found.rows(record({nvidia(0): {"rowRemapPending": 1, "rowRemapFailure": 0, "correctedEccErrors": 4}}))
+    assert (row["remapped_rows.pending"], row["remapped_rows.failure"], row["ecc.errors.corrected.volatile.total"]) == ("Yes", "No", "4")
 
 
 def test_points_carry_the_device() -> None:

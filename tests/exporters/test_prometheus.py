@@ -25,8 +25,10 @@ from accelmetrics.exporters.http.server import Answer, Route
 from accelmetrics.exporters.network import Address
 from accelmetrics.exporters.prometheus import PORT, PrometheusExporter
 from accelmetrics.exporters.scrape_cache import ScrapeCache
+from accelmetrics.exporters.textfile import TextfileExporter
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError
 from accelmetrics.schemas.record import MonitorStatus, Record, Step
+from accelmetrics.schemas.snapshot import Device
 from accelmetrics.testing import FakeClock
 from tests.records import record
 from tests.support.threads import own_threads
@@ -174,6 +176,46 @@ def test_a_dialect_is_chosen_in_a_string_by_name_or_attribute(tmp_path: Path) ->
         registry.create(f"textfile:{tmp_path / 'now.prom'}?dialect={word}")
     with pytest.raises(InvalidOptionError, match="the dialect 'nowhere:RACK' could not be loaded"):
         registry.create(f"textfile:{tmp_path / 'now.prom'}?dialect=nowhere:RACK")
+
+
+def pod_of(device: Device) -> Mapping[str, str]:
+    """The first GPU is given to a pod."""
+    return {"pod": "train-0", "namespace": "ml", "container": "main"} if device.index == 0 else {}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name"), [("dcgm", "DCGM_FI_DEV_POWER_USAGE"), ("amd", "gpu_power_usage"), ("prometheus", "accel_job_info")]
+)
+def test_who_uses_a_device_stands_on_its_series(dialect: str, name: str) -> None:
+    """The function is asked of each device of a record; one of which it says nothing has none of the labels."""
+    cache = ScrapeCache(dialect, device_labels=pod_of)
+    cache.take(record(2))
+    served = [line for line in cache.metrics().decode().splitlines() if line.startswith(f"{name}{{")]
+    given = [line for line in served if 'pod="train-0"' in line and 'namespace="ml"' in line and 'container="main"' in line]
+    assert len(given) == 1
+    assert [line for line in served if line not in given and "pod=" in line] == []
+    assert len(served) == (1 if name == "accel_job_info" else 2)
+
+
+def test_a_function_that_fails_costs_the_labels_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What passes by itself is logged once; any other error is the exporter's. Either way the record is served."""
+
+    def away(device: Device) -> Mapping[str, str]:
+        raise ConnectionRefusedError("the kubelet is away")
+
+    def wrong(device: Device) -> Mapping[str, str]:
+        raise KeyError(device.key)
+
+    cache = ScrapeCache("dcgm", device_labels=away)
+    for _ in range(2):
+        cache.take(record())
+    assert b"DCGM_FI_DEV_POWER_USAGE" in cache.metrics()
+    assert [line.message for line in caplog.records] == ["nothing is known of who uses the devices: the kubelet is away"]
+    path = tmp_path / "now.prom"
+    written = TextfileExporter(path, dialect="dcgm", device_labels=wrong)
+    with pytest.raises(KeyError):
+        written.export(record())
+    assert "DCGM_FI_DEV_POWER_USAGE" in path.read_text()
 
 
 def test_routes_can_be_added() -> None:

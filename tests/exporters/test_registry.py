@@ -89,6 +89,12 @@ def word(hint: Any) -> tuple[str, object]:
     return WORDS.get(kinds[0], ("http://a:1", "http://a:1"))
 
 
+def test_a_function_cannot_be_written_as_a_word() -> None:
+    """The message says what the option must be."""
+    with pytest.raises(InvalidOptionError, match=r"prometheus\?device_labels is 'pod_of': it must be callable"):
+        registry.create("prometheus:?device_labels=pod_of")
+
+
 @pytest.mark.parametrize("target", ["", ":x:1"])
 @pytest.mark.parametrize("name", registry.BUILT_IN)
 def test_every_built_in_gets_its_options_whole(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +110,7 @@ def test_every_built_in_gets_its_options_whole(name: str, target: str, monkeypat
     monkeypatch.setattr(taker, "__annotations__", typing.get_type_hints(factory.__init__))
     monkeypatch.setattr(registry, "load", lambda _: taker)
     strings = [one.name for one in inspect.signature(factory).parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
-    words = {option: word(taker.__annotations__[option]) for option in strings if option != "stream"}
+    words = {option: word(taker.__annotations__[option]) for option in strings if option not in ("stream", "device_labels")}
     text = f"{name}{target}?{'&'.join(f'{option}={said}' for option, (said, _) in words.items())}"
     if not target and name in ("jsonl", "csv", "textfile", "tensorboard", "influx", "training-files"):
         with pytest.raises(InvalidOptionError, match="needs its"):

@@ -1,0 +1,164 @@
+"""``amd``: the metrics of AMD's device-metrics-exporter, ``gpu_…`` and ``pcie_…``, with its labels, on devices of any vendor.
+
+Its dashboards tell MI200 from MI300 by the part number of the board (``card_model``), which no source gives: ``card_model`` is the
+product's name, as the exporter itself has it where the number is empty. Their panels that ask for "none of these part numbers" show
+every device, those that ask for one of them stay empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from accelmetrics.dialects.contract import Dialect, Number, Point
+from accelmetrics.dialects.health import jobs
+from accelmetrics.dialects.tables import Computed, DialectRow, DialectTable, Values, parent_and_partition
+from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.snapshot import DeviceSlot
+
+_TRANSFERS = {1: 2.5, 2: 5, 3: 8, 4: 16, 5: 32, 6: 64}
+"""By generation of PCIe, GT/s."""
+_SOCKETS = ("gfx94", "gfx95")
+"""How the architecture of MI300 and later begins: no edge sensor, and the power of the socket at the moment."""
+
+
+def _edge(values: Values, who: DeviceIdentity) -> Number | None:
+    return None if who.architecture.startswith(_SOCKETS) else values.get("temp")
+
+
+def _average_power(values: Values, who: DeviceIdentity) -> Number | None:
+    return None if who.architecture.startswith(_SOCKETS) else values.get("powerWatts")
+
+
+def _socket_power(values: Values, who: DeviceIdentity) -> Number | None:
+    return values.get("powerWatts") if who.architecture.startswith(_SOCKETS) else None
+
+
+def _speed(values: Values, _: DeviceIdentity) -> Number | None:
+    return _TRANSFERS.get(int(values.get("pcieLinkGen", 0)))
+
+
+def _max_speed(values: Values, _: DeviceIdentity) -> Number | None:
+    return _TRANSFERS.get(int(values.get("maxPcieLinkGen", 0)))
+
+
+def _health(values: Values, _: DeviceIdentity) -> Number | None:
+    errors = values.get("uncorrectedMemoryErrors")
+    return None if errors is None else int(errors == 0)
+
+
+TABLE = (
+    DialectRow("gpu_gfx_activity", "gpu.{i}.gpu"),
+    DialectRow("gpu_gfx_busy_instantaneous", "gpu.{i}.gpu"),
+    DialectRow("gpu_umc_activity", "gpu.{i}.memory"),
+    DialectRow(
+        "gpu_average_package_power",
+        Computed("powerWatts of devices before MI300", "W", _average_power),
+        meaning="Average power of the package.",
+    ),
+    DialectRow(
+        "gpu_package_power",
+        Computed("powerWatts of MI300 and later", "W", _socket_power),
+        meaning="Power of the socket.",
+    ),
+    DialectRow("gpu_power_usage", "gpu.{i}.powerWatts"),
+    DialectRow("gpu_energy_consumed", "gpu.{i}.energyJoules", "uJ", kind="gauge"),
+    DialectRow(
+        "gpu_edge_temperature",
+        Computed("temp of devices before MI300, which have no edge sensor since", "Cel", _edge),
+        meaning="Temperature at the edge of the chip.",
+    ),
+    DialectRow("gpu_junction_temperature", "gpu.{i}.hotspotTemp"),
+    DialectRow("gpu_memory_temperature", "gpu.{i}.memoryTemp"),
+    DialectRow("gpu_total_vram", "gpu.{i}.memoryTotalBytes", "MiBy", whole=True),
+    DialectRow("gpu_used_vram", "gpu.{i}.memoryAllocatedBytes", "MiBy", whole=True),
+    DialectRow("gpu_free_vram", "gpu.{i}.memoryFreeBytes", "MiBy", whole=True),
+    DialectRow("gpu_ecc_correct_total", "gpu.{i}.correctedMemoryErrors", kind="gauge"),
+    DialectRow("gpu_ecc_uncorrect_total", "gpu.{i}.uncorrectedMemoryErrors", kind="gauge"),
+    DialectRow(
+        "gpu_health", Computed("1 while uncorrectedMemoryErrors is 0, else 0", "1", _health), meaning="1 while the device is healthy."
+    ),
+    DialectRow("pcie_speed", Computed("pcieLinkGen in GT/s", "GT/s", _speed), meaning="Speed of a lane of the PCIe link."),
+    DialectRow(
+        "pcie_max_speed", Computed("maxPcieLinkGen in GT/s", "GT/s", _max_speed), meaning="Highest speed of a lane of the PCIe link."
+    ),
+    DialectRow("pcie_replay_count", "gpu.{i}.pcieReplays", kind="gauge"),
+)
+"""The exporter's counts are gauges."""
+CLOCKS = {
+    "system": DialectTable((DialectRow("gpu_clock", "gpu.{i}.smClock"), DialectRow("gpu_max_clock", "gpu.{i}.maxSmClock"))),
+    "memory": DialectTable((DialectRow("gpu_clock", "gpu.{i}.memoryClock"), DialectRow("gpu_max_clock", "gpu.{i}.maxMemoryClock"))),
+}
+"""By the label ``clock_type``. The exporter numbers them too, in the label ``clock_index``, which is left out."""
+COUNT = "gpu_nodes_total"
+OTHERS = {
+    "gpu_clock": "`gpu.{i}.smClock`, `gpu.{i}.memoryClock`, with the label `clock_type`",
+    "gpu_max_clock": "`gpu.{i}.maxSmClock`, `gpu.{i}.maxMemoryClock`, with the label `clock_type`",
+    COUNT: "how many whole devices are listed",
+}
+"""Beside the table, by name what each is made of."""
+UNMAPPED = {
+    "gpu_hbm_temperature": "of the stacks of memory, the hottest alone is read: see `gpu_memory_temperature`",
+    "gpu_prof_…": "counters of a profiler, which no source reads",
+    "pcie_bandwidth": "not read",
+    "pcie_recovery_count": "not read",
+    "pcie_replay_rollover_count": "not read",
+    "pcie_nack_sent_count": "not read",
+    "pcie_nack_received_count": "not read",
+    "gpu_ecc_correct_…": "of blocks of the chip, the sum alone is told",
+    "gpu_xgmi_…": "of single links no key is there: see `xgmiTxBytesTotal`",
+    "gpu_violation_…": "whether clocks are held down is read, not for how long",
+}
+"""Of the exporter's other metrics, why they are left out."""
+
+
+class Amd(Dialect):
+    """Series as AMD's device-metrics-exporter serves them."""
+
+    name = "amd"
+    summary = "the metrics of AMD's device-metrics-exporter: gpu_gfx_activity, pcie_speed"
+    _table = DialectTable(TABLE)
+
+    def points(self, record: Record) -> Iterator[Point]:
+        """Give how many devices there are, then each device with what is known of the job and the pod that use it."""
+        snapshot = record.snapshot
+        job = _job(record.labels)
+        answering = [slot for slot in snapshot.identities if snapshot.values_of(slot.key)]
+        if answering:
+            whole = sum(not slot.identity.parent for slot in snapshot.identities)
+            yield Point(COUNT, whole, {"hostname": snapshot.hostname}, "gauge", "1", "Devices of the machine.")
+        for slot in answering:
+            labels = {**_labels(slot, snapshot.hostname), **job, **record.device_labels.get(slot.key, {})}
+            yield from self._table.points(snapshot, slot, labels)
+            for clock, table in CLOCKS.items():
+                yield from table.points(snapshot, slot, {**labels, "clock_type": clock})
+
+
+def _job(labels: Mapping[str, str]) -> dict[str, str]:
+    """What the exporter says of a Slurm job, from the labels of a record."""
+    told = jobs(labels).get("slurm", {})
+    named = {"job_id": "job_id", "job_user": "user", "job_partition": "partition"}
+    return {label: told[name] for label, name in named.items() if name in told}
+
+
+@lru_cache(maxsize=1024)
+def _labels(slot: DeviceSlot, hostname: str) -> Mapping[str, str]:
+    who = slot.identity
+    whole, partition = parent_and_partition(slot)
+    labels = {
+        "gpu_id": whole,
+        "gpu_uuid": slot.unique_id,
+        "gpu_partition_id": partition or "0",
+        "hostname": hostname,
+        "card_model": who.name,
+        "card_series": who.name,
+        "card_vendor": who.vendor,
+        "driver_version": who.driver_version,
+        "vbios_version": who.firmware,
+        "serial_number": who.serial,
+    }
+    return {label: value for label, value in labels.items() if value}
+
+
+AMD = Amd()

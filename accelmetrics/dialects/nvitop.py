@@ -1,0 +1,135 @@
+"""``nvitop``: the metrics of nvitop-exporter with its labels, on devices of any vendor. MiB are powers of two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from accelmetrics.dialects.contract import Dialect, Point
+from accelmetrics.dialects.tables import DialectRow, DialectTable, convert, parent_and_partition
+from accelmetrics.schemas.catalogue import per_key, resolve
+from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.vitals import processors
+
+DEVICE = (
+    DialectRow("gpu_utilization_Percentage", "gpu.{i}.gpu"),
+    DialectRow("gpu_memory_utilization_Percentage", "gpu.{i}.memory"),
+    DialectRow("gpu_encoder_utilization_Percentage", "gpu.{i}.encoderUtilization"),
+    DialectRow("gpu_decoder_utilization_Percentage", "gpu.{i}.decoderUtilization"),
+    DialectRow("gpu_memory_total_MiB", "gpu.{i}.memoryTotalBytes", "MiBy"),
+    DialectRow("gpu_memory_used_MiB", "gpu.{i}.memoryAllocatedBytes", "MiBy"),
+    DialectRow("gpu_memory_free_MiB", "gpu.{i}.memoryFreeBytes", "MiBy"),
+    DialectRow("gpu_memory_percent_Percentage", "gpu.{i}.memoryAllocated", otherwise=("tpu.{i}.hbmMemoryUsage",)),
+    DialectRow("gpu_clock_sm_MHz", "gpu.{i}.smClock", otherwise=("gpu.{i}.freq",)),
+    DialectRow("gpu_clock_memory_MHz", "gpu.{i}.memoryClock"),
+    DialectRow("gpu_clock_graphics_MHz", "gpu.{i}.graphicsClock", otherwise=("gpu.{i}.freq", "gpu.{i}.smClock")),
+    DialectRow("gpu_power_usage_W", "gpu.{i}.powerWatts"),
+    DialectRow("gpu_power_limit_W", "gpu.{i}.enforcedPowerLimitWatts"),
+    DialectRow("gpu_temperature_C", "gpu.{i}.temp"),
+    DialectRow("gpu_fan_speed_Percentage", "gpu.{i}.fanSpeed"),
+    DialectRow("gpu_pcie_tx_throughput_MiBps", "gpu.{i}.pcieTxBytes", "MiBy/s"),
+    DialectRow("gpu_pcie_rx_throughput_MiBps", "gpu.{i}.pcieRxBytes", "MiBy/s"),
+    DialectRow("gpu_nvlink_total_tx_throughput_MiBps", "gpu.{i}.nvlinkTxBytes", "MiBy/s"),
+    DialectRow("gpu_nvlink_total_rx_throughput_MiBps", "gpu.{i}.nvlinkRxBytes", "MiBy/s"),
+)
+"""Of each device, with the labels ``hostname``, ``index``, ``devicename``, ``uuid``; a MIG instance's index is ``0:1``."""
+
+HOST = {
+    "memory_percent": ("host_virtual_memory_percent_Percentage", "%"),
+    "memory.totalBytes": ("host_virtual_memory_total_MiB", "MiBy"),
+    "memory.usedBytes": ("host_virtual_memory_used_MiB", "MiBy"),
+    "swap.used": ("host_swap_memory_used_MiB", "MiBy"),
+    "swap.used_percent": ("host_swap_memory_percent_Percentage", "%"),
+    "load.1m": ("host_load_average_1m_Percentage", "1"),
+    "load.5m": ("host_load_average_5m_Percentage", "1"),
+    "load.15m": ("host_load_average_15m_Percentage", "1"),
+    "network.sent": ("host_net_io_tx_data_MiB", "MiBy"),
+    "network.recv": ("host_net_io_rx_data_MiB", "MiBy"),
+}
+"""Of the machine by key: the name with the label ``hostname``, and its unit. Network traffic is that of all interfaces together."""
+INSTANCES = {
+    "disk.{device}.in": ("host_disk_io_read_data_MiB", "partition", "MiBy"),
+    "disk.{device}.out": ("host_disk_io_write_data_MiB", "partition", "MiBy"),
+    "disk.{path}.usageGB": ("host_disk_usage_used_MiB", "mountpoint", "MiBy"),
+    "disk.{path}.usagePercent": ("host_disk_usage_percent_Percentage", "mountpoint", "%"),
+}
+"""And of its disks and file systems: the name, the label that the disk or the path becomes, and the unit."""
+CPU, INFO = "host_cpu_percent_Percentage", "nvitop_info"
+OTHERS = {
+    CPU: "the mean of `cpu.{i}.cpu_percent`",
+    INFO: "how many whole devices are listed, and their driver, in the labels `device_count`, `driver_version`, `cuda_driver_version`",
+}
+"""Beside the tables, by name what each is made of."""
+UNMAPPED = {
+    "host_uptime_Second": "not read",
+    "gpu_clock_video_MHz": "not read",
+    "gpu_nvlink_tx_throughput_MiBps": "of single links totals are read: see `nvlink.{link}.txBytesTotal`",
+    "gpu_nvlink_mean_tx_throughput_MiBps": "as above",
+    "process_…": "no series of single processes is served",
+}
+"""Of the exporter's other metrics, why they are left out."""
+
+_MEANINGS = {CPU: "How busy the host's processors are.", INFO: "1, with labels that say which driver serves how many devices."}
+
+
+class Nvitop(Dialect):
+    """Series as nvitop-exporter serves them."""
+
+    name = "nvitop"
+    summary = "the metrics of nvitop-exporter: gpu_utilization_Percentage, host_cpu_percent_Percentage"
+    _table = DialectTable(DEVICE)
+
+    def points(self, record: Record) -> Iterator[Point]:
+        """Give the machine, then each device."""
+        snapshot = record.snapshot
+        host = {"hostname": snapshot.hostname}
+        busy = processors(snapshot.metrics)
+        if busy is not None:
+            yield Point(CPU, busy, host, "gauge", "%", _MEANINGS[CPU])
+        for key, value in snapshot.metrics.items():
+            found = _of_host(key)
+            if found is not None:
+                given, point = found
+                yield point._replace(value=convert(value, given, point.unit), labels={**host, **point.labels})
+        answering = [slot for slot in snapshot.identities if snapshot.values_of(slot.key)]
+        if answering:
+            yield Point(INFO, 1, {**host, **_about(snapshot, answering[0])}, "gauge", "1", _MEANINGS[INFO])
+        for slot in answering:
+            yield from self._table.points(snapshot, slot, _labels(slot, snapshot.hostname))
+
+
+@per_key
+def _of_host(key: str) -> tuple[str, Point] | None:
+    """What a key of the machine becomes, and the unit that its values have."""
+    found = resolve(key)
+    if found is None or found.device:
+        return None
+    meaning = found.row.meaning
+    if found.row.key in INSTANCES:
+        name, label, unit = INSTANCES[found.row.key]
+        return found.row.unit, Point(name, 0, {label: found.instance}, "gauge", unit, meaning)
+    if key in HOST:
+        name, unit = HOST[key]
+        return found.row.unit, Point(name, 0, {}, "gauge", unit, meaning)
+    return None
+
+
+def _about(snapshot: Snapshot, slot: DeviceSlot) -> Mapping[str, str]:
+    whole = sum(not one.identity.parent for one in snapshot.identities)
+    about = {
+        "device_count": str(whole),
+        "driver_version": slot.identity.driver_version,
+        "cuda_driver_version": slot.identity.runtime_version,
+    }
+    return {label: value for label, value in about.items() if value}
+
+
+@lru_cache(maxsize=1024)
+def _labels(slot: DeviceSlot, hostname: str) -> Mapping[str, str]:
+    whole, partition = parent_and_partition(slot)
+    index = f"{whole}:{partition}" if partition else whole
+    return {"hostname": hostname, "index": index, "devicename": slot.identity.name, "uuid": slot.unique_id}
+
+
+NVITOP = Nvitop()
