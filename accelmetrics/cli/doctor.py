@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from accelmetrics._version import __version__
 from accelmetrics.cli import options as arguments
@@ -38,10 +38,27 @@ def run(options: Namespace, out: Stdout) -> int:
         out.write(json.dumps({**machine, **found.to_dict()}, indent=2) + "\n")
     else:
         head = f"accelmetrics {machine['version']} on {found.hostname}: Python {machine['python']}, {machine['platform']}"
-        parts = ([(0, head)], *map(_backend, found.backends), [(0, verdict(found))])
+        parts = ([(0, head)], *_groups(found), [(0, verdict(found))])
         blocks = ([line for depth, text in part for line in wrapped(text, out.width, INDENT * depth)] for part in parts)
         out.write("\n\n".join(map("\n".join, blocks)) + "\n")
     return 1 if options.strict and found.unreadable else 0
+
+
+def _groups(found: Diagnosis) -> Iterator[Iterable[tuple[int, str]]]:
+    """Yield the blocks of all sources by how they fare, what is broken first, each group below its heading."""
+    broken = [backend for backend in found.backends if backend.broken]
+    working = [backend for backend in found.backends if backend not in broken and backend.status != "absent"]
+    absent = [backend for backend in found.backends if backend not in broken and backend.status == "absent"]
+    for heading, group in (("PRESENT, BUT BROKEN", broken), ("WORKS", working)):
+        if group:
+            yield [(0, heading)]
+            yield from map(_backend, group)
+    if found.unread:
+        yield [(0, "ON THE PCI BUS, NOT READ BY THIS RELEASE")]
+        yield [(0, f"{device.name}: {device.pci_bus_id} ({device.pci_id})") for device in found.unread]
+    if absent:
+        yield [(0, "NOT HERE")]
+        yield from map(_backend, absent)
 
 
 def verdict(found: Diagnosis) -> str:
@@ -49,9 +66,10 @@ def verdict(found: Diagnosis) -> str:
     devices = [device for backend in found.backends for device in backend.devices]
     readable = sum(device.readable for device in devices)
     bad = found.unreadable
+    other = f" {_count(len(found.unread), 'device')} on the PCI bus cannot be read by this release." if found.unread else ""
     if not devices and not bad:
-        return "No device was found."
-    return f"{_count(readable, 'device')} can be read, {bad or 'none'} cannot." if bad else f"{_count(readable, 'device')} can be read."
+        return other.strip() or "No device was found."
+    return f"{_count(readable, 'device')} can be read{f', {bad} cannot' if bad else ''}.{other}"
 
 
 def _backend(backend: BackendFinding) -> Iterator[tuple[int, str]]:

@@ -19,6 +19,7 @@ from accelmetrics.sampling.sources import Failure, ManagedSource, SourceRegistry
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, Status
 from accelmetrics.schemas.snapshot import Device, Snapshot, plain
+from accelmetrics.visibility.unread import UnreadDevice, unread_devices
 
 SETTLE = 0.1
 """Seconds between two readings, where rates need an interval: what is missing after the second is missing."""
@@ -116,6 +117,11 @@ class BackendFinding(NamedTuple):
     gaps: tuple[Gap, ...]
 
     @property
+    def broken(self) -> bool:
+        """Whether it is there, or was to be opened, and does not work, or not in full."""
+        return self.status not in ("ok", "absent") or self.unreadable > 0
+
+    @property
     def unreadable(self) -> int:
         """How many devices are there and cannot be read.
 
@@ -136,11 +142,13 @@ class Diagnosis(NamedTuple):
         hostname: The machine's name.
         timestamp: When (RFC 3339, UTC).
         backends: The backends, in numbering order.
+        unread: Accelerators on the PCI bus that no backend reads; looked for where all backends are asked.
     """
 
     hostname: str
     timestamp: str
     backends: tuple[BackendFinding, ...]
+    unread: tuple[UnreadDevice, ...] = ()
 
     @property
     def unreadable(self) -> int:
@@ -182,7 +190,10 @@ def diagnose(
             time.sleep(SETTLE)
             snapshot = engine.sample()
         pairs = zip(snapshot.backends, engine.readers, strict=True)
-        return Diagnosis(snapshot.hostname, snapshot.timestamp, tuple(_backend(snapshot, status, reader) for status, reader in pairs))
+        findings = tuple(_backend(snapshot, status, reader) for status, reader in pairs)
+        listed = {device.pci_bus_id for device in snapshot.devices}  # by a plug-in, say
+        unread = [device for device in unread_devices() if device.pci_bus_id not in listed] if backends is None else ()
+        return Diagnosis(snapshot.hostname, snapshot.timestamp, findings, tuple(unread))
     finally:
         engine.close()
 

@@ -199,6 +199,12 @@ class Tree:
             (self.root / base.lstrip("/") / "driver").symlink_to(self.root / "sys/bus/pci/drivers" / driver)
         return self
 
+    def device(self, address: str, vendor: str, device: str, pci_class: str) -> Tree:
+        """Any function on the PCI bus."""
+        for name, text in (("vendor", vendor), ("device", device), ("class", pci_class)):
+            self.write(f"/sys/bus/pci/devices/{address}/{name}", f"{text}\n")
+        return self
+
     def environment(self, **changes: str) -> dict[str, str]:
         """The environment in which the command sees this."""
         return environment(ACCELMETRICS_SYSROOT=str(self.root), **changes)

@@ -237,8 +237,11 @@ def test_nothing_here(tree: Tree) -> None:
     """Absent is no failure: of each source it is said what was looked for."""
     shown = run("doctor", "--strict", env=tree.environment())
     assert shown.returncode == 0
-    _, *paragraphs, last = (" ".join(part.split()) for part in shown.stdout.split("\n\n"))
-    assert paragraphs[:6] == [
+    _, heading, *paragraphs, last = (" ".join(part.split()) for part in shown.stdout.split("\n\n"))
+    assert heading == "WORKS"
+    assert paragraphs[0].startswith("host: works, read from ")
+    assert paragraphs[1:8] == [
+        "NOT HERE",
         "nvidia: not present evidence: libnvidia-ml.so.1 is not installed; no NVIDIA GPU on the PCI bus",
         "amd: not present evidence: no display or accelerator device of AMD (0x1002) or Hygon (0x1d94) on the PCI bus",
         f"apple: not present evidence: {os.uname().sysname} {os.uname().machine}: not macOS on Apple silicon",
@@ -246,10 +249,31 @@ def test_nothing_here(tree: Tree) -> None:
         "neuron: not present evidence: no accelerator of AWS (0x1d0f) on the PCI bus, no /dev/neuron0",
         "graphcore: not present evidence: no device of Graphcore (0x1d95) on the PCI bus, no /dev/ipu*, no Python module gcipuinfo",
     ]
-    *others, host = paragraphs[6:]
-    assert all(" not present evidence: no device of " in paragraph for paragraph in others)
-    assert host.startswith("host: works, read from ")
+    assert all(" not present evidence: no device of " in paragraph for paragraph in paragraphs[8:])
     assert last == "No device was found."
+
+
+def test_what_is_broken_stands_first(card: dict[str, str], simulator: NvmlSimulator) -> None:
+    """Then what works, then what is not here; with what is on the bus and is not read, by its vendor's name."""
+    simulator.driver_away()
+    shown = call("doctor", env=card).stdout.split("\n\n")
+    order = [part.partition(":")[0] for part in shown[1:-1]]
+    assert order[:6] == ["PRESENT, BUT BROKEN", "nvidia", "WORKS", "host", "NOT HERE", "amd"]
+
+
+def test_an_accelerator_that_no_source_reads_is_named(tree: Tree) -> None:
+    """By its vendor; one of a vendor that nothing knows by its number. Network cards of such vendors are none."""
+    tree.device("0000:41:00.0", "0x1da3", "0x1020", "0x120000")
+    tree.device("0000:42:00.0", "0xabcd", "0x0001", "0x120000")
+    tree.device("0000:43:00.0", "0x19e5", "0x0222", "0x020000")
+    done = call("doctor", "--strict", env=tree.environment())
+    assert done.returncode == 0
+    (block,) = [part for part in done.stdout.split("\n\n") if part.startswith("Intel Gaudi")]
+    assert block.splitlines() == ["Intel Gaudi: 0000:41:00.0 (1da3:1020)", "an accelerator of vendor 0xabcd: 0000:42:00.0 (abcd:0001)"]
+    assert done.stdout.endswith("2 devices on the PCI bus cannot be read by this release.\n")
+    facts = json.loads(call("doctor", "--json", env=tree.environment()).stdout)
+    assert facts["unread"][0] == {"name": "Intel Gaudi", "pci_bus_id": "0000:41:00.0", "pci_id": "1da3:1020"}
+    assert "unread" not in call("doctor", "--backends", "host", env=tree.environment()).stdout
 
 
 def test_a_broken_plug_in(tmp_path: Path) -> None:

@@ -240,6 +240,11 @@ class PciBus:
 _BUS = PciBus()
 
 
+def pci_vendors() -> set[str]:
+    """The vendor ids on the PCI bus, as sysfs writes them."""
+    return set(_BUS.vendors()) - {""}
+
+
 def pci_devices(vendor: str, classes: tuple[str, ...] = ()) -> list[str]:
     """PCI addresses of one vendor's devices, in address order.
 
