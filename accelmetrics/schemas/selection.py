@@ -23,8 +23,9 @@ PRESETS = {
 """What each preset has, in words."""
 _WITHIN = {"core": {"core"}, "standard": {"core", "standard"}, ALL: {"core", "standard", ALL}}
 """By preset, what the rows that it has are marked with."""
-_NUMBERS = re.compile(r"(?<![^.])[\d*]+(?![^.])")
-"""Parts of a key that are numbers, whole or as a pattern."""
+_NUMBER = re.compile(r"(?<![^.])[\d*]+(?![^.])")
+"""A part of a key that is a number, whole or as a pattern."""
+_PLACEHOLDER = re.compile(r"\{\w+\}")
 
 
 class MetricSelection:
@@ -71,6 +72,7 @@ class MetricSelection:
         """Tell whether a key may be wanted of which numbers are not known: ``gpu.{i}.powerWatts``, ``gpu.{i}.nvlink.{link}.state``."""
         if self.everything:
             return True
+        template = _PLACEHOLDER.sub("{i}", template)
         return any(item.general.has(template) for item in self._chosen) and not any(item.has(template) for item in self._excluded)
 
     def select(self, snapshot: Snapshot) -> Snapshot:
@@ -155,8 +157,8 @@ class _Item(NamedTuple):
 
     @property
     def general(self) -> _Item:
-        """The same with any number in the place of each: ``gpu.*.temp`` for ``gpu.1.temp``."""
-        return self if self.pattern is None else _Item(self.text, _pattern(_NUMBERS.sub("*", self.text)))
+        """The same of any number: ``gpu.{i}.temp`` for ``gpu.1.temp``."""
+        return self if self.pattern is None else _Item(self.text, _pattern(_NUMBER.sub(_any_number, self.text)))
 
     def has(self, key: str) -> bool:
         """Whether a key belongs to it."""
@@ -170,6 +172,10 @@ class _Item(NamedTuple):
             return wandb.is_known(key)
         row = match(key)
         return (row.preset if row else "standard") in _WITHIN[self.text]
+
+
+def _any_number(number: re.Match[str]) -> str:
+    return "*" if "*" in number[0] else "{i}"
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -67,6 +67,7 @@ def test_with_exclusions_alone_the_rest_is_wanted() -> None:
             "gpu.{i}.powerWatts gpu.{i}.temp gpu.{i}.mig.{i}.temp gpu.process.{i}.temp",
         ),
         ("nvlink.7.state", "gpu.{i}.nvlink.{link}.state"),
+        ("gpu.2.temp,gpu.0.mig.3.temp,-gpu.2.temp", "gpu.{i}.temp gpu.{i}.mig.{i}.temp"),
         ("*,-gpu.*", ""),
         ("core,-powerWatts,-gpu.0.temp", "gpu.{i}.temp gpu.{i}.mig.{i}.temp"),
         ("standard,-process.*", "gpu.{i}.powerWatts gpu.{i}.temp gpu.{i}.mig.{i}.temp"),

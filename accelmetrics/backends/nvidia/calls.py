@@ -326,6 +326,7 @@ class FastValues(Values):
         convert: The generated conversion of these rows.
         stale: Return codes that say, when every call answers with one of them, that the handle is no longer the device's.
         stale_error: Makes the error for that.
+        needed: The metrics for which calls are made; one that gives none of them is taken for one that the driver does not support.
     """
 
     def __init__(
@@ -336,6 +337,7 @@ class FastValues(Values):
         convert: Convert,
         stale: frozenset[int],
         stale_error: Callable[[], SourceError],
+        needed: frozenset[str],
     ) -> None:
         super().__init__()
         self._rows = rows
@@ -356,6 +358,8 @@ class FastValues(Values):
         self._given: list[bool] | None = None
         self._flagged = False
         self._calls: list[Callable[[], int]] = []
+        used = {index for _, names, index, _ in places if not needed.isdisjoint(names)}
+        self._buffer.statuses = [status if index in used else NOT_SUPPORTED for index, status in enumerate(self._buffer.statuses)]
         self._drop({index for index, status in enumerate(self._buffer.statuses) if status})
 
     def depend_on(self, limit: Answer, left_out: frozenset[str]) -> None:

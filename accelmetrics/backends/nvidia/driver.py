@@ -12,7 +12,7 @@ from accelmetrics.backends.kit.processes import ProcessTree
 from accelmetrics.backends.kit.system import parse_meminfo, read_once
 from accelmetrics.backends.nvidia.calls import MEMORY_NAMES, Answer, FastValues, Paced
 from accelmetrics.backends.nvidia.gpm import Gpm, SamplePool
-from accelmetrics.backends.nvidia.metrics import POWER_LIMIT, READING
+from accelmetrics.backends.nvidia.metrics import POWER_LIMIT, READING, needed_for
 from accelmetrics.backends.nvidia.nvml import Handle, Library
 from accelmetrics.backends.nvidia.processes import ProcessShare, ProcessTable
 from accelmetrics.backends.nvidia.xid import XidListener
@@ -21,6 +21,7 @@ from accelmetrics.schemas.identity import DeviceIdentity
 
 Reasons = Mapping[str, Unavailable]
 _NO_HOST_MEMORY = Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and /proc/meminfo cannot be read")
+_NOT_READ = Unavailable(Reason.NOT_SUPPORTED, "it is not read, since nothing that is wanted depends on it")
 _OF_INSTANCES = ("gpu", "memory", "encoderUtilization", "decoderUtilization")
 _PARTITIONED = Unavailable(Reason.NOT_SUPPORTED, "the GPU is in MIG mode: it has no utilisation as a whole, see smActive of its instances")
 
@@ -31,8 +32,8 @@ class Device:
     Args:
         handle: NVML's handle of the device.
         fast: What is read at every reading.
-        gpm: Binds its GPM calls for one consumer.
-        table: The processes on it.
+        gpm: Binds its GPM calls for what one consumer needs.
+        table: The processes on it; None where they are not listed.
         slow: A GPU's values of slower paces, of which a MIG instance has none.
         partitioned: Whether it is a GPU in MIG mode.
 
@@ -48,8 +49,8 @@ class Device:
         self,
         handle: Handle,
         fast: FastValues,
-        gpm: Callable[[], Gpm],
-        table: ProcessTable,
+        gpm: Callable[[frozenset[str]], Gpm],
+        table: ProcessTable | None,
         slow: tuple[Paced, ...] = (),
         partitioned: bool = False,
     ) -> None:
@@ -63,7 +64,7 @@ class Device:
         self.limit: Number | None = None
         self.whole = bool(slow)
         self.partitioned = partitioned
-        self._paced = (*slow, table)
+        self._paced = slow if table is None else (*slow, table)
         self._changed = False
 
     def refresh(self, now: float, progress: list[Any]) -> None:
@@ -72,7 +73,7 @@ class Device:
             # Remembered across a reading that fails half-way.
             if now >= part.due and part.read(now, progress):
                 self._changed = True
-        self.due = min([part.due for part in self._paced])
+        self.due = min([part.due for part in self._paced], default=math.inf)
         if self._changed:
             self._put_together()
             self._changed = False
@@ -84,7 +85,7 @@ class Device:
             self.unavailable = merged
         values = {name: value for block in self.blocks for name, value in zip(block.names, block.values, strict=True)}
         self.limit = values.get(POWER_LIMIT)
-        self.fast.depend_on(merged[POWER_LIMIT] if self.limit is None else self.limit, frozenset(values))
+        self.fast.depend_on(merged.get(POWER_LIMIT, _NOT_READ) if self.limit is None else self.limit, frozenset(values))
 
 
 class Listed:
@@ -94,6 +95,7 @@ class Listed:
         identity: What it is, as far as is known.
         opened: Whether the calls that find that out for the first time have returned.
         device: What is read; None while it cannot be.
+        needed: The metrics for which it was bound.
         due: When ``refresh`` is wanted next.
     """
 
@@ -101,6 +103,7 @@ class Listed:
         self.identity = identity
         self.opened = False
         self.device: Device | None = None
+        self.needed: frozenset[str] = frozenset()
         self.due = -math.inf
         self._failure = failure
         self._again = -math.inf
@@ -125,6 +128,10 @@ class Listed:
         """Set ``device`` and complete ``identity``, as far as that is due. Returns: when it is wanted next."""
         raise NotImplementedError
 
+    def bind(self, handle: Handle, needed: frozenset[str]) -> None:
+        """Set ``device``: bind the calls that give what is needed to a handle."""
+        raise NotImplementedError
+
 
 class NvidiaDriver:
     """NVML, initialised, and what it lists: GPUs in its order, then MIG instances in the order in which they were found.
@@ -144,6 +151,7 @@ class NvidiaDriver:
         samples: Lends GPM sample buffers.
         listed: The list.
         devices: The identities in it; the same object while none of them changed.
+        needed: The metrics that any consumer has needed so far: it only grows, since calls are bound anew for more.
     """
 
     source = "nvml"
@@ -156,6 +164,7 @@ class NvidiaDriver:
         self.samples = SamplePool(library)
         self.listed: list[Listed] = []
         self.devices: tuple[DeviceIdentity, ...] = ()
+        self.needed: frozenset[str] = frozenset()
         self._blank = DeviceIdentity("gpu", "nvidia", 0, driver_version=driver_version, runtime_version=runtime_version)
         self._lock = threading.Lock()
 
@@ -170,6 +179,11 @@ class NvidiaDriver:
         for entry in self.listed:  # which refer to this driver, and their calls to them: what is closed is freed at once
             entry.device = None
         self.listed.clear()
+
+    def need(self, metrics: frozenset[str]) -> None:
+        """Note what a consumer needs."""
+        with self._lock:
+            self.needed |= metrics
 
     def identify(self, number: int, **facts: Any) -> DeviceIdentity:
         """Make the identity of a device from its number in NVML and from what is known of the driver and of it."""
@@ -197,6 +211,8 @@ class NvidiaReader:
         self._now = driver.clock.monotonic
         # Memory and utilisation are the whole tree's by definition, so ``options.children`` changes nothing here.
         self._tree = ProcessTree(options.pid)
+        self._needed = needed_for(options.metrics)
+        driver.need(self._needed)
         self._readers: dict[int, DeviceReader] = {}
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
@@ -208,7 +224,10 @@ class NvidiaReader:
         reader = self._readers.get(unit)
         if reader is None or reader.device is not device:
             # Calls that were bound again are read anew.
-            reader = self._readers[unit] = DeviceReader(listed, device, self._tree)
+            if not self._needed <= listed.needed:
+                listed.bind(device.handle, self._driver.needed)
+                device = listed.refresh(now, progress)
+            reader = self._readers[unit] = DeviceReader(listed, device, self._tree, self._needed)
         return reader.read(now, progress)
 
 
@@ -219,12 +238,13 @@ class DeviceReader:
         listed: The device's place in the list.
         device: Its bound calls.
         tree: The watched process and its descendants.
+        needed: The metrics that are read for it.
     """
 
-    def __init__(self, listed: Listed, device: Device, tree: ProcessTree) -> None:
+    def __init__(self, listed: Listed, device: Device, tree: ProcessTree, needed: frozenset[str]) -> None:
         self.device = device
         self._listed = listed
-        self._gpm = device.gpm()
+        self._gpm = device.gpm(needed)
         self._share = ProcessShare(tree)
         self._parts: tuple[Reasons, ...] = (NO_REASONS,) * 3
         self._merged: dict[str, Unavailable] = {}
@@ -239,7 +259,7 @@ class DeviceReader:
         if device.fast.unavailable is not before or device.unavailable is not slow_before or gpm.unavailable is not gpm_before:
             self._merge(device)
         blocks = [values, flags, gpm.block, *device.blocks]
-        processes = device.table.processes
+        processes = device.table.processes if device.table is not None else None
         if processes and device.whole and not isinstance(processes, Unavailable):
             share = self._share.block(processes, now, values, self._listed.identity.memory_total_bytes, device.limit)
             if share is not None:

@@ -48,15 +48,19 @@ class Gpm(Values):
         handle: The GPU's handle.
         instance: Of a MIG instance, the id of its GPU instance, whose compute instances share what is measured, or why that is not
             known; None for the whole GPU.
+        needed: The metrics that are computed; without any, no sample is taken.
 
     Attributes:
         due: When the next sample is wanted.
     """
 
-    def __init__(self, library: Library, samples: SamplePool, handle: Handle, instance: int | Unavailable | None = None) -> None:
+    def __init__(
+        self, library: Library, samples: SamplePool, handle: Handle, instance: int | Unavailable | None, needed: frozenset[str]
+    ) -> None:
         super().__init__()
-        self.due = -math.inf
-        self._metrics: tuple[GpmMetric, ...] = GPM_METRICS if instance is None else GPM_OF_INSTANCES
+        given = GPM_METRICS if instance is None else GPM_OF_INSTANCES
+        self._metrics: tuple[GpmMetric, ...] = tuple(metric for metric in given if metric.name in needed)
+        self.due = -math.inf if self._metrics else math.inf
         self._names = tuple(metric.name for metric in self._metrics)
         self._factors = tuple(metric.factor for metric in self._metrics)
         self._limits = tuple(metric.maximum for metric in self._metrics)

@@ -27,7 +27,7 @@ from accelmetrics.backends.nvidia.conversion import convert_gpu, convert_memory
 from accelmetrics.backends.nvidia.driver import Device, HostMemory, Listed, NvidiaDriver, host_memory
 from accelmetrics.backends.nvidia.gpm import Gpm
 from accelmetrics.backends.nvidia.links import Fabric, Links
-from accelmetrics.backends.nvidia.metrics import FAST_ROWS, MEMORY_ROWS, SLOW_ROWS, TEN_SECONDS
+from accelmetrics.backends.nvidia.metrics import FAST_ROWS, MEMORY_ROWS, OF_LINKS, OF_XIDS, PROCESSES, SLOW_ROWS, TEN_SECONDS
 from accelmetrics.backends.nvidia.nvml import (
     BACKEND,
     GONE,
@@ -176,7 +176,7 @@ class Gpu(Listed):
             self._enumerate(now, progress)
         if self.device is not None and now >= self._instances_due and self._look_for_instances(now, self.device.handle, progress):
             # What a GPU supports depends on the mode: nothing that was remembered holds any more.
-            self.device = self._bind(self.device.handle)
+            self.bind(self.device.handle, self._driver.needed)
         return min(self._again, self._instances_due)
 
     def _back_off(self, now: float) -> None:
@@ -254,20 +254,29 @@ class Gpu(Listed):
             numa_node=queries.number("nvmlDeviceGetNumaNodeId", handle, most=MOST_NODES),  # of GPUs that are NUMA nodes themselves
         )
         if self.device is None or self.identity.unified != unified:
-            self.device = self._bind(handle)
+            self.bind(handle, self._driver.needed)
 
     def _learn(self, **facts: Any) -> None:
         """Take over new facts; what could not be had this time stays as it was."""
         self.identity = self.identity._replace(**{name: fact for name, fact in facts.items() if fact not in ("", None)})
 
-    def _bind(self, handle: Handle) -> Device:
+    def bind(self, handle: Handle, needed: frozenset[str]) -> None:
         library = self._driver.library
-        slow: list[Paced] = [Group(library, handle, rows, pace) for pace, rows in SLOW_ROWS.items()]
-        slow += [Links(library, handle), Fabric(library, handle, self.identity.driver_version, self._note_fabric)]
-        slow += [Xids(self._driver.listener, handle), *([HostMemory()] if self.identity.unified else [])]
-        fast = FastValues(library, handle, FAST_ROWS, convert_gpu, STALE, _stale)
-        gpm = partial(Gpm, library, self._driver.samples, handle)
-        return Device(handle, fast, gpm, ProcessTable(library, handle), tuple(slow), self._partitioned)
+        self.needed = needed
+        used = {pace: tuple(row for row in rows if not needed.isdisjoint(row.names)) for pace, rows in SLOW_ROWS.items()}
+        slow: list[Paced] = [Group(library, handle, rows, pace) for pace, rows in used.items() if rows]
+        # A part of the GPU's identity, whatever is needed.
+        slow.append(Fabric(library, handle, self.identity.driver_version, self._note_fabric))
+        if not needed.isdisjoint(OF_LINKS):
+            slow.append(Links(library, handle))
+        if not needed.isdisjoint(OF_XIDS):
+            slow.append(Xids(self._driver.listener, handle))
+        if self.identity.unified:
+            slow.append(HostMemory())
+        fast = FastValues(library, handle, FAST_ROWS, convert_gpu, STALE, _stale, needed)
+        gpm = partial(Gpm, library, self._driver.samples, handle, None)
+        table = ProcessTable(library, handle) if PROCESSES in needed else None
+        self.device = Device(handle, fast, gpm, table, tuple(slow), self._partitioned)
 
     def _note_fabric(self, words: str) -> None:
         """Note how the GPU stands in the NVLink fabric."""
@@ -302,17 +311,17 @@ class Instance(Listed):
         self.opened = True
         self._driver = driver
         self._parent = parent
-        self._bind(handle, gpu_instance)
-
-    def _bind(self, handle: Handle, gpu_instance: int | Unavailable) -> None:
-        """Bind the calls of the instance to a handle."""
-        library = self._driver.library
         self._gpu_instance = gpu_instance
+        self.bind(handle, driver.needed)
+
+    def bind(self, handle: Handle, needed: frozenset[str]) -> None:
+        library, gpu_instance = self._driver.library, self._gpu_instance
+        self.needed = needed
         if isinstance(gpu_instance, int):
             self.identity = self.identity._replace(gpu_instance_id=gpu_instance)
-        fast = FastValues(library, handle, MEMORY_ROWS, convert_memory, NO_INSTANCE, _gone)
+        fast = FastValues(library, handle, MEMORY_ROWS, convert_memory, NO_INSTANCE, _gone, needed)
         gpm = partial(Gpm, library, self._driver.samples, self._parent, gpu_instance)
-        self.device = Device(handle, fast, gpm, ProcessTable(library, handle))
+        self.device = Device(handle, fast, gpm, ProcessTable(library, handle) if PROCESSES in needed else None)
 
     def find(self, now: float, progress: list[Any]) -> float:
         """Look the instance up by its UUID: it may be gone, have been made again, or have another handle."""
@@ -324,7 +333,8 @@ class Instance(Listed):
                 unknown = isinstance(self._gpu_instance, Unavailable) and self._gpu_instance.reason != Reason.NOT_SUPPORTED
                 known = _ask_gpu_instance(queries, handle) if unknown else self._gpu_instance
                 if self.device is None or self.device.handle.value != handle.value or known != self._gpu_instance:
-                    self._bind(handle, known)
+                    self._gpu_instance = known
+                    self.bind(handle, self._driver.needed)
                     self._driver.update()
                 self._describe(queries, handle)
             elif queries.status in NO_INSTANCE:

@@ -9,9 +9,11 @@ Layouts are those of NVIDIA's header in ``struct`` notation, without the compile
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 from accelmetrics.backends.contract import Coverage
+from accelmetrics.schemas.selection import MetricSelection
 
 ALL_ONES = 0xFFFFFFFF
 """NVML's "not available" for 32 bits, and as the scope of a field "all links"."""
@@ -333,6 +335,29 @@ GPM_OF_INSTANCES = GPM_METRICS[:9]
 """What a MIG instance has: its share of PCIe and NVLink is not measured."""
 GPM_PACE = 0.19
 """Seconds between samples: every second reading at 10 a second, the one that comes a little early included."""
+
+
+OF_LINKS = frozenset(
+    {"nvlinkTxBytesTotal", "nvlinkRxBytesTotal", *LINK_ERRORS, *(f"nvlink.{{link}}.{way}" for way in ("state", *LINK_TRAFFIC))}
+)
+OF_XIDS = frozenset({"xidErrors", "lastXid", "xid.{code}.errors"})
+PROCESSES = "process"
+"""Stands among the needed metrics for the lists of processes."""
+
+
+@lru_cache(maxsize=8)
+def needed_for(metrics: MetricSelection) -> frozenset[str]:
+    """Find the metrics that are read for a selection: those that may be wanted, and those that others are computed from."""
+    covered = coverage()
+    parts = ("gpu.{i}", "gpu.{i}.mig.{i}")
+    names = {name for name in (*covered.devices, *covered.optional) if any(metrics.wants_some(f"{part}.{name}") for part in parts)}
+    of_process = {name for name in covered.processes if metrics.wants_some(f"gpu.process.{{i}}.{name}")}
+    if of_process:
+        names |= {PROCESSES, *of_process.intersection((*BOARD_METRICS, POWER_LIMIT))}
+    for share in SHARES:
+        if share.name in names:
+            names |= {share.part, share.whole}
+    return frozenset(names)
 
 
 def fast_names(rows: tuple[Row, ...]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from accelmetrics.backends.nvidia.gpu import open_driver
 from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceProcess
+from accelmetrics.schemas.selection import MetricSelection
 
 LISTENING = "nvmlEventSetWait_v2"
 """Called by a thread of its own, at its own pace."""
@@ -68,10 +69,10 @@ def take_apart(reading: Reading, owed: frozenset[str] = OWED) -> Seen:
 class Consumer:
     """An open driver and one reader of it, on a clock of its own."""
 
-    def __init__(self, clock: FakeClock | None = None, pid: int | None = None) -> None:
+    def __init__(self, clock: FakeClock | None = None, pid: int | None = None, metrics: str = "all") -> None:
         self.clock = clock or FakeClock()
         self.driver: NvidiaDriver = open_driver(self.clock)
-        self.reader: NvidiaReader = self.driver.reader(ReadOptions(pid or os.getpid()))
+        self.reader: NvidiaReader = self.driver.reader(ReadOptions(pid or os.getpid(), metrics=MetricSelection(metrics)))
 
     def read(self, unit: int = 0, steps: list[Any] | None = None) -> Seen:
         partition = bool(self.driver.devices[unit].parent)
@@ -88,11 +89,16 @@ class Consumer:
         self.clock.now += seconds
         return self.read(unit)
 
-    def another(self, pid: int | None = None) -> Consumer:
+    def given(self, seconds: float = 0.0, unit: int = 0) -> Reading:
+        """A reading some time later, of which nothing is checked."""
+        self.clock.now += seconds
+        return self.reader.read(unit, [])
+
+    def another(self, pid: int | None = None, metrics: str = "all") -> Consumer:
         """A second consumer of the same driver."""
         other = object.__new__(Consumer)
         other.clock, other.driver = self.clock, self.driver
-        other.reader = self.driver.reader(ReadOptions(pid or os.getpid()))
+        other.reader = self.driver.reader(ReadOptions(pid or os.getpid(), metrics=MetricSelection(metrics)))
         return other
 
 
