@@ -47,7 +47,7 @@ class MetricSelection:
         UnknownNameError: An item is no preset, name, key or pattern; the message suggests the nearest.
     """
 
-    __slots__ = ("_chosen", "_excluded", "_known", "_last", "everything", "items")
+    __slots__ = ("_chosen", "_excluded", "_general", "_known", "_last", "everything", "items")
 
     def __init__(self, items: str | Iterable[str] | MetricSelection = ALL) -> None:
         self.items = _items(items)
@@ -56,6 +56,7 @@ class MetricSelection:
         self._forget()
 
     def _forget(self) -> None:
+        self._general = tuple(item.general for item in self._chosen)
         self.everything = not self._excluded and any(item.text == ALL for item in self._chosen)
         self._known: dict[str, bool] = {}
         self._last = _Selected()
@@ -73,7 +74,7 @@ class MetricSelection:
         if self.everything:
             return True
         template = _PLACEHOLDER.sub("{i}", template)
-        return any(item.general.has(template) for item in self._chosen) and not any(item.has(template) for item in self._excluded)
+        return any(item.has(template) for item in self._general) and not any(item.has(template) for item in self._excluded)
 
     def select(self, snapshot: Snapshot) -> Snapshot:
         """The same moment with the wanted metrics and reasons alone; the snapshot itself where everything is wanted."""

@@ -337,6 +337,7 @@ class Table:
 
     Attributes:
         words: By every name that is given, where it is read.
+        derived: Those names among them that are made of others.
 
     Raises:
         UnknownNameError: The catalogue has no such metric.
@@ -351,6 +352,7 @@ class Table:
         self._names = {name: metric.names for name, metric in self._metrics.items()}
         self._instances: dict[str, Field | Rate] = {}
         self.words = joined_words((name, self._words(row)) for row in every for name in self.names(row.metric))
+        self.derived = tuple(name for row in self._derived for name in self.names(row.metric))
 
     def _words(self, row: Row) -> str:
         if row.words or isinstance(row, Derived):

@@ -45,6 +45,7 @@ from accelmetrics.backends.visible import declare_list
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
 from accelmetrics.schemas.metric import NOTHING, Metric
+from accelmetrics.schemas.selection import MetricSelection
 
 PATIENCE = 3
 """Failed polls in a row after which a source is closed, to be opened again."""
@@ -310,14 +311,17 @@ class PolledReader:
         self._driver = driver
         self._options = options
         self._tree = ProcessTree(options.pid)
+        self._asked = _wanted_sources(driver.backend, options.metrics)
         self._units: dict[int, _Unit] = {}
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
         driver = self._driver
+        if not any(self._asked):
+            return Reading()
         state = self._units.get(unit) or self._units.setdefault(unit, _Unit(len(driver.sources)))
         polls, before = [], state.polls
-        for source, had in zip(driver.sources, before, strict=True):
-            polls.append(source.poll(had))
+        for source, had, asked in zip(driver.sources, before, self._asked, strict=True):
+            polls.append(source.poll(had) if asked else NOT_WANTED)
             progress.append(source.name)
         state.polls = polls
         if state.reading is not None and all(new.units is old.units for new, old in zip(polls, before, strict=True)):
@@ -397,6 +401,21 @@ class PolledReader:
         return make_reading(found, processes, read_at, used)
 
 
+def _wanted_sources(backend: PolledBackend, metrics: MetricSelection) -> list[bool]:
+    """Which sources are asked for a selection: none where nothing of the backend's is wanted.
+
+    Else all that say which devices there are, and of those with a pace of their own the ones that give what is wanted, or what it may be
+    made of.
+    """
+    kind = backend.kind
+    devices = [any(metrics.wants_some(f"{kind}.{{i}}.{name}") for name in table.words) for table, _ in backend.tables]
+    machine = [any(map(metrics.wants_some, table.words)) for _, table in backend.tables]
+    derived = any(metrics.wants_some(f"{kind}.{{i}}.{name}") for table, _ in backend.tables for name in table.derived)
+    of_process = any(metrics.wants_some(f"{kind}.process.{{i}}.{name}") for name in backend.coverage().processes)
+    gives = [derived or of_process or each for each in map(any, zip(devices, machine, strict=True))]
+    return [any(gives) and (wanted or not source.interval) for source, wanted in zip(backend.sources, gives, strict=True)]
+
+
 class _Poll(NamedTuple):
     """What asking a source once came to.
 
@@ -412,7 +431,7 @@ class _Poll(NamedTuple):
 
 
 NOT_WANTED = _Poll(-math.inf, {}, None)
-"""Stands for the poll of a source that is not asked, since the one that it stands in for gives devices."""
+"""Stands for the poll of a source that is not asked: the one that it stands in for gives devices, or nothing of it is wanted."""
 
 
 class _Unit:

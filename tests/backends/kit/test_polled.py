@@ -15,6 +15,7 @@ from accelmetrics.backends.kit.fields import Record
 from accelmetrics.backends.kit.polled import RETRY, PolledDriver, pci_address
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.testing import FakeClock
 
 IDENTITY = {"vendor_index": "npu", "uuid": ("uuid", "sid"), "name": "name", "pci_bus_id": "bdf"}
@@ -101,6 +102,34 @@ def test_one_poll_serves_every_device_and_consumer_for_half_an_interval(tool: To
     assert tool.polls == 2
     first.read(0, progress)
     assert tool.polls == 3, "one that has had the latest gets a new one"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "polls", "slow_polls"),
+    [
+        ("all", 1, 1),
+        ("powerWatts", 1, 0),
+        ("memoryTotalBytes", 1, 1),
+        ("memoryAllocated", 1, 1),
+        ("npu.1.temp", 1, 0),
+        ("standard,-npu.*", 0, 0),
+        ("cpu,gpu.0.powerWatts", 0, 0),
+    ],
+)
+def test_a_source_that_gives_nothing_wanted_is_not_asked(tool: Tool, clock: FakeClock, metrics: str, polls: int, slow_polls: int) -> None:
+    """One that says which devices there are is asked while anything is wanted; a derived metric has all sources asked."""
+    tool.records = [npu(0, used="1 MiB")]
+    slow = Tool({"npu": 0, "uuid": "RBLN-0", "total": "2 MiB"})
+    fields = (*FIELDS, Field("memoryAllocatedBytes", "used", "MiB"), *MEMORY)
+    total = Source("acme-info", slow.connect, (Field("memoryTotalBytes", "total", "MiB"),), interval=10.0, identity=IDENTITY)
+    reader = opened(tool, clock, fields=fields, also=(total,)).reader(ReadOptions(1, metrics=MetricSelection(metrics)))
+    before = tool.polls, slow.polls
+    clock.advance(20.0)
+    reading = reader.read(0, [])
+    assert (tool.polls - before[0], slow.polls - before[1]) == (polls, slow_polls)
+    assert bool(values(reading)) == bool(polls)
+    if metrics == "memoryAllocated":
+        assert values(reading)[metrics] == 50
 
 
 def test_a_new_poll_gives_a_new_reading_with_its_time(tool: Tool, clock: FakeClock) -> None:
