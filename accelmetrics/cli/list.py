@@ -36,14 +36,24 @@ def run(options: Namespace, out: Stdout) -> int:
         out.write(json.dumps(snapshot.to_dict()["devices"], indent=2 if out.terminal else None) + "\n")
     elif snapshot.identities:
         out.write(table(snapshot, bool(options.visible)))
+    say_what_is_missing(snapshot, bool(options.visible))
+    return 0
+
+
+def say_what_is_missing(snapshot: Snapshot, visible: bool) -> None:
+    """Say on standard error which sources fail, and where there are no devices.
+
+    Args:
+        snapshot: The reading.
+        visible: Whether only the devices that a program sees were wanted.
+    """
     for status in snapshot.backends:
         if status.status in {"failed", "timed_out", "degraded"}:
             say(f"{status.name}: {status.detail}")
-    if options.visible and any(device.visible_index is None for device in snapshot.devices):
+    if visible and any(device.visible_index is None for device in snapshot.devices):
         say("Which devices a program sees, or under which numbers, cannot be told in full: `accelmetrics allocation` says why.")
     if not snapshot.identities:
-        say(NONE_VISIBLE if options.visible else NONE_FOUND)
-    return 0
+        say(NONE_VISIBLE if visible else NONE_FOUND)
 
 
 def table(snapshot: Snapshot, visible: bool = False) -> str:

@@ -29,6 +29,7 @@ YOUNG = 50_000
 COMMANDS = {
     "dump": "print one reading of everything, or one every so many seconds",
     "list": "list the devices",
+    "ps": "list the processes on the devices, with user, command, memory and container",
     "watch": "show the devices live, in place",
     "record": "watch until stopped, and hand every reading to exporters",
     "serve": "serve the readings to Prometheus and over HTTP",

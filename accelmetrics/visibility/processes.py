@@ -94,13 +94,15 @@ class ProcessListing(NamedTuple):
         hostname: The machine.
         processes: By device in the devices' order, then by memory, the largest first.
         parents: The processes above those, each once, that are on no device; empty unless asked for.
-        unlisted: By device key, why its processes are not known. Devices that are neither here nor in ``processes`` have none.
+        idle: Devices that no process uses, by key.
+        unlisted: By device key, why its processes are not known.
     """
 
     timestamp: str
     hostname: str
     processes: tuple[ProcessInfo, ...]
     parents: tuple[ProcessInfo, ...]
+    idle: tuple[str, ...]
     unlisted: Mapping[str, Unavailable]
 
     def to_dict(self) -> dict[str, Any]:
@@ -138,6 +140,7 @@ def processes(snapshot: Snapshot, *, parents: bool = False) -> ProcessListing:
         snapshot.hostname,
         tuple(_on_device(about[use.pid], key, use) for key, use in uses),
         tuple(system.look_up(pid, parents=True) for pid in above) if system else (),
+        tuple(key for key, found in told.items() if found == ()),
         {key: found for key, found in told.items() if isinstance(found, Unavailable)},
     )
 

@@ -116,7 +116,7 @@ def test_every_help_has_examples_that_work(command: str, capsys: pytest.CaptureF
         assert isinstance(parser.parse_strictly(arguments), argparse.Namespace)
 
 
-@pytest.mark.parametrize("command", ["dump", "list", "watch", "record", "serve", "run", "allocation", "doctor"])
+@pytest.mark.parametrize("command", ["dump", "list", "watch", "record", "serve", "run", "ps", "allocation", "doctor"])
 def test_help_groups_the_options_that_commands_share(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each is worded alike wherever it is; a command that knows its process does not ask for one."""
     assert main([command, "--help"]) == 0

@@ -140,7 +140,8 @@ def test_by_device_then_by_memory_and_devices_that_are_not_known(tree: Tree) -> 
         found = processes(sampler.sample())
     assert [(one.device, one.pid) for one in found.processes] == [("gpu.0", 22), ("gpu.0", 21), ("gpu.0", 20), ("gpu.1", 22), ("gpu.1", 23)]
     assert found.unlisted == {"gpu.2": Unavailable(Reason.NO_PERMISSION, "another user's"), "gpu.3": NO_LIST}
-    assert found.parents == ()
+    assert (found.parents, found.idle) == ((), ())
+    assert processes(reading(DeviceProcess(20), devices=3)).idle == ("gpu.1", "gpu.2")
 
 
 def test_a_partitions_processes_are_its_own(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +182,7 @@ def test_as_a_document(tree: Tree) -> None:
         }
     ]
     assert [(parent["pid"], parent["user"], parent["command"]) for parent in document["parents"]] == [(1, "root", "init")]
-    assert document["unlisted"] == {}
+    assert (document["idle"], document["unlisted"]) == ([], {})
 
 
 @pytest.mark.parametrize(

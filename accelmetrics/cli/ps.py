@@ -1,0 +1,127 @@
+"""``accelmetrics ps``: the processes on the devices."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+from datetime import datetime
+
+from accelmetrics.cli import options as arguments
+from accelmetrics.cli.list import say_what_is_missing
+from accelmetrics.cli.output import Stdout
+from accelmetrics.cli.text import aligned, clipped, quantity
+from accelmetrics.schemas.vitals import printable
+from accelmetrics.visibility.processes import NOT_SAID, ProcessInfo, ProcessListing, processes
+
+HEAD = ("DEVICE", "PID", "USER", "STARTED", "MEMORY", "UTIL", "IN", "COMMAND")
+SHORT_ID = 12
+"""Digits of a container's id, as the runtimes' own tools show them."""
+MOST_REASONS = 10
+"""Lines that say why something of a process is not known; ``--json`` has all."""
+EXAMPLES = """\
+  accelmetrics ps
+  accelmetrics ps --tree                      with the processes above them: shells, launchers, job steps
+  accelmetrics ps --gpus 0-3 --json | jq -r '.processes[] | select(.user == "anna") | .pid'
+
+By device, then by memory; a MIG instance is a device of its own. IN is the container, the Kubernetes pod and the Slurm job and step
+that the process's cgroup names. ? is what cannot be read, and the lines below the table say why; - is none, or what the driver does
+not say. Only this command and its JSON have command lines: dump, serve and exporters have none.
+
+Exit status: 0 whatever is found; 2 for arguments that cannot be used."""
+OPTIONS: arguments.Groups = {
+    "": {
+        "--tree": {"action": "store_true", "help": "show the processes above them too, as a tree"},
+        "--json": {"action": "store_true", "help": "print it as one JSON object"},
+    },
+    arguments.READ: arguments.only("--backends", "--gpus", "--visible", "--timeout"),
+}
+Tree = dict[int, "Tree"]
+"""By process, what is below it."""
+
+
+def run(options: Namespace, out: Stdout) -> int:
+    """Print the table, and why something is not known."""
+    from accelmetrics.sampling.sampler import Sampler
+
+    with Sampler(**arguments.reading(options)) as sampler:
+        snapshot = sampler.sample()
+    found = processes(snapshot, parents=options.tree)
+    if options.json:
+        out.write(found.to_json(2 if out.terminal else None) + "\n")
+    elif snapshot.identities:
+        out.write(render(found, options.tree, out.width if out.terminal else None))
+    say_what_is_missing(snapshot, bool(options.visible))
+    return 0
+
+
+def render(found: ProcessListing, tree: bool = False, width: int | None = None) -> str:
+    """Return a line a process and device, then the devices that no process uses, and why something is not known.
+
+    Args:
+        found: The processes.
+        tree: Whether the lines stand in the order of the tree of processes.
+        width: Columns that there are; None where nothing is cut.
+    """
+    rows = [HEAD, *(_tree_rows(found) if tree else (_row(process, _command(process)) for process in found.processes))]
+    table = aligned(rows) if found.processes else []
+    idle = [f"No process uses {', '.join(found.idle)}."] if found.idle else []
+    parts = ("\n".join(line if width is None else clipped(line, width) for line in part) for part in (table, idle, _reasons(found)) if part)
+    return "\n\n".join(parts) + "\n"
+
+
+def _tree_rows(found: ProcessListing) -> Iterator[tuple[str, ...]]:
+    """Give the rows in the order of the tree, what stands first in the table first; one of several devices has its command once."""
+    rows: dict[int, list[ProcessInfo]] = {}
+    whole: Tree = {}
+    for process in (*found.processes, *found.parents):
+        rows.setdefault(process.pid, []).append(process)
+    for process in found.processes:
+        below = whole
+        for pid in (*reversed(process.parents), process.pid):
+            below = below.setdefault(pid, {})
+    for pid, branch in _branches(whole):
+        first, *others = rows[pid]
+        yield _row(first, branch + _command(first))
+        yield from (_row(process, "") for process in others)
+
+
+def _branches(tree: Tree, indent: str | None = None) -> Iterator[tuple[int, str]]:
+    """Give each process of a tree with the lines that lead to it; above the first level are none."""
+    for pid, below in tree.items():
+        last = pid == next(reversed(tree))
+        yield pid, "" if indent is None else indent + ("└─ " if last else "├─ ")
+        yield from _branches(below, "" if indent is None else indent + ("   " if last else "│  "))
+
+
+def _row(process: ProcessInfo, command: str) -> tuple[str, ...]:
+    started = process.started and datetime.fromisoformat(process.started.replace("Z", "+00:00")).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    memory = "-" if process.memory_bytes is None else quantity(process.memory_bytes, "By")
+    busy = "-" if process.utilization is None else quantity(process.utilization, "%")
+    user = "?" if process.user is None else printable(process.user)
+    return process.device or "-", str(process.pid), user, started or "?", memory, busy, _place(process), command
+
+
+def _place(process: ProcessInfo) -> str:
+    """Say in which container, pod and Slurm job a process is."""
+    words = []
+    if process.container:
+        words.append(f"{process.runtime or 'container'} {process.container[:SHORT_ID]}")
+    if process.pod:
+        words.append(f"pod {process.pod}")
+    if process.slurm_job:
+        words.append(f"slurm {'.'.join(filter(None, (process.slurm_job, process.slurm_step)))}")
+    return ", ".join(words) or ("?" if "container" in process.unavailable else "-")
+
+
+def _command(process: ProcessInfo) -> str:
+    return "?" if process.command is None else printable(process.command)
+
+
+def _reasons(found: ProcessListing) -> list[str]:
+    lines = []
+    for why in dict.fromkeys(found.unlisted.values()):
+        keys = ", ".join(key for key, other in found.unlisted.items() if other == why)
+        lines.append(f"- which processes use {keys} is not known: {why.detail or why.reason}")
+    told = dict.fromkeys(why for one in (*found.processes, *found.parents) for why in one.unavailable.values() if why != NOT_SAID)
+    more = len(told) - MOST_REASONS
+    return lines + [f"- {why}" for why in list(told)[:MOST_REASONS]] + [f"- and {more} more, which --json has"] * (more > 0)
