@@ -81,7 +81,7 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
         expect=_grouped(options.expect),
         **arguments.reading(options),
     )
-    out.write(found.to_json(2 if out.terminal else None) + "\n" if options.json else render(found, out.width))
+    out.write(found.to_json(2 if out.terminal else None) + "\n" if options.json else render(found, out.width, out.terminal))
     return 0 if found.as_expected else 1
 
 
@@ -90,10 +90,10 @@ def _grouped(pairs: Sequence[tuple[str, Any]] | None) -> dict[str, list[Any]]:
     return {name: [value for other, value in given if other == name] for name, _ in given}
 
 
-def render(found: Allocation, width: int) -> str:
-    """Return a line a process, then the pools and the findings."""
-    rows = [HEAD, *(_row(worker) for worker in found.workers)]
-    table = [clipped(line, width) for line in aligned(rows)] if found.workers else ["No process that uses a device was found."]
+def render(found: Allocation, width: int, cut: bool) -> str:
+    """Return a line a process, cut to the width where that is wanted, then the pools and the findings."""
+    rows = aligned([HEAD, *(_row(worker) for worker in found.workers)])
+    table = [clipped(line, width) if cut else line for line in rows] if found.workers else ["No process that uses a device was found."]
     expected = [
         line
         for pool in found.pools

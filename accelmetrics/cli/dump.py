@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 
 from accelmetrics.cli import options as arguments
-from accelmetrics.cli.output import Stdout, sink_of
+from accelmetrics.cli.output import Stdout, say, sink_of
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -19,6 +19,7 @@ DEFAULT_SETTLE = 0.2
 EXAMPLES = """\
   accelmetrics dump                                     a table, on a terminal
   accelmetrics dump --json | jq .metrics                one JSON document
+  accelmetrics dump --json --indent 2                   the same, indented
   accelmetrics dump --flat --gpus 0,2-3                 the flat dict of some devices
   accelmetrics dump --interval 5 --output run.jsonl     a document a line, every five seconds, until Ctrl-C
   accelmetrics dump --format csv --interval 1 --count 60 --output minute.csv
@@ -42,6 +43,7 @@ OPTIONS: arguments.Groups = {
     "": {
         "--format": {"choices": FORMATS, "help": "how to print it"},
         "--json": {"action": "store_true", "help": "short for --format json"},
+        "--indent": {"type": arguments.count, "metavar": "N", "help": "spaces by which parts of one JSON document are indented"},
         "--flat": {"action": "store_true", "help": "print the flat dict of metrics alone (json and jsonl)"},
         "--keys": {"default": OWN_KEYS, "metavar": "NAME", "help": KEYS_HELP},
         "--interval": {
@@ -85,8 +87,10 @@ def format_of(options: Namespace, repeated: bool, terminal: bool) -> str:
         raise arguments.UsageError(
             "--settle is for a single dump and excludes --interval and --count above 1: a stream's second reading has the rates"
         )
+    if options.indent is not None and (repeated or options.format in ("table", "csv", "jsonl")):
+        raise arguments.UsageError("--indent is for one JSON document, as --json prints it: streams have a line a reading")
     usual = "jsonl" if repeated else "table" if terminal and not (options.output or options.flat) else "json"
-    return "json" if options.json else options.format or usual
+    return "json" if options.json or options.indent else options.format or usual
 
 
 def run(options: Namespace, out: Stdout) -> int:
@@ -95,6 +99,8 @@ def run(options: Namespace, out: Stdout) -> int:
 
     repeated = options.interval is not None or (options.count or 1) > 1
     text = _formatter(options, format_of(options, repeated, out.terminal), repeated, out)
+    if absent := arguments.absent_process(options):
+        say(f"{arguments.PROGRAM} dump: {absent}")
     target = closing(sink_of(options.output, out, repeated)) if options.output else nullcontext(out)
     with Sampler(**arguments.reading(options)) as sampler, target as sink:
         if repeated:
@@ -126,7 +132,7 @@ def _formatter(options: Namespace, form: str, repeated: bool, out: Stdout) -> Ca
         if dialect is not None and dialect.tabular:
             return formats.device_rows(dialect)
         return formats.csv(repeated, options.output, dialect)
-    indent = 2 if out.terminal and not options.output and form == "json" and not repeated else None
+    indent = options.indent or (2 if out.terminal and not options.output and form == "json" and not repeated else None)
     if dialect is None and not options.flat:
         return lambda snapshot: snapshot.to_json(indent) + "\n"
     import json

@@ -38,6 +38,8 @@ COMMANDS = {
     "allocation": "compare which devices a job's processes were given with those that they use",
     "doctor": "say of every source whether it works, and what to do where it does not",
     "metrics": "list the metrics, with their units and meanings",
+    "exporters": "list where records can go, and what each needs",
+    "dialects": "list under whose names the metrics can be given",
     "schema": "print the JSON Schema of the document that dump --json prints",
     "completion": "print a shell's completion script",
 }

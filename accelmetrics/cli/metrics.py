@@ -22,10 +22,15 @@ MEANING_INDENT = " " * 6
 EXAMPLES = """\
   accelmetrics metrics                              every metric, its unit and its meaning
   accelmetrics metrics gpu.0.powerWatts             everything about one: sources, other names
+  accelmetrics metrics throttl                      those with this in their key, their other names or their meaning
   accelmetrics metrics --backend amd --json         what a source gives, for programs"""
 OPTIONS: arguments.Groups = {
     "": {
-        "key": {"nargs": "?", "metavar": "KEY", "help": "one metric: gpu.0.temp, or its template gpu.{i}.temp"},
+        "key": {
+            "nargs": "?",
+            "metavar": "KEY|WORD",
+            "help": "one metric (gpu.0.temp, or its template), or a word to look for",
+        },
         "--backend": {"metavar": "NAME", "help": "the metrics that this source gives"},
         "--json": {"action": "store_true", "help": "print a JSON array"},
     },
@@ -38,11 +43,11 @@ def run(options: Namespace, out: Stdout) -> int:
     plug_ins = {name: registry.load(name) for name in names if name not in registry.BUILT_IN}
     own = [Section("Plug-in", name, registry.describe(plug_in)) for name, plug_in in plug_ins.items()]
     given = _given(plug_ins)
-    sections = chosen(options.key, options.backend, own, given)
+    exact, sections = chosen(options.key, options.backend, own, given)
     if options.json:
         entries = [entry(row, given.get(row.key, {})) for section in sections for row in section.rows]
         out.write(json.dumps(entries, indent=2, ensure_ascii=False) + "\n")
-    elif options.key:
+    elif exact:
         out.write("".join(details(row, given.get(row.key, {})) for section in sections for row in section.rows))
     else:
         out.write("\n".join(overview(section, out.width) for section in sections))
@@ -59,21 +64,31 @@ def _given(plug_ins: Mapping[str, Backend]) -> dict[str, dict[str, str]]:
     return given
 
 
-def chosen(key: str | None, backend: str | None, own: Sequence[Section], given: Given) -> list[Section]:
-    """Return the sections, with the rows that were asked for.
+def chosen(wanted: str | None, backend: str | None, own: Sequence[Section], given: Given) -> tuple[bool, list[Section]]:
+    """Return whether one metric was asked for, and the sections with the rows that were.
 
     Raises:
-        UsageError: There is no such metric.
+        UsageError: There is no such metric, and the word is in none.
     """
+    template, unknown = "", ""
     try:
-        template = find(key).key if key else ""
+        template = find(wanted).key if wanted else ""
     except UnknownNameError as error:
-        raise arguments.UsageError(f"{str(error).partition(' Known:')[0]} `accelmetrics metrics` lists them all") from error
+        unknown = str(error).partition(" Known:")[0]
     sections = []
     for section in (*SECTIONS, *own):
         rows = (row for row in section.rows if backend is None or section.title == backend or backend in given.get(row.key, ()))
-        sections.append(section._replace(rows=tuple(row for row in rows if not template or row.key == template)))
-    return [section for section in sections if section.rows]
+        found = tuple(row for row in rows if (_holds(row, wanted or "") if unknown else not template or row.key == template))
+        sections.append(section._replace(rows=found))
+    shown = [section for section in sections if section.rows]
+    if unknown and not shown:
+        raise arguments.UsageError(f"{unknown} `accelmetrics metrics` lists them all")
+    return bool(template), shown
+
+
+def _holds(row: Metric, word: str) -> bool:
+    """Whether a word, in capitals or not, is part of a metric's key, its other names or its meaning."""
+    return any(word.lower() in text.lower() for text in (row.key, *row.aliases, row.prometheus, row.otel, row.meaning))
 
 
 def entry(row: Metric, sources: Mapping[str, str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from accelmetrics.cli.options import PROGRAM, reading
+from accelmetrics.cli.options import PROGRAM, absent_process, reading
 from accelmetrics.cli.output import Stdout, WriteError, duplicate_stream, say, special, stream_number
 from accelmetrics.schemas.snapshot import rfc3339
 
@@ -39,7 +39,9 @@ log = logging.getLogger("accelmetrics")
 
 @contextmanager
 def checked(options: Namespace) -> Iterator[None]:
-    """Refuse what cannot be read; drivers that were opened to look for the devices stay open during the block.
+    """Refuse what cannot be read, and warn where the process to watch is not there.
+
+    Drivers that were opened to look for the devices stay open during the block.
 
     Raises:
         InvalidOptionError: An option has a value that cannot be used.
@@ -47,6 +49,8 @@ def checked(options: Namespace) -> Iterator[None]:
     """
     from accelmetrics.sampling.sampler import Sampler
 
+    if absent := absent_process(options):
+        log.warning(absent)
     chosen = reading(options)
     chosen["open_timeout"] = min(DEVICE_CHECK_SECONDS, chosen.get("open_timeout", DEVICE_CHECK_SECONDS))
     with Sampler(**chosen) as sampler:

@@ -191,6 +191,16 @@ EXPORTING: Options = {
 READ = "what is read, and how"
 
 
+def absent_process(options: argparse.Namespace) -> str:
+    """Return what to warn of where the process to watch is not there; empty where it is, or none was named."""
+    pid: int | None = getattr(options, "pid", None)
+    if pid is None:
+        return ""
+    from accelmetrics.backends.kit.processes import is_visible
+
+    return "" if is_visible(pid) else f"there is no process {pid}: nothing of it can be read"
+
+
 def only(*names: str) -> Options:
     """Return some of the options that say what is read."""
     return {name: READING[name] for name in names}

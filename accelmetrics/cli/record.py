@@ -44,13 +44,9 @@ OPTIONS: arguments.Groups = {
 
 def run(options: Namespace, out: Stdout) -> int:
     """Watch until stopped."""
-    from accelmetrics.backends.kit.processes import is_visible
-
     with until_stopped() as stopped, checked(options):
         lines = [] if options.no_console else [console(out, stopped)]
         watching = monitor(options, [*lines, *exporters(options, out, stopped)])
-        if options.pid is not None and not is_visible(options.pid):
-            log.warning(f"there is no process {options.pid}: nothing of it can be read")
         whole = watching.window("total").begin()  # until after the last reading: each that is printed is in it
         with watching:
             not_printed = _watch(watching, options, out, stopped)

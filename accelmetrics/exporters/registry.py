@@ -48,6 +48,21 @@ BUILT_IN = {
     "training-files": "accelmetrics.exporters.training_files:TrainingFilesExporter",
 }
 """By name, where each is found; a test holds it equal to the entry points."""
+SUMMARIES = {
+    "console": ("a terminal: a line for every reading, or a live table", "accelmetrics[rich] for the table"),
+    "jsonl": ("a file: a JSON line for every reading", ""),
+    "csv": ("a file: a row for every reading", ""),
+    "prometheus": ("Prometheus, which scrapes them over HTTP", "accelmetrics[prometheus]"),
+    "textfile": ("a file for node_exporter's textfile collector", "accelmetrics[prometheus]"),
+    "otlp": ("an OpenTelemetry collector, over gRPC or HTTP", "accelmetrics[otlp]"),
+    "wandb": ("a run of Weights & Biases", "accelmetrics[wandb]"),
+    "mlflow": ("a run of MLflow", "accelmetrics[mlflow]"),
+    "tensorboard": ("event files for TensorBoard", "accelmetrics[tensorboard]"),
+    "statsd": ("StatsD, or DogStatsD with tags, over UDP", ""),
+    "influx": ("line protocol: a file, or a server over HTTP", "accelmetrics[influx] for a server"),
+    "training-files": ("the JSON-lines files of home-grown training dashboards", ""),
+}
+"""By name, where its records go, and what it needs beside the core."""
 
 
 def names() -> tuple[str, ...]:

@@ -61,6 +61,12 @@ def load(what: str, group: str, built_in: Mapping[str, str], name: str) -> objec
     return registered(group)[name].load()
 
 
+def package(group: str, name: str) -> str:
+    """Return which package registers a name, in words."""
+    dist = registered(group)[name].dist
+    return f"package {dist.name}" if dist is not None else "package of unknown name"
+
+
 @contextmanager
 def telling(what: str, group: str, wanted: object) -> Iterator[None]:
     """Raise what a plug-in raises in the block as an error that names its module, and the package that registers it.
@@ -80,5 +86,5 @@ def telling(what: str, group: str, wanted: object) -> Iterator[None]:
     except UNFIT as error:
         entry = registered(group).get(wanted) if isinstance(wanted, str) else None
         named = f"{wanted!r} ({entry.value})" if entry else repr(wanted)
-        advice = f": fix or uninstall the package {entry.dist.name}, which registers it" if entry is not None and entry.dist else ""
+        advice = f": fix or uninstall the {package(group, entry.name)}, which registers it" if entry else ""
         raise InvalidOptionError(f"the {what} {named} could not be loaded: {type(error).__name__}: {error}{advice}") from error

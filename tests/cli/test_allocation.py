@@ -10,7 +10,8 @@ from collections.abc import Generator
 
 import pytest
 
-from accelmetrics.cli.allocation import pools, roles
+from accelmetrics.cli.allocation import pools, render, roles
+from accelmetrics.visibility.allocation import allocation
 from tests.cli.shell import call, device_entries, document, environment, one_line
 from tests.simulators.nvml import NvmlSimulator, Process
 from tests.support.waiting import HANG
@@ -80,6 +81,16 @@ def test_every_process_that_uses_a_device(job: Job) -> None:
     assert done.stdout.endswith(
         f"\n\n- no process uses gpu.3 (NVIDIA H100 80GB HBM3), though it is in the list of rank 0 (PID {job.rollout})\n"
     )
+
+
+def test_a_long_line_is_cut_on_a_terminal_alone(job: Job) -> None:
+    """What a file or another program gets is whole."""
+    done = job.run("allocation", "--role", f"{'actor' * 30}={job.rollout}")
+    row = next(line for line in done.stdout.splitlines() if line.startswith("actoractor"))
+    assert len(row) > 150
+    assert "…" not in done.stdout
+    found = allocation(roles={"actor" * 30: [job.rollout]}, backends=["host"])
+    assert [len(line) for line in render(found, 60, cut=True).splitlines()[:2]] == [60, 60]
 
 
 def test_pools_as_expected_and_not(job: Job) -> None:

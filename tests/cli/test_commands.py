@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import subprocess
 import sys
+from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
 
 from accelmetrics.cli.main import main
 from accelmetrics.cli.metrics import limits
+from accelmetrics.dialects import registry as dialects
+from accelmetrics.exporters import registry as exporters
 from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.metric import Metric
 from tests.cli.machines import Rig
-from tests.cli.shell import REPOSITORY, call, device_entries, environment, one_line
+from tests.cli.shell import REPOSITORY, call, device_entries, environment, on_path, one_line
 from tests.simulators.nvml import NvmlSimulator
+
+SINK = "Where acme keeps its records."
+DIALECT = "    counting = tabular = points = flat = rows = None\n"
 
 
 def test_list_of_real_looking_devices(simulator: NvmlSimulator) -> None:
@@ -90,6 +98,70 @@ def test_one_metric(capsys: pytest.CaptureFixture[str]) -> None:
     assert "uncorrectedMemoryErrors" in text
     assert "from nvidia" in text
     assert "0 and above" in text
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("throttl", "{kind}.{i}.throttle.swPowerCap"),  # in its meaning or its key
+        ("POWERWATTS", "{kind}.{i}.powerWatts"),
+        ("accel_fan_ratio", "{kind}.{i}.fanSpeed"),
+        ("hw.temperature", "{kind}.{i}.temp"),
+        ("unCorrectedMemory", "{kind}.{i}.uncorrectedMemoryErrors"),
+    ],
+)
+def test_metrics_with_a_word(word: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the key, another name or the meaning; those without it are not shown."""
+    assert main(["metrics", word]) == 0
+    text = capsys.readouterr().out
+    assert key in text
+    assert "network.sent" not in text
+    assert main(["metrics", word, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert key in {row["key"] for row in rows}
+    assert len(rows) < len(CATALOGUE) / 4
+
+
+def test_exporters_and_what_they_need(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line each; every extra that is named is one."""
+    assert set(exporters.SUMMARIES) == set(exporters.BUILT_IN)
+    assert main(["exporters"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["NAME", "WHERE", "RECORDS", "GO", "NEEDS"]
+    assert [line.split()[0] for line in lines] == list(exporters.BUILT_IN)
+    extras = set(re.findall(r"accelmetrics\[([\w-]+)\]", "\n".join(lines)))
+    assert extras <= set(metadata("accelmetrics").get_all("Provides-Extra") or ())
+    needing = {name for name in exporters.BUILT_IN if "require(" in inspect.getsource(inspect.getmodule(exporters.load(name)) or exporters)}
+    assert needing <= {line.split()[0] for line in lines if "accelmetrics[" in line}
+
+
+def test_dialects(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line each, with whose names they are."""
+    assert main(["dialects"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["NAME", "WHOSE", "NAMES", "NEEDS"]
+    assert [line.split()[0] for line in lines] == list(dialects.BUILT_IN)
+    assert "dcgm-exporter" in next(line for line in lines if line.startswith("dcgm "))
+
+
+@pytest.mark.parametrize("group", ["exporters", "dialects"])
+def test_those_of_other_packages_are_listed_with_these(group: str, tmp_path: Path) -> None:
+    """Also one that cannot be loaded, with the reason."""
+    for name, source in (
+        ("acme", f'class Sink:\n    """{SINK}"""\n    name = summary = "{SINK}"\n{DIALECT}'),
+        ("cracked", "import nothing_here"),
+    ):
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[accelmetrics.{group}]\n{name} = {name}_plug:Sink\n")
+        (tmp_path / f"{name}_plug.py").write_text(source)
+    done = call(group, env=on_path(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    acme, cracked = done.stdout.splitlines()[-2:]
+    assert re.fullmatch(rf"acme +{SINK} +package acme", acme)
+    assert "No module named 'nothing_here'" in cracked
+    assert cracked.endswith("package cracked")
 
 
 def test_metrics_of_one_source(capsys: pytest.CaptureFixture[str]) -> None:

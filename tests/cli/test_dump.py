@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -71,11 +72,33 @@ def test_selection_of_metrics(rig: Rig, capsys: pytest.CaptureFixture[str]) -> N
     assert call(*RIG, "--metrics", "powerWats").returncode == 2
 
 
+def test_an_indented_document(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """By as many spaces as were asked for, also where there is no terminal."""
+    del rig
+    text = printed(capsys, "--json", "--indent", "3")
+    assert text.startswith('{\n   "schema_version"')
+    assert document(text).devices
+    assert printed(capsys, "--indent", "2").startswith('{\n  "schema_version"')
+    assert printed(capsys, "--flat", "--indent", "2").startswith('{\n  "gpu.0.')
+
+
+@pytest.mark.parametrize("command", ["dump", "record"])
+def test_a_process_that_is_not_there_is_told(command: str, rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    """Once, and what there is is printed all the same."""
+    del rig
+    rest = ["--duration", "0.1"] if command == "record" else []
+    assert main([command, "--backends", "rig", "--pid", "2147483646", *rest]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("there is no process 2147483646: nothing of it can be read") == 1
+    assert captured.out
+
+
 def test_what_the_sources_are_told(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     """The watched process, its descendants, the mount points."""
-    printed(capsys, "--pid", "4711", "--children", "--disk-path", "/", "--disk-path", "/data")
+    pid = os.getppid()
+    printed(capsys, "--pid", str(pid), "--children", "--disk-path", "/", "--disk-path", "/data")
     told = rig.backend.options[-1]
-    assert (told.pid, told.children, told.disk_paths) == (4711, True, ("/", "/data"))
+    assert (told.pid, told.children, told.disk_paths) == (pid, True, ("/", "/data"))
 
 
 def test_timeout_is_for_opening_too(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,33 @@
+"""``accelmetrics dialects``: under whose names the metrics can be given."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from accelmetrics.backends.guard import guarded
+from accelmetrics.cli import options as arguments
+from accelmetrics.cli.output import Stdout
+from accelmetrics.cli.text import aligned
+from accelmetrics.dialects import registry
+from accelmetrics.schemas import plug_ins
+
+EXAMPLES = """\
+  accelmetrics dialects
+  accelmetrics dump --keys nvidia-smi --format csv
+  accelmetrics record --exporter 'prometheus?dialect=dcgm'
+
+Which key has which name: docs/dialects.md"""
+OPTIONS: arguments.Groups = {}
+HEAD = ("NAME", "WHOSE NAMES", "NEEDS")
+
+
+def run(_options: Namespace, out: Stdout) -> int:
+    """Print a line for each."""
+    out.write("\n".join(aligned([HEAD, *map(_row, registry.names())])) + "\n")
+    return 0
+
+
+def _row(name: str) -> tuple[str, str, str]:
+    made = guarded(registry.dialect, name)
+    words = made.failure.detail if made.value is None and made.failure is not None else getattr(made.value, "summary", "")
+    return name, words, "" if name in registry.BUILT_IN else plug_ins.package(registry.GROUP, name)
