@@ -154,6 +154,7 @@ class FunctionExporter:
 
     def __init__(self, name: str, export: Callable[[Record], None], other: Exporter | None = None) -> None:
         self.name = name
+        self.metrics = getattr(other, "metrics", None)
         self.export = export
         self.open = other.open if other is not None else lambda: None
         self.flush = other.flush if other is not None else lambda: None
@@ -182,7 +183,9 @@ def stream_lines(lines: FileExporter, descriptor: int) -> Exporter:
             rest = rest[os.write(descriptor, rest) :]
         lines.wrote()
 
-    return FunctionExporter(lines.name, export)
+    stream = FunctionExporter(lines.name, export)
+    stream.metrics = lines.metrics
+    return stream
 
 
 def until_reader_gone(exporter: Exporter, stopped: Stop) -> Exporter:

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
 from accelmetrics.schemas.errors import InvalidOptionError, require
+from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 from accelmetrics.schemas.vitals import processors, silent_sources, vitals
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class ConsoleExporter:
         style: ``line``: a line each. ``table``: a table drawn in place on a terminal (extra ``rich``), lines elsewhere.
         stderr: Print to standard error instead of standard output.
         stream: Where to print, instead of either.
+        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Attributes:
         stderr: Whether it prints to standard error.
@@ -38,11 +40,12 @@ class ConsoleExporter:
 
     name = "console"
 
-    def __init__(self, style: Style = "line", *, stderr: bool = False, stream: TextIO | None = None) -> None:
+    def __init__(self, style: Style = "line", *, stderr: bool = False, stream: TextIO | None = None, metrics: MetricChoice = ALL) -> None:
         self._style = style
         self.stderr = stderr
         self.stream = stream
         self._live: Any = None
+        self.metrics = MetricSelection(metrics)
         if style not in STYLES:
             raise InvalidOptionError(f"style is {style!r}: it must be one of {', '.join(STYLES)}")
         if style == "table":

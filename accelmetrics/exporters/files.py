@@ -33,6 +33,7 @@ from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.lines import LineWriter
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.rotation import PACKED, closed_files, first_time, next_closed, packed
+from accelmetrics.schemas.selection import MetricChoice, MetricSelection
 
 LONGEST_HEAD = 1 << 24
 """Bytes of a first line that are looked at."""
@@ -400,6 +401,7 @@ class FileExporter(ABC):
         max_seconds: Close it before it holds more than this much time.
         compress: Compress closed files.
         keep: How many closed files stay; the oldest go first.
+        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         InvalidOptionError: An option makes no sense, or the file's directory does not exist.
@@ -417,6 +419,7 @@ class FileExporter(ABC):
         max_seconds: float | None = None,
         compress: bool = False,
         keep: int | None = None,
+        metrics: MetricChoice = "standard",
     ) -> None:
         for option, value, least in (("fsync_every", fsync_every, 0), ("keep", keep, 0)):
             if value is not None and value < least:
@@ -424,6 +427,7 @@ class FileExporter(ABC):
         for option, limit in (("max_bytes", max_bytes), ("max_seconds", max_seconds)):
             if limit is not None and not limit > 0:
                 raise InvalidOptionError(f"{option} is {limit!r}: it must be more than 0")
+        self.metrics = MetricSelection(metrics)
         self.path = growing_path(str(path))
         self._file = LineFile(self.path, self.beginning, self.complete, fsync_every, max_bytes, max_seconds, compress, keep)
 

@@ -20,6 +20,7 @@ from accelmetrics.exporters.network import Poster, RejectedError, check_timeout,
 from accelmetrics.schemas.catalogue import match, per_key
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
 HEADER = b"# accelmetrics line protocol\n"
 """A comment: by it a file of ours is known from one that must not be touched."""
@@ -52,6 +53,7 @@ class InfluxExporter:
         prefix: What every measurement's name begins with.
         ca_file: Authorities to trust, PEM. None: the system's.
         timeout: Seconds until a request has failed.
+        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         InvalidOptionError: An option cannot be used.
@@ -73,10 +75,12 @@ class InfluxExporter:
         prefix: str = "",
         ca_file: str | None = None,
         timeout: float = 5.0,
+        metrics: MetricChoice = ALL,
     ) -> None:
         check_timeout("influx", timeout)
         if prefix.startswith("#"):
             raise InvalidOptionError("influx?prefix begins with #: that would make every line a comment")
+        self.metrics = MetricSelection(metrics)
         self._prefix = prefix
         self._token_file = token_file
         self._target: LineFile | Poster

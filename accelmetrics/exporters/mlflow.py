@@ -15,6 +15,7 @@ from accelmetrics.exporters.fields import measured, seconds_since, step_number, 
 from accelmetrics.exporters.network import RejectedError
 from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.selection import MetricChoice, MetricSelection
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
@@ -48,6 +49,7 @@ class MlflowExporter:
         experiment: Begin a run of ours in this experiment, made if need be.
         run_name: Begin a run of ours with this name.
         prefix: Before every key that is measured.
+        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         MissingDependencyError: mlflow is not installed.
@@ -63,6 +65,7 @@ class MlflowExporter:
         experiment: str | None = None,
         run_name: str | None = None,
         prefix: str = "system/",
+        metrics: MetricChoice = "standard",
     ) -> None:
         self._mlflow = require("mlflow", "mlflow")
         if not run_id and experiment is None and run_name is None:
@@ -72,6 +75,7 @@ class MlflowExporter:
         self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
         self._run_name = run_name
         self._prefix = prefix
+        self.metrics = MetricSelection(metrics)
         self._named = run_id
         self._run_id = ""
         self._client: Any = None

@@ -27,6 +27,7 @@ from accelmetrics.exporters.fields import INT64, utf8
 from accelmetrics.exporters.network import USER_AGENT, PemFiles, Poster, RejectedError, Response, check_timeout, words
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
 if TYPE_CHECKING:
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest, ExportMetricsServiceResponse
@@ -74,6 +75,7 @@ class OtlpExporter:
         client_key_file: Its key, PEM.
         timeout: Seconds until a request has failed.
         compression: ``gzip`` or ``none``.
+        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         InvalidOptionError: An option cannot be used.
@@ -95,8 +97,10 @@ class OtlpExporter:
         client_key_file: str | None = None,
         timeout: float = 5.0,
         compression: Literal["gzip", "none"] = "gzip",
+        metrics: MetricChoice = ALL,
     ) -> None:
         check_timeout("otlp", timeout)
+        self.metrics = MetricSelection(metrics)
         self._headers = _headers(headers.split(","))
         self._headers_file = headers_file
         endpoint = endpoint or DEFAULT_ENDPOINTS[protocol]

@@ -12,6 +12,7 @@ from accelmetrics.exporters.network import Address
 from accelmetrics.exporters.scrape_cache import MAX_SERIES, OPENMETRICS, TEXT, ScrapeCache, accepts_gzip, prefers_openmetrics
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.record import DeviceLabels, Record
+from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
 if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest
@@ -54,6 +55,7 @@ class PrometheusExporter:
         own_process: Serves ``accelmetrics_process_*`` too: what this process takes, as Prometheus' own library tells it (Linux).
         device_labels: Called with each :class:`~accelmetrics.schemas.snapshot.Device` of a record; the labels that it gives (``pod``,
             ``namespace``, ``container``) go on the device's series in ``dcgm`` and ``amd``, and on ``accel_job_info``.
+        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Attributes:
         address: Where it listens, with the port that the system chose once it is open.
@@ -84,12 +86,14 @@ class PrometheusExporter:
         per_link: bool = False,
         own_process: bool = False,
         device_labels: DeviceLabels | None = None,
+        metrics: MetricChoice = ALL,
     ) -> None:
         require("tornado", "prometheus")
         from tornado.web import HTTPError
 
         from accelmetrics.exporters.http.server import Answer, Route
 
+        self.metrics = MetricSelection(metrics)
         self._answer, self._refusal = Answer, HTTPError
         self.address = self._wanted = Address.parse(address, PORT)
         self._cache = ScrapeCache(dialect, max_series, max_age, per_link, own_process, device_labels)

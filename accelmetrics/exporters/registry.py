@@ -3,7 +3,7 @@
 A third-party package registers a class, or a callable, under the entry-point group ``accelmetrics.exporters``. Its first
 parameter is what stands behind the colon, its keyword-only ones are set after a question mark:
 ``jsonl:run.jsonl?fsync_every=10&compress=true``. Their annotations say how the words are read, so that an exporter has no
-parsing of its own.
+parsing of its own. ``metrics``, which metrics it is given, may be set of every exporter.
 
 The first question mark ends the target: a path's own is written ``%3F``, an address (``http://…``) has its escapes as ever. An
 option's name and value are percent-decoded once; a plus sign is a plus sign.
@@ -20,11 +20,13 @@ from urllib.parse import unquote
 
 from accelmetrics.schemas import plug_ins
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
+from accelmetrics.schemas.selection import MetricSelection
 
 if TYPE_CHECKING:
     from accelmetrics.schemas.record import Exporter
 
 GROUP = "accelmetrics.exporters"
+METRICS = "metrics"
 WORDING = {
     "Input should be": "it must be",
     "a valid boolean": "true or false",
@@ -108,10 +110,17 @@ def create(wanted: str | Exporter) -> Exporter:
     options = {}
     for part in filter(None, query.split("&")):
         option, _, word = (unquote(text, errors="surrogateescape") for text in part.partition("="))
-        if option not in known:
-            raise UnknownNameError(f"option of the exporter {name}", option, known)
+        if option not in known and option != METRICS:
+            raise UnknownNameError(f"option of the exporter {name}", option, [*known, METRICS])
         options[option] = _read(f"{name}?{option}", word, hints.get(option, str))
-    return factory(*([target] if target else []), **options)
+    chosen = MetricSelection(options.pop(METRICS)) if METRICS in options and METRICS not in known else None
+    exporter = factory(*([target] if target else []), **options)
+    if chosen is not None:
+        try:
+            exporter.metrics = chosen  # type: ignore[attr-defined]  # of another package, which may not know of it
+        except AttributeError as error:
+            raise InvalidOptionError(f"the exporter {name!r} takes no {METRICS}: {error}") from error
+    return exporter
 
 
 def _read(option: str, word: str, hint: Any) -> Any:

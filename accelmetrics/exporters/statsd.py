@@ -16,6 +16,7 @@ from accelmetrics.exporters.fields import by_device, identity_tags
 from accelmetrics.exporters.network import Address
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
 MAX_PACKET = 1432
 """Bytes that fit into one packet of an Ethernet with every header on the way: what StatsD's own documentation recommends."""
@@ -39,6 +40,7 @@ class StatsdExporter:
         prefix: What every name begins with; ``{hostname}`` in it stands for the machine's name.
         tags: ``none``: a device is part of the name, ``accelmetrics.gpu.0.powerWatts``. ``datadog``: it is a tag, and so are the
             record's labels: ``accelmetrics.gpu.powerWatts`` with ``accelerator:gpu.0``.
+        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         InvalidOptionError: The address cannot be read.
@@ -46,10 +48,18 @@ class StatsdExporter:
 
     name = "statsd"
 
-    def __init__(self, address: str = "127.0.0.1:8125", *, prefix: str = "accelmetrics", tags: Literal["none", "datadog"] = "none") -> None:
+    def __init__(
+        self,
+        address: str = "127.0.0.1:8125",
+        *,
+        prefix: str = "accelmetrics",
+        tags: Literal["none", "datadog"] = "none",
+        metrics: MetricChoice = ALL,
+    ) -> None:
         self._address = Address.parse(address, DEFAULT_PORT)
         if self._address.port == 0:
             raise InvalidOptionError(f"statsd: the port of {address!r} is 0: it must be one on which a server listens")
+        self.metrics = MetricSelection(metrics)
         self._turn = 0
         self._prefix = prefix
         self._tagged = tags == "datadog"

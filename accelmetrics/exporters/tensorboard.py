@@ -18,6 +18,7 @@ from accelmetrics.exporters.paths import absolute
 from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.metric import PARTITION
 from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.selection import MetricChoice, MetricSelection
 
 LABELS = "accelmetrics/labels"
 """The tag of the text that lists the labels."""
@@ -40,6 +41,7 @@ class TensorboardExporter:
         logdir: TensorBoard's log directory.
         run: The directory in it, which TensorBoard shows as a run. It reads one growing file in each, so that two processes,
             or the program's own writer, must not share it.
+        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         MissingDependencyError: tensorboard is not installed.
@@ -47,10 +49,11 @@ class TensorboardExporter:
 
     name = "tensorboard"
 
-    def __init__(self, logdir: str, *, run: str = "system") -> None:
+    def __init__(self, logdir: str, *, run: str = "system", metrics: MetricChoice = "standard") -> None:
         require("tensorboard", "tensorboard")
         self._directory = absolute(logdir) / run
         self._path = self._directory
+        self.metrics = MetricSelection(metrics)
         self._file: BinaryIO | None = None
         self._began_ns = 0
         self._labels: dict[str, str] = {}

@@ -11,6 +11,7 @@ from accelmetrics.exporters.paths import absolute
 from accelmetrics.exporters.scrape_cache import MAX_SERIES, ScrapeCache
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import DeviceLabels, Record
+from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
 ENDING = ".prom"
 
@@ -29,6 +30,7 @@ class TextfileExporter:
         max_series: At most so many series are written.
         per_link: Writes each link between devices beside the sum over all of them.
         device_labels: As of the exporter ``prometheus``.
+        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         InvalidOptionError: The name does not end in ``.prom``, or a number is not positive.
@@ -46,11 +48,13 @@ class TextfileExporter:
         max_series: int = MAX_SERIES,
         per_link: bool = False,
         device_labels: DeviceLabels | None = None,
+        metrics: MetricChoice = ALL,
     ) -> None:
         self.path = absolute(path)
         if self.path.suffix != ENDING:
             raise InvalidOptionError(f"the file {str(self.path)!r} must end in {ENDING}: node_exporter reads no other")
         self._cache = ScrapeCache(dialect, max_series, per_link=per_link, device_labels=device_labels)
+        self.metrics = MetricSelection(metrics)
         self._written: os.stat_result | None = None
 
     def open(self) -> None:

@@ -18,7 +18,7 @@ from accelmetrics.exporters.files import LineFile, is_json
 from accelmetrics.exporters.paths import absolute, followed
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.selection import MetricChoice, MetricSelection
 
 
 class TrainingFilesExporter:
@@ -28,6 +28,7 @@ class TrainingFilesExporter:
         directory: Where.
         fsync_every: After how many writes to a file it is made to reach the disk. 0 leaves it to the system. Flushing and
             closing do it too.
+        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         InvalidOptionError: An option makes no sense, or something else than a directory has that name.
@@ -35,7 +36,7 @@ class TrainingFilesExporter:
 
     name = "training-files"
 
-    def __init__(self, directory: str | Path, *, fsync_every: int = 60) -> None:
+    def __init__(self, directory: str | Path, *, fsync_every: int = 60, metrics: MetricChoice = "standard") -> None:
         if fsync_every < 0:
             raise InvalidOptionError(f"fsync_every is {fsync_every!r}: it must be at least 0")
         self.directory = absolute(directory)
@@ -45,9 +46,10 @@ class TrainingFilesExporter:
                 raise InvalidOptionError(f"{directory} is no directory: the files are made in one")
         except OSError as error:
             raise InvalidOptionError(f"{directory} cannot be written to: {error.strerror or error}") from error
+        self.metrics = MetricSelection(metrics)
         self._every = fsync_every
         self._files: tuple[LineFile, ...] = ()
-        self._written: dict[LineFile, Snapshot] = {}
+        self._written: dict[LineFile, object] = {}
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -84,15 +86,16 @@ class TrainingFilesExporter:
             OSError: A file cannot be written; it is as it was.
             DocumentError: A value is not finite, which JSON cannot hold.
         """
-        for file, lines in zip(self._files, (gpu_lines(record), training_lines(record)), strict=False):
-            if self._written.get(file) is not record.snapshot:
+        parts = (record.snapshot, gpu_lines(record)), (record.steps, training_lines(record))
+        for file, (part, lines) in zip(self._files, parts, strict=False):
+            if self._written.get(file) is not part:
                 try:
                     text = b"".join(json.dumps(line, allow_nan=False).encode("ascii") + b"\n" for line in lines)
                 except ValueError as error:
                     raise DocumentError(f"the record cannot be written as JSON: {error}") from error
                 if text:
                     file.write(lambda _, text=text: text, record.snapshot.time_ns)  # type: ignore[misc]
-                self._written[file] = record.snapshot
+                self._written[file] = part
 
     def flush(self) -> None:
         """Have everything reach the disk.

@@ -17,6 +17,7 @@ from accelmetrics.exporters.network import RejectedError
 from accelmetrics.exporters.paths import absolute
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.selection import MetricChoice, MetricSelection
 
 if TYPE_CHECKING:
     import wandb
@@ -61,6 +62,7 @@ class WandbExporter:
         prefix: Before every key.
         commit: Make each reading a row of the program's run, which advances its step: only for programs that log nothing to
             W&B themselves, since it drops what they log to a step that has passed.
+        metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
         InvalidOptionError: The mode is none.
@@ -69,7 +71,7 @@ class WandbExporter:
 
     name = "wandb"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is an option of the string form
         self,
         run: str | Any = "",
         *,
@@ -80,6 +82,7 @@ class WandbExporter:
         directory: str | None = None,
         prefix: str = "system/",
         commit: bool = False,
+        metrics: MetricChoice = "standard",
     ) -> None:
         if mode is not None and mode not in MODES:
             raise InvalidOptionError(f"wandb: mode is {mode!r}: it must be one of {', '.join(MODES)}")
@@ -94,6 +97,7 @@ class WandbExporter:
         self._options: dict[str, Any] = {key: value for key, value in chosen.items() if value}
         self._prefix = prefix
         self._commit = commit
+        self.metrics = MetricSelection(metrics)
         self._run: Any = None
         self._ours = False
         self._defined: set[str] = set()

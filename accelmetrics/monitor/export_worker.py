@@ -22,6 +22,7 @@ from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.monitor.ticker import Flag
 from accelmetrics.sampling.workers import OnDemandThread
 from accelmetrics.schemas.record import Exporter, ExporterStatus, Record
+from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 
 T = TypeVar("T")
 
@@ -84,6 +85,8 @@ class ExportWorker:
     def __init__(self, exporter: Exporter, name: str, capacity: int = CAPACITY, opened: Callable[[], object] = lambda: None) -> None:
         self.exporter = exporter
         self.name = name
+        selection = getattr(exporter, "metrics", None)
+        self._selection = selection if isinstance(selection, MetricSelection) else ALL_METRICS
         self._capacity = capacity
         self._opened = opened
         self._thread = OnDemandThread(f"accelmetrics-{name}", lambda: self._delivery is not self._noticed, self._run)
@@ -214,8 +217,9 @@ class ExportWorker:
                 self._woken.wait()
 
     def _deliver(self, record: Record) -> None:
-        """Deliver a record, as often as it takes."""
+        """Deliver what is wanted of a record, as often as it takes."""
         pause = FIRST_PAUSE
+        record = record._replace(snapshot=record.snapshot.selected(self._selection))
         while self._in_hand and not self._delivery.expired:
             outcome = guarded(self.exporter.export, record)
             self._note(outcome, "could not deliver")

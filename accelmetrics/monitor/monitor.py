@@ -29,11 +29,11 @@ from accelmetrics.monitor.ticker import MonitorClock, Ticker, shared_ticker
 from accelmetrics.monitor.torch import TorchMemory
 from accelmetrics.monitor.window import Window, Windows
 from accelmetrics.sampling.engine import hostname
-from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, MetricChoice, Visible
+from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Exporter, MonitorStatus, Step
-from accelmetrics.schemas.selection import ALL, MetricSelection
+from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400

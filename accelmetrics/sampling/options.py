@@ -8,13 +8,12 @@ from typing import Any, Literal, NamedTuple
 
 from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
-from accelmetrics.schemas.selection import ALL, ALL_METRICS, MetricSelection
+from accelmetrics.schemas.selection import ALL, ALL_METRICS, MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import DeviceSlot
 
 Isolation = Literal["thread", "process"]
 Choice = int | str
 Visible = bool | Literal["renumber"]
-MetricChoice = str | Sequence[str] | MetricSelection
 
 DEFAULT_TIMEOUT = 1.0
 DEFAULT_OPEN_TIMEOUT = 10.0

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from accelmetrics.backends.contract import Backend, Clock
 from accelmetrics.backends.registry import pinned, select
 from accelmetrics.sampling.engine import Statistics, ThreadEngine
-from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, MetricChoice, Visible, checked, items
+from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible, checked, items
 from accelmetrics.sampling.sources import SHARED, SourceRegistry
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.selection import ALL
+from accelmetrics.schemas.selection import ALL, MetricChoice
 from accelmetrics.schemas.snapshot import Snapshot
 
 if TYPE_CHECKING:

@@ -132,6 +132,9 @@ class Exporter(Protocol):
 
     ``OSError`` (a peer that is away, a disk that is full) is taken to be passing: the record is kept and offered again, after
     a pause that grows. Any other exception gives the record up; it is counted, and told once.
+
+    Where it has an attribute ``metrics`` that is a :class:`~accelmetrics.schemas.selection.MetricSelection`, its records have
+    those metrics alone; otherwise all.
     """
 
     name: str

@@ -120,6 +120,10 @@ class MetricSelection:
         return f"MetricSelection({str(self)!r})"
 
 
+MetricChoice = str | Iterable[str] | MetricSelection
+"""What a selection is made of."""
+
+
 def presets_of(row: Metric) -> tuple[str, ...]:
     """The presets that have a metric, under one of its spellings."""
     from accelmetrics.schemas.catalogue import wandb

@@ -14,6 +14,7 @@ from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceK
 
 if TYPE_CHECKING:
     from accelmetrics.schemas.metrics_models import DeviceMetrics, HostMetrics, ProcessMetrics
+    from accelmetrics.schemas.selection import MetricSelection
 
 SCHEMA_VERSION = "1.0"
 """Of the document. The number before the dot rises when a reader of the old form would misread the new one."""
@@ -103,6 +104,7 @@ class Snapshot:
         "_by_device",
         "_devices",
         "_host",
+        "_selected",
         "backends",
         "hostname",
         "identities",
@@ -140,6 +142,7 @@ class Snapshot:
         self._devices: tuple[Device, ...] | None = None
         self._host: HostMetrics | None = None
         self._by_device: _ByDevice | None = None
+        self._selected: dict[MetricSelection, Snapshot] | None = None
 
     @property
     def timestamp(self) -> str:
@@ -178,6 +181,15 @@ class Snapshot:
         """The same moment with more metrics; this one stays as it is."""
         rest = (self.identities, self.unavailable, self.backends, self.processes, self.unlisted)
         return Snapshot(self.time_ns, self.hostname, {**self.metrics, **more}, *rest)
+
+    def selected(self, selection: "MetricSelection") -> "Snapshot":
+        """The same moment with what a selection wants alone; made once for equal selections."""
+        if selection.everything:
+            return self
+        if self._selected is None:
+            self._selected = {}
+        found = self._selected.get(selection)
+        return self._selected.setdefault(selection, selection.select(self)) if found is None else found
 
     def flat(self) -> dict[str, int | float]:
         """The metrics alone, as a new dict."""

@@ -87,6 +87,14 @@ def test_records_on_standard_output(tmp_path: Path) -> None:
     assert head.startswith("timestamp,") and len(rows) >= 2 and piped.stderr == ""
 
 
+def test_records_of_some_metrics_on_standard_output(tmp_path: Path) -> None:
+    """What is chosen of a file is chosen of a stream too."""
+    done = shell(f"am {' '.join(RECORD)} --no-console --exporter 'jsonl:/dev/stdout?metrics=memory_percent' | cat", tmp_path)
+    header, first, *_ = map(json.loads, done.stdout.splitlines())
+    assert list(first["metrics"]) == ["memory_percent"]
+    assert header["unavailable"] == {}
+
+
 def test_records_and_the_console_side_by_side(tmp_path: Path) -> None:
     """Both go to the same file, none over the other; the exporter ``console`` prints where the user sees it."""
     shell(f"am {' '.join(RECORD)} --exporter jsonl:/dev/stdout --exporter console > out 2> err", tmp_path)

@@ -14,6 +14,8 @@ from accelmetrics.exporters import registry
 DOCS = Path(__file__).parents[2] / "docs"
 NOT_IN_STRINGS = {"stream"}
 """Parameters that take an object."""
+COMMON = {"metrics"}
+"""Options that every exporter has."""
 
 
 def sections() -> dict[str, str]:
@@ -34,7 +36,20 @@ def test_every_option_is_documented(name: str) -> None:
     """What can be set is in the exporter's section."""
     options = [one.name for one in inspect.signature(registry.load(name)).parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
     section = sections()[name]
-    assert [option for option in options if f"`{option}`" not in section and option not in NOT_IN_STRINGS] == []
+    assert [option for option in options if f"`{option}`" not in section and option not in NOT_IN_STRINGS | COMMON] == []
+    assert set(options) >= COMMON
+
+
+def test_common_options_are_documented_once() -> None:
+    """With what each exporter is given unless told otherwise."""
+    part = (DOCS / "exporters.md").read_text().partition("## Which metrics each is given")[2].partition("\n## ")[0]
+    rows = {
+        name: preset
+        for names, preset in re.findall(r"^\| (`.*`) \| `(\w+)`", part, re.MULTILINE)
+        for name in re.findall(r"`([\w-]+)`", names)
+    }
+    defaults = {name: inspect.signature(registry.load(name)).parameters["metrics"].default for name in registry.BUILT_IN}
+    assert rows == defaults
 
 
 @pytest.mark.parametrize("name", registry.BUILT_IN)

@@ -16,6 +16,7 @@ from accelmetrics.exporters import registry
 from accelmetrics.schemas import plug_ins
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.selection import MetricSelection
 
 
 class Sink:
@@ -118,6 +119,40 @@ def test_every_built_in_gets_its_options_whole(name: str, target: str, monkeypat
         return
     registry.create(text)
     assert got == [((target[1:],) if target else (), {option: value for option, (_, value) in words.items()})]
+
+
+DEFAULTS = {
+    **dict.fromkeys(("jsonl", "csv", "wandb", "mlflow", "tensorboard", "training-files"), "standard"),
+    **dict.fromkeys(("console", "prometheus", "textfile", "otlp", "statsd", "influx"), "all"),
+}
+
+
+@pytest.mark.parametrize("name", registry.BUILT_IN)
+def test_every_built_in_takes_a_selection(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the keyword and in its string form, where a comma belongs to it; files and trackers leave detail out unless told otherwise."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    path = tmp_path / "x.prom"
+    target = f":{path}" if name in ("jsonl", "csv", "textfile", "tensorboard", "influx", "training-files") else ""
+    plain, chosen = registry.create(f"{name}{target}"), registry.create(f"{name}{target}?metrics=core,-gpu.0.temp")
+    assert plain.metrics == MetricSelection(DEFAULTS[name])  # type: ignore[attr-defined]
+    assert chosen.metrics == MetricSelection("core,-gpu.0.temp")  # type: ignore[attr-defined]
+    made = registry.load(name)(*([str(path)] if target else []), metrics=["core", "cpu"])
+    assert made.metrics == MetricSelection(["core", "cpu"])  # type: ignore[attr-defined]
+    with pytest.raises(UnknownNameError, match="Did you mean 'powerWatts'"):
+        registry.create(f"{name}{target}?metrics=powerWats")
+
+
+def test_a_selection_for_an_exporter_that_knows_of_none() -> None:
+    """One of another package is given it too; one with an option of that name is given its words."""
+    assert not hasattr(registry.create("sink:x"), "metrics")
+    assert registry.create("sink:x?metrics=core&every=3").metrics == MetricSelection("core")  # type: ignore[attr-defined]
+
+
+def test_a_selection_that_an_exporter_cannot_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused in words."""
+    monkeypatch.setattr(Sink, "metrics", property(lambda _: 5), raising=False)
+    with pytest.raises(InvalidOptionError, match="the exporter 'sink' takes no metrics: "):
+        registry.create("sink:x?metrics=core")
 
 
 def test_an_object_is_taken_as_it_is() -> None:

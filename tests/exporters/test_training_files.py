@@ -96,6 +96,17 @@ def test_a_record_that_is_offered_again_is_there_once(tmp_path: Path) -> None:
     exporter.close()
 
 
+def test_steps_that_come_with_the_same_reading(tmp_path: Path) -> None:
+    """When no last reading comes, what was logged is delivered with the one before: its devices are there once."""
+    exporter = TrainingFilesExporter(tmp_path)
+    exporter.open()
+    before = one(step(1, loss=0.5))
+    exporter.export(before)
+    exporter.export(before._replace(steps=(step(2, loss=0.25),)))
+    assert [len(lines(path)) for path in exporter.paths] == [2, 2]
+    exporter.close()
+
+
 _LIMITED = """
 import pathlib, resource, signal, sys
 from accelmetrics.exporters.training_files import TrainingFilesExporter

@@ -12,11 +12,15 @@ import pytest
 from accelmetrics.exporters.network import RejectedError
 from accelmetrics.monitor import export_worker as module
 from accelmetrics.monitor.export_worker import CAPACITY, ExportWorker, distinct
+from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.monitor.watching import Gate, Recorder, no_threads, threads
 from tests.sampling.conftest import until
 from tests.support.waiting import HANG, wait_for
+
+MISSING = Unavailable(Reason.NOT_SUPPORTED, "no fan")
 
 
 class UnprintableError(Exception):
@@ -507,3 +511,28 @@ def test_a_machine_without_threads_counts_the_records_as_dropped(monkeypatch: py
 def test_each_has_a_name_of_its_own(taken: list[str], name: str) -> None:
     """Counters of two exporters of a kind are told apart."""
     assert distinct("jsonl", taken) == name
+
+
+def reading(number: int) -> Record:
+    metrics = {"gpu.0.powerWatts": 300.0, "gpu.0.temp": 40, "cpu": number}
+    return Record(Snapshot(number, "node", metrics, (), {"gpu.0.fanSpeed": MISSING, "gpu.0.memoryTemp": MISSING}))
+
+
+def test_an_exporter_is_handed_the_metrics_that_it_wants() -> None:
+    """Values and reasons alike; those that want the same are handed the same snapshot, and one that wants all what was read."""
+    recorders = [Recorder(name) for name in ("first", "second", "everything", "other")]
+    for recorder, metrics in zip(recorders, ("powerWatts,fanSpeed", "powerWatts,fanSpeed", "all", None), strict=True):
+        recorder.metrics = MetricSelection(metrics) if metrics else ["of", "another", "meaning"]  # type: ignore[attr-defined]
+    workers = [ExportWorker(recorder, recorder.name) for recorder in recorders]
+    read = [reading(number) for number in range(3)]
+    for worker in workers:
+        worker.start()
+        for one in read:
+            worker.put(one)
+    for worker in workers:
+        stop(worker)
+    first, second, everything, other = ([taken.snapshot for taken in recorder.records] for recorder in recorders)
+    assert [(taken.metrics, taken.unavailable) for taken in first] == [({"gpu.0.powerWatts": 300.0}, {"gpu.0.fanSpeed": MISSING})] * 3
+    assert all(one is another for one, another in zip(first, second, strict=True))
+    for taken in (everything, other):
+        assert all(one is another.snapshot for one, another in zip(taken, read, strict=True))

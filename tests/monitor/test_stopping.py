@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import textwrap
 import threading
@@ -15,6 +14,7 @@ from accelmetrics import Snapshot
 from accelmetrics.exporters.registry import create
 from accelmetrics.monitor.export_worker import WAITS
 from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.schemas.recording import read_records
 from tests.monitor.test_monitor_exit import LIMIT, PREFACE, run
 from tests.monitor.watching import Gate, Recorder, gpus, no_threads, program, threads, ticks
 from tests.sampling.conftest import until
@@ -267,7 +267,7 @@ def test_a_child_begins_without_the_exporters_that_the_parent_has_open(tmp_path:
         assert [in_child(child) for _ in range(3)] == [0] * 3
         before = monitor.status.ticks
         ticks(monitor, before + 3)
-    numbers = [json.loads(line)["monitor"]["monitor.ticks"] for line in path.read_text().splitlines()]
+    numbers = [record.snapshot.backends[0].sequence for record in read_records(path)]
     assert numbers == list(range(1, monitor.status.ticks + 1))
     assert monitor.status.exporters[0].sent == len(numbers)
     assert caplog.records == []

@@ -9,12 +9,11 @@ import pytest
 import accelmetrics
 from accelmetrics import Reason, Sampler
 from accelmetrics.backends.contract import Block, Detection, Driver, Reading, ReadOptions
-from accelmetrics.sampling.options import MetricChoice
 from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import InvalidOptionError, SourceError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.metric import Metric
-from accelmetrics.schemas.selection import MetricSelection
+from accelmetrics.schemas.selection import MetricChoice, MetricSelection
 from accelmetrics.testing import FakeBackend, FakeClock
 from tests.sampling.conftest import workers
 from tests.support.waiting import HANG, wait_for
@@ -301,7 +300,7 @@ def test_readers_are_told_what_is_wanted(gpus: FakeBackend) -> None:
 
 
 def test_samplers_are_shared_by_what_they_report(gpus: FakeBackend) -> None:
-    """MetricChoice given as a list, a text or a selection are options like others."""
+    """Metrics given as a list, a text or a selection are options like others."""
     ways: list[MetricChoice] = ["temp", ["temp"], MetricSelection("temp"), ["temp"]]
     assert [set(accelmetrics.sample([gpus], metrics=way, gpus=[0]).metrics) for way in ways] == [{"gpu.0.temp"}] * 4
     assert len(gpus.options) == 3
