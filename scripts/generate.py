@@ -5,7 +5,8 @@
 - ``accelmetrics/schemas/metrics_models.py``: the typed views;
 - ``docs/schema.json``: the JSON Schema of the ``dump --json`` document;
 - ``docs/lines-schema.json``: the JSON Schema of the lines that the exporter ``jsonl`` writes;
-- ``docs/metrics.md``: the reference for readers.
+- ``docs/metrics.md``: the reference for readers;
+- ``tests/promises.txt``: what users may rely on.
 
 With ``--check`` nothing is written; the exit status is 1 when a file is not current.
 """
@@ -26,6 +27,7 @@ MODELS = Path("accelmetrics/schemas/metrics_models.py")
 SCHEMA = Path("docs/schema.json")
 LINES = Path("docs/lines-schema.json")
 REFERENCE = Path("docs/metrics.md")
+PROMISES = Path("tests/promises.txt")
 
 
 def conversion() -> str:
@@ -70,6 +72,13 @@ def reference() -> str:
     return render()
 
 
+def promises() -> str:
+    """The text of what users may rely on."""
+    from scripts.generate_promises import render
+
+    return render()
+
+
 # In this order: what comes later is rendered with what comes before it importable and current.
 OUTPUTS: dict[Path, Callable[[], str]] = {
     CONVERSION: conversion,
@@ -78,6 +87,7 @@ OUTPUTS: dict[Path, Callable[[], str]] = {
     SCHEMA: schema,
     LINES: lines,
     REFERENCE: reference,
+    PROMISES: promises,
 }
 
 

@@ -1,0 +1,116 @@
+"""Renders the list of what users may rely on: names, options, keys, fields of documents, commands.
+
+What is new is added; what is there is never taken away: a line that is no longer true is removed by hand, by the rules of
+``docs/stability.md``, and `tests/test_stability.py` fails until then.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from enum import EnumMeta
+from pathlib import Path
+from typing import Any
+
+from accelmetrics.backends import registry as backends
+from accelmetrics.cli.main import COMMANDS, load
+from accelmetrics.dialects import registry as dialects
+from accelmetrics.exporters import registry as exporters
+from accelmetrics.schemas.catalogue import CATALOGUE
+from accelmetrics.schemas.document import json_schema
+from accelmetrics.schemas.errors import Reason
+from accelmetrics.schemas.recording import lines_schema
+
+FILE = Path(__file__).parents[1] / "tests" / "promises.txt"
+HEADER = "# What users may rely on; docs/stability.md says for how long. `make generate` adds what is new, and never removes a line.\n"
+MODULES = ("accelmetrics", "accelmetrics.testing")
+MADE_BY_USERS = frozenset({"MetricSelection", "Monitor", "Sampler"})
+"""Classes whose constructors are promised, beside those for tests and exporters; objects of the others are only given out."""
+
+
+def render() -> str:
+    """The list, with what was on it before."""
+    return HEADER + "".join(f"{line}\n" for line in sorted(listed() | current()))
+
+
+def listed() -> set[str]:
+    """The lines of the file."""
+    lines = FILE.read_text("utf-8").splitlines() if FILE.is_file() else []
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+def current() -> set[str]:
+    """The lines that are true now."""
+    return {*_names(), *_keys(), *_documents(), *_commands(), *_plug_ins()}
+
+
+def _names() -> Iterator[str]:
+    """Public names, their members and the options of what can be called."""
+    for module in MODULES:
+        found = importlib.import_module(module)
+        for name in found.__all__:
+            thing = getattr(found, name)
+            yield f"name {module}.{name}"
+            yield from (f"option {module}.{name}({option}=)" for option in _options(thing))
+            for member in _members(thing) if isinstance(thing, type) else ():
+                yield f"name {module}.{name}.{member}"
+                yield from (f"option {module}.{name}.{member}({option}=)" for option in _options(getattr(thing, member, None)))
+
+
+def _options(thing: Any) -> list[str]:
+    """What can be given by name to a function, a method or a class that users make objects of."""
+    if not inspect.isfunction(thing) and not (inspect.isclass(thing) and _is_made_by_users(thing)):
+        return []
+    by_name = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    return [name for name, one in inspect.signature(thing).parameters.items() if one.kind in by_name and name != "self"]
+
+
+def _is_made_by_users(thing: type) -> bool:
+    return thing.__name__ in MADE_BY_USERS or thing.__module__.partition(".testing")[1] != "" or thing.__name__.endswith("Exporter")
+
+
+def _members(thing: type) -> list[str]:
+    """Public attributes and methods that the package itself defines."""
+    if isinstance(thing, EnumMeta):
+        return list(thing.__members__)
+    own = [part for part in thing.__mro__ if part.__module__.startswith("accelmetrics.")]
+    return [name for part in own for name in (*vars(part), *vars(part).get("__annotations__", ())) if not name.startswith("_")]
+
+
+def _keys() -> Iterator[str]:
+    for row in CATALOGUE:
+        for spelling in (row.key, *row.aliases):
+            yield f"key {spelling}: {'int' if row.integer else 'float'} {row.kind}, {row.unit}"
+    yield from (f"reason {reason.value}" for reason in Reason)
+
+
+def _documents() -> Iterator[str]:
+    for name, schema in (("document", json_schema()), ("line", lines_schema())):
+        yield from _fields(name, schema)
+
+
+def _fields(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    """The fields of objects, with the objects within."""
+    for part, about in schema.get("$defs", {}).items():
+        yield from _fields(f"{name} {part}", about)
+    for field, about in schema.get("properties", {}).items():
+        if "." not in field:  # keys of metrics are listed as such
+            yield f"field of {name}: {field}{' (always)' if field in schema.get('required', ()) else ''}"
+            yield from _fields(f"{name} {field}", about)
+
+
+def _commands() -> Iterator[str]:
+    for command in COMMANDS:
+        yield f"command {command}"
+        for group in load(command).OPTIONS.values():
+            yield from (f"command {command} {option}" for option in group)
+
+
+def _plug_ins() -> Iterator[str]:
+    yield from (f"backend {name}" for name in backends.BUILT_IN)
+    yield from (f"dialect {name}" for name in dialects.BUILT_IN)
+    for name in exporters.BUILT_IN:
+        make: Callable[..., object] = exporters.load(name)
+        yield f"exporter {name}"
+        yield from (f"exporter {name}?{option}=" for option in _options(make))
