@@ -16,6 +16,7 @@ from accelmetrics.cli.text import aligned, wrapped
 from accelmetrics.schemas.catalogue import SECTIONS, Section, coverage_of, find, given_by, read_from
 from accelmetrics.schemas.errors import UnknownNameError
 from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.selection import PRESETS, presets_of
 
 Given = Mapping[str, Mapping[str, str]]
 MEANING_INDENT = " " * 6
@@ -23,6 +24,7 @@ EXAMPLES = """\
   accelmetrics metrics                              every metric, its unit and its meaning
   accelmetrics metrics gpu.0.powerWatts             everything about one: sources, other names
   accelmetrics metrics throttl                      those with this in their key, their other names or their meaning
+  accelmetrics metrics --preset core                what `--metrics core` has
   accelmetrics metrics --backend amd --json         what a source gives, for programs"""
 OPTIONS: arguments.Groups = {
     "": {
@@ -32,6 +34,7 @@ OPTIONS: arguments.Groups = {
             "help": "one metric (gpu.0.temp, or its template), or a word to look for",
         },
         "--backend": {"metavar": "NAME", "help": "the metrics that this source gives"},
+        "--preset": {"choices": tuple(PRESETS), "help": "the metrics that a preset of --metrics has"},
         "--json": {"action": "store_true", "help": "print a JSON array"},
     },
 }
@@ -43,7 +46,7 @@ def run(options: Namespace, out: Stdout) -> int:
     plug_ins = {name: registry.load(name) for name in names if name not in registry.BUILT_IN}
     own = [Section("Plug-in", name, registry.describe(plug_in)) for name, plug_in in plug_ins.items()]
     given = _given(plug_ins)
-    exact, sections = chosen(options.key, options.backend, own, given)
+    exact, sections = chosen(options.key, options.backend, options.preset, own, given)
     if options.json:
         entries = [entry(row, given.get(row.key, {})) for section in sections for row in section.rows]
         out.write(json.dumps(entries, indent=2, ensure_ascii=False) + "\n")
@@ -64,7 +67,7 @@ def _given(plug_ins: Mapping[str, Backend]) -> dict[str, dict[str, str]]:
     return given
 
 
-def chosen(wanted: str | None, backend: str | None, own: Sequence[Section], given: Given) -> tuple[bool, list[Section]]:
+def chosen(wanted: str | None, backend: str | None, preset: str | None, own: Sequence[Section], given: Given) -> tuple[bool, list[Section]]:
     """Return whether one metric was asked for, and the sections with the rows that were.
 
     Raises:
@@ -78,6 +81,7 @@ def chosen(wanted: str | None, backend: str | None, own: Sequence[Section], give
     sections = []
     for section in (*SECTIONS, *own):
         rows = (row for row in section.rows if backend is None or section.title == backend or backend in given.get(row.key, ()))
+        rows = (row for row in rows if preset is None or preset in presets_of(row))
         found = tuple(row for row in rows if (_holds(row, wanted or "") if unknown else not template or row.key == template))
         sections.append(section._replace(rows=found))
     shown = [section for section in sections if section.rows]
@@ -94,7 +98,8 @@ def _holds(row: Metric, word: str) -> bool:
 def entry(row: Metric, sources: Mapping[str, str]) -> dict[str, Any]:
     """Return a row as plain values."""
     partitions = [backend for backend in sources if row.device_part and row.name in coverage_of(backend).get("partitions", ())]
-    return {**row._asdict(), "aliases": list(row.aliases), "sources": dict(sources), "partitions": partitions}
+    facts = {name: value for name, value in row._asdict().items() if name != "preset"}
+    return {**facts, "aliases": list(row.aliases), "presets": presets_of(row), "sources": dict(sources), "partitions": partitions}
 
 
 def overview(section: Section, width: int) -> str:
@@ -114,6 +119,7 @@ def details(row: Metric, sources: Mapping[str, str]) -> str:
         ("range", limits(row)),
         ("whole numbers", "always" if row.integer else ""),
         ("also emitted as", ", ".join(row.aliases)),
+        ("presets", ", ".join(presets_of(row))),
         *((f"from {backend}", source) for backend, source in sources.items()),
         ("Prometheus", row.prometheus),
         ("OpenTelemetry", row.otel),

@@ -16,9 +16,10 @@ from accelmetrics.cli.main import main
 from accelmetrics.cli.metrics import limits
 from accelmetrics.dialects import registry as dialects
 from accelmetrics.exporters import registry as exporters
-from accelmetrics.schemas.catalogue import CATALOGUE
+from accelmetrics.schemas.catalogue import CATALOGUE, expected_names
 from accelmetrics.schemas.errors import Reason, SourceError
 from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.selection import MetricSelection
 from tests.cli.machines import Rig
 from tests.cli.shell import REPOSITORY, call, device_entries, environment, on_path, one_line
 from tests.simulators.nvml import NvmlSimulator
@@ -80,7 +81,8 @@ def test_metrics_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["key"] for row in rows} == {row.key for row in CATALOGUE}
     (power,) = [row for row in rows if row["key"] == "{kind}.{i}.memoryTotalBytes"]
     assert power["sources"].keys() >= {"nvidia", "amd"} == set(power["partitions"])
-    assert rows[0].keys() == {*Metric._fields, "sources", "partitions"}
+    assert power["presets"] == ["core", "standard", "all"]
+    assert rows[0].keys() == {*Metric._fields, "presets", "sources", "partitions"} - {"preset"}
 
 
 def test_metrics_for_people(capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,6 +164,14 @@ def test_those_of_other_packages_are_listed_with_these(group: str, tmp_path: Pat
     assert re.fullmatch(rf"acme +{SINK} +package acme", acme)
     assert "No module named 'nothing_here'" in cracked
     assert cracked.endswith("package cracked")
+
+
+def test_metrics_of_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that a selection of that name wants."""
+    assert main(["metrics", "--preset", "core", "--backend", "nvidia", "--json"]) == 0
+    keys = [row["key"].replace("{kind}", "gpu").replace("{i}", "0") for row in json.loads(capsys.readouterr().out)]
+    core = MetricSelection("core")
+    assert set(keys) == {key for name in expected_names("nvidia") if core.wants(key := f"gpu.0.{name}")}
 
 
 def test_metrics_of_one_source(capsys: pytest.CaptureFixture[str]) -> None:
