@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from accelmetrics.exporters.fields import measured, seconds_since, step_number, utf8
 from accelmetrics.exporters.network import RejectedError
-from accelmetrics.schemas.errors import require
+from accelmetrics.schemas.errors import require, without_secrets
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import MetricChoice, MetricSelection
 
@@ -162,8 +162,8 @@ class MlflowExporter:
 
 
 def _told(error: MlflowException) -> Exception:
-    """A failure of MLflow: passing for a server that is away or overloaded, and for a full disk."""
-    code, message = getattr(error, "error_code", ""), f"MLflow: {error}"
+    """A failure of MLflow, which quotes addresses whole: passing for a server that is away or overloaded, and for a full disk."""
+    code, message = getattr(error, "error_code", ""), without_secrets(f"MLflow: {error}")
     cause: BaseException | None = error
     while code == UNKNOWN and cause is not None and not isinstance(cause, OSError):  # errors of requests are such ones
         cause = cause.__cause__ or cause.__context__

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from accelmetrics.exporters.fields import measured, utf8
 from accelmetrics.exporters.network import RejectedError
 from accelmetrics.exporters.paths import absolute
-from accelmetrics.schemas.errors import InvalidOptionError, require
+from accelmetrics.schemas.errors import InvalidOptionError, require, without_secrets
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import MetricChoice, MetricSelection
 
@@ -159,7 +159,7 @@ class WandbExporter:
 
     def _told(self, error: Exception) -> Exception:
         """A failure of W&B: passing for a network or a server that is away, not for a wrong login or a finished run."""
-        errors, said = self._wandb.errors, str(error)
+        errors, said = self._wandb.errors, without_secrets(str(error))
         if isinstance(error, self._gone):
             return ConnectionError(f"Weights & Biases: {GONE} ({said or type(error).__name__})")
         if isinstance(error, errors.CommError) and not isinstance(error, errors.AuthenticationError):

@@ -205,6 +205,15 @@ def test_a_server_that_is_away_is_passing() -> None:
     exporter.close()
 
 
+def test_mlflow_quotes_a_password_and_we_do_not() -> None:
+    """It quotes the address that it was given."""
+    exporter = create(f"mlflow?tracking_uri=http://ada:correct-horse@127.0.0.1:{free_port()}&run_name=x")
+    with pytest.raises(ConnectionError, match=r"http://\*\*\*@127\.0\.0\.1") as error:
+        exporter.open()
+    exporter.close()
+    assert "correct-horse" not in str(error.value)
+
+
 class Refusing(BaseHTTPRequestHandler):
     """A tracking server that knows one run, takes the first batch, and refuses the next as long as it is told to."""
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -209,6 +210,21 @@ def test_a_server_that_is_away_is_passing(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(ConnectionError, match="Weights & Biases: "):
         exporter.open()
     exporter.close()
+
+
+@pytest.mark.parametrize("kind", ["CommError", "UsageError", "AuthenticationError"])
+def test_what_wandb_says_is_told_without_its_key(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever way it fails."""
+    import wandb
+
+    failure = getattr(wandb.errors, kind)("refused " + "0123456789abcdef" * 3)
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef" * 3)
+    monkeypatch.setattr(wandb, "init", Mock(side_effect=failure))
+    exporter = WandbExporter(project="hw", mode="online")
+    with pytest.raises((ConnectionError, RejectedError)) as error:
+        exporter.open()
+    exporter.close()
+    assert str(error.value) == "Weights & Biases: refused ***"
 
 
 def test_a_disabled_run_of_the_program_costs_nothing(tmp_path: Path) -> None:
