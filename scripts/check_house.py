@@ -9,7 +9,7 @@ Reads the sources and runs nothing of them. One line per finding, ``file:line: w
 - no note of unfinished work anywhere;
 - at most 12 Protocols in the package;
 - no name in the package has a word of the old vocabulary in it;
-- no comment, docstring or message of the package speaks of persons ("nobody", "whoever");
+- no comment, docstring or message speaks of persons ("nobody", "whoever");
 - no ``time.sleep`` in the tests, outside ``tests/support`` and the simulators: a test waits for an event;
 - no assertion in the tests that something took less than so much time: a test compares orders, counts, or two things of the same run.
 """
@@ -42,6 +42,8 @@ OLD_CLASSES = {"Lane", "Flight", "Post", "Viewer", "Moment"}
 """Words that are fine in other names."""
 CLOCKS = {(clock,) for clock in ("time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns")}
 PERSONS = re.compile(r"\b(nobody|somebody|everybody|whoever|anybody)\b", re.IGNORECASE)
+WRITE_THEM = {"check_house", "test_house"}
+"""The files about the rule, which name those words."""
 UNFINISHED = re.compile(r"\b(TODO|FIXME)\b")
 
 
@@ -165,7 +167,8 @@ def old_words(source: Source) -> Iterator[Finding]:
 
 def persons(source: Source) -> Iterator[Finding]:
     """Each line that speaks of persons."""
-    for number, line in enumerate(source.text.splitlines(), 1):
+    lines = () if source.path.stem in WRITE_THEM else source.text.splitlines()
+    for number, line in enumerate(lines, 1):
         found = PERSONS.search(line)
         if found:
             yield Finding(source.path, number, f"{found.group()!r}: say what happens, not to whom")
@@ -260,8 +263,8 @@ def unfinished(source: Source) -> Iterator[Finding]:
 
 Rule = Callable[[Source], Iterator[Finding]]
 
-EVERYWHERE: tuple[Rule, ...] = (shells, unfinished)
-IN_PACKAGE: tuple[Rule, ...] = (long_file, global_statements, broad_excepts, protocols, old_words, persons)
+EVERYWHERE: tuple[Rule, ...] = (shells, unfinished, persons)
+IN_PACKAGE: tuple[Rule, ...] = (long_file, global_statements, broad_excepts, protocols, old_words)
 IN_TESTS: tuple[Rule, ...] = (sleeps, bounds_on_time)
 AT_MOST: dict[Rule, int] = {broad_excepts: MAX_BROAD, protocols: MAX_PROTOCOLS}
 """How many findings of a rule are none; 0 for the others."""

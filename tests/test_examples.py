@@ -1,7 +1,7 @@
 """The examples of the pages run as they stand: each Python block by itself, in a directory of its own, beside two simulated GPUs.
 
 What the prose makes the reader's own (a training loop, a batch) is given to them, and so is a peer where one is spoken to, at an
-address of its own: an example must neither be kept from a port nor reach anybody else's program.
+address of its own: an example must neither be kept from a port nor reach another program.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ BROKEN = {
     "an old class": ("accelmetrics/a.py", "class _Flight: pass\n", "class _Flight"),
     "unfinished work": ("tests/a.py", "x = 1  # TODO: more\n", "finish it"),
     "a person": ("accelmetrics/a.py", '"""For whoever reads."""\n', "'whoever'"),
+    "a person in a test": ("tests/a.py", "x = 1  # Nobody asks.\n", "'Nobody'"),
     "a bound on a span of time": (
         "tests/a.py",
         "def test():\n    start = time.monotonic()\n    f()\n    took = time.monotonic() - start\n    assert took < 1\n",

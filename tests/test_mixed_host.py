@@ -23,7 +23,7 @@ TIMEOUT = 1.0
 
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has sampled yet: no number was given out."""
+    """No sample was taken yet: no number was given out."""
     monkeypatch.setattr("accelmetrics.sampling.sampler.SHARED", SourceRegistry())
 
 
@@ -152,7 +152,7 @@ def test_one_vendors_crash_is_survived_and_said_and_the_others_are_read_again(nv
         assert {status.status for status in after.backends} == {"ok"}
 
 
-def test_one_vendors_driver_going_away_shifts_nobody(sampler: Sampler, nvml: NvmlSimulator) -> None:
+def test_one_vendors_driver_going_away_shifts_no_other(sampler: Sampler, nvml: NvmlSimulator) -> None:
     before = sampler.sample()
     nvml.driver_away()
     snapshot = sampler.sample()
@@ -174,11 +174,11 @@ def test_a_vendor_that_never_opens_says_so_and_the_rest_is_there(nvml: NvmlSimul
     assert "gpu.2.powerWatts" in snapshot.metrics
 
 
-@pytest.mark.parametrize("expected", [True, False], ids=["its GPUs are on the bus", "nobody knew of them"])
-def test_a_vendor_that_opens_late_shifts_nobody(
+@pytest.mark.parametrize("expected", [True, False], ids=["its GPUs are on the bus", "they were not known of"])
+def test_a_vendor_that_opens_late_shifts_no_other(
     nvml: NvmlSimulator, rocm: RocmSmiStandIn, tpu: TpuRuntime, request: pytest.FixtureRequest, expected: bool
 ) -> None:
-    """It takes the numbers that were set aside for it; where none were, those after everybody's."""
+    """It takes the numbers that were set aside for it; where none were, those after all others."""
     assert rocm.path and tpu.port
     if expected:
         request.getfixturevalue("cards")

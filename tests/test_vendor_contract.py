@@ -35,7 +35,7 @@ COMMON = {
     "temp": 51,
     "powerWatts": 241,
 }
-"""What everybody tells: % of time, % of memory, bytes, °C, W."""
+"""What every vendor tells: % of time, % of memory, bytes, °C, W."""
 CARD = {
     **COMMON,
     "memory": 41,

@@ -65,7 +65,7 @@ class Program:
 class Clock(FakeClock):
     """A clock that goes on when the program has taken notice of the last tick.
 
-    At a pace that nobody keeps, the exporter's queue would be what is measured.
+    At a pace that no exporter keeps, its queue would be what is measured.
     """
 
     def __init__(self, program: Program) -> None:

@@ -82,7 +82,7 @@ def is_gpu(node: str) -> bool:
 
 
 class ProcessTable:
-    """The processes on all devices of one driver. Several lanes may ask; one looks, the others get what it found last.
+    """The processes on all devices of one driver. Several workers may ask; one looks, the others get what it found last.
 
     Args:
         unified: Addresses of the devices that share the host's memory.

@@ -113,7 +113,7 @@ def _told(parent: int, control: int) -> bytes:
 def _kill(mark: str) -> None:
     """Kill until none is left: one that is being killed may have started another. One that the kernel holds on to is left to it."""
     pause = FIRST_PAUSE
-    while pause < LAST_PAUSE and ((members := _family(mark)) or not _is_reaped()):
+    while pause < LAST_PAUSE and ((members := _members(mark)) or not _is_reaped()):
         for member in members:
             try:
                 os.kill(member, signal.SIGKILL)
@@ -142,18 +142,18 @@ def _remove(directory: str) -> None:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _family(mark: str) -> set[int]:
+def _members(mark: str) -> set[int]:
     """List living processes of this group; with a mark, also those below this one, and those that carry it in their environment."""
-    parents, family = {}, set()
+    parents, members = {}, set()
     for pid, parent, group in _proc() if os.path.isdir("/proc/self") else _ps():  # noqa: PTH112
         parents[pid] = parent
         if group == os.getpgrp() or (mark and _is_marked(pid, mark)):
-            family.add(pid)
-    newest = {*family, os.getpid()} if mark else set()
+            members.add(pid)
+    newest = {*members, os.getpid()} if mark else set()
     while newest:
-        newest = {pid for pid, parent in parents.items() if parent in newest} - family
-        family |= newest
-    return family - {os.getpid()}
+        newest = {pid for pid, parent in parents.items() if parent in newest} - members
+        members |= newest
+    return members - {os.getpid()}
 
 
 def _proc() -> list[tuple[int, int, int]]:

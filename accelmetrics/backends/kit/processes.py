@@ -1,13 +1,13 @@
-"""Processes: the family of a watched one across PID namespaces, their environment, and those that hold device nodes open.
+"""Processes: the tree of a watched one across PID namespaces, their environment, and those that hold device nodes open.
 
 NVML numbers processes as its driver sees them, which need not be the numbering of the ``/proc`` that we read: a program
 may watch from inside a container, or from the host into one. ``/proc/PID/status`` has both sides where the kernel shows
 them: its ``NSpid`` line is a process's number in every namespace from that of the ``/proc`` mount inwards.
 
-A process that is visible under the driver's number belongs to the family if climbing from parent to parent meets the watched
-process: that costs a few small reads per process *on the device*, however many threads or children the family has. Only a
-number that is not visible is looked for among the inner numbers of the family, which is then walked through
-``task/*/children``; a number that a stranger has here is never taken for an inner number of ours. Answers are kept for a
+A process that is visible under the driver's number belongs to the tree if climbing from parent to parent meets the watched
+process: that costs a few small reads per process *on the device*, however many threads or children it has. Only a
+number that is not visible is looked for among the inner numbers of the tree, which is then walked through
+``task/*/children``; a number that another process has here is never taken for an inner number of the tree. Answers are kept for a
 second. Where there is no ``/proc``, psutil climbs. Processes that were found in that ``/proc`` itself (AMD's) are visible.
 """
 
@@ -70,7 +70,7 @@ class ProcessTree:
         self._until = -math.inf
 
     def owns(self, pid: int, now: float) -> bool:
-        """Whether the process that NVML calls ``pid`` is one of the family."""
+        """Return whether the process that NVML calls ``pid`` belongs to the tree."""
         if now >= self._until:
             self._known, self._inner, self._until = {}, None, now + PACE
         known = self._known
@@ -86,7 +86,7 @@ class ProcessTree:
             return True
         if not is_visible(pid):
             if self._inner is None:
-                # Once, however many strangers are not visible: in a container that may be all of them.
+                # Once, however many other processes are not visible: in a container that may be all of them.
                 self._inner = inner_numbers(root)
             return pid in self._inner
         return any(ancestor == root for ancestor in ancestors(pid))
@@ -164,7 +164,7 @@ def namespace_of(pid: int | str, kind: str = "pid") -> str:
 
 
 def inner_numbers(root: int) -> frozenset[int]:
-    """Every number that a member of the family has in a namespace further in than the ``/proc`` that we read."""
+    """Return every number that a process of the tree has in a namespace further in than the ``/proc`` that we read."""
     if not _has_proc():
         return frozenset()
     statuses = map(read_status, descendants(root))

@@ -58,7 +58,7 @@ class Limits(NamedTuple):
         connections: Open at once; half of them from one address.
         computing: Requests that wait to be computed at once; one more is answered with 503.
         guesses: Passwords of one address that wait to be hashed; one more waits a second, and is answered with 429.
-        strangers: Requests of one address and second without valid credentials, where such are asked for; one more likewise.
+        unauthenticated: Requests of one address and second without valid credentials, where such are asked for; one more likewise.
         head_bytes: Request line and headers.
         head: Seconds for the TLS handshake, the request line and the headers of the first request.
         answer: Seconds for computing an answer.
@@ -69,7 +69,7 @@ class Limits(NamedTuple):
     connections: int = 256
     computing: int = 40
     guesses: int = 64
-    strangers: int = 20
+    unauthenticated: int = 20
     head_bytes: int = 8192
     head: float = 10.0
     answer: float = 10.0
@@ -250,7 +250,7 @@ class Server(HTTPServerConnectionDelegate):
         self._most = limits.affordable_connections
         self._clients: set[Client] = set()
         self._places = asyncio.Semaphore(limits.computing)
-        self._strangers: Counter[str] = Counter()
+        self._unauthenticated: Counter[str] = Counter()
         self._second = 0
         self._guesses: Counter[str] = Counter()
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -420,9 +420,9 @@ class Server(HTTPServerConnectionDelegate):
         second = int(self._loop.time())
         if second != self._second:
             self._second = second
-            self._strangers.clear()
-        self._strangers[client.remote_ip] += 1
-        if self.credentials is not None and self._strangers[client.remote_ip] > self.limits.strangers:
+            self._unauthenticated.clear()
+        self._unauthenticated[client.remote_ip] += 1
+        if self.credentials is not None and self._unauthenticated[client.remote_ip] > self.limits.unauthenticated:
             await self._put_off(client, "too many requests without valid credentials")
 
     async def _put_off(self, client: Client, why: str) -> NoReturn:

@@ -196,7 +196,7 @@ def test_a_command_that_prints_no_records_is_told_by_its_words(start: Start) -> 
 
 
 def test_errors_are_drained(start: Start) -> None:
-    """More than a pipe holds: whoever does not read it stops the command."""
+    """More than a pipe holds: not reading it would stop the command."""
     stream = start(TICK + "sys.stderr.write('e' * (1 << 20)); say('{}\\n'); time.sleep(60)")
     assert first(stream).line == b"{}"
 

@@ -14,7 +14,7 @@ AMD, NVIDIA = "0x1002", "0x10de"
 
 @pytest.fixture(autouse=True)
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without devices, at which nobody has looked."""
+    """A machine without devices, not looked at yet."""
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
     monkeypatch.setattr("accelmetrics.backends.kit.system._BUS", PciBus())
     return tmp_path

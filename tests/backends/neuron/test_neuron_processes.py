@@ -48,7 +48,7 @@ def texts(found: Allocation) -> list[tuple[str, str]]:
 
 
 def test_each_core_has_its_programs_with_memory_and_use(tool: NeuronMonitorStandIn) -> None:
-    """All programs of the report, each with what it holds of that core; a core of nobody's has an empty list."""
+    """All programs of the report, each with what it holds of that core; a core without a program has an empty list."""
     tool.tell(report=report([runtime(11, {0: 30.0}), runtime(12, {0: 5.0, 2: 70.0})], machine=hardware(2, 2)))
     expected = {
         "trn.0": (DeviceProcess(11, "compute", MEMORY[0], 30.0), DeviceProcess(12, "compute", MEMORY[0], 5.0)),
@@ -78,13 +78,13 @@ def test_memory_of_nothing_is_no_use(tool: NeuronMonitorStandIn) -> None:
 
 @pytest.mark.parametrize("unknown", [runtime(12, {1: 7.0}, errors=FAILED), runtime(-1, {0: 7.0})], ids=["no cores", "no process id"])
 def test_a_program_that_cannot_be_placed_leaves_the_users_unknown(tool: NeuronMonitorStandIn, unknown: dict[str, object]) -> None:
-    """A list that may lack somebody is none: who uses the core cannot be told."""
+    """A list that may lack a program is none: who uses the core cannot be told."""
     tool.tell(report=report([runtime(11, {0: 30.0}), unknown], machine=hardware(1, 2)))
     assert "trn.0" not in once().processes
 
 
 def test_the_driver_s_counters_name_no_process(tree: SysfsTree) -> None:
-    """Without the tool nobody says who uses a core, and that is what allocation says."""
+    """Without the tool it is not known which process uses a core, and that is what allocation says."""
     tree.add_chip(0)
     assert once().processes == {}
     assert [kind for kind, _ in texts(look())] == ["use_unknown"]
@@ -102,7 +102,7 @@ def test_a_job_on_the_cores_that_it_was_given(tool: NeuronMonitorStandIn, worker
 
 
 def test_a_job_on_cores_of_others(tool: NeuronMonitorStandIn, worker: subprocess.Popen[str]) -> None:
-    """A core outside the list, one that is left idle, and somebody else on the pool's."""
+    """A core outside the list, one that is left idle, and another process on the pool's."""
     tool.tell(report=report([runtime(worker.pid, {0: 30.0, 2: 40.0}), runtime(os.getpid(), {0: 1.0})], machine=hardware(2, 2)))
     found = look(roles={"actor": [worker.pid]}, expect={"actor": ["trn.0", "trn.1"]})
     label = f"actor rank 0 (PID {worker.pid})"

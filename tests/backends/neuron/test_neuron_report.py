@@ -18,7 +18,7 @@ from accelmetrics.schemas.catalogue import expected_keys, expected_names, match
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from tests.simulators.neuron import hardware, report, runtime
 
-EVERYBODY = ReadOptions(pid=1)
+EVERY_PROCESS = ReadOptions(pid=1)
 CORES, MACHINE = Table(TOOL, "trn", FIELDS), Table(TOOL, "", ROWS)
 NAMES, KEYS = set(expected_names("neuron")), set(expected_keys("neuron"))
 
@@ -33,11 +33,11 @@ whole = report([runtime(11, {0: 30.0}), runtime(12)], machine=hardware(2, 2))
 
 
 def core_of(parsed: Report, core: int) -> Mapping[str, Value]:
-    return named(CORES, CoreTotals(choose(parsed.programs, EVERYBODY, lambda _: True, None), core))
+    return named(CORES, CoreTotals(choose(parsed.programs, EVERY_PROCESS, lambda _: True, None), core))
 
 
 def machine_of(parsed: Report) -> Mapping[str, Value]:
-    return named(MACHINE, MachineTotals(parsed, choose(parsed.programs, EVERYBODY, lambda _: True, None)))
+    return named(MACHINE, MachineTotals(parsed, choose(parsed.programs, EVERY_PROCESS, lambda _: True, None)))
 
 
 def named(table: Table, record: Record) -> Mapping[str, Value]:

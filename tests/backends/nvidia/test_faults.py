@@ -293,7 +293,7 @@ def test_one_field_of_a_batch_fails(simulator: NvmlSimulator, consumer: Consumer
 
 @pytest.mark.parametrize("code", [code for code in CODES if code not in GONE and code != Ret.GPU_IS_LOST], ids=str)
 def test_a_list_of_processes_that_fails(simulator: NvmlSimulator, consume: Callable[..., Consumer], code: int) -> None:
-    """Nobody is said to be on a GPU whose processes are not known."""
+    """No process is said to be on a GPU whose processes are not known."""
     for function, expected in (
         ("nvmlDeviceGetComputeRunningProcesses_v3", None),
         ("nvmlDeviceGetGraphicsRunningProcesses_v3", {1}),

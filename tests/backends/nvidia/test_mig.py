@@ -106,7 +106,7 @@ def test_the_gpu_says_why_it_has_no_utilisation(divided: NvmlSimulator, consume:
 
 
 def test_processes_of_instances(simulator: NvmlSimulator, consume: Callable[..., Consumer]) -> None:
-    """Each lists its own; the watched family's use is told of the GPU, over all of them, and of no instance."""
+    """Each lists its own; the watched processes' use is told of the GPU, over all of them, and of no instance."""
     instances = simulator.partition(0, ["3g.40gb", "1g.10gb"])
     table = [Process(os.getpid(), used=5, gpu_instance=instances[0].gpu_instance, compute_instance=0)]
     table += [Process(os.getpid(), used=7, gpu_instance=instances[1].gpu_instance, compute_instance=0)]
@@ -333,7 +333,7 @@ def test_instances_are_chosen_with_their_gpu_or_alone(simulator: NvmlSimulator, 
 
 
 def test_a_reconfiguration_while_sampling(simulator: NvmlSimulator, sample: Make) -> None:
-    """What is gone is lost under its own key, what turns up has keys that nobody had; what returns has its old one."""
+    """What is gone is lost under its own key, what turns up has new keys; what returns has its old one."""
     simulator.partition(1, ["3g.40gb"])
     sampler, clock = sample()
     sampler.sample()

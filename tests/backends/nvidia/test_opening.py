@@ -213,7 +213,7 @@ def test_the_driver_goes_and_comes_back(simulator: NvmlSimulator, consume: Calla
 
 @pytest.mark.parametrize("initialised_by_another", [False, True])
 def test_a_reload_between_two_readings(simulator: NvmlSimulator, consumer: Consumer, initialised_by_another: bool) -> None:
-    """Old handles are of no use, even where somebody else in this process has initialised NVML anew."""
+    """Old handles are of no use, even where other code in this process has initialised NVML anew."""
     consumer.read(0)
     simulator.driver_away()
     simulator.driver_back()

@@ -1,4 +1,4 @@
-"""The processes on a device, and what the watched family uses of it."""
+"""The processes on a device, and what the watched process and its descendants use of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.backends.nvidia.machine import Consumer
 from tests.simulators.nvml import NvmlSimulator, Process, Ret
 
 MIB = 2**20
-STRANGER = 2**22 + 5  # above the kernel's largest process number: nobody has it
+STRANGER = 2**22 + 5  # above the kernel's largest process number: no process has it
 SHARE = {"gpu", "memory", "memoryAllocated", "memoryAllocatedBytes", "temp", "powerWatts", "enforcedPowerLimitWatts", "powerPercent"}
 
 
@@ -47,7 +47,7 @@ def test_kinds_are_merged_by_process(simulator: NvmlSimulator, consumer: Consume
 
 
 def test_nobody_is_an_empty_list(simulator: NvmlSimulator, consumer: Consumer) -> None:
-    """Known to be none is another thing than not known; without processes nobody's utilisation is asked for."""
+    """Known to be none is another thing than not known; without processes no utilisation is asked for."""
     assert consumer.read(0).processes == ()
     assert simulator.count("nvmlDeviceGetProcessUtilization") == 0
 
@@ -118,7 +118,7 @@ def test_processes_are_the_same_object_while_nothing_changes(simulator: NvmlSimu
 
 
 def test_the_share_of_a_family_that_is_not_there(simulator: NvmlSimulator, consumer: Consumer) -> None:
-    """No process key exists for a GPU that the family does not use."""
+    """No process key exists for a GPU that none of them uses."""
     simulator.processes(0, [Process(pid=STRANGER, used=MIB, sm=50)])
     assert consumer.read(0).share == {}
 
@@ -143,7 +143,7 @@ def test_the_share_of_a_family(simulator: NvmlSimulator, consumer: Consumer, chi
 
 
 def test_descendants_count_whatever_the_option_says(simulator: NvmlSimulator, consumer: Consumer, child: int) -> None:
-    """These keys are defined over the family; ``children`` is the host's option."""
+    """These keys are of the process and its descendants; ``children`` is the host's option."""
     simulator.processes(0, [Process(pid=child, used=MIB)])
     assert consumer.read(0).share["memoryAllocatedBytes"] == MIB
     assert consumer.another(child).read(0).share["memoryAllocatedBytes"] == MIB
@@ -171,7 +171,7 @@ def test_names_of_the_share_stay_the_same_object(simulator: NvmlSimulator, consu
 
 
 def test_a_share_without_utilisation(simulator: NvmlSimulator, consumer: Consumer) -> None:
-    """An idle family has no sample: its utilisation is absent, not 0."""
+    """Processes that idle have no sample: its utilisation is absent, not 0."""
     simulator.processes(0, [Process(pid=os.getpid(), used=MIB)])
     assert consumer.read(0).share.keys() == SHARE - {"gpu", "memory"}
 

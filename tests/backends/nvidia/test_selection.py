@@ -1,4 +1,4 @@
-"""Calls that give nothing that is wanted are not made, whoever else reads the same driver."""
+"""Calls that give nothing that is wanted are not made, whichever sampler reads the same driver too."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def test_closing_ends_the_thread_and_frees_the_set(simulator: NvmlSimulator, con
 
 
 def test_a_driver_that_was_never_read_has_no_thread(simulator: NvmlSimulator, consumer: Consumer) -> None:
-    """Nobody asked for the counter."""
+    """The counter was not asked for."""
     assert listeners() == 0
     assert simulator.count(LISTENING) == 0
 

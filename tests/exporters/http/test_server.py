@@ -402,7 +402,7 @@ def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Credentials:
 
 def test_requests_without_credentials_cost_no_scrape(serve: Open, closed: Credentials, secured: tuple[Tls, ssl.SSLContext]) -> None:
     """Beside clients of the same address that ask without end, each on a new TLS connection, all scrapes of who is known succeed."""
-    server, ended = serve(tls=secured[0], credentials=closed, strangers=5), threading.Event()
+    server, ended = serve(tls=secured[0], credentials=closed, unauthenticated=5), threading.Event()
     refused: list[bytes] = []
 
     def ask(authorization: str) -> bytes:
@@ -510,7 +510,7 @@ def test_probes_cost_no_scrape_and_no_scrape_a_probe(serve: Open, closed: Creden
 def test_probes_are_limited_as_all_that_needs_no_password(serve: Open, closed: Credentials) -> None:
     """Where a password is asked for, and nowhere else."""
     for credentials, status in ((closed, 429), (None, 200)):
-        server = serve({"/probe": lambda _: Answer(b"fine")}, ("/probe",), credentials=credentials, strangers=0)
+        server = serve({"/probe": lambda _: Answer(b"fine")}, ("/probe",), credentials=credentials, unauthenticated=0)
         assert get(server, "/probe") == status
 
 
@@ -626,7 +626,7 @@ def test_random_authorizations_let_nothing_in(serve: Open, tmp_path: Path, caplo
     """Whatever bytes stand for an authorization, they are answered with 401 or 400, and there is nothing to report."""
     (tmp_path / "users").write_text(password_line("ada", "secret"))
     (tmp_path / "token").write_text("t0ken")
-    server = serve(credentials=Credentials(str(tmp_path / "users"), str(tmp_path / "token")), strangers=1000)
+    server = serve(credentials=Credentials(str(tmp_path / "users"), str(tmp_path / "token")), unauthenticated=1000)
     chance = random.Random(2)
     said = [b"Basic \xe9", b"Bearer \xe9", b"Basic YWRhOg==\xff", b"Basic w6k=", b"\xe9"]
     said += [chance.choice((b"Basic ", b"Bearer ", b"")) + chance.randbytes(chance.randrange(40)) for _ in range(200)]

@@ -31,7 +31,7 @@ def misbehave(what: dict[str, Any]) -> None:
 
 
 def pipe() -> None:
-    """Print line after line, for as long as somebody reads."""
+    """Print line after line, for as long as they are read."""
     while True:
         what = behaviour()
         misbehave(what)

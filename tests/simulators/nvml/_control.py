@@ -193,7 +193,7 @@ class Control:
         self._check(done, function)
 
     def clear_rules(self) -> None:
-        """No faults any more; whoever hangs goes on."""
+        """No faults any more; what hangs goes on."""
         self._c.nvmlsim_clear_rules(self._handle)
 
     def lose(self, gpu: int, error: int, enumeration: int) -> None:

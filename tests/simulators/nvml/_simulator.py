@@ -256,7 +256,7 @@ class NvmlSimulator:
         """Makes a function fail, slow, hang or crash; replaces its earlier rule. `"*"` stands for every function.
 
         `gpu` None means all GPUs and the calls that name none. `hang=True` blocks the callers until `release`,
-        `clear_rules` or the simulator's end; `hang="lock"` also blocks every later call of anyone, as a driver that hangs
+        `clear_rules` or the simulator's end; `hang="lock"` also blocks every later call of any thread, as a driver that hangs
         with its global lock held does. The rule starts after `after` calls and then holds for `times` calls (0: for good).
         """
         how = 0 if not hang else 2 if hang == "lock" else 1
@@ -318,7 +318,7 @@ class NvmlSimulator:
         return sum(count for name, _, count in self._control.calls() if name == function)
 
     def stubs_called(self) -> frozenset[str]:
-        """Functions that somebody called and that only answer NOT_SUPPORTED."""
+        """Functions that were called and that only answer NOT_SUPPORTED."""
         return frozenset(name for name, _, _ in self._control.calls()) - self.implemented
 
     def reset_calls(self) -> None:

@@ -145,7 +145,7 @@ nvmlReturn_t nvmlShutdown(void)
     if (!state)
         return NVML_ERROR_UNINITIALIZED;
     nvmlReturn_t entered = sim_enter(state, FN_nvmlShutdown, SIM_SYSTEM);
-    /* A driver that went away, or came back as another generation, does not keep anyone from letting go of it. */
+    /* A driver that went away, or came back as another generation, can be let go of all the same. */
     bool current = atomic_load(&state->gate) >> 32 == atomic_load(&sim.expected_gate) >> 32;
     if (entered != NVML_SUCCESS && current && !(atomic_load(&state->gate) & GATE_AWAY))
         return entered;
@@ -166,7 +166,7 @@ void nvmlsim_forget(void)
     pthread_mutex_unlock(&local_lock);
 }
 
-/* A child forked while another thread was initialising must not inherit a lock nobody will release. */
+/* A child forked while another thread was initialising must not inherit a lock that is never released. */
 static void reset_lock(void)
 {
     pthread_mutex_init(&local_lock, NULL);

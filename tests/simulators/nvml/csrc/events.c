@@ -67,7 +67,7 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ty
     return NVML_SUCCESS;
 }
 
-/* The next event that the set waits for; what was overwritten before anybody looked is lost. */
+/* The next event that the set waits for; what was overwritten before it was waited for is lost. */
 static bool take_event(sim_state *state, event_set *set, nvmlEventData_t *out)
 {
     uint32_t count = atomic_load(&state->event_count), next = atomic_load(&set->next);

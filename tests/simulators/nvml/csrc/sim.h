@@ -35,7 +35,7 @@ enum { GATE_RULES = 1, GATE_LOG = 2, GATE_LATENCY = 4, GATE_AWAY = 8, GATE_LOST 
 enum { HANG_NONE = 0, HANG_ALONE = 1, HANG_WITH_LOCK = 2 };
 enum { CRASH_NONE = 0, CRASH_EXIT = 1, CRASH_ABORT = 2, CRASH_EXIT_NOW = 3, CRASH_SEGFAULT = 4 };
 
-enum { RET_UNSET = -1 }; /* a value nobody gave: answers NOT_SUPPORTED, and derived values fall back past it */
+enum { RET_UNSET = -1 }; /* a value that was not given: answers NOT_SUPPORTED, and derived values fall back past it */
 
 typedef struct {
     _Atomic int64_t base; /* the bits of a double where the kind is D */

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.kit import processes as family_module
+from accelmetrics.backends.kit import processes as processes_module
 from accelmetrics.backends.kit.processes import ProcessTree, ancestors, descendants, inner_numbers, number_here
 from tests.backends.nvidia.machine import write_tree
 
@@ -55,8 +55,8 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Proc:
 def test_the_process_its_descendants_and_nobody_else(proc: Proc) -> None:
     """Children and grandchildren belong to it; parents, siblings and strangers do not."""
     proc.add(1, 0).add(50, 1).add(100, 50).add(101, 100).add(102, 101).add(200, 50).add(300, 1).we_are(100)
-    family = ProcessTree(100)
-    assert [pid for pid in (1, 50, 100, 101, 102, 200, 300) if family.owns(pid, 0.0)] == [100, 101, 102]
+    tree = ProcessTree(100)
+    assert [pid for pid in (1, 50, 100, 101, 102, 200, 300) if tree.owns(pid, 0.0)] == [100, 101, 102]
 
 
 def test_the_first_process_of_a_container(proc: Proc) -> None:
@@ -67,7 +67,7 @@ def test_the_first_process_of_a_container(proc: Proc) -> None:
 
 
 def test_a_number_that_nobody_has(proc: Proc) -> None:
-    """A process that NVML still lists and that is gone belongs to nobody."""
+    """A process that NVML still lists and that is gone belongs to no tree."""
     proc.add(1, 0).add(100, 1).we_are(100)
     assert not ProcessTree(100).owns(4711, 0.0)
 
@@ -75,11 +75,11 @@ def test_a_number_that_nobody_has(proc: Proc) -> None:
 def test_an_inner_number_of_a_member(proc: Proc) -> None:
     """The driver numbers as the container does, we watch from the host."""
     proc.add(1, 0).add(100, 1).add(101, 100, 17).add(102, 101, 23, 3).we_are(100)
-    family = ProcessTree(100)
-    assert family.owns(17, 0.0)
-    assert family.owns(23, 0.0)
-    assert family.owns(3, 0.0)
-    assert not family.owns(18, 0.0)
+    tree = ProcessTree(100)
+    assert tree.owns(17, 0.0)
+    assert tree.owns(23, 0.0)
+    assert tree.owns(3, 0.0)
+    assert not tree.owns(18, 0.0)
 
 
 def test_an_inner_number_that_a_stranger_has_here(proc: Proc) -> None:
@@ -94,8 +94,8 @@ def test_an_outer_number_where_the_hosts_proc_is_mounted(proc: Proc) -> None:
         5002, 5001, 9, namespace=NAMESPACE_A
     )
     proc.add(8, 1).add(6001, 1, 8, namespace=NAMESPACE_B).we_are(5001)
-    family = ProcessTree(8)
-    assert [pid for pid in (1, 8, 5000, 5001, 5002, 6001) if family.owns(pid, 0.0)] == [5001, 5002]
+    tree = ProcessTree(8)
+    assert [pid for pid in (1, 8, 5000, 5001, 5002, 6001) if tree.owns(pid, 0.0)] == [5001, 5002]
 
 
 def test_watching_another_process_of_our_container_from_within(proc: Proc) -> None:
@@ -116,7 +116,7 @@ def test_children_of_threads_other_than_the_first(proc: Proc) -> None:
 
 
 def test_a_kernel_without_children_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then everybody's parents say it."""
+    """Then the parents of all processes say it."""
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tmp_path))
     Proc(tmp_path, children_files=False).add(1, 0).add(100, 1).add(101, 100, 17).add(102, 101).add(200, 1).we_are(100)
     assert sorted(descendants(100)) == [100, 101, 102]
@@ -140,11 +140,11 @@ def test_a_loop_of_parents_ends(proc: Proc) -> None:
 def test_answers_are_kept_for_a_second(proc: Proc) -> None:
     """Within a second nothing is read again, afterwards it is."""
     proc.add(1, 0).add(100, 1).we_are(100)
-    family = ProcessTree(100)
-    assert not family.owns(101, 0.0)
+    tree = ProcessTree(100)
+    assert not tree.owns(101, 0.0)
     proc.add(101, 100)
-    assert not family.owns(101, 0.9)
-    assert family.owns(101, 1.0)
+    assert not tree.owns(101, 0.9)
+    assert tree.owns(101, 1.0)
 
 
 def test_the_family_is_walked_once_a_second(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,26 +155,26 @@ def test_the_family_is_walked_once_a_second(proc: Proc, monkeypatch: pytest.Monk
         walked.append(root)
         return frozenset({4000})
 
-    monkeypatch.setattr(family_module, "inner_numbers", walk)
+    monkeypatch.setattr(processes_module, "inner_numbers", walk)
     proc.add(1, 0).add(100, 1).we_are(100)
-    family = ProcessTree(100)
-    assert [pid for pid in range(3990, 4010) if family.owns(pid, 0.0)] == [4000]
+    tree = ProcessTree(100)
+    assert [pid for pid in range(3990, 4010) if tree.owns(pid, 0.0)] == [4000]
     assert walked == [100]
-    assert family.owns(4000, 1.0)
+    assert tree.owns(4000, 1.0)
     assert walked == [100, 100]
 
 
 def test_the_real_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On this machine: we are our own family, our child belongs to it, our parent does not."""
+    """On this machine: we are our own tree, our child belongs to it, our parent does not."""
     monkeypatch.delenv("ACCELMETRICS_SYSROOT", raising=False)
     child = os.fork()
     if child == 0:
         os.read(os.pipe()[0], 1)
     try:
-        family = ProcessTree(os.getpid())
-        assert family.owns(os.getpid(), 0.0)
-        assert family.owns(child, 0.0)
-        assert not family.owns(os.getppid(), 0.0)
+        tree = ProcessTree(os.getpid())
+        assert tree.owns(os.getpid(), 0.0)
+        assert tree.owns(child, 0.0)
+        assert not tree.owns(os.getppid(), 0.0)
         assert set(descendants(os.getpid())) >= {os.getpid(), child}
         assert os.getppid() not in descendants(os.getpid())
     finally:
@@ -185,7 +185,7 @@ def test_the_real_proc(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     """On other systems psutil climbs."""
     monkeypatch.setattr("accelmetrics.backends.kit.processes._has_proc", lambda: False)
-    family = ProcessTree(os.getppid())
-    assert family.owns(os.getpid(), 0.0)
+    tree = ProcessTree(os.getppid())
+    assert tree.owns(os.getpid(), 0.0)
     assert not ProcessTree(os.getpid()).owns(os.getppid(), 0.0)
-    assert not family.owns(2**22 + 1, 0.0)
+    assert not tree.owns(2**22 + 1, 0.0)
