@@ -48,8 +48,9 @@ def aligned(rows: Sequence[Sequence[str]], indent: str = "", numeric: bool = Fal
     """
     columns = []
     for place, column in enumerate(zip(*rows, strict=True)):
-        widest = max(map(len, column))
-        columns.append([cell.rjust(widest) if numeric and place else cell.ljust(widest) for cell in column])
+        widest = max(map(cells, column))
+        padded = ((cell, " " * (widest - cells(cell))) for cell in column)
+        columns.append([space + cell if numeric and place else cell + space for cell, space in padded])
     return [(indent + (" " * GAP).join(row)).rstrip() for row in zip(*columns, strict=True)]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from accelmetrics.backends.kit.system import PCI, find_pci, pci_vendors, read_text
+from accelmetrics.backends.registry import BUILT_IN
 
-READ_VENDORS = frozenset({"0x10de", "0x1002", "0x1d94", "0x1ae0", "0x1d0f", "0x1d95", "0x1eff"})
-"""Vendors whose accelerators a backend reads, or tells why not."""
+OWN_DETECTION = frozenset({"0x10de", "0x1002", "0x1d94", "0x1ae0", "0x1d0f"})
+"""Vendors whose accelerators a backend finds by rules of its own, and reads, or tells why not."""
 RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Intel GPU", ("8086:*:03",)),
     ("Intel NPU", ("8086:*:12",)),
@@ -55,14 +56,15 @@ class UnreadDevice(NamedTuple):
 
 def unread_devices() -> tuple[UnreadDevice, ...]:
     """Accelerators on the PCI bus that no built-in backend reads, by address; each once."""
+    read = {address for row in BUILT_IN.values() for address in find_pci(row.pci)}
     found: dict[str, str] = {}
     for name, ids in RECOGNISED:
         for address in find_pci(ids):
             found.setdefault(address, name)
-    for vendor in pci_vendors() - READ_VENDORS:
+    for vendor in pci_vendors() - OWN_DETECTION:
         for address in find_pci((f"{vendor.removeprefix('0x')}:*:12",)):
             found.setdefault(address, f"an accelerator of vendor {vendor}")
-    return tuple(UnreadDevice(name, address, _id(address)) for address, name in sorted(found.items()))
+    return tuple(UnreadDevice(name, address, _id(address)) for address, name in sorted(found.items()) if address not in read)
 
 
 def _id(address: str) -> str:

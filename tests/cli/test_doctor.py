@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from accelmetrics.backends.registry import BUILT_IN
 from accelmetrics.cli.main import main
+from accelmetrics.visibility.unread import unread_devices
 from tests.cli.examination import Finding, examine
 from tests.cli.machines import Rig
 from tests.cli.shell import Tree, call, environment, on_path, plug_in, run
@@ -274,6 +276,16 @@ def test_an_accelerator_that_no_source_reads_is_named(tree: Tree) -> None:
     facts = json.loads(call("doctor", "--json", env=tree.environment()).stdout)
     assert facts["unread"][0] == {"name": "Intel Gaudi", "pci_bus_id": "0000:41:00.0", "pci_id": "1da3:1020"}
     assert "unread" not in call("doctor", "--backends", "host", env=tree.environment()).stdout
+
+
+def test_what_a_registration_finds_is_read(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vendor that gets a backend is no longer named among the unread, whichever list has its ids."""
+    tree.device("0000:41:00.0", "0x1ed2", "0x0001", "0x120000").device("0000:42:00.0", "0xabcd", "0x0001", "0x120000")
+    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tree.root))
+    assert [device.name for device in unread_devices()] == ["FuriosaAI NPU", "an accelerator of vendor 0xabcd"]
+    row = BUILT_IN["rebellions"]._replace(pci=("1ed2:*:12", "abcd:*:12"))
+    monkeypatch.setattr("accelmetrics.visibility.unread.BUILT_IN", {"rebellions": row})
+    assert unread_devices() == ()
 
 
 def test_a_broken_plug_in(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def test_small_helpers() -> None:
 def test_layout() -> None:
     """Columns below each other, words wrapped, long lines cut."""
     assert aligned([("a", "10"), ("bcd", "5")], "  ", numeric=True) == ["  a    10", "  bcd   5"]
+    assert aligned([("算力", "x"), ("bcde", "y")]) == ["算力  x", "bcde  y"]  # both are four columns wide
     assert packed([("a", "1"), ("b", "2"), ("c", "3")], 16, "") == ["a  1    c  3", "b  2"]
     assert packed([], 20, "") == []
     assert wrapped("one two three", 9, "  ") == ["  one two", "  three"]
