@@ -47,6 +47,12 @@ OPTIONS: arguments.Groups = {
         "--make-password": {"metavar": "USER", "help": "ask for a password and print the line for the --auth file, then exit"},
         "--keys": {"default": "prometheus", "metavar": "NAME", "help": "whose names the metrics have (default: prometheus)"},
         "--per-link": {"action": "store_true", "help": "serve every link of NVLink and xGMI by itself too: more than twice the series"},
+        "--processes": {
+            "type": arguments.count,
+            "default": 0,
+            "metavar": "N",
+            "help": "serve the N processes too that hold most of the devices' memory (default: none)",
+        },
         "--max-series": {
             "type": arguments.count,
             "default": 20_000,
@@ -83,6 +89,7 @@ def run(options: Namespace, out: Stdout) -> int:
         bearer_token_file=options.bearer_token_file,
         allowed_hosts=",".join(options.allowed_host),
         per_link=options.per_link,
+        processes=options.processes,
         max_age=options.max_age,
         max_series=options.max_series,
         own_process=True,

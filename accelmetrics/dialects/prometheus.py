@@ -8,15 +8,17 @@ stays the same: what it is called, which driver it has and whose job runs on it 
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import health, identity_labels, jobs, label_name
 from accelmetrics.schemas.catalogue import per_key, recognise
+from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.metric import BASE_UNITS, PARTITION, Kind, Metric, split_series
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.snapshot import DeviceSlot
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, own_processes
 
 SHARED: Mapping[str, str] = {
     "accel_utilization_ratio": "Share of the time during which the engine was busy.",
@@ -59,6 +61,7 @@ SHARED: Mapping[str, str] = {
 """By name. A test holds it to the catalogue: each shared metric has its sentence, and no other."""
 
 _JOB = "What the scheduler calls the job that uses the device; joined on accelerator and uuid."
+_PROCESS = "A process that uses the device; as many as were asked for, those that hold most memory."
 _NUMBERS = ("numa_node", "cores", "gpu_instance_id", "minor_number")
 _IDENTITY = ("kind", "vendor", "architecture", "pci_bus_id", "serial", "driver_version", "runtime_version", "firmware")
 
@@ -173,6 +176,27 @@ def measurements(record: Record) -> Iterator[Point]:
         latest.update(step.values if step.step is None else {**step.values, "step": step.step})
     for name, value in latest.items():
         yield Point(f"training_{label_name(name)}", value, {}, "gauge", "", "The number that the program logged last under this name.")
+
+
+def process_points(snapshot: Snapshot, most: int) -> Iterator[Point]:
+    """Give the processes that hold most of the devices' memory.
+
+    Args:
+        snapshot: The reading.
+        most: At most so many processes, counted on all devices together.
+    """
+    identities = {slot.key: identity_labels(slot) for slot in snapshot.identities}
+    uses = [(key, use) for key, found in own_processes(snapshot).items() if not isinstance(found, Unavailable) for use in found]
+    for key, use in heapq.nlargest(most, uses, key=lambda one: -1 if one[1].memory_bytes is None else one[1].memory_bytes):
+        labels = {**identities[key], "pid": str(use.pid)}
+        yield Point("accel_process_info", 1, {**labels, **({"type": use.type} if use.type else {})}, "gauge", "1", _PROCESS)
+        for name, value, over, unit, meaning in (
+            ("accel_process_memory_bytes", use.memory_bytes, 1, "By", "Memory of the device that the process holds."),
+            ("accel_process_utilization_ratio", use.utilization, 100, "1", "Share of the device's compute time that the process took."),
+            ("accel_process_memory_bandwidth_ratio", use.memory_utilization, 100, "1", "Share of its memory's time that the process took."),
+        ):
+            if value is not None:
+                yield Point(name, value / over if over > 1 else value, labels, "gauge", unit, meaning)
 
 
 class PrometheusDialect(Dialect):

@@ -56,6 +56,7 @@ class PrometheusExporter:
         device_labels: Called with each :class:`~accelmetrics.schemas.snapshot.Device` of a record; the labels that it gives (``pod``,
             ``namespace``, ``container``) go on the device's series in ``dcgm`` and ``amd``, and on ``accel_job_info``.
         metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
+        processes: Serves the processes that hold most of the devices' memory, at most so many: number, type, memory, utilisation.
 
     Attributes:
         address: Where it listens, with the port that the system chose once it is open.
@@ -87,6 +88,7 @@ class PrometheusExporter:
         own_process: bool = False,
         device_labels: DeviceLabels | None = None,
         metrics: MetricChoice = ALL,
+        processes: int = 0,
     ) -> None:
         require("tornado", "prometheus")
         from tornado.web import HTTPError
@@ -96,7 +98,7 @@ class PrometheusExporter:
         self.metrics = MetricSelection(metrics)
         self._answer, self._refusal = Answer, HTTPError
         self.address = self._wanted = Address.parse(address, PORT)
-        self._cache = ScrapeCache(dialect, max_series, max_age, per_link, own_process, device_labels)
+        self._cache = ScrapeCache(dialect, max_series, max_age, per_link, own_process, device_labels, processes)
         if not tls_cert and (tls_key or tls_client_ca or tls_client_names is not None):
             raise InvalidOptionError("tls_key, tls_client_ca and tls_client_names need tls_cert, the server's certificate")
         self._tls = Tls(tls_cert, tls_key, tls_client_ca, tls_client_names) if tls_cert else None

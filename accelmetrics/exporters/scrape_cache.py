@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import NO_HISTORY, HealthHistory, health
-from accelmetrics.dialects.prometheus import PROMETHEUS, measurements
+from accelmetrics.dialects.prometheus import PROMETHEUS, measurements, process_points
 from accelmetrics.dialects.registry import dialect as dialect_of
 from accelmetrics.schemas.errors import InvalidOptionError, require
 from accelmetrics.schemas.record import DeviceLabels, Record, Step
@@ -82,6 +82,7 @@ class ScrapeCache:
         own_process: Whether this process is described too, as ``accelmetrics_process_*``; on Linux.
         device_labels: Tells who uses a device, as ``pod``, ``namespace``, ``container``. An error costs the labels alone; an
             :class:`OSError` is logged, any other raised by ``take`` once the record is served.
+        processes: At most so many processes have series of their own, in our own names whatever the dialect.
         clock: Tells the time by ``monotonic`` and ``time_ns``.
 
     Raises:
@@ -98,10 +99,13 @@ class ScrapeCache:
         per_link: bool = False,
         own_process: bool = False,
         device_labels: DeviceLabels | None = None,
+        processes: int = 0,
         clock: Any = time,
     ) -> None:
         if max_series < 1:
             raise InvalidOptionError(f"max_series is {max_series}: it must be at least 1")
+        if processes < 0:
+            raise InvalidOptionError(f"processes is {processes}: it must be the greatest number of processes, at least 0")
         if max_age is not None and not max_age > 0:
             raise InvalidOptionError(f"max_age is {max_age}: it must be above 0 seconds")
         require("prometheus_client", "prometheus", "prometheus-client")
@@ -114,6 +118,7 @@ class ScrapeCache:
         self._own_process = own_process
         self._device_labels = device_labels
         self._labels_failed = False
+        self._processes = processes
         self._clock = clock
         self._dropped = 0
         self._counted: _Latest | None = None
@@ -185,6 +190,7 @@ class ScrapeCache:
         if latest.record is not None and fresh:
             found = self._measured(latest.record) if latest.points is None else latest.points
             yield from (point for point in found if not point.name.startswith(self._left_out))
+            yield from process_points(latest.record.snapshot, self._processes)
 
     def _is_fresh(self, latest: _Latest) -> bool:
         record = latest.record

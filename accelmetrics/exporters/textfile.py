@@ -31,6 +31,7 @@ class TextfileExporter:
         per_link: Writes each link between devices beside the sum over all of them.
         device_labels: As of the exporter ``prometheus``.
         metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
+        processes: Writes the processes that hold most of the devices' memory, at most so many.
 
     Raises:
         InvalidOptionError: The name does not end in ``.prom``, or a number is not positive.
@@ -49,11 +50,12 @@ class TextfileExporter:
         per_link: bool = False,
         device_labels: DeviceLabels | None = None,
         metrics: MetricChoice = ALL,
+        processes: int = 0,
     ) -> None:
         self.path = absolute(path)
         if self.path.suffix != ENDING:
             raise InvalidOptionError(f"the file {str(self.path)!r} must end in {ENDING}: node_exporter reads no other")
-        self._cache = ScrapeCache(dialect, max_series, per_link=per_link, device_labels=device_labels)
+        self._cache = ScrapeCache(dialect, max_series, per_link=per_link, device_labels=device_labels, processes=processes)
         self.metrics = MetricSelection(metrics)
         self._written: os.stat_result | None = None
 

@@ -21,7 +21,7 @@ import pytest
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.cli.shell import COMMAND, call, environment, start
 from tests.cli.terminals import on_terminal
-from tests.simulators.nvml import NvmlSimulator
+from tests.simulators.nvml import NvmlSimulator, Process
 from tests.support.waiting import HANG, wait_for
 
 
@@ -98,10 +98,15 @@ def test_no_more_series_are_served_than_asked_for() -> None:
 
 
 def test_other_names_are_served() -> None:
-    """Dashboards made for DCGM find their metrics."""
-    with NvmlSimulator(1) as simulator, serving("--keys", "dcgm", "--backends", "nvidia", **simulator.environment()) as (_, base):
-        ready(base)
-        assert "DCGM_FI_DEV_GPU_TEMP{" in get(f"{base}/metrics")[1]
+    """Dashboards made for DCGM find their metrics; processes have ours, where so many are asked for."""
+    with NvmlSimulator(1) as simulator:
+        simulator.processes(0, [Process(7, used=1 << 20), Process(8, used=1 << 30)])
+        for more, pids in (((), []), (("--processes", "1"), ["8"])):
+            with serving("--keys", "dcgm", "--backends", "nvidia", *more, **simulator.environment()) as (_, base):
+                ready(base)
+                metrics = get(f"{base}/metrics")[1]
+            assert "DCGM_FI_DEV_GPU_TEMP{" in metrics
+            assert re.findall(r'^accel_process_info\{.*pid="(\d+)"', metrics, re.MULTILINE) == pids
 
 
 def test_only_names_of_this_machine_are_answered_to() -> None:

@@ -10,7 +10,7 @@ import pytest
 from accelmetrics import Reason, Sampler, Snapshot
 from accelmetrics.dialects.contract import Point
 from accelmetrics.dialects.health import NO_HISTORY, health
-from accelmetrics.dialects.prometheus import PROMETHEUS, SHARED
+from accelmetrics.dialects.prometheus import PROMETHEUS, SHARED, process_points
 from accelmetrics.dialects.registry import dialect
 from accelmetrics.monitor.job import job_labels
 from accelmetrics.schemas.catalogue import CATALOGUE
@@ -316,6 +316,26 @@ def test_processes_are_counted_where_they_are_listed() -> None:
     places = [place(f"gpu.{number}", uuid=f"GPU-{number}") for number in range(3)]
     what = Record(Snapshot(10**18, "node-1", {}, places, processes=processes))
     assert [(labels["uuid"], value) for labels, value in of(what, "accel_processes")] == [("GPU-0", 2), ("GPU-1", 0)]
+
+
+def test_the_processes_that_hold_most_memory() -> None:
+    """So many of all devices together and no more, each on one device; what the driver does not say has no series."""
+    whole, part = place("gpu.0", uuid="GPU-0"), place("gpu.0.mig.1", uuid="MIG-1", parent="GPU-0")
+    large, busy, small = DeviceProcess(7, "compute", 900, 50.0, 25.0), DeviceProcess(8, "", None, 100), DeviceProcess(9, "graphics", 3)
+    processes = {"gpu.0": (large,), "gpu.0.mig.1": (large,), "gpu.1": (busy, small)}
+    snapshot = Snapshot(10**18, "node-1", {}, [whole, part, place("gpu.1"), place("gpu.2")], processes=processes)
+    series = [(point.name.removeprefix("accel_process_"), dict(point.labels), point.value) for point in process_points(snapshot, 2)]
+    first, second = {"accelerator": "gpu.0.mig.1", "uuid": "MIG-1", "pid": "7"}, {"accelerator": "gpu.1", "uuid": "gpu.1", "pid": "9"}
+    assert series == [
+        ("info", {**first, "type": "compute"}, 1),
+        ("memory_bytes", first, 900),
+        ("utilization_ratio", first, 0.5),
+        ("memory_bandwidth_ratio", first, 0.25),
+        ("info", {**second, "type": "graphics"}, 1),
+        ("memory_bytes", second, 3),
+    ]
+    assert [dict(point.labels)["pid"] for point in process_points(snapshot, 9) if point.name == "accel_process_info"] == ["7", "9", "8"]
+    assert list(process_points(snapshot, 0)) == []
 
 
 def test_the_monitor_and_its_exporters_are_counted() -> None:

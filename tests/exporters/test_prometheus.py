@@ -411,7 +411,14 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"tls_key": "k"}, {"tls_client_ca": "c"}, {"tls_cert": "c", "tls_client_names": "a"}, {"max_series": 0}, {"max_age": 0.0}],
+    [
+        {"tls_key": "k"},
+        {"tls_client_ca": "c"},
+        {"tls_cert": "c", "tls_client_names": "a"},
+        {"max_series": 0},
+        {"max_age": 0.0},
+        {"processes": -1},
+    ],
 )
 def test_options_that_lack_another_are_refused(options: dict[str, str]) -> None:
     """Half of a protection is none: it is an error at once."""

@@ -20,7 +20,7 @@ from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.prometheus_server import check_metrics
 from tests.records import record
-from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable
+from tests.simulators.nvml import NvmlSimulator, Process, SimulatorUnavailable
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
 from tests.simulators.tpu import DUTY_CYCLE, TOTAL, USAGE, TpuMachine, TpuRuntime
 
@@ -57,14 +57,17 @@ def test_promtool_finds_nothing_wrong_with_eight_gpus_and_the_host() -> None:
     with simulator:
         simulator.load()
         simulator.xid(0, 79)
+        simulator.processes(0, [Process(number, used=number << 30, sm=number) for number in range(1, 9)])
         with Sampler(["nvidia", "host"], timeout=10) as sampler:
             sampler.sample()
             snapshot = sampler.sample()
     what = Record(snapshot, record().labels, record().steps, record().monitor)
-    text = _cache(what, per_link=True).metrics()
+    text = _cache(what, per_link=True, processes=5).metrics()
     assert check_metrics(text) == ""
     found = _samples(text)
     assert len(found["accel_power_watts"]) == 8
+    assert sorted(value for _, value in found.pop("accel_process_memory_bytes")) == [float(number << 30) for number in range(4, 9)]
+    assert {len(found.pop(f"accel_process_{name}")) for name in ("info", "utilization_ratio", "memory_bandwidth_ratio")} == {5}
     assert len(found["accel_link_port_up"]) > 8
     assert found["accelmetrics_series_dropped_total"] == [({}, 0.0)]
     assert found.keys() - _samples(_cache(what).metrics()).keys() == {"accel_link_port_up", "accel_link_port_bytes_total"}
@@ -107,8 +110,8 @@ def _tpu_host(root: Path) -> Path:
     return root
 
 
-def _cache(what: Record, per_link: bool = False) -> ScrapeCache:
-    cache = ScrapeCache("prometheus", max_age=60, per_link=per_link)
+def _cache(what: Record, per_link: bool = False, processes: int = 0) -> ScrapeCache:
+    cache = ScrapeCache("prometheus", max_age=60, per_link=per_link, processes=processes)
     cache.take(what)
     return cache
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from accelmetrics.exporters.textfile import TextfileExporter
 from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.identity import DeviceProcess
 from tests.exporters.prometheus_server import Server, check_metrics, fetch, program
 from tests.records import record
 from tests.support.network import free_port
@@ -148,3 +150,16 @@ def test_only_the_file_that_it_wrote_is_removed(tmp_path: Path) -> None:
     assert path.exists()
     other.close()
     assert not path.exists()
+
+
+def test_processes_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
+    """So many, and without being asked none."""
+    what = record()
+    what.snapshot.processes = {"gpu.0": (DeviceProcess(7, "compute", 5), DeviceProcess(8, "compute", 6))}
+    for most, pids in ((0, []), (1, ["8"])):
+        exporter = TextfileExporter(tmp_path / "accel.prom", processes=most)
+        exporter.open()
+        exporter.export(what)
+        written = (tmp_path / "accel.prom").read_text()
+        assert re.findall(r'^accel_process_memory_bytes\{.*pid="(\d+)"', written, re.MULTILINE) == pids
+        exporter.close()
