@@ -114,7 +114,8 @@ def _without_process(record: Record) -> Record:
     from accelmetrics.schemas.catalogue.host import PROCESS
     from accelmetrics.schemas.snapshot import Snapshot
 
-    own = {row.key for row in PROCESS if row.prometheus.startswith("accel_host_process_")}
+    # A row without a name in Prometheus says again, in another unit, what one with a name says.
+    own = {row.key for row in PROCESS if not row.prometheus or row.prometheus.startswith("accel_host_process_")}
     taken = record.snapshot
     metrics = {key: value for key, value in taken.metrics.items() if key not in own}
     reasons = {key: why for key, why in taken.unavailable.items() if key not in own}
