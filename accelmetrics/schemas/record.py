@@ -85,7 +85,7 @@ class Record(NamedTuple):
         snapshot: What the machine said. Its metrics hold ``torch.{i}.…`` too, where the program uses PyTorch.
         labels: What tells this stream from others: the user's labels, run id, host, rank, the scheduler's job.
         steps: What the program logged since the last record.
-        monitor: How the monitor fares; None for a snapshot that no monitor took.
+        monitor: How the monitor fares; None for a snapshot that no monitor took, and where a recording does not say it again.
         device_labels: By device key, what an exporter's ``device_labels`` says of who uses it. They are in no document.
     """
 

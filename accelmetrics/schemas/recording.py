@@ -104,7 +104,6 @@ class RecordFile:
         self.skipped = 0
         self.complaint = ""
         self.headless = 0
-        self._headers: dict[str, Header] = {}
         self._latest: tuple[tuple[object, ...], Snapshot] | None = None
 
     def __iter__(self) -> Iterator[Record]:
@@ -115,18 +114,18 @@ class RecordFile:
             OSError: The file cannot be read.
         """
         self.skipped, self.complaint, self.headless = 0, "", 0
-        self._headers.clear()
+        headers: dict[str, Header] = {}  # by stream, the last one
         number, hopeless = 0, True
         try:
             for number, line in enumerate(_lines(self.path), 1):
                 if line.isspace():
                     continue
                 try:
-                    record = self._record(line)
+                    record = self._record(line, headers)
                 except DocumentError as error:
                     self._skip(f", line {number}: {error}")
                     if line.startswith(_BEGINNING):  # whose header it was, is not known
-                        self._headers.clear()
+                        headers.clear()
                     # A first record may have been written in part.
                     hopeless = hopeless and (line.endswith(b"\n") or line[: len(_BEGINNING)] != _BEGINNING[: len(line)])
                     continue
@@ -177,8 +176,8 @@ class RecordFile:
         self.skipped += 1
         self.complaint = self.complaint or f"{self.path}{what}"
 
-    def _record(self, line: bytes) -> Record | None:
-        """The record of a line; None for a header.
+    def _record(self, line: bytes, headers: dict[str, Header]) -> Record | None:
+        """The record of a line; None for a header, which is added to those that hold.
 
         Raises:
             DocumentError: It is none.
@@ -193,9 +192,9 @@ class RecordFile:
             if "stream" not in document:
                 return self._document(document)
             if "schema_version" not in document:
-                return self._reading(document)
+                return self._reading(document, headers)
             header = HeaderLine.model_validate(document)
-            self._headers[header.stream] = header.header()
+            headers[header.stream] = header.header()
         except ValidationError as error:
             raise DocumentError(f"not a record: {describe(error)}") from error
         except OverflowError as error:  # a whole number beyond what a float holds
@@ -223,12 +222,12 @@ class RecordFile:
         header = Header(last.hostname, line.labels, last.identities, last.unavailable, (), last.unlisted)
         return line.record(header, document["metrics"], backends)
 
-    def _reading(self, document: dict[str, Any]) -> Record:
+    def _reading(self, document: dict[str, Any], headers: Mapping[str, Header]) -> Record:
         """The record of a reading, with what its header says."""
         line, metrics = _Reading.model_validate(document), document.get("metrics")
         if not _are_metrics(metrics):
             metrics = ReadingLine.model_validate(document).metrics  # says what is wrong
-        header = self._headers.get(line.stream)
+        header = headers.get(line.stream)
         if header is None or not metrics.keys().isdisjoint(header.unavailable):
             self.headless += 1
             header = Header("", NO_LABELS, _named_devices(tuple(metrics)), {}, tuple(BackendStatus(name, "ok") for name in line.sources))
@@ -343,7 +342,7 @@ class _Reading(_Changing):
 
 
 class ReadingLine(_Reading):
-    """One reading. How far it goes with the last header of its stream, it needs no word of that for its values."""
+    """One reading, to which the last header of its stream belongs."""
 
     metrics: dict[Key, Number] = Field(description="Finite numbers by key. What could not be read is absent, and the header says why.")
 

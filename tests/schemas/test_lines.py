@@ -93,6 +93,12 @@ def test_both_forms_in_one_file(tmp_path: Path) -> None:
     assert (found.skipped, found.headless) == (0, 0)
 
 
+def test_two_readers_of_one_file(tmp_path: Path) -> None:
+    """Iterations side by side do not take each other's headers away."""
+    recording = file_of(tmp_path / "run.jsonl", *written(*[records()[0]] * 3))
+    assert [(one.labels, other.labels) for one, other in zip(recording, recording, strict=True)] == [(records()[0].labels,) * 2] * 3
+
+
 def test_a_reading_without_its_header(tmp_path: Path) -> None:
     """Of a file whose beginning was cut off the values are there, with devices by their keys; and it is told."""
     metrics = {"gpu.1.powerWatts": 1.5, "gpu.0.mig.2.temp": 40, "gpu.0.temp": 30, "npu.process.3.temp": 20, "cpu": 5.0}
