@@ -56,7 +56,7 @@ FIRST_RETRY, LAST_RETRY = 0.1, 30.0
 PATIENCE = 3.0
 """Deadlines without an answer after which the child is replaced."""
 EXIT_STATUS_WAIT = 0.25
-"""Seconds to wait for the exit status of a child that has closed the line."""
+"""Seconds to wait for the exit status of a child that has closed the channel."""
 CLOSE_TIMEOUT, KILL_TIMEOUT = 1.0, 0.5
 """Seconds that a watchdog has to end the child when the sampler is closed, and then to be gone when it was killed itself."""
 _LENGTH = struct.Struct("!I")
@@ -79,7 +79,7 @@ class Answer(NamedTuple):
     error: AccelMetricsError | None = None
 
 
-class Line:
+class Channel:
     """Sends and receives whole messages over one end of the socket pair.
 
     Args:
@@ -133,7 +133,7 @@ class Line:
         return outcome.value
 
     def hang_up(self) -> None:
-        """End the line for both ends, and for every copy that a fork has made of them; in a fork, close this copy alone.
+        """End the channel for both ends, and for every copy that a fork has made of them; in a fork, close this copy alone.
 
         It may run in the middle of anything, and at the interpreter's exit: nothing here waits.
         """
@@ -150,15 +150,15 @@ def _timeval(seconds: float | None) -> bytes:
 
 
 class ReadingProcess(Watchdog):
-    """One reading process under its watchdog, and the line to it. It is asked for one reading at a time.
+    """One reading process under its watchdog, and the channel to it. It is asked for one reading at a time.
 
     Args:
-        owner: The engine that it reads for: when that is gone, the line is hung up.
+        owner: The engine that it reads for: when that is gone, the channel is hung up.
         patient_until: Until when it may take to start.
 
     Attributes:
-        line: The line.
-        hang_up: Ends the line, and has the watchdog end the process.
+        channel: The channel.
+        hang_up: Ends the channel, and has the watchdog end the process.
         up: Whether it has answered once.
         asked: Whether it owes an answer.
         patient_until: Until when the answer may come, on the machine's monotonic clock; then the child is replaced.
@@ -184,8 +184,8 @@ class ReadingProcess(Watchdog):
             # In a session of its own: Ctrl-C is for the program.
             super().__init__(sys.executable, [sys.executable, "-c", program], stdin=theirs.fileno(), stdout=out, stderr=out)
             theirs.close()
-            self.line = Line(ours)
-            self.hang_up = weakref.finalize(owner, _hang_up, self.line, self.control)
+            self.channel = Channel(ours)
+            self.hang_up = weakref.finalize(owner, _hang_up, self.channel, self.control)
             self.hang_up.atexit = False  # the kernel closes both then
             undo.pop_all()
 
@@ -197,8 +197,8 @@ class ReadingProcess(Watchdog):
         return self.status
 
 
-def _hang_up(line: Line, control: socket.socket) -> None:
-    line.hang_up()
+def _hang_up(channel: Channel, control: socket.socket) -> None:
+    channel.hang_up()
     with suppress(OSError):  # it has ended, or this is a fork, which has closed it
         control.shutdown(socket.SHUT_RDWR)
     control.close()
@@ -260,7 +260,7 @@ class IsolatedPart:
         self._pause, self._retry_at, self._first = FIRST_RETRY, 0.0, True
 
     def after_fork(self) -> None:
-        """In the child of a fork the line belongs to the parent: close this copy of it, and start over."""
+        """In the child of a fork the channel belongs to the parent: close this copy of it, and start over."""
         self.disconnect()
         self._first = True
 
@@ -287,21 +287,21 @@ class IsolatedPart:
             sequences = {status.name: status.sequence for status in last.backends}
             try:
                 self._child = child = ReadingProcess(self, time.monotonic() + timeout + self._options.open_timeout + START_UP)
-                child.line.send((self._backends, self._forced, options, self._numbering, keys, sequences), START_UP)
+                child.channel.send((self._backends, self._forced, options, self._numbering, keys, sequences), START_UP)
             except (OSError, TypeError, ValueError) as error:  # no descriptors, no memory, no interpreter
                 self._drop(Reason.DRIVER_UNAVAILABLE, f"could not be started: {error}")
         return self._child
 
     def _send(self, child: ReadingProcess) -> None:
         child.asked = True
-        child.line.send(None, START_UP)
+        child.channel.send(None, START_UP)
         child.patient_until = max(child.patient_until, time.monotonic() + PATIENCE * self._options.timeout)
 
     def _receive(self, child: ReadingProcess, until: float) -> Answer | None:
         """Receive the answer; one that an earlier reading did not wait for is passed over, and the next sent for."""
         try:
             while True:
-                answer: Answer = child.line.receive(until)
+                answer: Answer = child.channel.receive(until)
                 if isinstance(answer.error, SourceError):
                     raise answer.error
                 child.up, child.asked, child.patient_until = True, False, 0.0
@@ -375,7 +375,7 @@ class ProcessEngine:
         with self._lock:
             # A thread that waited for another's reading has what is left of its time, and a tenth of it in any case.
             until = max(until, time.monotonic() + SHORTEST_TURN * self._options.timeout)
-            with ExitStack() as interrupted:  # in the middle of a message: a line cannot be used any more
+            with ExitStack() as interrupted:  # in the middle of a message: a channel cannot be used any more
                 for part in self._parts:
                     interrupted.callback(part.disconnect)
                 for part in self._parts:
@@ -450,7 +450,7 @@ def _portable(backend: Backend) -> str | bytes:
 
 def _ended(status: int | None) -> str:
     if status is None:
-        return "closed the line"
+        return "closed the channel"
     if status >= 0:
         return f"exited with status {status}"
     named = [f" ({known.name})" for known in signal.Signals if known == -status]
@@ -458,33 +458,33 @@ def _ended(status: int | None) -> str:
 
 
 def main() -> None:
-    """In the child: serve readings on the line, which is its standard input, until the parent hangs up."""
+    """In the child: serve readings on the channel, which is its standard input, until the parent hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        line = Line(socket.socket(fileno=os.dup(0)))
+        channel = Channel(socket.socket(fileno=os.dup(0)))
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        outcome = guarded(_serve, line)
+        outcome = guarded(_serve, channel)
         if outcome.failure is not None:  # the parent may have hung up, and not receive it
-            guarded(line.send, Answer(error=SourceError(*outcome.failure)))
+            guarded(channel.send, Answer(error=SourceError(*outcome.failure)))
     finally:
         os._exit(0)
 
 
-def _serve(line: Line) -> None:
+def _serve(channel: Channel) -> None:
     # The code of backends that are not registered runs when they are unpickled here.
-    portable, forced, options, numbering, keys, sequences = line.receive(None)
+    portable, forced, options, numbering, keys, sequences = channel.receive(None)
     backends = [item if isinstance(item, str) else pickle.loads(item) for item in portable]
     engine = ThreadEngine(SHARED, select(backends), forced, options)
     if numbering is not None:
         engine.resume(numbering, keys, sequences)
     told: Numbering | None = None
     while True:
-        line.receive(None)
+        channel.receive(None)
         engine.statistics = Statistics()
         try:
             answer = Answer(engine.sample())
         except UnknownNameError as error:
             answer = Answer(error=error)
         numbering = engine.devices.numbering
-        line.send(answer._replace(counted=engine.statistics, numbering=None if numbering == told else numbering))
+        channel.send(answer._replace(counted=engine.statistics, numbering=None if numbering == told else numbering))
         told = numbering

@@ -25,7 +25,7 @@ from accelmetrics.backends.contract import Coverage, Detection, Reading, ReadOpt
 from accelmetrics.backends.registry import declared
 from accelmetrics.sampling import isolation
 from accelmetrics.sampling.engine import SHORTEST_TURN
-from accelmetrics.sampling.isolation import Line, ProcessEngine, ReadingProcess
+from accelmetrics.sampling.isolation import Channel, ProcessEngine, ReadingProcess
 from accelmetrics.sampling.options import checked
 from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
@@ -168,17 +168,17 @@ def test_a_hung_device_costs_only_itself(script: Path) -> None:
 
 def test_a_child_that_stops_as_a_whole_is_timed_out_within_the_deadline_and_replaced(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    receive = Line.receive
+    receive = Channel.receive
 
-    def noted(line: Line, until: float | None) -> Any:
+    def noted(channel: Channel, until: float | None) -> Any:
         waits.append((until or 0.0) - time.monotonic())
-        return receive(line, until)
+        return receive(channel, until)
 
     with isolated(script) as sampler:
         sampler.sample()
         script.write_text("stop")
         with monkeypatch.context() as patch:
-            patch.setattr(Line, "receive", noted)
+            patch.setattr(Channel, "receive", noted)
             snapshot = sampler.sample()
         assert 0.0 < sum(waits) <= TIMEOUT, "it is not waited for beyond the deadline"
         assert {why.reason for why in snapshot.unavailable.values()} == {Reason.TIMED_OUT}
@@ -193,7 +193,7 @@ def test_the_exit_status_of_a_child_that_ends_late_is_not_waited_for_beyond_the_
     moment = [1000.0]
     waits: list[float] = []
 
-    def receive(_: Line, until: float) -> NoReturn:
+    def receive(_: Channel, until: float) -> NoReturn:
         moment[0] = until - 0.01
         raise EOFError
 
@@ -201,9 +201,9 @@ def test_the_exit_status_of_a_child_that_ends_late_is_not_waited_for_beyond_the_
         sampler.sample()
         with monkeypatch.context() as patch:
             patch.setattr(isolation, "time", SimpleNamespace(monotonic=lambda: moment[0]))
-            patch.setattr(Line, "receive", receive)
+            patch.setattr(Channel, "receive", receive)
             patch.setattr(ReadingProcess, "exit_status", lambda _, seconds: waits.append(seconds))
-            assert "closed the line" in sampler.sample().backends[0].detail
+            assert "closed the channel" in sampler.sample().backends[0].detail
     assert waits == [pytest.approx(0.01)]
 
 
@@ -229,7 +229,7 @@ def test_an_answer_that_drips_is_not_waited_for_beyond_the_deadline() -> None:
     dripping.start()
     try:
         with pytest.raises(BlockingIOError):
-            Line(ours).receive(time.monotonic() + 0.05)
+            Channel(ours).receive(time.monotonic() + 0.05)
     finally:
         enough.set()
         dripping.join()
@@ -250,7 +250,7 @@ def test_a_thread_that_waited_for_another_has_what_is_left_of_its_time(
 
         def __exit__(self, *_: object) -> None: ...
 
-    def receive(_: Line, until: float) -> NoReturn:
+    def receive(_: Channel, until: float) -> NoReturn:
         waits.append(until - moment[0])
         raise BlockingIOError
 
@@ -258,7 +258,7 @@ def test_a_thread_that_waited_for_another_has_what_is_left_of_its_time(
         sampler.sample()
         with monkeypatch.context() as patch:
             patch.setattr(isolation, "time", SimpleNamespace(monotonic=lambda: moment[0]))
-            patch.setattr(Line, "receive", receive)
+            patch.setattr(Channel, "receive", receive)
             patch.setattr(sampler._engine, "_lock", Lock())
             sampler.sample()
     assert waits == [pytest.approx(left * TIMEOUT)]
@@ -684,7 +684,7 @@ def test_an_interrupt_in_the_middle_of_a_message_costs_one_child_at_most(script:
         victim = int(sampler.sample().metrics["gpu.0.pid"])
         for message in ("send", "receive"):
             with monkeypatch.context() as patch:
-                patch.setattr(Line, message, interrupted)
+                patch.setattr(Channel, message, interrupted)
                 with pytest.raises(KeyboardInterrupt):
                     sampler.sample()
             wait_for(lambda: len(sampler.sample().metrics) == 6)

@@ -4,7 +4,7 @@
 
     process = LineProcess(["/usr/bin/macmon", "pipe"], silence=5.0)    # starts at once, on a thread of its own
     process.wait(2.0)                                                  # for the first record, where that is worth waiting for
-    record = process.latest()                                          # Record(line, arrived, number), or None
+    record = process.latest()                                          # LineRecord(line, arrived, number), or None
     process.failure                                                    # why there is nothing newer; None when all is well
     process.close()
 
@@ -109,7 +109,7 @@ class Blocks:
         return b"\n".join((*self.heading, *lines))
 
 
-class Record(NamedTuple):
+class LineRecord(NamedTuple):
     """The latest whole record.
 
     Attributes:
@@ -172,7 +172,7 @@ class LineProcess:
         self._news = threading.Condition()
         self._closed = False
         self._child: Child | None = None
-        self._record: Record | None = None
+        self._record: LineRecord | None = None
         started = rfc3339_second(clock.time_ns())
         self._failure: Unavailable | None = Unavailable(Reason.TIMED_OUT, f"{argv[0]} was started at {started} and has printed nothing yet")
         self._words = b""
@@ -188,11 +188,11 @@ class LineProcess:
         """Why there is no newer record: what the command ended with, its last words; None after a record."""
         return self._failure
 
-    def latest(self) -> Record | None:
+    def latest(self) -> LineRecord | None:
         """The newest record, however old; None before the first."""
         return self._record
 
-    def wait(self, seconds: float) -> Record | None:
+    def wait(self, seconds: float) -> LineRecord | None:
         """The newest record; waits so long for the first, but no longer than until the command has failed once."""
         with waiting_for(self._argv[0]), self._news:
             self._news.wait_for(lambda: self._record is not None or self.ends > 0 or self._closed, seconds)
@@ -289,7 +289,7 @@ class LineProcess:
             if records and not self._closed:
                 self._due = now + self._silence
                 before = self._record.number if self._record is not None else 0
-                self._record = Record(records[-1], now, before + len(records))
+                self._record = LineRecord(records[-1], now, before + len(records))
                 self._failure = None
                 self._news.notify_all()
 
