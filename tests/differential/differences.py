@@ -56,6 +56,11 @@ class Found(NamedTuple):
     words: str
 
 
+def section(text: str, heading: str) -> str:
+    """The part of the document below a heading, up to the next one; it is there."""
+    return text.split(f"\n## {heading}\n", 1)[1].partition("\n## ")[0]
+
+
 def documented(text: str) -> list[Row]:
     """The rows of the document's tables, one per key."""
     rows = []
@@ -109,7 +114,7 @@ def differences(phase: Phase, before: Mapping[str, float]) -> Iterator[Found]:
 def _kind(key: str, theirs: float | None, own: float | None) -> str | None:
     if theirs is None or own is None:
         return ONLY_OURS if theirs is None else ONLY_WANDB
-    differs = key.startswith("gpu.") and not math.isclose(theirs, own, rel_tol=ROUNDING)
+    differs = key.startswith(("gpu.", "tpu.", "trn.")) and not math.isclose(theirs, own, rel_tol=ROUNDING)
     return VALUE if differs else None
 
 

@@ -53,7 +53,7 @@ def collect(python: Path, directory: Path) -> None:
                 collectors.wait_for_readings(3)
                 talk()
                 machine.play(simulator, collectors)
-    (directory / "wandb.jsonl").write_text(_read_wandb(python, facts["file"]))
+    (directory / "wandb.jsonl").write_text(read_wandb(python, facts["file"]))
 
 
 def read(directory: Path) -> Streams:
@@ -96,7 +96,8 @@ def _started(command: list[str], simulator: NvmlSimulator, output: int | IO[str]
         assert program.returncode == 0, f"{command} ended with {program.returncode}: {errors.read()[-4000:]}"
 
 
-def _read_wandb(python: Path, file: str) -> str:
+def read_wandb(python: Path, file: str) -> str:
+    """The system metrics that stand in a run's file so far, one JSON object a record."""
     command = [str(python), str(HERE / "read_wandb.py"), file]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
