@@ -341,7 +341,7 @@ class IsolatedPart:
             status if status.status == "absent" else failed._replace(name=status.name, sequence=status.sequence, devices=status.devices)
             for status in last.backends
         ]
-        unlisted = dict.fromkeys((*last.processes, *last.unlisted), why)
+        unlisted = {slot.key: why for slot in last.identities}
         snapshot = Snapshot(SYSTEM_CLOCK.time_ns(), last.hostname, {}, last.identities, reasons, statuses, unlisted=unlisted)
         return Answer(snapshot, Statistics(1, int(late)))
 
