@@ -258,7 +258,7 @@ class Backend(Protocol):
         ...
 
     def coverage(self) -> Coverage:
-        """Which metrics it gives. Cheap, without touching a driver, and the same at every call."""
+        """Return which metrics it gives. Cheap, without touching a driver, and the same at every call."""
         ...
 
     def own_metrics(self) -> Iterable[Metric]:

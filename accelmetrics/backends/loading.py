@@ -38,7 +38,7 @@ class LoadingLock:
         self._lock.release()
 
     def is_free(self) -> bool:
-        """Whether no other thread holds it."""
+        """Return whether no other thread holds it."""
         free = self._lock.acquire(blocking=False)
         if free:
             self._lock.release()

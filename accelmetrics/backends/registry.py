@@ -204,13 +204,13 @@ def prepare(backend: Backend) -> None:
 
 
 def _missing(candidate: object) -> list[str]:
-    """What a backend has and this object lacks."""
+    """Return what a backend has and this object lacks."""
     parts = ("name", "kind", "interval", "detect", "open", "coverage", "own_metrics")
     return [part for part in parts if not hasattr(candidate, part)]
 
 
 def is_registered(backend: Backend) -> bool:
-    """Whether this very object is what its name stands for, rather than one made by hand."""
+    """Return whether this very object is what its name stands for, rather than one made by hand."""
     return (backend.name in BUILT_IN or backend.name in plug_ins.registered(GROUP)) and load(backend.name) is backend
 
 

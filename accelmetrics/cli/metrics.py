@@ -91,7 +91,7 @@ def chosen(wanted: str | None, backend: str | None, preset: str | None, own: Seq
 
 
 def _holds(row: Metric, word: str) -> bool:
-    """Whether a word, in capitals or not, is part of a metric's key, its other names or its meaning."""
+    """Return whether a word, in capitals or not, is part of a metric's key, its other names or its meaning."""
     return any(word.lower() in text.lower() for text in (row.key, *row.aliases, row.prometheus, row.otel, row.meaning))
 
 

@@ -136,7 +136,7 @@ class Amd(Dialect):
 
 
 def _job(labels: Mapping[str, str]) -> dict[str, str]:
-    """What the exporter says of a Slurm job, from the labels of a record."""
+    """Return what the exporter says of a Slurm job, from the labels of a record."""
     told = jobs(labels).get("slurm", {})
     named = {"job_id": "job_id", "job_user": "user", "job_partition": "partition"}
     return {label: told[name] for label, name in named.items() if name in told}

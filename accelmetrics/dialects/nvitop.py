@@ -101,7 +101,7 @@ class Nvitop(Dialect):
 
 @per_key
 def _of_host(key: str) -> tuple[str, Point] | None:
-    """What a key of the machine becomes, and the unit that its values have."""
+    """Return what a key of the machine becomes, and the unit that its values have."""
     found = resolve(key)
     if found is None or found.device:
         return None

@@ -100,7 +100,7 @@ def step_points(step: Step) -> Iterator[Point]:
 
 @per_key
 def _series(key: str) -> SeriesTemplate | None:
-    """What a key becomes; None for one that is derivable from others (``gpu.0.memoryReadWriteActivity``)."""
+    """Return what a key becomes; None for one that is derivable from others (``gpu.0.memoryReadWriteActivity``)."""
     found = series_of(key, lambda row, kind: _of_kind(row.otel, kind))
     if found is None:
         return None

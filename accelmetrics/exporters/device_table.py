@@ -138,7 +138,7 @@ def height(snapshot: Snapshot) -> int:
 
 
 def _room(devices: int, rows: int | None) -> tuple[int, int]:
-    """How many rows are no device's, and how many devices are shown."""
+    """Return how many rows are no device's, and how many devices are shown."""
     if rows is None:
         return AROUND, devices
     fitting = [around for around in range(AROUND, -1, -1) if around + max(1, devices) <= rows]
@@ -202,7 +202,7 @@ def _heading(snapshot: Snapshot, width: int) -> str:
 
 
 def host_line(snapshot: Snapshot, process: bool = True, width: int = WIDE) -> str:
-    """What the host is at: its processors, its memory, the watched process; as many of them as there are columns for."""
+    """Return what the host is at: its processors, its memory, the watched process; as many of them as there are columns for."""
     metrics = snapshot.metrics
     parts = [
         ("cpu", processors(metrics), "%"),

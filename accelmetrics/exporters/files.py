@@ -220,7 +220,7 @@ class LineFile:
                 return lines
 
     def _due(self, more: int, time_ns: int) -> bool:
-        """Whether the file is closed before so many more bytes of this time."""
+        """Return whether the file is closed before so many more bytes of this time."""
         most, longest = self._most, self._longest
         full = most is not None and self._size + more > most
         old = longest is not None and self._began_ns is not None and time_ns - self._began_ns >= longest * 1e9
@@ -292,7 +292,7 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 
 def _end_of_lines(descriptor: int, size: int) -> int:
-    """Where the last whole line ends."""
+    """Return where the last whole line ends."""
     while size > 0:
         begin = max(0, size - _BLOCK)
         found = os.pread(descriptor, size - begin, begin).rfind(b"\n")

@@ -119,7 +119,7 @@ class InfluxExporter:
 
 
 def _is_server(target: str) -> bool:
-    """Whether the target is a server rather than a file. A message about one that is neither may not repeat it: see the password."""
+    """Return whether the target is a server rather than a file. A message about one that is neither may not repeat it: see the password."""
     scheme, mark, _ = target.partition("://")
     if mark and scheme.lower() not in ("http", "https"):
         raise InvalidOptionError("influx: the address must begin with http:// or https://")

@@ -203,14 +203,14 @@ class ScrapeCache:
 
 
 def _once(latest: _Latest, form: tuple[str, ...], packed: bool, write: Callable[[], bytes]) -> bytes:
-    """What ``write`` gives, kept with the record, packed or not."""
+    """Return what ``write`` gives, kept with the record, packed or not."""
     if (form, packed) not in latest.written:
         latest.written[form, packed] = gzip.compress(_once(latest, form, False, write), compresslevel=5) if packed else write()
     return latest.written[form, packed]
 
 
 def _own_process() -> Iterator[Point]:
-    """What Prometheus' own library says of the process that it is in."""
+    """Yield what Prometheus' own library says of the process that it is in."""
     from prometheus_client import ProcessCollector
 
     for metric in ProcessCollector("accelmetrics", registry=None).collect():
@@ -275,7 +275,7 @@ class Exposition:
 
 
 def _series(point: Point) -> Iterator[tuple[str, Number, Mapping[str, str]]]:
-    """What a name is followed by, value and labels: once for a number, several times for a distribution."""
+    """Yield what a name is followed by, value and labels: once for a number, several times for a distribution."""
     whole = point.distribution
     if whole is None:
         yield "", point.value, point.labels

@@ -214,7 +214,7 @@ class StepLog:
         self._pending.append((at, Step(time_ns, self._step(step), numbers)))
 
     def take(self, meter: Meter, everything: bool = False) -> tuple[Step, ...]:
-        """What was logged up to the last reading of the devices' energy; all of it at the end.
+        """Return what was logged up to the last reading of the devices' energy; all of it at the end.
 
         Args:
             meter: The energy of all selected devices.

@@ -44,7 +44,7 @@ _NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 def job_labels(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What the environment says about the job: its scheduler's identity, and this process's rank.
+    """Return what the environment says about the job: its scheduler's identity, and this process's rank.
 
     Args:
         environment: The variables; this process's own when left out.

@@ -342,7 +342,7 @@ def _span(seconds: object) -> float:
 
 
 def _key(options: Mapping[str, Any], interval: float) -> Hashable:
-    """What monitors must have in common to share their readings; monitors whose options cannot be compared share none."""
+    """Return what monitors must have in common to share their readings; monitors whose options cannot be compared share none."""
     items = tuple(sorted((name, tuple(value) if isinstance(value, list) else value) for name, value in options.items()))
     outcome = guarded(hash, items)
     return (interval, items) if outcome.failure is None else object()

@@ -46,7 +46,7 @@ class Flag:
         self._closed.acquire()
 
     def is_set(self) -> bool:
-        """Whether it is set."""
+        """Return whether it is set."""
         return self._set
 
     def set(self) -> None:

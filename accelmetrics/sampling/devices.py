@@ -114,7 +114,7 @@ def _new_slot(
 
 
 def _anchors(devices: Sequence[DeviceIdentity]) -> list[str]:
-    """What each device is recognised by.
+    """Return what each device is recognised by.
 
     Where two claim to be the same one, their numbers tell them apart; the devices of one chip, whose numbers are a program's and
     change with it, their order.

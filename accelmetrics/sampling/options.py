@@ -49,7 +49,7 @@ class Options(NamedTuple):
     metrics: MetricSelection = ALL_METRICS
 
     def read_options(self) -> ReadOptions:
-        """What every source is told, in this process."""
+        """Return what every source is told, in this process."""
         return ReadOptions(os.getpid() if self.pid is None else self.pid, self.children, self.disk_paths, self.watched, self.metrics)
 
 
@@ -126,7 +126,7 @@ class Selection:
         self.kinds = {"gpu", *(choice.partition(".")[0] for choice in self._choices or () if "." in choice)}
 
     def wants(self, slot: DeviceSlot) -> bool:
-        """Whether a device was asked for, or the one that it is a partition of."""
+        """Return whether a device was asked for, or the one that it is a partition of."""
         if self._choices is None or slot.identity.kind not in self.kinds:
             return True
         parent = slot.identity.parent
@@ -135,7 +135,7 @@ class Selection:
         )
 
     def names(self, slot: DeviceSlot) -> bool:
-        """Whether a choice is this very device."""
+        """Return whether a choice is this very device."""
         return any(choice == slot.key or _begins(slot.identity.uuid, choice) for choice in self._choices or ())
 
     def check(self, slots: Iterable[DeviceSlot]) -> None:

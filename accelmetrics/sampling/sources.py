@@ -420,7 +420,7 @@ class SourceRegistry:
 
 
 def _members(found: WeakSet[T]) -> list[T]:
-    """What is in a set that other threads add to, without a lock, which a fork could copy in its locked state."""
+    """Return what is in a set that other threads add to, without a lock, which a fork could copy in its locked state."""
     while True:
         with suppress(RuntimeError):  # it has just been added to
             return list(found)

@@ -280,7 +280,7 @@ class WorkerPool:
                 self.queue.put(reader.work)
 
     def dismiss(self, worker: Worker) -> bool:
-        """Whether a worker may leave; one that was abandoned and has come back is counted again otherwise."""
+        """Return whether a worker may leave; one that was abandoned and has come back is counted again otherwise."""
         with self.lock:
             self.stuck.discard(worker)
             worker.abandoned = False

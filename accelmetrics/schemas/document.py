@@ -221,7 +221,7 @@ def parse(document: str | bytes | Mapping[str, Any]) -> Snapshot:
 
 
 def describe(error: ValidationError) -> str:
-    """Where a document departs, and how, in one line."""
+    """Return where a document departs, and how, in one line."""
     faults = [f"{_path(fault['loc'])}{fault['msg'].removeprefix('Value error, ')}" for fault in error.errors(include_url=False)]
     more = len(faults) - FAULTS_TOLD
     return "; ".join(faults[:FAULTS_TOLD]) + (f"; and {more} more" if more > 0 else "")

@@ -97,7 +97,7 @@ def reading(record: Record, stream: str, monitor: bool) -> dict[str, Any]:
 
 
 def _numbers(status: BackendStatus) -> dict[str, int | float]:
-    """What is of this reading alone about a source; seconds to the microsecond."""
+    """Return what is of this reading alone about a source; seconds to the microsecond."""
     numbers: dict[str, int | float] = {"sequence": status.sequence}
     for name, seconds in (("age_seconds", status.age_seconds), ("duration_seconds", status.duration_seconds)):
         if seconds is not None:
@@ -106,7 +106,7 @@ def _numbers(status: BackendStatus) -> dict[str, int | float]:
 
 
 def _told(monitor: MonitorStatus | None) -> object:
-    """What a reading says how the monitor fares for: every number but those that count readings."""
+    """Return what a reading says how the monitor fares for: every number but those that count readings."""
     if monitor is None:
         return None
     return (monitor.interval, monitor.missed_ticks, monitor.timed_out, [(one.name, one.failed, one.dropped) for one in monitor.exporters])

@@ -111,7 +111,7 @@ class Record(NamedTuple):
         return document
 
     def training(self) -> list[dict[str, Any]]:
-        """What the program logged, as documents have it."""
+        """Return what the program logged, as documents have it."""
         return [{"timestamp": rfc3339(step.time_ns), "step": step.step, "values": dict(step.values)} for step in self.steps]
 
     def to_json(self) -> str:

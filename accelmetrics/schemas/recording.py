@@ -78,7 +78,7 @@ def read_records(path: str | Path) -> Iterator[Record]:
 
 
 def recordings(path: str | Path) -> tuple[RecordFile, ...]:
-    """What an exporter has written under this path: its closed files, oldest first, then the growing one.
+    """Return what an exporter has written under this path: its closed files, oldest first, then the growing one.
 
     Raises:
         OSError: There is none, or the directory cannot be read.
@@ -263,7 +263,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _are_metrics(metrics: object) -> TypeGuard[dict[str, int | float]]:
-    """Whether these are metrics; False if in doubt."""
+    """Return whether these are metrics; False if in doubt."""
     if not isinstance(metrics, dict) or "" in metrics:
         return False
     values = metrics.values()
@@ -374,7 +374,7 @@ class HeaderLine(Part):
     unlisted: dict[Key, UnavailableEntry] = Field({}, description="By device key, why the source cannot say which processes use it.")
 
     def header(self) -> Header:
-        """What it says, as records have it."""
+        """Return what it says, as records have it."""
         return Header(
             self.hostname,
             self.labels,
@@ -404,7 +404,7 @@ def lines_schema() -> dict[str, Any]:
 
 
 def _status(flat: Mapping[str, int | float]) -> MonitorStatus:
-    """What :meth:`MonitorStatus.flat` gave. What a line does not say (an exporter's last error) has its default."""
+    """Return what :meth:`MonitorStatus.flat` gave. What a line does not say (an exporter's last error) has its default."""
     exporters: dict[str, dict[str, Any]] = {}
     for key, value in flat.items():
         if match := _COUNTER.fullmatch(key):

@@ -166,7 +166,7 @@ class _Item(NamedTuple):
         return self if self.pattern is None else _Item(self.text, _pattern(_NUMBER.sub(_any_number, self.text)))
 
     def has(self, key: str) -> bool:
-        """Whether a key belongs to it."""
+        """Return whether a key belongs to it."""
         if self.text == ALL:
             return True
         if self.pattern is not None:
@@ -198,7 +198,7 @@ def _items(given: str | Iterable[str] | MetricSelection) -> tuple[str, ...]:
 
 
 def _name(key: str) -> str:
-    """What a metric of a device is called: ``powerWatts`` of ``gpu.0.powerWatts``, ``process.temp`` of ``gpu.process.0.temp``."""
+    """Return what a metric of a device is called: ``powerWatts`` of ``gpu.0.powerWatts``, ``process.temp`` of ``gpu.process.0.temp``."""
     parts = device_key(key)
     if parts is None:
         return key

@@ -226,7 +226,7 @@ class FakeBackend:
             )
 
     def all_devices(self) -> list[FakeDevice]:
-        """What can be read, in the driver's order: the devices, then the machine if it was given anything."""
+        """Return what can be read, in the driver's order: the devices, then the machine if it was given anything."""
         return list(self._devices) if self._machine is None else [*self._devices, self._machine]
 
 

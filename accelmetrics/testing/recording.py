@@ -172,6 +172,6 @@ class _Replay:
 
 
 def _host_part(flat: Mapping[str, Any], snapshot: Snapshot) -> dict[str, Any]:
-    """What belongs to no device."""
+    """Return what belongs to no device."""
     kinds = {device.kind for device in snapshot.devices}
     return {key: value for key, value in flat.items() if key.partition(".")[0] not in kinds}

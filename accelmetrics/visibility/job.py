@@ -88,7 +88,7 @@ class Member(NamedTuple):
         return position(self.environment.values or {})
 
     def below_in_rank(self, other: Member) -> bool:
-        """Whether it is a helper of the other: below it, and of the same role and ranks."""
+        """Return whether it is a helper of the other: below it, and of the same role and ranks."""
         return other.number in self.above and self.position == other.position != NO_POSITION
 
 
@@ -126,7 +126,7 @@ def below(parents: Sequence[Member], using: Collection[int]) -> list[Member]:
 
 
 def uses(member: Member, using: Collection[int]) -> bool:
-    """Whether the driver lists the process itself."""
+    """Return whether the driver lists the process itself."""
     return member.number in using or any(pid in using and not is_visible(pid) for pid in member.inner)
 
 
@@ -153,7 +153,7 @@ def name_of(member: Member) -> str:
 
 
 def in_other_container(member: Member) -> bool:
-    """Whether a process has a file system of its own, and with it perhaps devices numbered otherwise."""
+    """Return whether a process has a file system of its own, and with it perhaps devices numbered otherwise."""
     if member.number is None:
         return False
     ours, theirs = namespace_of("self", "mnt"), namespace_of(member.number, "mnt")

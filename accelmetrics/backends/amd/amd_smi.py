@@ -48,7 +48,7 @@ _THROTTLE = "throttle.{}_violation_status"
 
 
 def _active(said: object) -> object:
-    """Whether a cause holds the clocks down, printed in words."""
+    """Return whether a cause holds the clocks down, printed in words."""
     return {"active": 1, "not active": 0}.get(text(said).lower(), said)
 
 

@@ -109,7 +109,7 @@ def find_library() -> Installed:
 
 
 def roots() -> list[Path]:
-    """Where ROCm may be installed, in the module's own order."""
+    """Return where ROCm may be installed, in the module's own order."""
     named = os.environ.get("ROCM_HOME", os.environ.get("ROCM_PATH", ""))
     return [Path(root) for root in dict.fromkeys([named, DEFAULT_ROOT]) if root.startswith("/")]
 

@@ -54,7 +54,7 @@ def gpus() -> list[str]:
 
 
 def device_path(address: str) -> str:
-    """Where a PCI device's files are."""
+    """Return where a PCI device's files are."""
     return f"/sys/bus/pci/devices/{address}"
 
 
@@ -64,22 +64,22 @@ def vendor_of(address: str) -> str:
 
 
 def is_driven(address: str) -> bool:
-    """Whether a kernel driver that shows its values drives it."""
+    """Return whether a kernel driver that shows its values drives it."""
     return link_name(f"{device_path(address)}/driver") in DRIVERS
 
 
 def is_suspended(address: str) -> bool:
-    """Whether the device is powered down, so that almost any question would wake it."""
+    """Return whether the device is powered down, so that almost any question would wake it."""
     return read_text(f"{device_path(address)}/power/runtime_status") in ASLEEP
 
 
 def exists(path: str) -> bool:
-    """Whether a system path is there."""
+    """Return whether a system path is there."""
     return system_path(path).exists()
 
 
 def is_integrated(address: str, device: str = "") -> bool | None:
-    """Whether a GPU is part of a processor; None where that is not known, or asking would wake it.
+    """Return whether a GPU is part of a processor; None where that is not known, or asking would wake it.
 
     Args:
         address: Its PCI address.

@@ -148,7 +148,7 @@ def parse(data: bytes) -> Table | Unavailable:
 
 
 def readings(table: Table) -> dict[str, object]:
-    """What is taken from a table beside the sensor files, in their units: thousandths of degrees, microwatts, hertz, microjoules."""
+    """Return what is taken from a table beside the sensor files, in their units: thousandths of degrees, microwatts, hertz, microjoules."""
     found: dict[str, object] = {name: table[name][0] * factor for name, factor in FACTORS.items() if name in table}
     found |= {name: sum(table[name]) * 1024 for name in ("xgmi_read", "xgmi_write") if name in table}
     # On cards without HBM nothing documents what the counter counts.

@@ -166,7 +166,7 @@ class InProcessDriver:
 
 
 def _list() -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
-    """Which cards there are whose values the kernel shows, and which partitions."""
+    """Return which cards there are whose values the kernel shows, and which partitions."""
     return frozenset(filter(is_driven, gpus())), frozenset((node.address, node.partition) for node in gpu_nodes())
 
 
@@ -204,7 +204,7 @@ class InProcessReader:
         return make_reading(_named(table, found), processes, used=used)
 
     def _card(self, unit: Unit, now: float, counters: Counters, progress: list[Any]) -> dict[str, Value]:
-        """What a card's files say, and where they say nothing the module."""
+        """Return what a card's files say, and where they say nothing the module."""
         driver, library, unified = self._driver, unit.library, unit.identity.unified
         found: dict[str, Value] = {}
         if driver.with_files:

@@ -77,7 +77,7 @@ PACE = 0.95
 
 
 def is_gpu(node: str) -> bool:
-    """Whether a device node is a GPU's."""
+    """Return whether a device node is a GPU's."""
     return node.startswith("/dev/dri/")
 
 

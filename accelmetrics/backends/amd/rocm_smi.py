@@ -247,7 +247,7 @@ def _device_id(card: Card) -> str:
 
 
 def is_unified(card: Card) -> bool:
-    """Whether the card is part of a processor and shares its memory.
+    """Return whether the card is part of a processor and shares its memory.
 
     The kernel says so where it knows the card's address. Otherwise it is told by what such a GPU has and a card has not:
     a socket's power, and an edge sensor alone.
@@ -319,12 +319,12 @@ def _connect(command: Command) -> PollOnce:
 
 
 def _refused(completed: Completed) -> bool:
-    """Whether the tool does not know one of the flags."""
+    """Return whether the tool does not know one of the flags."""
     return completed.returncode == _REFUSED_STATUS or _REFUSED.search(completed.stderr) is not None
 
 
 def failure(command: Command, completed: Completed) -> SourceError:
-    """What a run without cards means."""
+    """Return what a run without cards means."""
     lines = f"{completed.stderr}\n{completed.stdout}".splitlines()
     for words, gone, reason, message, advice in FINDINGS:
         line = next((line for line in lines if re.search(words, line, re.IGNORECASE)), None)

@@ -150,7 +150,7 @@ class Card:
         self._latest: tuple[float, gpu_metrics.Table | Unavailable] = (-math.inf, NO_TABLE)
 
     def is_awake(self, progress: list[Any]) -> bool:
-        """Whether it may be read without waking it.
+        """Return whether it may be read without waking it.
 
         Raises:
             SourceError: It is no longer there, or its driver let go of it (``device_lost``).
@@ -349,5 +349,5 @@ def partition(parent: DeviceIdentity, node: Node) -> DeviceIdentity:
 
 
 def shows_values(address: str) -> bool:
-    """Whether there is anything to read of a card: a container may show that it is there, and nothing of it."""
+    """Return whether there is anything to read of a card: a container may show that it is there, and nothing of it."""
     return any(exists(f"{device_path(address)}/{name}") for name in SHOWN)

@@ -189,7 +189,7 @@ def connect_fixed() -> PollOnce:
 
 
 def _printed(command: Command) -> str | Unavailable:
-    """What a command prints, or why it prints nothing."""
+    """Return what a command prints, or why it prints nothing."""
     try:
         completed = command.run()
     except SourceError as error:

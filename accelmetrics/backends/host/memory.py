@@ -128,7 +128,7 @@ def parse_mounts(data: bytes) -> list[Mount]:
 
 
 def directory_of(mount: Mount, path: str) -> str | None:
-    """Where a cgroup lies below a mount; None when the mount does not show it."""
+    """Return where a cgroup lies below a mount; None when the mount does not show it."""
     if ".." in (path + mount.root).split("/"):
         # The process sits outside of our cgroup namespace.
         return None

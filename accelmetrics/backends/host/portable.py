@@ -111,7 +111,7 @@ def traffic(psutil: Any) -> dict[str, tuple[int, int]]:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether an interface is loopback, by the names that macOS, the BSDs and Windows give it."""
+    """Return whether an interface is loopback, by the names that macOS, the BSDs and Windows give it."""
     return name in ("lo", "lo0") or name.startswith("Loopback")
 
 

@@ -96,7 +96,7 @@ def parse_allowed(data: bytes) -> list[tuple[int, int]]:
 
 
 def numbers_are_ours() -> bool:
-    """Whether the ``/proc`` that is read numbers processes as this process's own PID namespace does."""
+    """Return whether the ``/proc`` that is read numbers processes as this process's own PID namespace does."""
     try:
         return os.readlink(system_path("/proc/self")) == str(os.getpid())  # noqa: PTH115  the link's text is wanted
     except OSError:

@@ -183,7 +183,7 @@ class Command:
         return connect
 
     def failure(self, completed: Completed) -> SourceError:
-        """What a run without devices means: ``no_permission`` where its words say so, else ``driver_error`` or ``parse_error``."""
+        """Return what a run without devices means: ``no_permission`` where its words say so, else ``driver_error`` or ``parse_error``."""
         name, words = self.names[0], completed.words
         if completed.truncated:
             return SourceError(Reason.PARSE_ERROR, f"{name} printed more than {MAX_OUTPUT} bytes and was killed")
@@ -386,7 +386,7 @@ def _path() -> list[str]:
 
 
 def _interpreter() -> str:
-    """Which Python runs a watchdog: this one; the system's where a program embeds or freezes it."""
+    """Return which Python runs a watchdog: this one; the system's where a program embeds or freezes it."""
     own = "" if getattr(sys, "frozen", False) else sys.executable
     path = own or find("python3")
     if not path:

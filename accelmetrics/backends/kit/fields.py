@@ -98,7 +98,7 @@ _LARGEST = 1e200
 
 
 def quoted(value: object) -> str:
-    """What was printed, for a reason's detail, cut to a sensible length."""
+    """Return what was printed, for a reason's detail, cut to a sensible length."""
     if isinstance(value, int) and value.bit_length() > 8 * _LONGEST:
         return f"a number of {value.bit_length()} bits"  # beyond 4,300 digits Python refuses to print it
     # A document may be too deep, or too long, to be written down whole.
@@ -107,7 +107,7 @@ def quoted(value: object) -> str:
 
 
 def is_absent(value: object) -> bool:
-    """Whether this is how a tool says that it has no value: ``N/A``, ``[Not Supported]``, ``-``, ``None``, nothing at all."""
+    """Return whether this is how a tool says that it has no value: ``N/A``, ``[Not Supported]``, ``-``, ``None``, nothing at all."""
     return value is None or (isinstance(value, str) and len(value) <= _LONGEST and _ABSENT.fullmatch(value) is not None)
 
 
@@ -280,11 +280,11 @@ class Record:
         self._places = places
 
     def get(self, place: str) -> object:
-        """What stands at a place, in any case; None where there is nothing."""
+        """Return what stands at a place, in any case; None where there is nothing."""
         return self._places.get(place.lower())
 
     def instances(self, place: str) -> Iterable[str]:
-        """What stands directly below a place, for rows that are read of each: the positions of a list, the keys of an object."""
+        """Return what stands directly below a place, for rows that are read of each: the positions of a list, the keys of an object."""
         below = f"{place.lower()}."
         return dict.fromkeys(path[len(below) :].partition(".")[0] for path in self._places if path.startswith(below))
 
@@ -361,7 +361,7 @@ class Table:
         return f"{place}, rise per second" if isinstance(row, Rate) else place
 
     def read(self, record: Record, counters: Counters, at: float, idle: bool = False, given: Container[str] = ()) -> dict[str, Value]:
-        """What stands in a record, by metric; derived rows are left to :meth:`derive`.
+        """Return what stands in a record, by metric; derived rows are left to :meth:`derive`.
 
         Args:
             record: The record.

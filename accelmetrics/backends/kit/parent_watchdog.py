@@ -124,7 +124,7 @@ def _kill(mark: str) -> None:
 
 
 def _is_reaped() -> bool:
-    """Whether the command is no zombie either, which it would stay in a container whose first process reaps none."""
+    """Return whether the command is no zombie either, which it would stay in a container whose first process reaps none."""
     try:
         return os.waitpid(-1, os.WNOHANG)[0] != 0
     except ChildProcessError:

@@ -284,7 +284,7 @@ class PolledDriver:
 
 
 def is_same(known: DeviceIdentity, told: Mapping[str, Any]) -> bool:
-    """Whether a device is the one of which a record tells these parts of an identity."""
+    """Return whether a device is the one of which a record tells these parts of an identity."""
     if known.uuid and "uuid" in told:
         return bool(known.uuid == told["uuid"])
     if known.pci_bus_id and "pci_bus_id" in told:
@@ -293,7 +293,7 @@ def is_same(known: DeviceIdentity, told: Mapping[str, Any]) -> bool:
 
 
 def _keys(told: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """What a device is found by, the surest first."""
+    """Return what a device is found by, the surest first."""
     parts = [(part, told[part]) for part in ("uuid", "pci_bus_id", "vendor_index") if part in told]
     return [(part, pci_address(value) if part == "pci_bus_id" else value) for part, value in parts]
 
@@ -384,7 +384,7 @@ class PolledReader:
         return {name: found[metric] for table in tables for metric in found for name in table.names(metric)}, read_at
 
     def _watches(self, pid: int, whole_tree: bool = False) -> bool:
-        """Whether a process is the watched one, or a descendant where those are watched too."""
+        """Return whether a process is the watched one, or a descendant where those are watched too."""
         children = whole_tree or self._options.children
         return pid == self._options.pid or (children and self._tree.owns(pid, self._driver.backend.clock.monotonic()))
 
@@ -402,7 +402,7 @@ class PolledReader:
 
 
 def _wanted_sources(backend: PolledBackend, metrics: MetricSelection) -> list[bool]:
-    """Which sources are asked for a selection: none where nothing of the backend's is wanted.
+    """Return which sources are asked for a selection: none where nothing of the backend's is wanted.
 
     Else all that say which devices there are, and of those with a pace of their own the ones that give what is wanted, or what it may be
     made of.

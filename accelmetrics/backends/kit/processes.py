@@ -123,7 +123,7 @@ def _parent_of(pid: int) -> int:
 
 
 def is_visible(pid: int) -> bool:
-    """Whether a process has this number in the ``/proc`` that we read."""
+    """Return whether a process has this number in the ``/proc`` that we read."""
     if _has_proc():
         return system_path(f"/proc/{pid}").exists()
     import psutil
@@ -217,7 +217,7 @@ def _children_by_parents(progress: list[Any]) -> dict[int, list[int]]:
 
 
 def process_values(kind: str, members: Iterable[DeviceProcess], device: Mapping[str, Number | Unavailable]) -> dict[str, Number]:
-    """What processes use of a device together, with the board's values beside it: the metrics of ``{kind}.process.{i}``.
+    """Return what processes use of a device together, with the board's values beside it: the metrics of ``{kind}.process.{i}``.
 
     Args:
         kind: The kind of device.

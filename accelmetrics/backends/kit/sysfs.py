@@ -54,7 +54,7 @@ class DeviceDirectory(Record):
                 raise SourceError(Reason.SUSPENDED, f"{self.path} is powered down: reading it would wake it")
 
     def get(self, place: str) -> object:
-        """What stands at a place: text, a reason, or None where there is nothing."""
+        """Return what stands at a place: text, a reason, or None where there is nothing."""
         name = self.path.rpartition("/")[2]
         if place == "@name":
             return name

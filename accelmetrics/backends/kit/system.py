@@ -39,7 +39,7 @@ def sysroot() -> str:
 
 
 def system_path(path: str) -> Path:
-    """Where an absolute system path really is."""
+    """Return where an absolute system path really is."""
     return Path(sysroot() + path)
 
 

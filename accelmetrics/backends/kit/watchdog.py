@@ -117,7 +117,7 @@ class Watchdog(subprocess.Popen[bytes]):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def gone_within(self, seconds: float) -> bool:
-        """Whether it has ended, at the latest after so long."""
+        """Return whether it has ended, at the latest after so long."""
         with suppress(subprocess.TimeoutExpired):
             self.wait(seconds)
         return self.returncode is not None

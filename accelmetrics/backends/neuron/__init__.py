@@ -130,7 +130,7 @@ def open_best(clock: Clock, period: float = PERIOD) -> Driver:
 
 
 def coverage() -> Coverage:
-    """What the tool prints, and what of it the driver counts too."""
+    """Return what the tool prints, and what of it the driver counts too."""
     from accelmetrics.backends.kit.fields import joined_words
     from accelmetrics.backends.neuron import monitor, sysfs
 

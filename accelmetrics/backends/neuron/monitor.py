@@ -193,7 +193,7 @@ def _unreadable(line: str, why: str) -> SourceError:
 
 
 def _part(whole: Any, *names: str) -> Json:
-    """What stands under some names; nothing where a part of the way is missing."""
+    """Return what stands under some names; nothing where a part of the way is missing."""
     for name in names:
         whole = whole.get(name) if isinstance(whole, dict) else None
     return whole if isinstance(whole, dict) else {}

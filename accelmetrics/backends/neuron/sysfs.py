@@ -71,7 +71,7 @@ class Directory(DeviceDirectory):
         self._progress = progress
 
     def get(self, place: str) -> object:
-        """What stands at a place, or why it is missing."""
+        """Return what stands at a place, or why it is missing."""
         if place == "@number":
             return self._number
         said = super().get(place)

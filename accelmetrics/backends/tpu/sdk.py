@@ -99,7 +99,7 @@ class Sdk:
         self._answered.wait(wait)
 
     def latest(self) -> SdkReading:
-        """What it said last, unless that is too old."""
+        """Return what it said last, unless that is too old."""
         last = self._last
         age = self._clock.monotonic() - last.taken
         if last.missing or last.failed or age <= 2 * INTERVAL + TIMEOUT:
@@ -126,7 +126,7 @@ def ask(names: Sequence[str], clock: Clock) -> SdkReading:
 
 
 def understood(printed: str, status: int, taken: float) -> SdkReading:
-    """What the child printed, between whatever libtpu may have printed itself."""
+    """Return what the child printed, between whatever libtpu may have printed itself."""
     metrics: dict[str, Series | Unavailable] = {}
     ending = f"signal {-status}" if status < 0 else f"exit status {status}"
     otherwise = Unavailable(Reason.DRIVER_ERROR, f"libtpu's SDK ended its process ({ending})")

@@ -78,7 +78,7 @@ SDK_NAMES = (*(name for field in FIELDS for name in field.sdk), *(name for famil
 
 
 def _read_from(grpc: str, sdk: Sequence[str]) -> str:
-    """Where a metric is read, in words."""
+    """Return where a metric is read, in words."""
     return "; ".join(([f"gRPC {grpc}"] if grpc else []) + ([f"SDK {', '.join(sdk)}"] if sdk else []))
 
 

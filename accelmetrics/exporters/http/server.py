@@ -462,7 +462,7 @@ def _nothing(_: HTTPServerRequest) -> Answer:
 
 
 def _is_address(host: str) -> bool:
-    """Whether a ``Host`` is a number, which no name server can make to mean another machine."""
+    """Return whether a ``Host`` is a number, which no name server can make to mean another machine."""
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host.strip("[]"))
         return True

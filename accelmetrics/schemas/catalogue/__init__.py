@@ -139,7 +139,7 @@ def add(rows: Iterable[Metric]) -> None:
 
 
 def _is_own(key: str) -> bool:
-    """Whether the catalogue's own tables have a key."""
+    """Return whether the catalogue's own tables have a key."""
     found = match(key)
     return found is not None and found.key not in _added
 
@@ -219,7 +219,7 @@ def find(key: str) -> Metric:
 
 
 def coverage_of(backend: str) -> Mapping[str, Mapping[str, str]]:
-    """What a built-in backend gives: by part of its coverage (``devices``, ``machine`` …), names with where each is read."""
+    """Return what a built-in backend gives: by part of its coverage (``devices``, ``machine`` …), names with where each is read."""
     from accelmetrics.schemas.catalogue.sources import COVERAGE
 
     return COVERAGE.get(backend, {})
