@@ -25,7 +25,7 @@ from tests.support.network import free_port
 from tests.support.waiting import HANG
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/backends.md", "docs/dialects.md", "docs/exporters.md", "docs/monitor.md")
+PAGES = ("README.md", "docs/backends.md", "docs/dialects.md", "docs/exporters.md", "docs/monitor.md", "docs/quickstart.md")
 READERS_OWN = """\
 import time
 from types import SimpleNamespace

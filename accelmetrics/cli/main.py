@@ -51,7 +51,9 @@ EXAMPLES = """\
   accelmetrics dump --json            the same as one JSON document, for programs
   accelmetrics dump --interval 5      a document a line, every five seconds
   accelmetrics doctor                 why something is missing, and what to do about it
-  accelmetrics COMMAND --help         a command's options, with examples"""
+  accelmetrics COMMAND --help         a command's options, with examples
+
+documentation: docs/README.md"""
 
 
 def program() -> NoReturn:

@@ -6,9 +6,12 @@ import argparse
 import math
 import re
 from collections.abc import Callable
-from typing import IO, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from accelmetrics.schemas.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Options = dict[str, dict[str, Any]]
 """By an option's name, or an argument's: what argparse is told of it."""
@@ -68,13 +71,24 @@ class Parser(argparse.ArgumentParser):
 
         del file
         with Stdout() as out:
-            out.write(self.format_help())
+            text = self.format_help()
+            out.write(text)
+            if "docs/" in text:
+                out.write(f"\nThe pages docs/….md lie in {documentation()}\n")
 
     def error(self, message: str) -> NoReturn:
         """Refuse, with a word about what the option takes where argparse gives none."""
         option = re.match(r"argument (\S+): expected one argument", message)
         taken = [action for action in self._actions if option and option[1] in action.option_strings]
         raise UsageError(message + "".join(f": {action.metavar or '|'.join(action.choices or ())}, {action.help}" for action in taken))
+
+
+def documentation() -> Path:
+    """Where the pages are: in the installed package, beside the package in a checkout."""
+    from pathlib import Path  # only help needs it
+
+    package = Path(__file__).parents[1]
+    return next((folder for folder in (package / "docs", package.parent / "docs") if folder.is_dir()), package / "docs")
 
 
 def _number(words: str, allowed: Callable[[float], bool], kind: Callable[[str], float] = float) -> Callable[[str], Any]:
