@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from accelmetrics import Monitor
 from accelmetrics.exporters.scrape_cache import ScrapeCache
 from accelmetrics.schemas.record import Record
 from accelmetrics.testing import FakeBackend
-from tests.cli.shell import REPOSITORY, Tree, call, one_line
+from tests.cli.shell import REPOSITORY, Tree, call, one_line, rest_of, start
 from tests.cli.terminals import on_terminal
 from tests.exporters.prometheus_server import program
 from tests.simulators.nvml import NvmlSimulator, Ret, attached
@@ -25,7 +26,6 @@ from tests.simulators.rocm_smi import RocmSmiStandIn
 from tests.support.waiting import HANG, wait_for
 
 NVIDIA, AMD = "0x10de", "0x1002"
-ONCE = ("--interval", "0.5", "--duration", "0.6", "--timeout", "10")
 FIRING = "accelmetrics_devices_expected", "accelmetrics_collect_success"
 
 Breaking = Callable[[Tree, NvmlSimulator, Path], Mapping[str, str]]
@@ -74,15 +74,19 @@ def test_record_and_run_tell_it_once_and_show_it(
 ) -> None:
     """A line on standard error, and a place in every line of a reading."""
     env = breaking(tree, simulator, tmp_path)
-    pinned = ("--amd-source", "rocm-smi") if vendor == "amd" else ()
-    recorded = call("record", *ONCE, *pinned, env=env)
-    assert recorded.returncode == 0
-    assert one_line(recorded.stderr).startswith(f"accelmetrics: source {vendor}: ")
-    lines = [line for line in recorded.stdout.splitlines() if " Monitor - " in line]
-    assert lines
-    assert all(line.endswith(f" | {vendor}: failed") for line in lines)
-    ran = call("run", "--no-summary", "--no-line", "--timeout", "10", *pinned, "--", "true", env=env)
-    assert ran.stderr == recorded.stderr
+    pinned = ("--timeout", "60", *(("--amd-source", "rocm-smi") if vendor == "amd" else ()))
+    process = start("record", "--interval", "0.5", *pinned, env=env)
+    assert process.stdout is not None
+    lines = [process.stdout.readline(), process.stdout.readline()]
+    process.send_signal(signal.SIGINT)
+    _, told = rest_of(process)
+    assert process.returncode == 0
+    assert one_line(told).startswith(f"accelmetrics: source {vendor}: ")
+    assert all(line.endswith(f" | {vendor}: failed\n") for line in lines), lines
+    target = tmp_path / "run.jsonl"
+    read = f"until [ -s {target} ]; do sleep 0.05; done"
+    ran = call("run", "--no-summary", "--no-line", *pinned, "--exporter", f"jsonl:{target}", "--", "sh", "-c", read, env=env)
+    assert ran.stderr == told
 
 
 @BREAKING
@@ -91,7 +95,7 @@ def test_the_alerts_of_the_documentation_fire(
 ) -> None:
     """What the bus shows is expected, and the source has not succeeded."""
     env = breaking(tree, simulator, tmp_path)
-    monitor = Monitor(0.1, backends=[vendor], timeout=10, amd_source="rocm-smi" if vendor == "amd" else None)
+    monitor = Monitor(0.1, backends=[vendor], timeout=60, open_timeout=60, amd_source="rocm-smi" if vendor == "amd" else None)
     with patch.dict(os.environ, env, clear=True), attached(env), monitor:
         wait_for(lambda: monitor.error)
         assert monitor.error.startswith(f"{vendor}: ")
@@ -148,7 +152,7 @@ def _sample(value: int) -> dict[str, object]:
 def test_the_live_view_has_a_row(tree: Tree) -> None:
     """With what is wrong."""
     env = tree.gpu("0000:01:00.0", NVIDIA).environment()
-    with on_terminal("watch", "--interval", "0.1", "--timeout", "10", env=env) as terminal:
+    with on_terminal("watch", "--interval", "0.1", "--timeout", "60", env=env) as terminal:
         terminal.until(r"^nvidia  failed: the driver's library is not installed")
         assert "no device was found" not in terminal.text
         terminal.type("q")
@@ -158,9 +162,12 @@ def test_the_live_view_has_a_row(tree: Tree) -> None:
 def test_a_library_without_hardware_is_no_silence(tree: Tree, simulator: NvmlSimulator) -> None:
     """As a container image brings it to a node without GPUs."""
     simulator.driver_away()
-    done = call("record", *ONCE, env=tree.environment(**simulator.environment()))
-    assert done.stderr == ""
-    assert "nvidia" not in done.stdout
+    process = start("record", "--interval", "0.5", "--timeout", "60", env=tree.environment(**simulator.environment()))
+    assert process.stdout is not None
+    lines = [process.stdout.readline(), process.stdout.readline()]
+    process.send_signal(signal.SIGINT)
+    assert rest_of(process)[1] == ""
+    assert all(line.startswith("Host Monitor - ") and "nvidia" not in line for line in lines), lines
 
 
 def test_the_monitors_error_goes_when_the_source_answers_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.shell import call, one_line
 
 PASSWORD = "correct-horse"
-HOST = ("record", "--backends", "host", "--no-console", "--interval", "0.1", "--duration", "0.2")
+HOST = ("record", "--backends", "host", "--no-console", "--interval", "0.1", "--duration", "1")
 TARGETS = (
     "influx:ada:{}@h",
     "influx:ftp://ada:{}@h/x",
