@@ -41,6 +41,7 @@ class CommonMetrics(Model):
     max_sm_clock: int | None = Field(None, alias="maxSmClock", ge=0, description="Highest clock that the compute units can run at. Unit: MHz.")
     max_memory_clock: int | None = Field(None, alias="maxMemoryClock", ge=0, description="Highest clock that the memory can run at. Unit: MHz.")
     performance_state: int | None = Field(None, alias="performanceState", ge=0, le=15, description="Performance state, from 0 (fastest) to 15 (slowest). Unit: 1.")
+    throttled: int | None = Field(None, alias="throttled", ge=0, le=1, description="1 while the clocks are held down for any reason but that nothing runs or that they were set so, else 0. Unit: 1.")
     throttle_gpu_idle: int | None = Field(None, alias="throttle.gpuIdle", ge=0, le=1, description="1 while the clocks are held down because nothing runs, else 0. Unit: 1.")
     throttle_applications_clocks_setting: int | None = Field(None, alias="throttle.applicationsClocksSetting", ge=0, le=1, description="1 while the clocks are held down because of the application clocks that are set, else 0. Unit: 1.")
     throttle_sw_power_cap: int | None = Field(None, alias="throttle.swPowerCap", ge=0, le=1, description="1 while the clocks are held down because the power limit is reached, else 0. Unit: 1.")

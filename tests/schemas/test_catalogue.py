@@ -51,7 +51,7 @@ WITHOUT_PROMETHEUS = {
 AMD_NAMES = """gpu memory memoryReadWriteActivity memoryAllocated memoryAllocatedBytes memoryTotalBytes memoryFreeBytes memoryOverDrive
     temp memoryTemp hotspotTemp tempLimit.slowdown tempLimit.shutdown powerWatts enforcedPowerLimitWatts powerPercent fanSpeed smClock
     memoryClock maxSmClock maxMemoryClock energyJoules correctedMemoryErrors uncorrectedMemoryErrors unCorrectedMemoryErrors
-    throttle.swPowerCap throttle.swThermalSlowdown throttle.hwThermalSlowdown throttle.currentLimit pcieLinkGen pcieLinkWidth
+    throttled throttle.swPowerCap throttle.swThermalSlowdown throttle.hwThermalSlowdown throttle.currentLimit pcieLinkGen pcieLinkWidth
     maxPcieLinkGen maxPcieLinkWidth pcieReplays xgmiTxBytesTotal xgmiRxBytesTotal"""
 # What W&B's collector emits for an H100, and what its documentation lists besides.
 WANDB_GPU_NAMES = """gpu memory memoryAllocated memoryAllocatedBytes temp powerWatts enforcedPowerLimitWatts powerPercent energyJoules

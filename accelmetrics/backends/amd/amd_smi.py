@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from accelmetrics.backends.amd.cards import card_name, device_memory, exact_joules, is_integrated, let_sleep, memory_rows, pcie_generation
+from accelmetrics.backends.amd.gpu_metrics import RESIDENCIES
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock
 from accelmetrics.backends.kit import Command, DeviceSample, PolledBackend, json_documents
 from accelmetrics.backends.kit.fields import Derived, Field, flat, text
@@ -78,6 +79,7 @@ FIELDS = (
     *(Field(f"_{cause}", _THROTTLE.format(cause), "1", _active) for cause in ("socket_thermal", "hbm_thermal", "prochot", "vr_thermal")),
     Derived("throttle.swThermalSlowdown", ("_socket_thermal", "_hbm_thermal"), max, 'amd-smi "socket_thermal" or "hbm_thermal" violation'),
     Derived("throttle.hwThermalSlowdown", ("_prochot", "_vr_thermal"), max, 'amd-smi "prochot" or "vr_thermal" violation'),
+    Derived("throttled", tuple(RESIDENCIES), max, "amd-smi: any of these violations"),
     Field("memoryOverDrive", ("overdrive.mem_overdrive", "mem_overdrive"), "%"),
     *STATIC_FIELDS,
     *memory_rows('amd-smi "mem_usage.used_vram"; an APU: with "used_gtt"', 'amd-smi "mem_usage.total_vram"; an APU: with "total_gtt"'),

@@ -160,6 +160,7 @@ def readings(table: Table) -> dict[str, object]:
     if "throttle" in table:
         mask = table["throttle"][0]
         found |= {cause: int(any(mask >> bit & 1 for bit in bits)) for cause, bits in BITS.items()}
+        found["throttled"] = int(any(found[cause] for cause in BITS))
     for cause, names in RESIDENCIES.items():
         if all(name in table for name in names):
             found[f"{cause} residency"] = sum(table[name][0] for name in names)

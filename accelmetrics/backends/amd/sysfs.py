@@ -42,7 +42,7 @@ from accelmetrics.backends.amd.cards import (
     pcie_generation,
     vendor_of,
 )
-from accelmetrics.backends.kit.fields import Field, Rate, Record, Table, Value, number, text
+from accelmetrics.backends.kit.fields import Derived, Field, Rate, Record, Table, Value, number, text
 from accelmetrics.backends.kit.system import Files, KeptFile, list_directory, read_text, system_path
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -106,6 +106,8 @@ FIELDS = (
         Rate(cause, f"gpu_metrics:{cause} residency", "1", rose=True, words=f"gpu_metrics: {'_acc or '.join(names)}_acc rose (MI300)")
         for cause, names in gpu_metrics.RESIDENCIES.items()
     ),
+    Field("throttled", "gpu_metrics:throttled", words="sysfs gpu_metrics: indep_throttle_status"),
+    Derived("throttled", tuple(gpu_metrics.RESIDENCIES), max, "any of the residencies rose (MI300)"),
     Field("correctedMemoryErrors", "ras:ce", words="sysfs ras/*_err_count: ce over all blocks, 10 s"),
     Field("uncorrectedMemoryErrors", "ras:ue", words="sysfs ras/*_err_count: ue over all blocks, 10 s"),
     *(

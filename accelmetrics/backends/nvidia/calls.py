@@ -200,7 +200,7 @@ class CallBuffer:
             if missing is not None:
                 found.update(dict.fromkeys(names, missing))
             elif row.flags:
-                found.update((name, number >> bit & 1) for bit, name in enumerate(names))
+                found.update(zip(names, row.bits(int(number)), strict=True))
             else:
                 found.update(dict.fromkeys(names, number / row.divisor if row.divisor != 1 else number * row.factor))
         return found
@@ -350,8 +350,9 @@ class FastValues(Values):
         self._watts: Number = 1.0
         self._buffer = CallBuffer(library, handle, rows)
         places = self._buffer.layout.places
-        self._flags, self._mask = next(((row.flags, place) for row, _, _, place in places if row.flags), ((), 0))
-        self._flag_block = lru_cache(maxsize=_KEPT_MASKS)(partial(_decode_flags, self._flags))
+        flags, self._mask = next(((row, place) for row, _, _, place in places if row.flags), (None, 0))
+        self._flags = flags.names if flags is not None else ()
+        self._flag_block = lru_cache(maxsize=_KEPT_MASKS)(partial(_decode_flags, flags))
         # How the calls answered when the rows were last decoded one by one; None when the next reading has to do that again.
         self._usual: list[int] | None = None
         # Which of the converted values are given; None for all of them.
@@ -453,9 +454,9 @@ class FastValues(Values):
         self._calls = [buffer.bound[index] for index in buffer.live]
 
 
-def _decode_flags(names: tuple[str, ...], mask: int) -> Block:
-    """Return the bits of a mask as 0 and 1."""
-    return Block(names, tuple(mask >> bit & 1 for bit in range(len(names))))
+def _decode_flags(row: Row | None, answer: int) -> Block:
+    """Return the flags of an answer as 0 and 1."""
+    return NOTHING if row is None else Block(row.names, row.bits(answer))
 
 
 def _is_impossible(answer: Answer) -> bool:

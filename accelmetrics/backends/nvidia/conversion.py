@@ -33,7 +33,7 @@ def convert_gpu(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | None:
         sm_clock,
         memory_clock,
         graphics_clock,
-        throttle,
+        throttled,
         performance_state,
         _,
         memory_temp,
@@ -59,7 +59,7 @@ def convert_gpu(raw: Sequence[Any], limit: float) -> tuple[Number, ...] | None:
         and sm_clock <= 4294967294
         and memory_clock <= 4294967294
         and graphics_clock <= 4294967294
-        and throttle <= 9223372036854775807
+        and throttled <= 9223372036854775807
         and performance_state <= 15
         and -100 <= memory_temp <= 250
         and 0 <= energy_joules <= 9223372036854775807

@@ -105,7 +105,9 @@ class Row(NamedTuple):
         factor: What it is multiplied by.
         within: A metric of which it is a part: more than that is impossible.
         aliases: Other spellings that carry the same value.
-        flags: The metrics that the bits of the answer stand for, from the lowest; there is none called ``name`` then.
+        flags: The metrics that the bits of the answer stand for, from the lowest; the one called ``name`` then says whether any of the
+            bits in ``mask`` is set.
+        mask: Those bits.
         note: Words about where it is read that do not follow from the row.
     """
 
@@ -120,12 +122,17 @@ class Row(NamedTuple):
     within: str = ""
     aliases: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    mask: int = 0
     note: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every metric that comes of it."""
-        return self.flags or (self.name, *self.aliases)
+        return (*self.flags, self.name, *self.aliases)
+
+    def bits(self, answer: int) -> tuple[int, ...]:
+        """Decode an answer of flags, in the order of ``names``."""
+        return (*[answer >> bit & 1 for bit in range(len(self.flags))], int(answer & self.mask != 0))
 
     @property
     def words(self) -> str:
@@ -194,6 +201,8 @@ THROTTLE = (
     "throttle.displayClockSetting",
 )
 """In the order of the bits of ``nvmlClocksEventReasons``, from the lowest."""
+THROTTLED = sum(1 << bit for bit, name in enumerate(THROTTLE) if not name.endswith(("Idle", "Setting")))
+"""The bits that are no states of clocks."""
 
 _HOST = "; unified memory: /proc/meminfo"
 _LINKS = "; else the sum of the links, 10 s"
@@ -226,7 +235,7 @@ METRICS = (
     Row("smClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM")),
     Row("memoryClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM")),
     Row("graphicsClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_GRAPHICS")),
-    Row("throttle", EVENT_REASONS, maximum=LARGEST, flags=THROTTLE),
+    Row("throttled", EVENT_REASONS, maximum=LARGEST, flags=THROTTLE, mask=THROTTLED),
     Row("performanceState", _call("nvmlDeviceGetPerformanceState"), maximum=15),
     Row("memoryTemp", Field(82, "MEMORY_TEMP"), maximum=HOTTEST, minimum=COLDEST),
     Row("energyJoules", Field(83, "TOTAL_ENERGY_CONSUMPTION"), maximum=LARGEST, divisor=1000),
@@ -372,6 +381,7 @@ def coverage() -> Coverage:
     for bit, name in enumerate(THROTTLE):
         reason = name.removeprefix("throttle.")
         rows[name] = f"{EVENT_REASONS.function}, bit nvmlClocksEventReason{reason[0].upper()}{reason[1:]} (0x{1 << bit:x})"
+    rows["throttled"] = f"{EVENT_REASONS.function}, any of 0x{THROTTLED:x}"
     shares = {share.name: f"{share.part} / {share.whole}" for share in SHARES}
     gpm = {metric.name: metric.words for metric in GPM_METRICS}
     links = {

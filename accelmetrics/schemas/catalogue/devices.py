@@ -236,6 +236,17 @@ _VIOLATIONS = {
     "reliability": "a reliability limit of the chip was reached",
 }
 THROTTLING = (
+    Metric(
+        "{kind}.{i}.throttled",
+        "1",
+        "gauge",
+        "1 while the clocks are held down for any reason but that nothing runs or that they were set so, else 0.",
+        "accel_throttled",
+        "accel.throttled",
+        integer=True,
+        maximum=1,
+        preset="core",
+    ),
     *(
         Metric(
             f"{{kind}}.{{i}}.throttle.{name}",

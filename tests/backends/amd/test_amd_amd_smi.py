@@ -29,7 +29,7 @@ MI210 = {
     **{"hotspotTemp": 58, "memoryTemp": 52, "pcieLinkWidth": 16, "pcieLinkGen": 4, "maxPcieLinkWidth": 16, "maxPcieLinkGen": 4},
     **{"pcieReplays": 4, "correctedMemoryErrors": 9, "uncorrectedMemoryErrors": 1, "unCorrectedMemoryErrors": 1, "energyJoules": 8123.5},
     **{"memoryAllocatedBytes": 4096 * MIB, "memoryTotalBytes": 65520 * MIB, "memoryFreeBytes": 61424 * MIB},
-    **{"throttle.swPowerCap": 1, "throttle.swThermalSlowdown": 1, "throttle.hwThermalSlowdown": 0},
+    **{"throttled": 1, "throttle.swPowerCap": 1, "throttle.swThermalSlowdown": 1, "throttle.hwThermalSlowdown": 0},
     "memoryAllocated": 100 * 4096 / 65520,
 }
 STATIC = [static(0, "0000:63:00.0", "0x3B7A21C0FFEE0001"), static(1, "0000:43:00.0", "0x3B7A21C0FFEE0002")]

@@ -27,8 +27,8 @@ RX_7900 = {
     **{"memoryTemp": 74, "tempLimit.slowdown": 100, "tempLimit.shutdown": 105, "fanSpeed": 40, "powerWatts": 241},
     **{"enforcedPowerLimitWatts": 303, "powerPercent": 100 * 241 / 303, "smClock": 2411, "memoryClock": 1249},
     **{"maxSmClock": 2526, "maxMemoryClock": 1249, "throttle.swPowerCap": 0, "throttle.swThermalSlowdown": 1},
-    **{"throttle.hwThermalSlowdown": 0, "throttle.currentLimit": 1, "pcieLinkGen": 3, "pcieLinkWidth": 8, "maxPcieLinkGen": 4},
-    **{"maxPcieLinkWidth": 16, "pcieReplays": 5},
+    **{"throttle.hwThermalSlowdown": 0, "throttle.currentLimit": 1, "pcieLinkGen": 3, "pcieLinkWidth": 8},
+    **{"maxPcieLinkGen": 4, "maxPcieLinkWidth": 16, "pcieReplays": 5, "throttled": 1},
 }
 MI250_FIRST = {
     **{"gpu": 97, "memory": 31, "memoryReadWriteActivity": 31, "memoryAllocated": 100 * 11 / 64, "memoryAllocatedBytes": 11 * GIB},
@@ -51,7 +51,8 @@ MI300X = {
 PHOENIX = {
     **{"gpu": 7, "memoryAllocated": 100 * 3.25 / 15.5, "memoryAllocatedBytes": 3 * GIB + GIB // 4, "memoryFreeBytes": 49 * GIB // 4},
     **{"memoryTotalBytes": 31 * GIB // 2, "temp": 42, "powerWatts": 9.1, "smClock": 801, "maxSmClock": 2800},
-    **{"throttle.swPowerCap": 1, "throttle.swThermalSlowdown": 0, "throttle.hwThermalSlowdown": 0, "throttle.currentLimit": 0},
+    **{"throttled": 1, "throttle.swPowerCap": 1, "throttle.swThermalSlowdown": 0, "throttle.hwThermalSlowdown": 0},
+    **{"throttle.currentLimit": 0},
 }
 HYGON = {
     **{"gpu": 64, "memoryAllocated": 7.8125, "memoryAllocatedBytes": 5 * GIB, "memoryTotalBytes": 64 * GIB, "memoryFreeBytes": 59 * GIB},
@@ -159,7 +160,8 @@ def test_throttling_of_mi300_is_what_rose_since_this_consumers_last_reading(tree
     first = reader.read(0, [])
     assert {first.unavailable[name].reason for name in names} == {Reason.NEEDS_INTERVAL}
     card.write({"gpu_metrics": mi300_table(ppt_residency_acc=25, hbm_thm_residency_acc=51)})
-    assert pick(reader.read(0, []), names) == [1, 1, 0]
+    assert pick(reader.read(0, []), (*names, "throttled")) == [1, 1, 0, 1]
+    assert pick(reader.read(0, []), (*names, "throttled")) == [0, 0, 0, 0]
     assert other.read(0, []).unavailable[names[0]].reason == Reason.NEEDS_INTERVAL
     card.write({"gpu_metrics": mi300_table(ppt_residency_acc=25, hbm_thm_residency_acc=51, vr_thm_residency_acc=41)})
     assert pick(reader.read(0, []), names) == [0, 0, 1]

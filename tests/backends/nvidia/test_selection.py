@@ -37,6 +37,7 @@ def names(reading: Reading) -> set[str]:
         ("memoryAllocated", {"nvmlDeviceGetMemoryInfo_v2"}),
         ("powerPercent", {"nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit"}),
         ("energyJoules", {"nvmlDeviceGetFieldValues"}),
+        ("throttled", {"nvmlDeviceGetCurrentClocksEventReasons"}),
         ("throttle.*,-throttle.gpuIdle", {"nvmlDeviceGetCurrentClocksEventReasons"}),
         ("smActive", GPM),
         ("process.memoryAllocatedBytes", PROCESS_LISTS),
@@ -109,6 +110,6 @@ def test_a_sampler_owes_what_it_was_asked_for(simulator: NvmlSimulator) -> None:
         snapshot = sampler.sample()
     found = {key.partition(".")[2].partition(".")[2] for key in (*snapshot.metrics, *snapshot.unavailable)}
     memory = {"memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes"}
-    core = {"gpu", *memory, "temp", "powerWatts", "enforcedPowerLimitWatts", "smClock"}
+    core = {"gpu", "throttled", *memory, "temp", "powerWatts", "enforcedPowerLimitWatts", "smClock"}
     assert found == core | {"fanSpeed"}
     assert not snapshot.processes

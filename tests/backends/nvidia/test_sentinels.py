@@ -12,7 +12,8 @@ from tests.simulators.nvml import ALL_LINKS, Gpu, NvmlSimulator, Ret, ValueType
 U32 = 2**32 - 1
 U64 = 2**64 - 1
 MEMORY = {"memoryAllocated", "memoryAllocatedBytes", "memoryTotalBytes", "memoryFreeBytes"}
-THROTTLE = 9
+THROTTLE = 9 + 1
+"""The reasons, and whether there is any."""
 READ_ONCE = {"tempLimit.shutdown", "tempLimit.slowdown", "maxSmClock", "maxMemoryClock", "maxPcieLinkGen", "maxPcieLinkWidth"}
 
 CASES: list[tuple[dict[str, object], set[str]]] = [
@@ -100,7 +101,7 @@ def test_all_ones_clocks_event_reasons(simulator: NvmlSimulator, consumer: Consu
     seen = consumer.read(0)
     invalid = {name for name in seen.reasons if seen.reason(name) == "invalid_value"}
     assert len(invalid) == THROTTLE
-    assert all(name.startswith("throttle.") for name in invalid)
+    assert all(name.startswith("throttle") for name in invalid)
     simulator.gpu[0].set(clocks_event_reasons=0)
     assert consumer.read(0).metrics["throttle.gpuIdle"] == 0
 

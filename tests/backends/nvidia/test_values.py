@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from accelmetrics.schemas.catalogue import expected_names, find
+from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from tests.backends.nvidia.machine import OWED, Consumer
 from tests.simulators.nvml import ALL_LINKS, PRODUCTS, NvmlSimulator, Ret, ValueType
 
@@ -71,7 +72,7 @@ SOURCES: dict[str, tuple[str, float]] = {
 }
 COMPUTED = {
     *("memoryAllocated", "memoryFreeBytes", "powerPercent", "nvlinkTxBytesTotal", "nvlinkRxBytesTotal"),
-    *("nvlinkCrcErrors", "nvlinkReplayErrors", "nvlinkRecoveryErrors", "xidErrors"),
+    *("nvlinkCrcErrors", "nvlinkReplayErrors", "nvlinkRecoveryErrors", "xidErrors", "throttled"),
     *("correctedEccErrors", "uncorrectedEccErrors", "correctedEccErrorsAggregate", "uncorrectedEccErrorsAggregate"),
 }
 """And counted: these are the matter of other tests."""
@@ -180,10 +181,11 @@ def test_nvlink_counters_are_sums_over_the_links_in_bytes(simulator: NvmlSimulat
 
 @pytest.mark.parametrize("bit", range(9))
 def test_each_clocks_event_reason_has_its_own_key(simulator: NvmlSimulator, consumer: Consumer, bit: int) -> None:
-    """One bit sets one key to 1 and the others to 0; bits without a key set none."""
+    """One bit sets one key to 1 and the others to 0; bits without a key set none. A GPU whose clocks are set or idle is not throttled."""
     simulator.gpu[0].set(clocks_event_reasons=1 << bit | 1 << 20)
     metrics = consumer.read(0).metrics
     assert {name: metrics[f"throttle.{name}"] for name in THROTTLE} == {name: int(name == THROTTLE[bit]) for name in THROTTLE}
+    assert metrics["throttled"] == int(THROTTLE[bit] not in NOT_THROTTLING)
 
 
 def test_both_spellings_carry_one_value(simulator: NvmlSimulator, consumer: Consumer) -> None:
