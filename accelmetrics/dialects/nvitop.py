@@ -66,7 +66,7 @@ UNMAPPED = {
     "gpu_clock_video_MHz": "not read",
     "gpu_nvlink_tx_throughput_MiBps": "of single links totals are read: see `nvlink.{link}.txBytesTotal`",
     "gpu_nvlink_mean_tx_throughput_MiBps": "as above",
-    "process_…": "no series of single processes is served",
+    "process_…": "processes have series in our own names alone, with `processes=`",
 }
 """Of the exporter's other metrics, why they are left out."""
 
