@@ -79,3 +79,12 @@ def test_pages_that_help_names_are_in_the_wheel(wheel: Path) -> None:
         assert not pages or str(ROOT / "docs") in text
     assert named
     assert {f"accelmetrics/{page}" for page in named} <= inside
+
+
+def test_an_editable_install_brings_no_copy(tmp_path: Path) -> None:
+    """Of pages, say: it leads to the checkout and holds nothing else."""
+    builders = pytest.importorskip("hatchling.builders.wheel")
+    (built,) = builders.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["editable"])
+    with zipfile.ZipFile(built) as archive:
+        (pth,) = [name for name in archive.namelist() if ".dist-info/" not in name]
+        assert Path(archive.read(pth).decode().strip()).resolve() == ROOT.resolve()
