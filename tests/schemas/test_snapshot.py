@@ -164,7 +164,7 @@ def test_it_says_what_it_holds() -> None:
     snapshot = complete()
     held = f"node-1: 2 devices, {len(snapshot.metrics)} metrics, 1 unavailable"
     assert repr(snapshot) == f"<Snapshot 2026-09-21T14:13:20.123456Z {held}>"
-    assert repr(snapshot.devices[1]).startswith("<Device gpu.1 amd 'AMD Instinct MI300X': 36 metrics, 0 unavailable>")
+    assert repr(snapshot.devices[1]).startswith("<Device gpu.1 amd 'AMD Instinct MI300X': 37 metrics, 0 unavailable>")
 
 
 def test_making_one_costs_next_to_nothing() -> None:

@@ -61,7 +61,7 @@ KEYS: dict[str, set[str]] = {
     "nvmlDeviceGetTemperature": {"temp"},
     "nvmlDeviceGetPowerUsage": {"powerWatts", "powerPercent"},
     "nvmlDeviceGetClockInfo": {"smClock", "memoryClock", "graphicsClock"},
-    "nvmlDeviceGetCurrentClocksEventReasons": {name for name in OWED if name.startswith("throttle.")},
+    "nvmlDeviceGetCurrentClocksEventReasons": {name for name in OWED if name.startswith("throttle")},
     "nvmlDeviceGetPerformanceState": {"performanceState"},
     "nvmlDeviceGetFieldValues": {
         *("memoryTemp", "energyJoules", "pcieTxBytesTotal", "pcieRxBytesTotal", "nvlinkTxBytesTotal", "nvlinkRxBytesTotal"),

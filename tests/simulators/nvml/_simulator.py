@@ -162,14 +162,14 @@ class NvmlSimulator:
         if self._closed:
             return
         self._closed = True
-        if self._previous:
-            _control.library(self.library).nvmlsim_forget()
-        for name, value in self._previous.items():
+        previous, self._previous = self._previous, {}
+        for name, value in previous.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        self._previous = {}
+        if previous:  # only now: a thread that is reading would find this machine again
+            _control.library(self.library).nvmlsim_forget()
         self._control.close()
         self.state.unlink(missing_ok=True)
 
@@ -190,6 +190,7 @@ class NvmlSimulator:
         for name, value in self.environment().items():
             self._previous.setdefault(name, os.environ.get(name))
             os.environ[name] = value
+        loaded.nvmlsim_forget()  # another machine that this process may have seen
         return loaded
 
     # --- what it is ---
@@ -360,10 +361,10 @@ def attached(environment: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     finally:
-        loaded.nvmlsim_forget()
         os.environ.pop(_STATE_VARIABLE)
         if before is not None:
             os.environ[_STATE_VARIABLE] = before
+        loaded.nvmlsim_forget()
 
 
 def _shared_memory() -> Path:
