@@ -40,7 +40,7 @@ COMMANDS = {
     "metrics": "list the metrics, with their units and meanings",
     "exporters": "list where records can go, and what each needs",
     "dialects": "list under whose names the metrics can be given",
-    "schema": "print the JSON Schema of the document that dump --json prints",
+    "schema": "print the JSON Schema of the document that dump --json prints, or of the lines of recordings",
     "completion": "print a shell's completion script",
 }
 """What each command does; each is the module of its name."""

@@ -110,7 +110,7 @@ def _place(process: ProcessInfo) -> str:
         words.append(f"pod {process.pod}")
     if process.slurm_job:
         words.append(f"slurm {'.'.join(filter(None, (process.slurm_job, process.slurm_step)))}")
-    return ", ".join(words) or ("?" if "container" in process.unavailable else "-")
+    return printable(", ".join(words)) or ("?" if "container" in process.unavailable else "-")
 
 
 def _command(process: ProcessInfo) -> str:

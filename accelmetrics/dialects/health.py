@@ -90,7 +90,7 @@ class HealthHistory(NamedTuple):
     """What the records so far said, in their order.
 
     Attributes:
-        ready: Whether any of them held a value.
+        ready: Whether any of them gave something.
         succeeded: By source, when it was last read, in seconds since 1970.
         slots: The devices that were ever listed, by key: one that vanishes is still expected.
         errors: By source and error, readings that the source failed at, wholly or of some devices.
@@ -135,7 +135,7 @@ class HealthHistory(NamedTuple):
             # A reason that was never given stands at 0, so that its first second is seen.
             if ".throttle." in key and (mark := _throttle(key)) is not None:
                 throttled[mark] = throttled.get(mark, 0.0) + (seconds if value else 0.0)
-        return HealthHistory(self.ready or bool(taken.metrics), succeeded, slots, errors, timeouts, throttled, taken)
+        return HealthHistory(self.ready or gave_something(taken), succeeded, slots, errors, timeouts, throttled, taken)
 
 
 NO_HISTORY = HealthHistory()
@@ -186,7 +186,7 @@ def health(record: Record | None, history: HealthHistory | None = None, fresh: b
         fresh: Whether the record is recent. If not, nothing counts as being up.
     """
     yield _gauge("accelmetrics_build_info", 1, _build(), "1", "Which release of accelmetrics this is.")
-    up = record is not None and fresh and bool(record.snapshot.metrics)
+    up = record is not None and fresh and gave_something(record.snapshot)
     yield _gauge("accelmetrics_up", up, {}, "1", "1 if the latest reading is recent and gave something, else 0.")
     if record is None:
         return
@@ -209,15 +209,20 @@ def health(record: Record | None, history: HealthHistory | None = None, fresh: b
         yield from monitor_points(record.monitor)
 
 
+def gave_something(snapshot: Snapshot) -> bool:
+    """Tell whether a reading gave a value, or would have: none of those that were selected may exist on this machine."""
+    return bool(snapshot.metrics) or any(status.status in SUCCESS for status in snapshot.backends)
+
+
 def is_up(snapshot: Snapshot, key: str) -> bool:
     """Tell whether a device answered: it gave a value, or is silent for a reason that is in order (powered down, not in use).
 
-    One that is not listed any more has neither values nor reasons.
+    One of which no metric was selected has neither values nor reasons, and is up as long as it is listed.
     """
     if snapshot.values_of(key):
         return True
     reasons = snapshot.reasons_of(key).values()
-    return bool(reasons) and all(why.reason in IN_ORDER for why in reasons)
+    return all(why.reason in IN_ORDER for why in reasons) if reasons else any(slot.key == key for slot in snapshot.identities)
 
 
 def _source(status: BackendStatus, fresh: bool) -> Iterator[Point]:

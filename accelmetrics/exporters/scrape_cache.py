@@ -135,7 +135,7 @@ class ScrapeCache:
         labels = dict(record.device_labels)
         try:
             if self._device_labels is not None:
-                labels.update((device.key, dict(self._device_labels(device))) for device in record.snapshot.devices)
+                labels.update((device.key, _texts(self._device_labels(device))) for device in record.snapshot.devices)
                 self._labels_failed = False
         except OSError as error:  # passes by itself; the record must not wait for it
             if not self._labels_failed:
@@ -207,6 +207,11 @@ def _once(latest: _Latest, form: tuple[str, ...], packed: bool, write: Callable[
     if (form, packed) not in latest.written:
         latest.written[form, packed] = gzip.compress(_once(latest, form, False, write), compresslevel=5) if packed else write()
     return latest.written[form, packed]
+
+
+def _texts(labels: Mapping[str, object]) -> dict[str, str]:
+    """Return labels as texts, without those that have nothing to say."""
+    return {str(name): str(value) for name, value in labels.items() if value not in (None, "")}
 
 
 def _own_process() -> Iterator[Point]:

@@ -30,7 +30,7 @@ from accelmetrics.monitor.torch import TorchMemory
 from accelmetrics.monitor.window import Window, Windows
 from accelmetrics.sampling.engine import hostname
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible
-from accelmetrics.sampling.sampler import Sampler
+from accelmetrics.sampling.sampler import Sampler, hashable
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.record import Exporter, MonitorStatus, Step
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
@@ -96,7 +96,7 @@ class Monitor:
     ) -> None:
         options: dict[str, Any] = {
             "backends": backends,
-            "metrics": metrics,
+            "metrics": hashable(metrics),  # an iterator is used up by that
             "gpus": gpus,
             "visible": visible,
             "pid": pid,
@@ -119,7 +119,7 @@ class Monitor:
                 self._add_worker(exporter)
         self._inherited: list[ExportWorker] = []  # of the parent, in the child of a fork
         self._not_taken = ""  # the names of those that were not warned about
-        extra = TorchMemory(MetricSelection(metrics)) if pid in {None, os.getpid()} else None
+        extra = TorchMemory(MetricSelection(options["metrics"])) if pid in {None, os.getpid()} else None
 
         def new_state() -> MonitorState:
             windows = Windows(self._clock.monotonic, lambda: self._current().request())
@@ -192,8 +192,8 @@ class Monitor:
         self.stop()
 
     async def __aenter__(self) -> Monitor:
-        """``async with``: start and stop without blocking the event loop, for which exporters may take their time."""
-        return await asyncio.to_thread(self.start)
+        """``async with``: stop without blocking the event loop, for which exporters may take their time."""
+        return self.start()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await asyncio.to_thread(self.stop)

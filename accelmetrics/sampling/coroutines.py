@@ -110,11 +110,13 @@ def _for_coroutines(take: Callable[P, Snapshot]) -> Callable[P, Coroutine[Any, A
         Coroutines that wait at the same time, for the same options, share a reading that began after they asked. One that
         is cancelled stops waiting at once.
         """
+        given: list[Any] = [hashable(value) for value in args]  # once: an iterator is used up by it
+        named: dict[str, Any] = {name: hashable(value) for name, value in options.items()}
         try:
-            reader = _shared(*map(hashable, args), **{name: hashable(value) for name, value in options.items()})
+            reader = _shared(*given, **named)
         except TypeError:  # an option that cannot be used, or a backend that cannot be hashed
             reader = CoroutineReader()
-        return await reader.read(partial(take, *args, **options))
+        return await reader.read(partial(take, *given, **named))
 
     return asample
 

@@ -196,18 +196,21 @@ class ThreadEngine:
         No driver is opened before the modules of all are imported: a vendor's library that hangs while it is loaded holds up every
         later import of an extension module.
         """
-        sources = [reader.source for reader in self.readers]
+        due = [source for reader in self.readers if (source := reader.source).is_due(self._forced)]
+        if not due:  # as at nearly every reading of a machine on which some vendors are absent
+            return []
         begun: list[ManagedSource] = []
-        latch, patience = CountDownLatch(*self._names), min(IMPORT_PATIENCE, IMPORT_SHARE * self._options.open_timeout)
+        latch = CountDownLatch(*(source.backend.name for source in due))
+        patience = min(IMPORT_PATIENCE, IMPORT_SHARE * self._options.open_timeout)
 
         def imported(name: str) -> None:
             latch.count_down(name)
             latch.wait(patience)
 
         try:
-            begun.extend(source for source in sources if source.opened is None and source.begin_opening(self._forced, imported))
+            begun.extend(source for source in due if source.begin_opening(self._forced, imported))
         finally:
-            for source in sources:
+            for source in due:
                 if source not in begun:
                     latch.count_down(source.backend.name)
         return begun

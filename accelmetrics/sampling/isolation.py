@@ -11,8 +11,9 @@ values of a source that answers reach the sampler in time beside one that does n
 
 The child leaves with ``os._exit`` when its parent hangs up: no driver is shut down on the way out, and no stuck call is waited for.
 What else ends it, it reports. It may be stopped, or in a call that holds the interpreter's lock: so it runs under a watchdog, as
-commands do (:mod:`~accelmetrics.backends.kit.watchdog`), which kills it, and what its libraries have started, when its parent ends in
-whatever way. It is hung up on, and killed if it must be, but never waited for where that could take long: it may be stuck in the kernel.
+commands do (:mod:`~accelmetrics.backends.kit.watchdog`), which kills it, and what its libraries have started in its group, when its
+parent ends in whatever way. It is hung up on, and killed if it must be, but never waited for where that could take long: it may be
+stuck in the kernel.
 
 A message is a length, then a pickle, over a socket pair of which no third process has an end: unpickling adds no boundary of trust.
 Receiving waits in the kernel (``SO_RCVTIMEO``), one call that releases the interpreter's lock once:

@@ -191,6 +191,17 @@ class ManagedSource:
         """Its interval, or twice what a reading takes, so that a slow command never runs more than half of the time."""
         return max(self.interval, 2.0 * self.busy_seconds)
 
+    def is_due(self, named: frozenset[str]) -> bool:
+        """Return whether it is to be opened now: it is not open nor being opened, and its pause is over.
+
+        Args:
+            named: Backends that were asked for by name: they are opened whatever detection says.
+        """
+        if self.opening or self.opened is not None:
+            return False
+        untried = self.backend.name in named and self.absent and self.open_seconds is None
+        return untried or self.clock.monotonic() >= self._retry_at
+
     def begin_opening(self, named: frozenset[str], imported: Callable[[str], object]) -> bool:
         """Have the hardware looked for and the source opened, on a worker, if that is due. An interrupted caller leaves no attempt.
 
@@ -205,9 +216,7 @@ class ManagedSource:
         begun = False
         try:
             with self._lock:
-                untried = forced and self.absent and self.open_seconds is None
-                due = untried or self.clock.monotonic() >= self._retry_at
-                if self.opening or self.opened is not None or not due:
+                if not self.is_due(named):
                     return False
                 self._attempt, self.opening_since, self.opening_stamp = attempt, time.monotonic(), self.clock.time_ns()
             begun = self.pool.submit(partial(self._open, forced, imported))

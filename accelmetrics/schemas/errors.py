@@ -84,7 +84,8 @@ def without_passwords(text: str) -> str:
 
 def without_secrets(text: str) -> str:
     """Return a text without passwords in addresses, and without what variables of the environment hold that are secret by their names."""
-    for name, value in os.environ.items():
+    for name in list(os.environ):
+        value = os.environ.get(name, "")  # another thread may have removed it
         if _SECRET.search(name) and len(value) >= SHORTEST_SECRET:
             text = text.replace(value, HIDDEN)
     return without_passwords(text)

@@ -62,6 +62,9 @@ if TYPE_CHECKING:
 LONGEST_LINE = 1 << 26
 """Bytes of a line that is still read: eight times what 1,024 GPUs give. Of a longer one, which is unreadable, no more is held."""
 
+MOST_SECONDS = 1e10
+"""How old a reading is at most: three centuries, within what every platform's calendar holds."""
+
 _BEGINNING = b'{"schema_version"'
 _GZIP = b"\x1f\x8b"
 _COUNTER = re.compile(rf"monitor\.exporter\.(.+)\.({'|'.join(EXPORTER_COUNTS)})")
@@ -263,11 +266,15 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _are_metrics(metrics: object) -> TypeGuard[dict[str, int | float]]:
-    """Return whether these are metrics; False if in doubt."""
+    """Return whether these are metrics; False if in doubt.
+
+    Raises:
+        OverflowError: A whole number is beyond what a float holds.
+    """
     if not isinstance(metrics, dict) or "" in metrics:
         return False
     values = metrics.values()
-    return set(map(type, values)) <= {int, float} and all(isfinite(value) for value in values if type(value) is float)
+    return set(map(type, values)) <= {int, float} and all(map(isfinite, values))
 
 
 @lru_cache(maxsize=16)
@@ -275,9 +282,10 @@ def _named_devices(keys: tuple[str, ...]) -> tuple[DeviceSlot, ...]:
     """The devices that keys are about, with no more of their identity than that."""
     found = {}
     for parts in filter(None, map(device_key, keys)):
-        whole, index = ".".join(parts.device.split(".")[:2]), int(parts.device.rpartition(".")[2])
-        identity = DeviceIdentity(parts.kind, "", index, parent="" if whole == parts.device else whole)
-        found[parts.device] = DeviceSlot(parts.device, index, None, identity)
+        whole, number = ".".join(parts.device.split(".")[:2]), parts.device.rpartition(".")[2]
+        if number.isdecimal() and "{" not in whole:  # not that of a template
+            identity = DeviceIdentity(parts.kind, "", int(number), parent="" if whole == parts.device else whole)
+            found[parts.device] = DeviceSlot(parts.device, int(number), None, identity)
     return tuple(sorted(found.values(), key=lambda slot: (bool(slot.identity.parent), slot.key.rpartition(".")[0], slot.index)))
 
 
@@ -320,7 +328,7 @@ class SourceEntry(Part):
     """How one source was read."""
 
     sequence: int = Field(0, ge=0, description="Number of the reading: one that is served twice keeps its number.")
-    age_seconds: float | None = Field(None, description="How old the reading was; left out when there was none.")
+    age_seconds: float | None = Field(None, le=MOST_SECONDS, description="How old the reading was; left out when there was none.")
     duration_seconds: float | None = Field(None, description="How long it took; left out when there was none.")
 
 

@@ -325,8 +325,15 @@ def own_processes(snapshot: Snapshot) -> dict[str, tuple[DeviceProcess, ...] | U
     Of a device whose partitions list their processes those lists count alone, and of one whose partitions do not, its own alone.
     """
     slots = snapshot.identities
+    wholes = {slot.identity.anchor for slot in slots if not slot.identity.parent}
     split = {slot.identity.parent for slot in slots if slot.identity.parent and slot.key in snapshot.processes}
-    counted = [slot.key for slot in slots if (slot.identity.parent in split if slot.identity.parent else slot.identity.anchor not in split)]
+
+    def counts(who: DeviceIdentity) -> bool:
+        if not who.parent:
+            return who.anchor not in split
+        return who.parent in split or who.parent not in wholes  # its device may not have been chosen
+
+    counted = [slot.key for slot in slots if counts(slot.identity)]
     return {key: snapshot.processes.get(key, snapshot.unlisted.get(key, NO_LIST)) for key in counted}
 
 

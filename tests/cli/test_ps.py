@@ -149,13 +149,14 @@ def test_no_device_at_all() -> None:
 
 def test_where_a_process_runs_and_reasons_that_are_many() -> None:
     """Containers by the beginning of their id; each reason once, and so many of them."""
-    slurm = ProcessInfo("gpu.0", 1, slurm_job="4711", slurm_step="0", container="4f" * 32, runtime="docker")
+    slurm = ProcessInfo("gpu.0", 1, slurm_job="4711", slurm_step="0\x1b", container="4f" * 32, runtime="docker")
     pod = ProcessInfo("gpu.0", 2, pod="6b1e1c54", container="0a" * 32, runtime="", unavailable={"slurm_job": "x", "utilization": NOT_SAID})
     gone = [ProcessInfo("gpu.1", pid, unavailable={"user": f"process {pid} has ended", "container": "x"}) for pid in range(20, 40)]
     why = Unavailable(Reason.NOT_SUPPORTED)
     text = render(a_listing(slurm, pod, *gone, unlisted={"gpu.2": why, "gpu.3": why}))
     lines = text.splitlines()
     assert "docker 4f4f4f4f4f4f, slurm 4711.0" in lines[1]
+    assert "\x1b" not in text, "a name of a cgroup is the user's"
     assert "container 0a0a0a0a0a0a, pod 6b1e1c54" in lines[2]
     assert "- which processes use gpu.2, gpu.3 is not known: not_supported" in lines
     assert lines[-1] == f"- and {21 - MOST_REASONS} more, which --json has"

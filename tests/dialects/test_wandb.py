@@ -18,6 +18,10 @@ def test_wandb_is_the_snapshot_itself() -> None:
     assert dialect("wandb").flat(found) == found.snapshot.metrics
 
 
+def test_a_name_with_a_backslash_is_a_name() -> None:
+    assert is_documented("disk./mnt/a\\data.usageGB")
+
+
 def test_documented_keys_are_all_in_the_catalogue() -> None:
     """The list has no slip: each is a spelling that some row has."""
     assert len(set(DOCUMENTED)) == len(DOCUMENTED) == 46

@@ -28,6 +28,7 @@ from accelmetrics.exporters.scrape_cache import ScrapeCache
 from accelmetrics.exporters.textfile import TextfileExporter
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError
 from accelmetrics.schemas.record import MonitorStatus, Record, Step
+from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import Device
 from accelmetrics.testing import FakeClock
 from tests.records import record
@@ -195,6 +196,32 @@ def test_who_uses_a_device_stands_on_its_series(dialect: str, name: str) -> None
     assert len(given) == 1
     assert [line for line in served if line not in given and "pod=" in line] == []
     assert len(served) == (1 if name == "accel_job_info" else 2)
+
+
+def test_labels_are_made_texts() -> None:
+    """A number is one; what says nothing is left out."""
+
+    def job_of(_: Device) -> Mapping[str, str]:
+        return {"job": 4711, "pod": None}  # type: ignore[dict-item]
+
+    cache = ScrapeCache("prometheus", device_labels=job_of)
+    cache.take(record(1))
+    (served,) = [line for line in cache.metrics().decode().splitlines() if line.startswith("accel_job_info{")]
+    assert 'job="4711"' in served
+    assert "pod=" not in served
+
+
+def test_what_is_not_selected_is_not_down() -> None:
+    """A device of which nothing is wanted stays up while it is listed, and so does the whole of a reading without a value."""
+    cache = ScrapeCache("prometheus")
+    taken = record(2).snapshot.selected(MetricSelection("gpu.0.*"))
+    cache.take(Record(taken))
+    served = cache.metrics().decode().splitlines()
+    assert [line.rpartition(" ")[2] for line in served if line.startswith("accel_up{")] == ["1.0", "1.0"]
+    nothing = ScrapeCache("prometheus")
+    nothing.take(Record(taken.selected(MetricSelection("tpu.0.temp"))))
+    assert nothing.ready
+    assert "accelmetrics_up 1" in nothing.metrics().decode()
 
 
 def test_a_function_that_fails_costs_the_labels_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -36,6 +36,16 @@ def test_a_coroutine_has_the_reading_that_sample_gives(gpus: FakeBackend) -> Non
     assert inspect.iscoroutinefunction(accelmetrics.asample)
 
 
+def test_metrics_may_come_from_an_iterator(gpus: FakeBackend) -> None:
+    """Which can be gone through once; a monitor takes one too."""
+    snapshot = asyncio.run(asyncio.wait_for(accelmetrics.asample([gpus], metrics=iter(["temp"])), HANG))
+    assert {key.rpartition(".")[2] for key in snapshot.metrics} == {"temp"}
+    with accelmetrics.Monitor(0.05, backends=[gpus], metrics=iter(["temp"])) as monitor:
+        wait_for(lambda: monitor.latest)
+        assert monitor.latest is not None
+        assert {key.rpartition(".")[2] for key in monitor.latest.metrics} == {"temp"}
+
+
 def test_the_loop_runs_on_while_a_driver_hangs(gpus: FakeBackend) -> None:
     """It is the loop that lets the driver go on: a loop that waited for it would never do so."""
     sampler = Sampler([gpus], timeout=HANG)

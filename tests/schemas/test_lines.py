@@ -117,6 +117,13 @@ def test_a_reading_without_its_header(tmp_path: Path) -> None:
     assert Snapshot.from_json(first.snapshot.to_json()) == first.snapshot
 
 
+def test_keys_that_are_no_devices_name_none(tmp_path: Path) -> None:
+    """A template among a reading's keys is a number like another."""
+    (_, reading) = written(records()[0])
+    found = file_of(tmp_path / "run.jsonl", changed(reading, metrics={"gpu.{i}.temp": 40, "gpu.1.temp": 30}))
+    assert [[slot.key for slot in record.snapshot.identities] for record in found] == [["gpu.1"]]
+
+
 def test_a_header_that_cannot_be_read(tmp_path: Path) -> None:
     """Readings below it are not taken for those of the header before it."""
     one, two = records()[0], records()[0]._replace(labels={"team": "another"})
@@ -177,6 +184,8 @@ def test_a_wrong_field_makes_a_header_unreadable(tmp_path: Path, field: str, val
         ("metrics", None),
         ("sources", {"nvidia": {"sequence": -1}}),
         ("sources", {"nvidia": {"age_seconds": "1"}}),
+        ("sources", {"nvidia": {"age_seconds": 1e17}}),
+        ("metrics", {"cpu": 10**400}),
         ("processes", {"gpu.0": [{"pid": "1"}]}),
     ],
 )

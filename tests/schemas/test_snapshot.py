@@ -56,6 +56,8 @@ def test_processes_are_counted_on_one_device_each() -> None:
     of_parts = complete(identities=slots, processes={"gpu.0": one, "gpu.0.mig.0": one}, unlisted={"gpu.0.mig.1": why})
     assert own_processes(of_parts) == {"gpu.0.mig.0": one, "gpu.0.mig.1": why, AMD.key: NO_LIST}
     assert own_processes(complete(identities=slots, processes={"gpu.0": one}, unlisted={})) == {"gpu.0": one, AMD.key: NO_LIST}
+    chosen = complete(identities=slots[1:2], processes={}, unlisted={"gpu.0.mig.0": why})
+    assert own_processes(chosen) == {"gpu.0.mig.0": why}, "a partition that was chosen without its device"
 
 
 def test_the_document_has_the_agreed_fields() -> None:

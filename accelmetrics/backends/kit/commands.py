@@ -207,7 +207,7 @@ def find(name: str, extra_directories: Iterable[str] = ()) -> str | None:
     """
     absolute = [directory for directory in extra_directories if directory.startswith("/")]
     vendor = [path for each in absolute for path in (map(str, sorted(Path("/").glob(each[1:]))) if "*" in each else (each,))]
-    present = [path for path in (f"{directory.rstrip('/')}/{name}" for directory in (*_path(), *vendor)) if Path(path).is_file()]
+    present = [path for path in (f"{directory.rstrip('/')}/{name}" for directory in (*_path(), *vendor)) if os.path.isfile(path)]  # noqa: PTH113  pathlib's raises where a directory may not be searched
     return next((path for path in present if os.access(path, os.X_OK)), present[0] if present else None)
 
 
@@ -278,7 +278,7 @@ class Child:
         except FileNotFoundError:
             self.directory = ""
         words = {"directory": self.directory or "/", "bin": argv[0].rpartition("/")[0]}
-        kept = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith(KEPT_PREFIXES)}
+        kept = {name: os.environ.get(name, "") for name in list(os.environ) if name in KEPT or name.startswith(KEPT_PREFIXES)}
         reduced = kept | {"PATH": ":".join(_path()) or SAFE_PATH, "LC_ALL": "C"}
         own = {name: value.format(**words) for name, value in environment.items()}
         try:

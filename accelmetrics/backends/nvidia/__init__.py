@@ -109,14 +109,19 @@ def _is_installed(name: str) -> bool:
     """Return whether the library's file is where the loader looks for it, without loading it."""
     if sys.platform == "win32":
         windows, programs = os.environ.get("WINDIR", "C:/Windows"), os.environ.get("PROGRAMFILES", "C:/Program Files")
-        return any(Path(*folder, name).exists() for folder in ((windows, "System32"), (programs, "NVIDIA Corporation", "NVSMI")))
+        return any(_is_there(*folder, name) for folder in ((windows, "System32"), (programs, "NVIDIA Corporation", "NVSMI")))
     folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    if any(Path(folder, name).exists() for folder in (*folders, *LOADER_FOLDERS)):
+    if any(_is_there(folder, name) for folder in (*folders, *LOADER_FOLDERS)):
         return True
     with suppress(OSError):
         known = re.findall(rb"\0(/[^\0]*/%b)\0" % re.escape(name.encode()), LOADER_CACHE.read_bytes())
-        return any(Path(os.fsdecode(path)).exists() for path in known)
+        return any(_is_there(os.fsdecode(path)) for path in known)
     return False
+
+
+def _is_there(*parts: str) -> bool:
+    """Return whether a file is there; one in a folder that may not be searched is not."""
+    return os.path.exists(os.path.join(*parts))  # noqa: PTH110, PTH118  pathlib's raises for such a folder
 
 
 def kernel_module_version() -> str:

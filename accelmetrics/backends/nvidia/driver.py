@@ -259,7 +259,7 @@ class DeviceReader:
         if device.fast.unavailable is not before or device.unavailable is not slow_before or gpm.unavailable is not gpm_before:
             self._merge(device)
         blocks = [values, flags, gpm.block, *device.blocks]
-        processes = device.table.processes if device.table is not None else None
+        processes = device.table.processes if device.table is not None else _NOT_READ
         if processes and device.whole and not isinstance(processes, Unavailable):
             share = self._share.block(processes, now, values, self._listed.identity.memory_total_bytes, device.limit)
             if share is not None:

@@ -263,6 +263,7 @@ class Gpu(Listed):
     def bind(self, handle: Handle, needed: frozenset[str]) -> None:
         library = self._driver.library
         self.needed = needed
+        self.due = -math.inf  # for what is slow to read, even if the first attempt fails
         used = {pace: tuple(row for row in rows if not needed.isdisjoint(row.names)) for pace, rows in SLOW_ROWS.items()}
         slow: list[Paced] = [Group(library, handle, rows, pace) for pace, rows in used.items() if rows]
         # A part of the GPU's identity, whatever is needed.
@@ -317,6 +318,7 @@ class Instance(Listed):
     def bind(self, handle: Handle, needed: frozenset[str]) -> None:
         library, gpu_instance = self._driver.library, self._gpu_instance
         self.needed = needed
+        self.due = -math.inf  # for what is slow to read, even if the first attempt fails
         if isinstance(gpu_instance, int):
             self.identity = self.identity._replace(gpu_instance_id=gpu_instance)
         fast = FastValues(library, handle, MEMORY_ROWS, convert_memory, NO_INSTANCE, _gone, needed)

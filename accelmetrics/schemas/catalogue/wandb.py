@@ -148,7 +148,7 @@ def spelling(key: str, found: KeyMatch) -> str:
     if parts is not None and found.row.device_part:
         named = next(name for name in found.row.names if parts.name in (name, fill(name, found.instance)))
         return f"{parts.kind}.{'process.' if parts.process else ''}{{i}}.{named}"
-    filled = {_PLACEHOLDER.sub(f".{found.instance}", template): template for template in (found.row.key, *found.row.aliases)}
+    filled = {_PLACEHOLDER.sub(lambda _: f".{found.instance}", template): template for template in (found.row.key, *found.row.aliases)}
     return filled.get(key, key)
 
 

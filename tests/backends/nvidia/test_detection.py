@@ -99,6 +99,13 @@ def test_the_library_is_found_and_not_loaded(root: Path, tmp_path: Path, monkeyp
     assert f"{name} is installed" in backend.detect().evidence
 
 
+def test_a_folder_that_cannot_be_searched_has_no_library(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are not there for this user; a name that is too long fails in the same way for the superuser too."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"/{'x' * 300}:{tmp_path}")
+    monkeypatch.setattr(nvidia, "library_name", lambda: "libnvidia-ml-that-nothing-loads.so.1")
+    assert not backend.detect().present
+
+
 def test_the_library_is_where_the_loader_knows_it(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cache names paths, some of files that are gone."""
     name = "libnvidia-ml-that-nothing-loads.so.1"

@@ -113,3 +113,5 @@ def test_a_sampler_owes_what_it_was_asked_for(simulator: NvmlSimulator) -> None:
     core = {"gpu", "throttled", *memory, "temp", "powerWatts", "enforcedPowerLimitWatts", "smClock"}
     assert found == core | {"fanSpeed"}
     assert not snapshot.processes
+    assert {"wanted" in why.detail for why in snapshot.unlisted.values()} == {True}
+    assert len(snapshot.unlisted) == len(snapshot.devices)
