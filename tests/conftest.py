@@ -96,6 +96,18 @@ def _published_schema() -> Generator[None, None, None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _numbering() -> Generator[None, None, None]:
+    """Have the devices of other files' simulated machines forgotten: in one process they would be listed as lost."""
+    from accelmetrics.sampling import sampler
+    from accelmetrics.sampling.sources import SourceRegistry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampler, "SHARED", SourceRegistry())
+        yield
+        sampler._shared.cache_clear()  # its samplers have it still
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """With ``-n auto``: two workers a core, since tests wait for other processes about as long as they compute."""
     return 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2 * (os.cpu_count() or 1)

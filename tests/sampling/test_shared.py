@@ -20,11 +20,17 @@ from accelmetrics import Reason, Sampler
 from accelmetrics.sampling import sampler as sampler_module
 from accelmetrics.sampling.reader import LATER_PATIENCE
 from accelmetrics.sampling.sampler import MOST_SHARED
-from accelmetrics.sampling.sources import SHARED
+from accelmetrics.sampling.sources import SourceRegistry
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeDriver
 from tests.sampling.conftest import workers
 from tests.support.waiting import HANG, Gate, wait_for
+
+
+def registry() -> SourceRegistry:
+    """Return the sources and the numbering that samplers share in this file's tests."""
+    found: SourceRegistry = vars(sampler_module)["SHARED"]
+    return found
 
 
 @contextmanager
@@ -265,21 +271,21 @@ def test_a_fork_waits_for_samplers_while_others_are_made() -> None:
         other.start()
         try:
             for _ in range(2000):
-                SHARED.settle()
+                registry().settle()
         finally:
             done.set()
             other.join()
 
 
 def test_the_numbering_of_backends_made_by_hand_goes_with_them() -> None:
-    before = len(SHARED._devices)
+    before = len(registry()._devices)
     for count in range(1, 20):
         backend = FakeBackend(devices=1)
         backend.device(0).set(temp=count)
         with Sampler([backend]) as sampler:
             assert sampler.sample().metrics == {"gpu.0.temp": count}
             assert len(sampler.sample().devices) == 1
-    wait_for(lambda: len(SHARED._devices) <= before)
+    wait_for(lambda: len(registry()._devices) <= before)
 
 
 def test_a_paced_source_that_hangs_costs_nothing_after_a_while() -> None:
@@ -325,7 +331,7 @@ def test_the_queue_does_not_grow_while_everything_hangs(gpus: FakeBackend) -> No
             device.hang()
         for _ in range(300):
             sampler.sample()
-        assert all(source.pool.queue.qsize() < 10 for source in SHARED._sources.values())
+        assert all(source.pool.queue.qsize() < 10 for source in registry()._sources.values())
         for device in gpus.all_devices():
             device.release()
 
