@@ -9,7 +9,7 @@ import pytest
 from accelmetrics import MetricSelection, Reason, Sampler, Snapshot
 from accelmetrics.exporters.scrape_cache import ScrapeCache
 from accelmetrics.schemas.record import Record
-from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable
+from tests.simulators.nvml import NvmlSimulator
 from tests.support.waiting import HANG, wait_for
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -19,11 +19,7 @@ INTERVAL = 15
 @pytest.fixture(scope="module")
 def snapshot() -> Snapshot:
     """Eight simulated H100s, rates among their values."""
-    try:
-        simulator = NvmlSimulator(gpus=8, profile="h100")
-    except SimulatorUnavailable as unavailable:
-        pytest.skip(str(unavailable))
-    with simulator:
+    with NvmlSimulator(gpus=8, profile="h100") as simulator:
         simulator.load()
         with Sampler(["nvidia"], timeout=HANG) as sampler:
             found = wait_for(lambda: _settled(sampler.sample()))

@@ -94,7 +94,8 @@ def run(options: Namespace, out: Stdout) -> int:
         max_series=options.max_series,
         own_process=True,
     )
-    served = endpoint.export if options.pid else lambda record: endpoint.export(_without_process(record))
+    own = _own_keys()
+    served = endpoint.export if options.pid else lambda record: endpoint.export(_without(own, record))
     with until_stopped() as stopped, closing(endpoint), checked(options):
         watching = monitor(options, [FunctionExporter("prometheus", served), *exporters(options, out)])
         # The endpoint opens before the monitor starts: what keeps it from listening ends the command, and is said once.
@@ -109,18 +110,19 @@ def run(options: Namespace, out: Stdout) -> int:
     return int(tell_losses(watching))
 
 
-def _without_process(record: Record) -> Record:
-    """Leave out what is said of the watched process, which is this command: it describes itself under names of its own."""
+def _own_keys() -> frozenset[str]:
+    """Return the keys of what is said of the watched process, which is this command: it describes itself under names of its own."""
     from accelmetrics.schemas.catalogue.host import PROCESS
-    from accelmetrics.schemas.snapshot import Snapshot
 
     # A row without a name in Prometheus says again, in another unit, what one with a name says.
-    own = {row.key for row in PROCESS if not row.prometheus or row.prometheus.startswith("accel_host_process_")}
+    return frozenset(row.key for row in PROCESS if not row.prometheus or row.prometheus.startswith("accel_host_process_"))
+
+
+def _without(keys: frozenset[str], record: Record) -> Record:
     taken = record.snapshot
-    metrics = {key: value for key, value in taken.metrics.items() if key not in own}
-    reasons = {key: why for key, why in taken.unavailable.items() if key not in own}
-    snapshot = Snapshot(taken.time_ns, taken.hostname, metrics, taken.identities, reasons, taken.backends, taken.processes, taken.unlisted)
-    return record._replace(snapshot=snapshot)
+    metrics = {key: value for key, value in taken.metrics.items() if key not in keys}
+    reasons = {key: why for key, why in taken.unavailable.items() if key not in keys}
+    return record._replace(snapshot=taken.with_values(metrics, reasons))
 
 
 def _password_line(user: str) -> str:

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import jobs
-from accelmetrics.dialects.tables import Computed, DialectRow, DialectTable, Values, parent_and_partition
+from accelmetrics.dialects.tables import Computed, DialectRow, DialectTable, Values, answering, parent_and_partition
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot
@@ -124,11 +124,11 @@ class Amd(Dialect):
         """Give how many devices there are, then each device with what is known of the job and the pod that use it."""
         snapshot = record.snapshot
         job = _job(record.labels)
-        answering = [slot for slot in snapshot.identities if snapshot.values_of(slot.key)]
-        if answering:
+        answered = answering(snapshot)
+        if answered:
             whole = sum(not slot.identity.parent for slot in snapshot.identities)
             yield Point(COUNT, whole, {"hostname": snapshot.hostname}, "gauge", "1", "Devices of the machine.")
-        for slot in answering:
+        for slot in answered:
             labels = {**_labels(slot, snapshot.hostname), **job, **record.device_labels.get(slot.key, {})}
             yield from self._table.points(snapshot, slot, labels)
             for clock, table in CLOCKS.items():

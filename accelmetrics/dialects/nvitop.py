@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from accelmetrics.dialects.contract import Dialect, Point
-from accelmetrics.dialects.tables import DialectRow, DialectTable, convert, parent_and_partition
+from accelmetrics.dialects.tables import DialectRow, DialectTable, answering, convert, parent_and_partition
 from accelmetrics.schemas.catalogue import per_key, resolve
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
@@ -92,10 +92,10 @@ class Nvitop(Dialect):
             if found is not None:
                 given, point = found
                 yield point._replace(value=convert(value, given, point.unit), labels={**host, **point.labels})
-        answering = [slot for slot in snapshot.identities if snapshot.values_of(slot.key)]
-        if answering:
-            yield Point(INFO, 1, {**host, **_about(snapshot, answering[0])}, "gauge", "1", _MEANINGS[INFO])
-        for slot in answering:
+        answered = answering(snapshot)
+        if answered:
+            yield Point(INFO, 1, {**host, **_about(snapshot, answered[0])}, "gauge", "1", _MEANINGS[INFO])
+        for slot in answered:
             yield from self._table.points(snapshot, slot, _labels(slot, snapshot.hostname))
 
 

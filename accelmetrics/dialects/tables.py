@@ -148,6 +148,11 @@ def designation(slot: DeviceSlot) -> str:
     return slot.key.removeprefix("gpu.")
 
 
+def answering(snapshot: Snapshot) -> list[DeviceSlot]:
+    """List the devices and partitions that gave a value; of one that hangs or is lost nothing is told."""
+    return [slot for slot in snapshot.identities if snapshot.values_of(slot.key)]
+
+
 def parent_and_partition(slot: DeviceSlot) -> tuple[str, str]:
     """Give the designation of the whole device, and the number of the partition that this is, empty for a whole device."""
     whole, _, partition = designation(slot).partition(f".{PARTITION}.")

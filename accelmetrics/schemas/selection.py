@@ -88,16 +88,7 @@ class MetricSelection:
             last = last._replace(unavailable=unavailable, reasons={key: why for key, why in unavailable.items() if self.wants(key)})
         self._last = last
         metrics = snapshot.metrics
-        return Snapshot(
-            snapshot.time_ns,
-            snapshot.hostname,
-            {key: metrics[key] for key in last.wanted},
-            snapshot.identities,
-            last.reasons,
-            snapshot.backends,
-            snapshot.processes,
-            snapshot.unlisted,
-        )
+        return snapshot.with_values({key: metrics[key] for key in last.wanted}, last.reasons)
 
     def __eq__(self, other: object) -> bool:
         return self.items == other.items if isinstance(other, MetricSelection) else NotImplemented

@@ -179,8 +179,12 @@ class Snapshot:
 
     def with_metrics(self, more: Mapping[str, int | float]) -> "Snapshot":
         """The same moment with more metrics; this one stays as it is."""
-        rest = (self.identities, self.unavailable, self.backends, self.processes, self.unlisted)
-        return Snapshot(self.time_ns, self.hostname, {**self.metrics, **more}, *rest)
+        return self.with_values({**self.metrics, **more}, self.unavailable)
+
+    def with_values(self, metrics: dict[str, int | float], unavailable: Mapping[str, Unavailable]) -> "Snapshot":
+        """The same moment with other metrics and reasons; this one stays as it is."""
+        rest = (self.backends, self.processes, self.unlisted)
+        return Snapshot(self.time_ns, self.hostname, metrics, self.identities, unavailable, *rest)
 
     def selected(self, selection: "MetricSelection") -> "Snapshot":
         """The same moment with what a selection wants alone; made once for equal selections."""

@@ -20,7 +20,7 @@ from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.prometheus_server import check_metrics
 from tests.records import record
-from tests.simulators.nvml import NvmlSimulator, Process, SimulatorUnavailable
+from tests.simulators.nvml import NvmlSimulator, Process
 from tests.simulators.rocm_smi import RocmSmiStandIn, output
 from tests.simulators.tpu import DUTY_CYCLE, TOTAL, USAGE, TpuMachine, TpuRuntime
 
@@ -50,11 +50,7 @@ def _samples(text: bytes) -> dict[str, list[tuple[dict[str, str], float]]]:
 @pytest.mark.servers
 def test_promtool_finds_nothing_wrong_with_eight_gpus_and_the_host() -> None:
     """Every key that eight simulated H100s and this host give, with links and two readings for the rates, is named by the rules."""
-    try:
-        simulator = NvmlSimulator(gpus=8, profile="h100")
-    except SimulatorUnavailable as reason:
-        pytest.skip(str(reason))
-    with simulator:
+    with NvmlSimulator(gpus=8, profile="h100") as simulator:
         simulator.load()
         simulator.xid(0, 79)
         simulator.processes(0, [Process(number, used=number << 30, sm=number) for number in range(1, 9)])

@@ -15,17 +15,13 @@ from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.files_tools import exporting
 from tests.records import LABELS, STATUS
-from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable, build
+from tests.simulators.nvml import NvmlSimulator
 from tests.support.waiting import HANG, wait_for
 
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[NvmlSimulator]:
     """Eight H100s, which this process sees."""
-    try:
-        build()
-    except SimulatorUnavailable as unavailable:
-        pytest.skip(str(unavailable))
     with NvmlSimulator(gpus=8) as simulator:
         simulator.load()
         yield simulator

@@ -17,7 +17,7 @@ from accelmetrics.testing import FakeBackend
 from accelmetrics.visibility import job
 from accelmetrics.visibility.allocation import Use
 from accelmetrics.visibility.job import Position, position, ray_decides
-from tests.simulators.nvml import NvmlSimulator, Process, SimulatorUnavailable
+from tests.simulators.nvml import NvmlSimulator, Process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
 
@@ -87,11 +87,7 @@ class Machine:
 
 @pytest.fixture
 def machine() -> Generator[Machine, None, None]:
-    try:
-        simulator = NvmlSimulator(gpus=4)
-    except SimulatorUnavailable as unavailable:
-        pytest.skip(str(unavailable))
-    with simulator:
+    with NvmlSimulator(gpus=4) as simulator:
         simulator.load()
         made = Machine(simulator)
         yield made

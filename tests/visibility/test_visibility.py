@@ -18,7 +18,7 @@ from accelmetrics.backends.kit.processes import environment_of, parse_environmen
 from accelmetrics.backends.visible import VisibleSet, leading_number, plain_number, visibility, whole_number_any_base
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
 from accelmetrics.testing import FakeBackend, FakeClock
-from tests.simulators.nvml import NvmlSimulator, SimulatorUnavailable
+from tests.simulators.nvml import NvmlSimulator
 
 UUIDS = [
     "GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1",
@@ -577,10 +577,7 @@ def test_a_process_that_is_not_there(rig: FakeBackend) -> None:
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_a_real_program_on_simulated_gpus(isolation: str) -> None:
     """A child that has the variable set before anything is imported: NVML lists four, it sees two, and loads no torch."""
-    try:
-        simulator = NvmlSimulator(gpus=4)
-    except SimulatorUnavailable as unavailable:
-        pytest.skip(str(unavailable))
+    simulator = NvmlSimulator(gpus=4)
     program = (
         "import os, sys\n"
         "os.environ['CUDA_VISIBLE_DEVICES'] = '3,1'\n"
