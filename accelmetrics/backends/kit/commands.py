@@ -207,7 +207,8 @@ def find(name: str, extra_directories: Iterable[str] = ()) -> str | None:
     """
     absolute = [directory for directory in extra_directories if directory.startswith("/")]
     vendor = [path for each in absolute for path in (map(str, sorted(Path("/").glob(each[1:]))) if "*" in each else (each,))]
-    present = [path for path in (f"{directory.rstrip('/')}/{name}" for directory in (*_path(), *vendor)) if os.path.isfile(path)]  # noqa: PTH113  pathlib's raises where a directory may not be searched
+    paths = (f"{directory.rstrip('/')}/{name}" for directory in (*_path(), *vendor))
+    present = [path for path in paths if os.path.isfile(path)]  # noqa: PTH113 - pathlib's raises where a directory may not be searched
     return next((path for path in present if os.access(path, os.X_OK)), present[0] if present else None)
 
 

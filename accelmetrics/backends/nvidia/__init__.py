@@ -121,7 +121,7 @@ def _is_installed(name: str) -> bool:
 
 def _is_there(*parts: str) -> bool:
     """Return whether a file is there; one in a folder that may not be searched is not."""
-    return os.path.exists(os.path.join(*parts))  # noqa: PTH110, PTH118  pathlib's raises for such a folder
+    return os.path.exists(os.path.join(*parts))  # noqa: PTH110, PTH118 - pathlib's raises for such a folder
 
 
 def kernel_module_version() -> str:
