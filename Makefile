@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 PACKAGING := pyproject.toml accelmetrics/_version.py
+# Folders of tests, each with the frameworks of its requirements in an environment of its own.
+FRAMEWORKS := torch ray
+ENVIRONMENTS := .cache/frameworks
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -17,10 +20,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help dump test test-gpu bench lint generate format clean
+.PHONY: help dump test test-integrations test-gpu bench lint generate format clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
 # Standard output holds the document and nothing else: whatever installs talks to standard error.
 # (`make -C DIR` announces the directory on standard output by itself; `make -s -C DIR dump` does not.)
@@ -31,6 +34,13 @@ dump: $(CORE) ## Print this machine's metrics as one JSON document
 # ARGS="-n 0" runs them in this one, for a debugger.
 test: $(DEV) ## Run the tests, e.g. make test ARGS="-k nvidia -x"
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+# The first time this installs several gigabytes. FRAMEWORKS=ray runs one folder alone.
+# Warnings are the frameworks' own.
+test-integrations: $(FRAMEWORKS:%=$(ENVIRONMENTS)/%/.installed) ## Run the integrations beside the real frameworks
+	@status=0; for name in $(FRAMEWORKS); do \
+		$(ENVIRONMENTS)/$$name/bin/python -m pytest -o filterwarnings=default tests/frameworks/$$name $(ARGS) || status=$$?; \
+	done; exit $$status
 
 test-gpu: $(DEV) ## Run the tests that need a real accelerator
 	@$(BIN)/python -m pytest -m gpu tests/hardware $(ARGS)
@@ -66,6 +76,14 @@ endef
 $(CORE): $(PACKAGING)
 	$(prepare_venv)
 	@$(BIN)/python -m pip install --quiet --editable . >&2
+	@touch $@
+
+$(ENVIRONMENTS)/%/.installed: tests/frameworks/requirements.txt tests/frameworks/%/requirements.txt $(PACKAGING)
+	@$(@D)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(@D) >&2
+	@$(@D)/bin/python -m pip install --quiet 'pip>=21.3' >&2
+	@$(@D)/bin/python -m pip install --quiet -r tests/frameworks/$*/requirements.txt -r tests/frameworks/requirements.txt --editable . >&2
+	@test ! -e tests/frameworks/$*/requirements-without-dependencies.txt || \
+		$(@D)/bin/python -m pip install --quiet --no-deps -r tests/frameworks/$*/requirements-without-dependencies.txt >&2
 	@touch $@
 
 $(DEV): $(PACKAGING)

@@ -108,6 +108,7 @@ def _numbering() -> Generator[None, None, None]:
         sampler._shared.cache_clear()  # its samplers have it still
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
     """With ``-n auto``: two workers a core, since tests wait for other processes about as long as they compute."""
     return 2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2 * (os.cpu_count() or 1)
