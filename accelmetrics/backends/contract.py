@@ -40,6 +40,8 @@ from accelmetrics.schemas.metric import NOTHING, Metric
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 
 Number = int | float
+Value = Number | Unavailable
+"""What one metric gave: a number, or why there is none."""
 MOST_DEVICES = 1024
 """Devices of one driver: where one lists more, the number is not believed."""
 NO_REASONS: Mapping[str, Unavailable] = MappingProxyType({})

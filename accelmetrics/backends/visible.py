@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from accelmetrics.backends.registry import BUILT_IN
 from accelmetrics.schemas.identity import DeviceIdentity
 
-Devices = Sequence[DeviceIdentity]
+Identities = Sequence[DeviceIdentity]
 Environ = Mapping[str, str]
 
 
@@ -73,11 +73,11 @@ class VisibleRule(NamedTuple):
         variable: The variable to set.
     """
 
-    see: Callable[[Environ, Devices], VisibleSet]
+    see: Callable[[Environ, Identities], VisibleSet]
     variable: str
 
 
-def visibility(environ: Environ, devices: Devices) -> Visibility:
+def visibility(environ: Environ, devices: Identities) -> Visibility:
     """Say which of the devices a program with this environment sees, and under which numbers.
 
     Args:
@@ -174,12 +174,12 @@ def plain_number(text: str) -> int | None:
     return int(text) if _DECIMAL.fullmatch(text) and text == str(int(text)) and text[0] != "-" else None
 
 
-def _by_number(devices: Devices) -> list[int]:
+def _by_number(devices: Identities) -> list[int]:
     """Positions in the order of the vendor's own numbers."""
     return sorted(range(len(devices)), key=lambda place: devices[place].vendor_index)
 
 
-def _by_pci_address(devices: Devices) -> list[int]:
+def _by_pci_address(devices: Identities) -> list[int]:
     """Positions in the order of PCI addresses; in that of the vendor's numbers where one has no address."""
 
     def address(place: int) -> tuple[str, str]:
@@ -204,7 +204,7 @@ ONE_INSTANCE = "a program has one MIG instance, the first that it may see, and n
 _LEGACY_MIG = re.compile(r"MIG-(GPU-[^/]+)/\d+/\d+")
 
 
-def see_cuda(environ: Environ, devices: Devices) -> VisibleSet:
+def see_cuda(environ: Environ, devices: Identities) -> VisibleSet:
     """Read ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER``.
 
     - Unset: every GPU. Empty: none. Numbers, UUIDs and unique beginnings of UUIDs, in the order of the list; an entry that is
@@ -241,7 +241,7 @@ def see_cuda(environ: Environ, devices: Devices) -> VisibleSet:
     return _one_instance([order[number] for number in numbers or ()], devices, seen)
 
 
-def _by_uuid(entries: Sequence[str], devices: Devices, lists: tuple[VisibleList, ...]) -> VisibleSet:
+def _by_uuid(entries: Sequence[str], devices: Identities, lists: tuple[VisibleList, ...]) -> VisibleSet:
     kind = entries[0][:4]
     parents = {device.parent for device in devices} - {""}
     unlisted: list[str] = []
@@ -262,7 +262,7 @@ def _by_uuid(entries: Sequence[str], devices: Devices, lists: tuple[VisibleList,
     return _one_instance(chosen or [], devices, VisibleSet((), True, lists, tuple(caveats)))
 
 
-def _one_instance(chosen: Sequence[int], devices: Devices, seen: VisibleSet) -> VisibleSet:
+def _one_instance(chosen: Sequence[int], devices: Identities, seen: VisibleSet) -> VisibleSet:
     """The chosen devices, with the one MIG instance that stands for them where there is one."""
     order = _by_number(devices)
     instances = {
@@ -286,7 +286,7 @@ DOUBTFUL = f"{ORDINAL} is read by OpenCL programs; whether HIP programs heed it,
 _ID_LENGTHS = range(5, 21)
 
 
-def see_rocm(environ: Environ, devices: Devices) -> VisibleSet:
+def see_rocm(environ: Environ, devices: Identities) -> VisibleSet:
     """Read ``ROCR_VISIBLE_DEVICES``, then ``HIP_VISIBLE_DEVICES`` among what that leaves.
 
     - ``ROCR_VISIBLE_DEVICES``, where set, even empty: numbers as ``strtol`` reads them in base 0, and ``GPU-…`` ids or unique
@@ -355,7 +355,7 @@ _TILED = re.compile(r"\bMax 1[45]\d\d\b", re.ASCII)
 _NUMBERED = re.compile(r"\d+(\.\d+)*")
 
 
-def see_level_zero(environ: Environ, devices: Devices) -> VisibleSet:
+def see_level_zero(environ: Environ, devices: Identities) -> VisibleSet:
     """Read ``ZE_AFFINITY_MASK``, a mask that hides devices and does not change their order.
 
     Discrete GPUs come first, by PCI address (by that alone with ``ZE_ENABLE_PCI_ID_DEVICE_ORDER=1``); an entry beyond the last
@@ -394,7 +394,7 @@ _DIGITS = re.compile(r"\d{1,6}", re.ASCII)
 _TWO_PER_CHIP = re.compile(r"\bv[23]\b", re.IGNORECASE | re.ASCII)
 
 
-def see_tpu(environ: Environ, devices: Devices) -> VisibleSet:
+def see_tpu(environ: Environ, devices: Identities) -> VisibleSet:
     """Read ``TPU_VISIBLE_CHIPS``: numbers of this host's chips, which a program of ours sees in the order of their numbers.
 
     It is the name that PyTorch/XLA and Ray set, ``TPU_VISIBLE_DEVICES`` the older one (``torch_xla/core/xla_env_vars.py``;
@@ -410,7 +410,7 @@ def see_tpu(environ: Environ, devices: Devices) -> VisibleSet:
     return _numbers_alone(listed, [entry.strip() for entry in listed.value.split(",")], dict(enumerate(order)), rising=True)
 
 
-def see_neuron(environ: Environ, devices: Devices) -> VisibleSet:
+def see_neuron(environ: Environ, devices: Identities) -> VisibleSet:
     """Read ``NEURON_RT_VISIBLE_CORES``, cores and ranges of them, else ``NEURON_RT_NUM_CORES``, which says only how many.
 
     (https://awsdocs-neuron.readthedocs-hosted.com/en/latest/neuron-runtime/nrt-configurable-parameters.html) Which cores a
@@ -456,7 +456,7 @@ def _numbers_alone(listed: VisibleList, entries: Sequence[str], known: Mapping[i
     return VisibleSet(tuple(known[number] for number in (sorted(numbers) if rising else numbers)), True, (listed,), tuple(caveats))
 
 
-def see_ascend(environ: Environ, devices: Devices) -> VisibleSet:
+def see_ascend(environ: Environ, devices: Identities) -> VisibleSet:
     """Read ``ASCEND_RT_VISIBLE_DEVICES``: numbers in rising order, separated by commas alone; anything else ends the list.
 
     (https://www.hiascend.com/document/detail/en/canncommercial/850/maintenref/envvar/envref_07_0028.html: ``1, 2,3`` is 1.)
@@ -484,7 +484,7 @@ def see_ascend(environ: Environ, devices: Devices) -> VisibleSet:
 def plain_list(variable: str) -> VisibleRule:
     """Make the rule of a runtime whose list holds numbers of devices, in the program's order; anything else cannot be told."""
 
-    def see(environ: Environ, devices: Devices) -> VisibleSet:
+    def see(environ: Environ, devices: Identities) -> VisibleSet:
         if variable not in environ:
             return VisibleSet(tuple(_by_number(devices)))
         listed = VisibleList(variable, environ[variable])

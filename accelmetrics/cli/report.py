@@ -13,7 +13,7 @@ from pathlib import Path
 
 from accelmetrics.cli import options as arguments, summaries
 from accelmetrics.cli.output import Stdout, say
-from accelmetrics.monitor.history import Layout, Row, RowMaker
+from accelmetrics.monitor.history import HistoryRow, Layout, RowMaker
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
@@ -162,7 +162,7 @@ class _Stream:
         self.aggregator.fold([self._row(snapshot, snapshot.time_ns / 1e9) for snapshot in self._pending])
         self._pending.clear()
 
-    def _row(self, snapshot: Snapshot, moment: float) -> Row:
+    def _row(self, snapshot: Snapshot, moment: float) -> HistoryRow:
         elapsed = moment - self._last
         joined = 0 <= elapsed <= self._longest
         if not joined:

@@ -17,7 +17,7 @@ from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest
 
-    from accelmetrics.exporters.http.server import Answer, Route, Server
+    from accelmetrics.exporters.http.server import HttpAnswer, Route, Server
 
 log = logging.getLogger("accelmetrics")
 
@@ -93,10 +93,10 @@ class PrometheusExporter:
         require("tornado", "prometheus")
         from tornado.web import HTTPError
 
-        from accelmetrics.exporters.http.server import Answer, Route
+        from accelmetrics.exporters.http.server import HttpAnswer, Route
 
         self.metrics = MetricSelection(metrics)
-        self._answer, self._refusal = Answer, HTTPError
+        self._answer, self._refusal = HttpAnswer, HTTPError
         self.address = self._wanted = Address.parse(address, PORT)
         self._cache = ScrapeCache(dialect, max_series, max_age, per_link, own_process, device_labels, processes)
         if not tls_cert and (tls_key or tls_client_ca or tls_client_names is not None):
@@ -106,10 +106,10 @@ class PrometheusExporter:
         self._hosts = [name.strip() for name in (allowed_hosts or "").split(",") if name.strip()]
         self._server: Server | None = None
         self.routes: list[tuple[str, type[Route], dict[str, Any]]] = [
-            ("/", Route, {"compute": lambda _: Answer(_INDEX, "text/html; charset=utf-8")}),
+            ("/", Route, {"compute": lambda _: HttpAnswer(_INDEX, "text/html; charset=utf-8")}),
             ("/metrics", Route, {"compute": self._metrics}),
             ("/api/snapshot", Route, {"compute": self._snapshot}),
-            ("/-/healthy", Route, {"compute": lambda _: Answer(b"healthy\n"), "public": True}),
+            ("/-/healthy", Route, {"compute": lambda _: HttpAnswer(b"healthy\n"), "public": True}),
             ("/-/ready", Route, {"compute": self._ready, "public": True}),
         ]
 
@@ -149,20 +149,20 @@ class PrometheusExporter:
 
     # Routes
 
-    def _metrics(self, request: HTTPServerRequest) -> Answer:
+    def _metrics(self, request: HTTPServerRequest) -> HttpAnswer:
         openmetrics = prefers_openmetrics(request.headers.get("Accept", ""))
         packed = accepts_gzip(request.headers.get("Accept-Encoding", ""))
         body = self._cache.metrics(openmetrics, packed)
         return self._answer(body, OPENMETRICS if openmetrics else TEXT, _encoding(packed))
 
-    def _snapshot(self, request: HTTPServerRequest) -> Answer:
+    def _snapshot(self, request: HTTPServerRequest) -> HttpAnswer:
         packed = accepts_gzip(request.headers.get("Accept-Encoding", ""))
         body = self._cache.snapshot(packed)
         if body is None:
             raise self._refusal(503, "there is no recent snapshot")
         return self._answer(body, "application/json", _encoding(packed))
 
-    def _ready(self, _: HTTPServerRequest) -> Answer:
+    def _ready(self, _: HTTPServerRequest) -> HttpAnswer:
         if not self._cache.ready:
             raise self._refusal(503, "nothing was measured yet")
         return self._answer(b"ready\n")

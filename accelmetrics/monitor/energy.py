@@ -16,7 +16,7 @@ from math import isfinite
 from typing import NamedTuple, SupportsFloat
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.monitor.history import Row, device_columns
+from accelmetrics.monitor.history import HistoryRow, device_columns
 from accelmetrics.schemas.record import Step
 from accelmetrics.schemas.summary import Energy
 
@@ -112,7 +112,7 @@ class DeviceEnergy:
         self._held += seconds
 
 
-class Reading(NamedTuple):
+class EnergyReading(NamedTuple):
     """What a device said of its energy: joules of its counter, or watts."""
 
     quantity: str
@@ -129,7 +129,7 @@ class Meter:
         self._since = 0.0
         self._moments = array("d")
         self._totals = array("d")
-        self._last: dict[str, Reading | None] = {}  # by device, its last reading; None where that is not known
+        self._last: dict[str, EnergyReading | None] = {}  # by device, its last reading; None where that is not known
 
     @property
     def devices(self) -> int:
@@ -141,12 +141,12 @@ class Meter:
         """Until when it knows."""
         return self._moments[-1] if self._moments else float("-inf")
 
-    def add(self, row: Row) -> None:
+    def add(self, row: HistoryRow) -> None:
         """Take one reading."""
         columns = device_columns(row.layout)
         counters, powers = columns.get(COUNTER, {}), columns.get(DRAW, {})
-        readings = {device: Reading(COUNTER, row.at, row.values[column]) for device, column in counters.items()}
-        readings |= {device: Reading(DRAW, row.at, row.values[column]) for device, column in powers.items() if device not in counters}
+        readings = {device: EnergyReading(COUNTER, row.at, row.values[column]) for device, column in counters.items()}
+        readings |= {device: EnergyReading(DRAW, row.at, row.values[column]) for device, column in powers.items() if device not in counters}
         again = not any(isfinite(reading.value) for reading in readings.values())
         if readings and again and row.joined and readings.keys() >= self._last.keys():
             return  # all were served again: what was used since comes with the next reading
@@ -179,7 +179,7 @@ class Meter:
         return self._since, first + (totals[after] - first) * (moment - start) / (moments[after] - start)
 
 
-def _used(before: Reading | None, after: Reading) -> float | None:
+def _used(before: EnergyReading | None, after: EnergyReading) -> float | None:
     """Return what a device used between two readings, None where that is not known."""
     if before is None:
         return None

@@ -49,7 +49,7 @@ def device_columns(layout: Layout) -> Mapping[str, Mapping[str, int]]:
     return found
 
 
-class Row(NamedTuple):
+class HistoryRow(NamedTuple):
     """One reading.
 
     Attributes:
@@ -82,18 +82,18 @@ class RowMaker:
         self._seen_at_tick: Sequences = {}
         self._marked = False
 
-    def row(self, snapshot: Snapshot, at: float, joined: bool) -> Row:
+    def row(self, snapshot: Snapshot, at: float, joined: bool) -> HistoryRow:
         """Return the row of a snapshot that was taken at this moment."""
         before, self._seen = self._seen, {status.name: status.sequence for status in snapshot.backends}
         return self._made(snapshot, at, joined, _repeated(self._seen, before))
 
-    def tick_row(self, snapshot: Snapshot, row: Row) -> Row:
+    def tick_row(self, snapshot: Snapshot, row: HistoryRow) -> HistoryRow:
         """Return the same row as ``row`` gave, for a reader that takes only ticks."""
         before, self._seen_at_tick = self._seen_at_tick, self._seen
         repeated = _repeated(self._seen, before)
         return self._made(snapshot, row.at, row.joined, repeated) if repeated or self._marked else row
 
-    def _made(self, snapshot: Snapshot, at: float, joined: bool, repeated: frozenset[str]) -> Row:
+    def _made(self, snapshot: Snapshot, at: float, joined: bool, repeated: frozenset[str]) -> HistoryRow:
         layout = tuple(snapshot.metrics)
         if layout != self._layout or snapshot.identities is not self._identities:
             if snapshot.identities is not self._identities or len(self._layouts) >= LAYOUTS:
@@ -108,7 +108,7 @@ class RowMaker:
                 owners.extend(_owners(snapshot))
             for column in compress(range(len(values)), [owner in repeated for owner in owners]):
                 values[column] = REPEATED
-        return Row(self._layout, values, at, snapshot.time_ns / 1e9, joined)
+        return HistoryRow(self._layout, values, at, snapshot.time_ns / 1e9, joined)
 
 
 def _repeated(sequences: Sequences, before: Sequences) -> frozenset[str]:
@@ -164,7 +164,7 @@ class History:
         # By reading its layout, and its moment, time and values: as bytes, since an array for each takes 5 % more.
         self._readings: deque[tuple[Layout, bytes]] = deque(maxlen=count)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: HistoryRow) -> None:
         """Remember a reading and forget what is beyond the bound."""
         readings = self._readings
         readings.append((row.layout, pack("dd", row.at, row.time) + row.values.tobytes()))

@@ -22,7 +22,7 @@ from itertools import accumulate, pairwise
 from math import isfinite
 
 from accelmetrics.monitor.energy import COUNTER, DRAW, DeviceEnergy
-from accelmetrics.monitor.history import REPEATED, Layout, Row, device_columns
+from accelmetrics.monitor.history import REPEATED, HistoryRow, Layout, device_columns
 from accelmetrics.schemas.catalogue import match
 from accelmetrics.schemas.errors import UnknownNameError
 from accelmetrics.schemas.summary import CrossDeviceStatistics, Energy, Summary
@@ -216,7 +216,7 @@ class WindowAggregator:
         energy: By device key.
     """
 
-    def __init__(self, begin: float, before: Row | None = None) -> None:
+    def __init__(self, begin: float, before: HistoryRow | None = None) -> None:
         self.energy: dict[str, DeviceEnergy] = {}
         self._begin = begin
         self._at = begin  # the last row's moment
@@ -233,9 +233,9 @@ class WindowAggregator:
         """By key, the statistics of the readings."""
         return {key: held for key, held in self._metrics.items() if held.count}
 
-    def fold(self, rows: Iterable[Row], end: float = math.inf) -> None:
+    def fold(self, rows: Iterable[HistoryRow], end: float = math.inf) -> None:
         """Take readings, of which the last may be the one that closes the window; many at a time cost less."""
-        block: list[Row] = []
+        block: list[HistoryRow] = []
         for row in rows:
             if row.at < self._begin:
                 self._start_from(row)  # it was being taken when the window began
@@ -275,7 +275,7 @@ class WindowAggregator:
             raise UnknownNameError("metric of the window", key, self.metrics)
         return held.seconds_above(threshold) if held is not None else None
 
-    def _start_from(self, row: Row) -> None:
+    def _start_from(self, row: HistoryRow) -> None:
         """Take a reading from before the beginning."""
         self._fold_energy([row._replace(at=min(row.at, self._begin))], self._begin)
         self._wait_for(row.layout)
@@ -287,7 +287,7 @@ class WindowAggregator:
         self._across = {f"{kind}.{name}": Accumulator(waits=True) for name in _members(layout) for kind in ACROSS}
         self._known = {name: set(positions) for name, positions in _members(layout).items()}
 
-    def _fold(self, rows: Sequence[Row], end: float) -> None:
+    def _fold(self, rows: Sequence[HistoryRow], end: float) -> None:
         """Take rows of the same keys with no gap between them, or the one after the end."""
         self._fold_energy(rows, end)
         layout, joined, closing = rows[0].layout, rows[0].joined, rows[0].at > end
@@ -351,7 +351,7 @@ class WindowAggregator:
                 total.append(REPEATED if not fresh else added if len(last) == len(known) else math.nan)
         return found
 
-    def _fold_energy(self, rows: Sequence[Row], end: float) -> None:
+    def _fold_energy(self, rows: Sequence[HistoryRow], end: float) -> None:
         columns = device_columns(rows[0].layout)
         counters, powers = columns.get(COUNTER, {}), columns.get(DRAW, {})
         for key in {**self.energy, **counters, **powers}:

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import ref
 
-from accelmetrics.monitor.history import Row
+from accelmetrics.monitor.history import HistoryRow
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.monitor.ticker import Flag
 from accelmetrics.schemas.errors import InvalidOptionError
@@ -59,7 +59,7 @@ class Windows:
     def __init__(self, now: Callable[[], float], request: Callable[[], bool]) -> None:
         self.now = now
         self._request = request
-        self.last: Row | None = None
+        self.last: HistoryRow | None = None
         self.silent = False
         # Weak, as a window that the program has lost, say by Ctrl-C in the middle of its beginning, is never ended.
         self._open: dict[int, ref[Window]] = {}
@@ -77,7 +77,7 @@ class Windows:
         if not expected:
             self._close(window)
 
-    def feed(self, row: Row) -> None:
+    def feed(self, row: HistoryRow) -> None:
         """Hand a reading to every open window; those that it closes get no more."""
         self.last, self.silent = row, False
         for window in living(self._open):
@@ -126,11 +126,11 @@ class Window:
         self.end_moment = float("inf")
         self.closed = Flag()
         self._lock = threading.RLock()  # of what is folded; the monitor's thread only ever tries it
-        self._rows: deque[Row] = deque()
+        self._rows: deque[HistoryRow] = deque()
         self._pid = os.getpid()
-        self._before: Row | None = None
+        self._before: HistoryRow | None = None
         self._aggregator: WindowAggregator | None = None
-        self._last: Row | None = None
+        self._last: HistoryRow | None = None
         # What results were made from: the last row then, or FINAL; the statistics; and the results, by what computes them.
         self._kept: tuple[object, WindowAggregator, dict[object, Any]] = (None, WindowAggregator(0.0), {})
 
@@ -230,7 +230,7 @@ class Window:
         """
         return self._folded()[0].seconds_above(key, threshold)
 
-    def feed(self, row: Row) -> None:
+    def feed(self, row: HistoryRow) -> None:
         """Take a reading, on the monitor's thread."""
         self._rows.append(row)
         self._last = row

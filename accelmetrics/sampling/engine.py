@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from accelmetrics.backends.contract import Backend
 from accelmetrics.sampling.devices import DeviceRegistry, Numbering
-from accelmetrics.sampling.options import Options, Selection
+from accelmetrics.sampling.options import DeviceSelection, Options
 from accelmetrics.sampling.reader import SourceReader
 from accelmetrics.sampling.snapshot_builder import Entry, SnapshotBuilder
 from accelmetrics.sampling.sources import ManagedSource, SourceRegistry
@@ -50,7 +50,7 @@ def hostname() -> str:
     return platform.node()
 
 
-class Statistics(NamedTuple):
+class ReadingCounts(NamedTuple):
     """What a sampler has counted since it was made.
 
     Attributes:
@@ -63,9 +63,9 @@ class Statistics(NamedTuple):
     timed_out: int = 0
     late: int = 0
 
-    def plus(self, more: Statistics) -> Statistics:
+    def plus(self, more: ReadingCounts) -> ReadingCounts:
         """The sums."""
-        return Statistics(*map(sum, zip(self, more, strict=True)))
+        return ReadingCounts(*map(sum, zip(self, more, strict=True)))
 
 
 class ThreadEngine:
@@ -85,14 +85,14 @@ class ThreadEngine:
     """
 
     def __init__(self, registry: SourceRegistry, backends: Sequence[Backend], forced: frozenset[str], options: Options) -> None:
-        self.statistics = Statistics()
+        self.statistics = ReadingCounts()
         self.readers: list[SourceReader] = []
         self.devices = DeviceRegistry()
         self._registry = registry
         self._backends = tuple(backends)
         self._forced = forced
         self._options = options
-        self._selection = Selection(options.gpus)
+        self._selection = DeviceSelection(options.gpus)
         self._hostname = hostname()
         self._lock = threading.Lock()
         self._joined = False
@@ -268,7 +268,7 @@ class ThreadEngine:
         if slots != self._slots:
             self._slots = slots
         readings, late_answers, lates = self.statistics
-        self.statistics = Statistics(readings + 1, late_answers + timed_out, lates + late)
+        self.statistics = ReadingCounts(readings + 1, late_answers + timed_out, lates + late)
         return Snapshot(stamp, self._hostname, metrics, self._slots, reasons, tuple(statuses), processes, unlisted)
 
     def _wait(self, latch: CountDownLatch, budget: float, piece: float, started: float) -> bool:

@@ -41,7 +41,7 @@ from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.watchdog import Watchdog, reap
 from accelmetrics.backends.registry import is_registered, select
 from accelmetrics.sampling.devices import Numbering
-from accelmetrics.sampling.engine import SHORTEST_TURN, Statistics, ThreadEngine, hostname
+from accelmetrics.sampling.engine import SHORTEST_TURN, ReadingCounts, ThreadEngine, hostname
 from accelmetrics.sampling.options import Options
 from accelmetrics.sampling.sources import SHARED, checked_coverage
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, Reason, SourceError, Unavailable, UnknownNameError
@@ -64,7 +64,7 @@ _LENGTH = struct.Struct("!I")
 _CHUNK = 1 << 20
 
 
-class Answer(NamedTuple):
+class ChildAnswer(NamedTuple):
     """What a child answers.
 
     Attributes:
@@ -75,7 +75,7 @@ class Answer(NamedTuple):
     """
 
     snapshot: Snapshot | None = None
-    counted: Statistics = Statistics()
+    counted: ReadingCounts = ReadingCounts()
     numbering: Numbering | None = None
     error: AccelMetricsError | None = None
 
@@ -238,7 +238,7 @@ class IsolatedPart:
                 with suppress(OSError):  # receiving says why
                     self._send(child)
 
-    def answer(self, until: float) -> Answer:
+    def answer(self, until: float) -> ChildAnswer:
         """Wait for the answer to what was sent for: a snapshot that says why there is none, where none comes.
 
         Args:
@@ -298,11 +298,11 @@ class IsolatedPart:
         child.channel.send(None, START_UP)
         child.patient_until = max(child.patient_until, time.monotonic() + PATIENCE * self._options.timeout)
 
-    def _receive(self, child: ReadingProcess, until: float) -> Answer | None:
+    def _receive(self, child: ReadingProcess, until: float) -> ChildAnswer | None:
         """Receive the answer; one that an earlier reading did not wait for is passed over, and the next sent for."""
         try:
             while True:
-                answer: Answer = child.channel.receive(until)
+                answer: ChildAnswer = child.channel.receive(until)
                 if isinstance(answer.error, SourceError):
                     raise answer.error
                 child.up, child.asked, child.patient_until = True, False, 0.0
@@ -331,7 +331,7 @@ class IsolatedPart:
         self._retry_at = time.monotonic() + self._pause
         self._pause = min(LAST_RETRY, 2.0 * self._pause)
 
-    def _without_child(self) -> Answer:
+    def _without_child(self) -> ChildAnswer:
         """A snapshot in which everything that is known to exist is missing, for the reason that the child is not there."""
         why, last = self._why, self._last
         late = why.reason == Reason.TIMED_OUT
@@ -344,7 +344,7 @@ class IsolatedPart:
         ]
         unlisted = {slot.key: why for slot in last.identities}
         snapshot = Snapshot(SYSTEM_CLOCK.time_ns(), last.hostname, {}, last.identities, reasons, statuses, unlisted=unlisted)
-        return Answer(snapshot, Statistics(1, int(late)))
+        return ChildAnswer(snapshot, ReadingCounts(1, int(late)))
 
 
 class ProcessEngine:
@@ -359,7 +359,7 @@ class ProcessEngine:
     def __init__(self, backends: Sequence[Backend], forced: frozenset[str], options: Options) -> None:
         if not hasattr(socket, "AF_UNIX"):
             raise InvalidOptionError("isolation='process' needs Unix sockets, which this platform does not have: use isolation='thread'")
-        self.statistics = Statistics()
+        self.statistics = ReadingCounts()
         self._order = [backend.name for backend in backends]
         self._options = options
         vendors = [backend for backend in backends if backend.kind is not None]
@@ -383,7 +383,7 @@ class ProcessEngine:
                     part.ask()
                 answers = [part.answer(until) for part in self._parts]
                 interrupted.pop_all()
-            self.statistics = self.statistics.plus(Statistics(*map(max, *(answer.counted for answer in answers), (0, 0, 0))))
+            self.statistics = self.statistics.plus(ReadingCounts(*map(max, *(answer.counted for answer in answers), (0, 0, 0))))
             for answer in answers:
                 if answer.error is not None:
                     raise answer.error
@@ -466,7 +466,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         outcome = guarded(_serve, channel)
         if outcome.failure is not None:  # the parent may have hung up, and not receive it
-            guarded(channel.send, Answer(error=SourceError(*outcome.failure)))
+            guarded(channel.send, ChildAnswer(error=SourceError(*outcome.failure)))
     finally:
         os._exit(0)
 
@@ -481,11 +481,11 @@ def _serve(channel: Channel) -> None:
     told: Numbering | None = None
     while True:
         channel.receive(None)
-        engine.statistics = Statistics()
+        engine.statistics = ReadingCounts()
         try:
-            answer = Answer(engine.sample())
+            answer = ChildAnswer(engine.sample())
         except UnknownNameError as error:
-            answer = Answer(error=error)
+            answer = ChildAnswer(error=error)
         numbering = engine.devices.numbering
         channel.send(answer._replace(counted=engine.statistics, numbering=None if numbering == told else numbering))
         told = numbering

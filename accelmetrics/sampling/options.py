@@ -111,7 +111,7 @@ def items(value: object) -> tuple[Any, ...] | None:
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else None
 
 
-class Selection:
+class DeviceSelection:
     """The devices asked for.
 
     A bare number ``n`` is the device ``gpu.n``. A device is chosen with its partitions. Devices of a kind that is not
@@ -149,7 +149,7 @@ class Selection:
         """
         listed = list(slots)
         for choice in self._choices or ():
-            if not any(Selection((choice,)).names(slot) for slot in listed):
+            if not any(DeviceSelection((choice,)).names(slot) for slot in listed):
                 known = [f"{slot.key} ({slot.identity.uuid})" if slot.identity.uuid else slot.key for slot in listed]
                 raise UnknownNameError("device", choice, known)
 

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from accelmetrics.backends.contract import Block, Reader, Reading
 from accelmetrics.backends.guard import guarded
 from accelmetrics.sampling.devices import DeviceRegistry, VisibilityFilter
-from accelmetrics.sampling.options import Options, Selection
+from accelmetrics.sampling.options import DeviceSelection, Options
 from accelmetrics.sampling.snapshot_builder import Entry, KeyMapper, fault
 from accelmetrics.sampling.sources import SLOW_READING, Failure, ManagedSource, OpenDriver
-from accelmetrics.sampling.workers import MAX_WORKERS, CountDownLatch, Worker
+from accelmetrics.sampling.workers import MAX_WORKERS, CountDownLatch, WorkerThread
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, Status
 from accelmetrics.schemas.snapshot import DeviceSlot, rfc3339, rfc3339_second
@@ -61,7 +61,7 @@ class SourceReader:
         served_at: When the sampler last looked, on its clock.
     """
 
-    def __init__(self, source: ManagedSource, devices: DeviceRegistry, options: Options, selection: Selection) -> None:
+    def __init__(self, source: ManagedSource, devices: DeviceRegistry, options: Options, selection: DeviceSelection) -> None:
         self.source = source
         self.opened: OpenDriver | None = None
         self.pending: deque[int] = deque()
@@ -195,7 +195,7 @@ class SourceReader:
             pool.reinforce()
         return bool(self.wanted) and (bool(pool.workers) or not self.wanted.isdisjoint(pool.calls))
 
-    def work(self, worker: Worker) -> None:
+    def work(self, worker: WorkerThread) -> None:
         """Read pending units, on a worker, until there are none or the worker is abandoned."""
         source, opened = self.source, self.opened
         worker.reader, worker.progress = self, []
@@ -216,7 +216,7 @@ class SourceReader:
         if source.retired or not source.readers:
             source.tidy(worker)
 
-    def _read_pending(self, worker: Worker, opened: OpenDriver) -> None:
+    def _read_pending(self, worker: WorkerThread, opened: OpenDriver) -> None:
         source, pending, progress = self.source, self.pending, worker.progress
         calls, monotonic, readers = source.pool.calls, source.clock.monotonic, self._readers
         while not worker.abandoned:
@@ -239,7 +239,7 @@ class SourceReader:
                 raise TypeError(f"read() gave {reading!r}, which is no Reading")
             self._land(worker, opened, reading, monotonic() if reading.read_at is None else float(reading.read_at))
 
-    def _land(self, worker: Worker, opened: OpenDriver, what: Reading | Failure, read_at: float) -> None:
+    def _land(self, worker: WorkerThread, opened: OpenDriver, what: Reading | Failure, read_at: float) -> None:
         """Take the result of a call, and free the unit."""
         unit, pool = worker.unit, self.source.pool
         self._arrived[unit] = (what, read_at, opened)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from accelmetrics.backends.contract import Backend, Clock
 from accelmetrics.backends.registry import pinned, select
-from accelmetrics.sampling.engine import Statistics, ThreadEngine
+from accelmetrics.sampling.engine import ReadingCounts, ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible, checked, items
 from accelmetrics.sampling.sources import SHARED, SourceRegistry
 from accelmetrics.schemas.errors import InvalidOptionError
@@ -129,7 +129,7 @@ class Sampler:
         return await self._coroutines.read(self.sample)
 
     @property
-    def statistics(self) -> Statistics:
+    def statistics(self) -> ReadingCounts:
         """How many snapshots were taken, and how many of them were timed out or late."""
         return self._engine.statistics
 

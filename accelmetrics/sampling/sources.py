@@ -21,7 +21,7 @@ from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.system import pci_slot
 from accelmetrics.backends.registry import is_registered, prepare
 from accelmetrics.sampling.devices import DeviceRegistry
-from accelmetrics.sampling.workers import CountDownLatch, Worker, WorkerPool
+from accelmetrics.sampling.workers import CountDownLatch, WorkerPool, WorkerThread
 from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import Metric, is_kind
@@ -233,7 +233,7 @@ class ManagedSource:
         if attempt is not None:
             attempt.wait(until - time.monotonic())
 
-    def _open(self, forced: bool, imported: Callable[[str], object], worker: Worker) -> None:
+    def _open(self, forced: bool, imported: Callable[[str], object], worker: WorkerThread) -> None:
         """Detect, and open what is there or was asked for by name. On a worker: even detection may hang (a dead mount)."""
         calls = self.pool.calls
         if calls.setdefault(OPENING, worker) is not worker:
@@ -297,7 +297,7 @@ class ManagedSource:
                 self._retire()
                 self._fail(Failure.of(error.unavailable, error))
 
-    def _keep_pace(self, worker: Worker) -> float | None:
+    def _keep_pace(self, worker: WorkerThread) -> float | None:
         """Read what is due in the background. Returns seconds until the next reading; None while no sampler is interested."""
         now = self.clock.monotonic()
         with self._lock:
@@ -320,14 +320,14 @@ class ManagedSource:
             self.readers.discard(reader)
         closed = CountDownLatch(self.backend.name)
 
-        def close(worker: Worker) -> None:
+        def close(worker: WorkerThread) -> None:
             self.tidy(worker)
             closed.count_down(self.backend.name)
 
         if not self.readers and self.opened is not None and self.pool.submit(close):
             closed.wait(CLOSING)
 
-    def tidy(self, worker: Worker) -> None:
+    def tidy(self, worker: WorkerThread) -> None:
         """Close, on a worker, the driver if no reader is left, and drivers that went away if no call into them is in progress."""
         with self._lock:
             if not self.readers and not self.opening:
@@ -439,7 +439,7 @@ _REGISTRIES: WeakSet[SourceRegistry] = WeakSet()
 
 
 def _before_fork() -> None:
-    if not isinstance(threading.current_thread(), Worker):
+    if not isinstance(threading.current_thread(), WorkerThread):
         for registry in _members(_REGISTRIES):
             registry.settle()
 

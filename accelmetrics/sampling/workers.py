@@ -32,7 +32,7 @@ MAX_FRUITLESS = 3
 MAX_THREADS = 16
 """Threads of one source, those in stuck calls among them."""
 
-Task = Callable[["Worker"], None]
+Task = Callable[["WorkerThread"], None]
 """What a worker does; None in its place only wakes a worker, so that it sees that it may leave."""
 
 
@@ -129,7 +129,7 @@ class OnDemandThread:
                 return
 
 
-class Worker(threading.Thread):
+class WorkerThread(threading.Thread):
     """One thread of a pool, and the call into the driver that it is in.
 
     Attributes:
@@ -200,13 +200,13 @@ class WorkerPool:
     def __init__(self, name: str) -> None:
         self.name = name
         self.queue: SimpleQueue[Task | None] = SimpleQueue()
-        self.calls: dict[int, Worker] = {}
+        self.calls: dict[int, WorkerThread] = {}
         self.lock = threading.Lock()
-        self.workers: set[Worker] = set()
-        self.stuck: set[Worker] = set()
+        self.workers: set[WorkerThread] = set()
+        self.stuck: set[WorkerThread] = set()
         self.wanted = 0
         self.fruitless = 0
-        self.idle: Callable[[Worker], float | None] | None = None
+        self.idle: Callable[[WorkerThread], float | None] | None = None
         self.blocked: list[tuple[SourceReader, int]] = []
         self._started = 0
 
@@ -241,7 +241,7 @@ class WorkerPool:
             if not self._free():
                 self._start()
 
-    def abandon(self, worker: Worker, unit: int) -> None:
+    def abandon(self, worker: WorkerThread, unit: int) -> None:
         """Give up a worker that is stuck in a call; another one takes over, unless too many have been given up."""
         with self.lock:
             if worker.abandoned or self.calls.get(unit) is not worker:
@@ -263,7 +263,7 @@ class WorkerPool:
             for _ in self.workers:
                 self.queue.put(None)
 
-    def follow(self, reader: SourceReader, unit: int, other: Worker) -> None:
+    def follow(self, reader: SourceReader, unit: int, other: WorkerThread) -> None:
         """Have a unit read for another reader as soon as the call that is in progress for it returns."""
         with self.lock:
             self.blocked.append((reader, unit))
@@ -279,7 +279,7 @@ class WorkerPool:
                 reader.pending.append(unit)
                 self.queue.put(reader.work)
 
-    def dismiss(self, worker: Worker) -> bool:
+    def dismiss(self, worker: WorkerThread) -> bool:
         """Return whether a worker may leave; one that was abandoned and has come back is counted again otherwise."""
         with self.lock:
             self.stuck.discard(worker)
@@ -295,7 +295,7 @@ class WorkerPool:
         waits = [WAITS.get(worker.ident or 0) for worker in (*list(self.stuck), *list(self.workers))]
         return min(filter(None, waits), key=lambda wait: wait.since, default=None)
 
-    def _free(self) -> set[Worker]:
+    def _free(self) -> set[WorkerThread]:
         return self.workers.difference(list(self.calls.values()))
 
     def _start(self) -> bool:
@@ -303,7 +303,7 @@ class WorkerPool:
         if self.fruitless >= MAX_FRUITLESS or len(self.stuck) + len(self.workers) >= MAX_THREADS:
             return False
         self._started += 1
-        worker = Worker(self, self._started)
+        worker = WorkerThread(self, self._started)
         try:
             worker.start()
         except RuntimeError as error:  # the system's limit of threads, or an interpreter on its way out

@@ -14,7 +14,7 @@ from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Un
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
 from accelmetrics.schemas.metric import Metric
 
-Value = Number | Callable[[], Number]
+ScriptedValue = Number | Callable[[], Number]
 S = TypeVar("S", bound="Script")
 
 
@@ -94,11 +94,11 @@ class FakeDevice(Script):
         super().__init__()
         self.identity = identity
         self.reads = 0
-        self._values: dict[str, Value] = {}
+        self._values: dict[str, ScriptedValue] = {}
         self._missing: dict[str, Unavailable] = {}
         self._processes: Processes = None
 
-    def set(self, **values: Value) -> FakeDevice:
+    def set(self, **values: ScriptedValue) -> FakeDevice:
         """Give metrics values: numbers, or callables that are called at every reading."""
         self._values.update(values)
         for name in values:

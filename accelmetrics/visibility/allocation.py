@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.kit.processes import Environment
 from accelmetrics.backends.visible import VENDORS, VisibleList, visibility
-from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Selection
+from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, DeviceSelection
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import InvalidOptionError, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
@@ -27,7 +27,7 @@ FAILING = frozenset({"pool_differs", "pool_unclear", "gone"})
 ONLY_DRAWS = "graphics"
 """The type of a process that computes nothing: a display server takes no device from a job."""
 
-Processes = Mapping[str, tuple[DeviceProcess, ...]]
+ProcessesByDevice = Mapping[str, tuple[DeviceProcess, ...]]
 """By device key, the processes that use the device."""
 
 
@@ -230,12 +230,12 @@ def _check(pids: Sequence[object], childless: bool) -> None:
 def _chosen(choices: Sequence[Choice], slots: Sequence[DeviceSlot]) -> tuple[str, ...]:
     if isinstance(choices, (str, int)) or not choices:
         raise InvalidOptionError(f"expect has {choices!r} for a role: it must be a list of device numbers, keys or UUIDs")
-    selection = Selection(choices)
+    selection = DeviceSelection(choices)
     selection.check(slots)
     return tuple(slot.key for slot in slots if selection.names(slot))
 
 
-def _members(pids: Sequence[int], children: bool, role_of: Mapping[int, str], processes: Processes) -> list[job.Member]:
+def _members(pids: Sequence[int], children: bool, role_of: Mapping[int, str], processes: ProcessesByDevice) -> list[job.Member]:
     using = sorted({process.pid for found in processes.values() for process in found})
     if not pids and not role_of:
         return [job.listed(number) for number in using]
@@ -246,7 +246,7 @@ def _members(pids: Sequence[int], children: bool, role_of: Mapping[int, str], pr
     return [*with_role, *(member for member in launched if member.number is None or member.number not in known)]
 
 
-def _held(members: Sequence[job.Member], processes: Processes) -> dict[int, dict[str, int | None]]:
+def _held(members: Sequence[job.Member], processes: ProcessesByDevice) -> dict[int, dict[str, int | None]]:
     """By worker, the memory in bytes that it and its helpers hold of each device; None where the driver does not say."""
     held: dict[int, dict[str, int | None]] = {}
     for key, found in processes.items():
@@ -278,7 +278,7 @@ def _worker(member: job.Member, role: str, held: Mapping[str, int | None], slots
 
 
 def _findings(
-    made: Allocation, members: Sequence[job.Member], snapshot: Snapshot, processes: Processes, unclear: Mapping[str, Unavailable]
+    made: Allocation, members: Sequence[job.Member], snapshot: Snapshot, processes: ProcessesByDevice, unclear: Mapping[str, Unavailable]
 ) -> Iterator[Finding]:
     """List everything to know, what was asked for first.
 
@@ -307,7 +307,7 @@ def _findings(
 
 
 def _pool_findings(
-    pool: Pool, made: Allocation, members: Sequence[job.Member], processes: Processes, unclear: Sequence[str]
+    pool: Pool, made: Allocation, members: Sequence[job.Member], processes: ProcessesByDevice, unclear: Sequence[str]
 ) -> Iterator[Finding]:
     """Compare what was expected of a role with what its workers use, and find other users of its devices.
 
@@ -384,7 +384,7 @@ def _worker_findings(worker: Worker, environment: Environment, variables: str, u
 
 
 def _device_findings(
-    made: Allocation, members: Sequence[job.Member], processes: Processes, unclear: Mapping[str, Unavailable]
+    made: Allocation, members: Sequence[job.Member], processes: ProcessesByDevice, unclear: Mapping[str, Unavailable]
 ) -> Iterator[Finding]:
     for device in made.devices:
         if device.pids == ():

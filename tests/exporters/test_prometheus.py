@@ -21,7 +21,7 @@ from accelmetrics import Snapshot
 from accelmetrics.dialects import registry as dialects
 from accelmetrics.dialects.contract import Dialect, Point
 from accelmetrics.exporters import registry
-from accelmetrics.exporters.http.server import Answer, Route
+from accelmetrics.exporters.http.server import HttpAnswer, Route
 from accelmetrics.exporters.network import Address
 from accelmetrics.exporters.prometheus import PORT, PrometheusExporter
 from accelmetrics.exporters.scrape_cache import ScrapeCache
@@ -248,7 +248,7 @@ def test_a_function_that_fails_costs_the_labels_alone(tmp_path: Path, caplog: py
 def test_routes_can_be_added() -> None:
     """What stands in ``routes`` before the endpoint is opened is served beside the rest."""
     exporter = PrometheusExporter("127.0.0.1:0")
-    exporter.routes.append(("/more", Route, {"compute": lambda request: Answer(request.query.encode())}))
+    exporter.routes.append(("/more", Route, {"compute": lambda request: HttpAnswer(request.query.encode())}))
     exporter.open()
     assert ask(exporter, "/more?a=b")[2] == b"a=b"
     exporter.close()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from accelmetrics.monitor.history import LAYOUTS, REPEATED, Row, RowMaker, device_columns
+from accelmetrics.monitor.history import LAYOUTS, REPEATED, HistoryRow, RowMaker, device_columns
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
@@ -27,7 +27,7 @@ def snapshot(metrics: Mapping[str, float], **sequences: int) -> Snapshot:
     return Snapshot(10**18, "node", dict(metrics), SLOTS, backends=statuses)
 
 
-def values(found: Row) -> dict[str, float]:
+def values(found: HistoryRow) -> dict[str, float]:
     return dict(zip(found.layout, found.values, strict=True))
 
 
@@ -106,7 +106,7 @@ def test_a_reading_between_two_ticks_is_new_at_the_next_tick() -> None:
     """A reader of ticks alone sees each reading of a slow source once, whichever window had it first."""
     maker = RowMaker()
 
-    def tick(sequence: int, at: float) -> Row:
+    def tick(sequence: int, at: float) -> HistoryRow:
         taken = snapshot({"gpu.1.temp": 50.0 + sequence}, amd=sequence)
         return maker.tick_row(taken, maker.row(taken, at, True))
 

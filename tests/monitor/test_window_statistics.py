@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from accelmetrics.monitor.history import REPEATED, Row
+from accelmetrics.monitor.history import REPEATED, HistoryRow
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.schemas.summary import Energy
 from tests.monitor.watching import row
@@ -16,7 +16,9 @@ from tests.monitor.watching import row
 FOREVER = float("inf")
 
 
-def fold(rows: Sequence[Row], begin: float = 0.0, end: float = FOREVER, before: Row | None = None, size: int = 64) -> WindowAggregator:
+def fold(
+    rows: Sequence[HistoryRow], begin: float = 0.0, end: float = FOREVER, before: HistoryRow | None = None, size: int = 64
+) -> WindowAggregator:
     """A window of these rows, folded so many at a time."""
     aggregator = WindowAggregator(begin, before)
     for start in range(0, len(rows), size):
@@ -24,7 +26,7 @@ def fold(rows: Sequence[Row], begin: float = 0.0, end: float = FOREVER, before: 
     return aggregator
 
 
-def readings(key: str, *values: float, begin: float = 1.0) -> list[Row]:
+def readings(key: str, *values: float, begin: float = 1.0) -> list[HistoryRow]:
     return [row({key: value}, begin + number) for number, value in enumerate(values)]
 
 
@@ -193,7 +195,7 @@ def test_how_readings_are_put_into_blocks_changes_nothing(
         assert {key: energy.result() for key, energy in other.energy.items()} == {key: held.result() for key, held in one.energy.items()}
 
 
-def spans(rows: Sequence[Row], key: str, end: float, before: Row | None) -> Iterator[tuple[float, float]]:
+def spans(rows: Sequence[HistoryRow], key: str, end: float, before: HistoryRow | None) -> Iterator[tuple[float, float]]:
     """What a key's readings are and how long each stands, the plain way: (value, from, until) of a window that begins at 0."""
     value, since, waiting = None, 0.0, before is None or key in before.layout
     last = 0.0

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from accelmetrics.monitor.history import Row
+from accelmetrics.monitor.history import HistoryRow
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.monitor.ticker import REQUEST_PAUSE, Flag
 from accelmetrics.schemas.record import Record
@@ -26,10 +26,10 @@ T = TypeVar("T")
 LAYOUTS: dict[tuple[str, ...], tuple[str, ...]] = {}
 
 
-def row(values: Mapping[str, float], at: float, joined: bool = True) -> Row:
+def row(values: Mapping[str, float], at: float, joined: bool = True) -> HistoryRow:
     """A reading made by hand; equal keys give the same layout, as those of a row maker do."""
     layout = LAYOUTS.setdefault(tuple(values), tuple(values))
-    return Row(layout, array("d", values.values()), at, 1e9 + at, joined)
+    return HistoryRow(layout, array("d", values.values()), at, 1e9 + at, joined)
 
 
 class HeldClock(FakeClock):

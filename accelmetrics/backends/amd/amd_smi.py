@@ -100,11 +100,11 @@ IDENTITY = {
 _START = re.compile(r'\{\s*"gpu"\s*:\s*(\d{1,4})\s*(?=[,}])', re.ASCII)
 
 
-Output = tuple[dict[int, dict[str, Any]], bool]
+CardOutput = tuple[dict[int, dict[str, Any]], bool]
 """What one run printed of each card, by the tool's number; and whether none was cut."""
 
 
-def parse(printed: str) -> Output:
+def parse(printed: str) -> CardOutput:
     """Read what the tool printed. Any text is fine; what is not understood gives no cards."""
     cards: dict[int, dict[str, Any]] = {}
     for document in json_documents(printed):
@@ -162,7 +162,7 @@ class AmdSmi:
         if not complete:
             raise SourceError(Reason.PARSE_ERROR, "amd-smi's output was cut")
 
-    def _run(self, what: str) -> Output:
+    def _run(self, what: str) -> CardOutput:
         completed = self._command.run(what, "--json")
         output = parse(completed.stdout)
         if output[0]:

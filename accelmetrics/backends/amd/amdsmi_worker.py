@@ -22,9 +22,9 @@ from typing import Any
 from accelmetrics.backends.amd import amdsmi_library
 from accelmetrics.backends.amd.cards import TOTAL, USED, device_memory, is_suspended, memory_rows, pcie_generation
 from accelmetrics.backends.amd.gpu_metrics import JOULE
-from accelmetrics.backends.contract import MOST_DEVICES
+from accelmetrics.backends.contract import MOST_DEVICES, Value
 from accelmetrics.backends.guard import Outcome, guarded
-from accelmetrics.backends.kit.fields import Field, Record, Table, Value
+from accelmetrics.backends.kit.fields import DeviceRecord, Field, Table
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 
 NO_PERMISSION = 10
@@ -108,7 +108,7 @@ TABLE = Table("amdsmi", "gpu", FIELDS)
 METRICS = frozenset(row.metric for row in FIELDS if isinstance(row, Field))
 
 
-class AmdsmiCard(Record):
+class AmdsmiCard(DeviceRecord):
     """One card behind the module, as a record that asks the module when a place is looked up. Not for several threads at once.
 
     Args:

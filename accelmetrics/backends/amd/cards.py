@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from accelmetrics.backends.amd.gpu_metrics import TOOLS_JOULE
-from accelmetrics.backends.contract import Detection
-from accelmetrics.backends.kit.fields import MEMORY, POWER_SHARE, Field, Row, Value, number, quoted
+from accelmetrics.backends.contract import Detection, Value
+from accelmetrics.backends.kit.fields import MEMORY, POWER_SHARE, Field, Row, number, quoted
 from accelmetrics.backends.kit.system import PCI_ADDRESS, link_name, list_directory, pci_devices, read_text, system_path
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
@@ -126,7 +126,7 @@ LOCAL_HEAPS = (1, 2)
 """Memory of the GPU itself: the part that the processor reaches, and the part that it does not."""
 
 
-class Node(NamedTuple):
+class TopologyNode(NamedTuple):
     """A GPU, or a partition of one.
 
     Attributes:
@@ -146,7 +146,7 @@ class Node(NamedTuple):
     memory: int | None
 
 
-def gpu_nodes() -> list[Node]:
+def gpu_nodes() -> list[TopologyNode]:
     """The GPUs and their partitions, in the kernel's order."""
     nodes = []
     for name in sorted(filter(str.isdecimal, list_directory(NODES)), key=int):
@@ -160,7 +160,7 @@ def gpu_nodes() -> list[Node]:
         gfx = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version >= 10000 else ""
         banks = [properties(f"{path}/mem_banks/{bank}/properties") for bank in list_directory(f"{path}/mem_banks")]
         memory = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type", 0) in LOCAL_HEAPS)
-        nodes.append(Node(path, address, found.get("vendor_id", 0), location >> PARTITION_SHIFT, gfx, memory or None))
+        nodes.append(TopologyNode(path, address, found.get("vendor_id", 0), location >> PARTITION_SHIFT, gfx, memory or None))
     return nodes
 
 

@@ -25,7 +25,7 @@ JOULE = 65536
 TOOLS_JOULE = 15.3e-6 * JOULE
 """What ROCm's tools make of a joule: to them, in every release so far, a step is 15.3 µJ."""
 
-Table = Mapping[str, Sequence[int]]
+MetricsTable = Mapping[str, Sequence[int]]
 """By field, its values; those that the firmware did not fill are left out."""
 
 
@@ -37,7 +37,7 @@ class FieldLayout(NamedTuple):
     number: int = 1
 
 
-class Layout(NamedTuple):
+class TableLayout(NamedTuple):
     """One revision of the table.
 
     Attributes:
@@ -77,28 +77,28 @@ def _residencies(start: int, partitions: int) -> dict[str, FieldLayout]:
     return {**places, "partitions": FieldLayout("H", partitions)}
 
 
-NOTHING = Layout((), {})
+NOTHING = TableLayout((), {})
 """A revision of which nothing is taken that the sensor files do not have."""
 _LATE = _instinct(24, 68, 112, 136, 296, **_residencies(44, 338))
 _CARD = {"energy": FieldLayout("Q", 24), "hbm": FieldLayout("H", 88, 4)}
 _THROTTLE = {"throttle": FieldLayout("Q", 120)}
 
-LAYOUTS: Mapping[tuple[int, int], Layout] = {
+LAYOUTS: Mapping[tuple[int, int], TableLayout] = {
     (1, 0): NOTHING,
-    (1, 1): Layout((96,), _CARD),
-    (1, 2): Layout((104,), _CARD),
-    (1, 3): Layout((120,), {**_CARD, "throttle": FieldLayout("Q", 112)}),
-    (1, 4): Layout((288,), _instinct(24, 48, 88, 104, 240)),
-    (1, 5): Layout((360,), _instinct(88, 112, 152, 176, 312)),
-    (1, 6): Layout((1664,), _instinct(16, 60, 104, 128, 264, **_residencies(36, 306)), 312),
-    (1, 7): Layout((2208,), _LATE, 344),
-    (1, 8): Layout((3360, 3872), _LATE, 344),
+    (1, 1): TableLayout((96,), _CARD),
+    (1, 2): TableLayout((104,), _CARD),
+    (1, 3): TableLayout((120,), {**_CARD, "throttle": FieldLayout("Q", 112)}),
+    (1, 4): TableLayout((288,), _instinct(24, 48, 88, 104, 240)),
+    (1, 5): TableLayout((360,), _instinct(88, 112, 152, 176, 312)),
+    (1, 6): TableLayout((1664,), _instinct(16, 60, 104, 128, 264, **_residencies(36, 306)), 312),
+    (1, 7): TableLayout((2208,), _LATE, 344),
+    (1, 8): TableLayout((3360, 3872), _LATE, 344),
     (2, 0): NOTHING,
     (2, 1): NOTHING,
-    (2, 2): Layout((128,), _THROTTLE),
-    (2, 3): Layout((152,), _THROTTLE),
-    (2, 4): Layout((168,), _THROTTLE),
-    (3, 0): Layout((264,), {"average_uclk": FieldLayout("H", 186)}),
+    (2, 2): TableLayout((128,), _THROTTLE),
+    (2, 3): TableLayout((152,), _THROTTLE),
+    (2, 4): TableLayout((168,), _THROTTLE),
+    (3, 0): TableLayout((264,), {"average_uclk": FieldLayout("H", 186)}),
 }
 FACTORS = {
     **{"gfx": 1, "umc": 1, "replays": 1, "hotspot": 1000, "mem": 1000},
@@ -122,7 +122,7 @@ BUSY = "xcp{}"
 """The field that holds how busy each compute die of a partition is, in percent."""
 
 
-def parse(data: bytes) -> Table | Unavailable:
+def parse(data: bytes) -> MetricsTable | Unavailable:
     """Read a table. Any bytes are fine; what is not understood is a reason."""
     if len(data) < HEADER.size:
         return Unavailable(Reason.PARSE_ERROR, f"gpu_metrics has {len(data)} bytes")
@@ -147,7 +147,7 @@ def parse(data: bytes) -> Table | Unavailable:
     return found
 
 
-def readings(table: Table) -> dict[str, object]:
+def readings(table: MetricsTable) -> dict[str, object]:
     """Return what is taken from a table beside the sensor files, in their units: thousandths of degrees, microwatts, hertz, microjoules."""
     found: dict[str, object] = {name: table[name][0] * factor for name, factor in FACTORS.items() if name in table}
     found |= {name: sum(table[name]) * 1024 for name in ("xgmi_read", "xgmi_write") if name in table}

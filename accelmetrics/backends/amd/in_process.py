@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accelmetrics.backends.amd.amdsmi_worker import METRICS, OVERDUE, AmdsmiCard, AmdsmiWorker, Trust, open_cards
-from accelmetrics.backends.amd.cards import Node, gpu_nodes, gpus, is_driven
-from accelmetrics.backends.amd.processes import ProcessTable
+from accelmetrics.backends.amd.cards import TopologyNode, gpu_nodes, gpus, is_driven
+from accelmetrics.backends.amd.processes import DriverProcesses
 from accelmetrics.backends.amd.sysfs import CARDS, PARTITIONS, Card, identify, partition, shows_values
-from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Reading, ReadOptions
-from accelmetrics.backends.kit.fields import Counters, Table, Value, make_reading
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Reading, ReadOptions, Value
+from accelmetrics.backends.kit.fields import Counters, Table, make_reading
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
 from accelmetrics.backends.kit.system import Files
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
@@ -33,7 +33,7 @@ RELIST = 30.0
 """Seconds between two looks at which cards there are: it reads through the whole PCI bus."""
 
 
-class Unit:
+class DriverUnit:
     """One device of the driver.
 
     Attributes:
@@ -44,7 +44,7 @@ class Unit:
         table: The rows that are read of it.
     """
 
-    def __init__(self, identity: DeviceIdentity, card: Card, node: Node | None = None) -> None:
+    def __init__(self, identity: DeviceIdentity, card: Card, node: TopologyNode | None = None) -> None:
         self.identity = identity
         self.card = card
         self.library: AmdsmiCard | AmdsmiWorker | None = None
@@ -74,7 +74,7 @@ class InProcessDriver:
         self._addresses = sorted(self._listed[0])
         self._trust = Trust()
         self._library: Mapping[str, AmdsmiCard] = {}
-        self.units: list[Unit] = []
+        self.units: list[DriverUnit] = []
         if not self._addresses:
             raise SourceError(Reason.DRIVER_UNAVAILABLE, "no GPU is driven by amdgpu here", backend="amd")
         nodes = gpu_nodes()
@@ -82,8 +82,8 @@ class InProcessDriver:
             card = Card(address, self._files, [other for other in self._addresses if other != address])
             identity = identify(number, address, nodes)
             parts = [node for node in nodes if node.address == address]
-            self.units.append(Unit(identity, card))
-            self.units += [Unit(partition(identity, node), card, node) for node in parts] if len(parts) > 1 else []
+            self.units.append(DriverUnit(identity, card))
+            self.units += [DriverUnit(partition(identity, node), card, node) for node in parts] if len(parts) > 1 else []
         self.with_files = SYSFS in sources and any(map(shows_values, self._addresses))
         self._failure = self._open_library() if AMDSMI in sources else None
         if not self.with_files and not self._library:
@@ -95,7 +95,7 @@ class InProcessDriver:
         self._devices = tuple(unit.identity for unit in self.units)
         self._relist_at = clock.monotonic() + RELIST
         self._looking = threading.Lock()
-        self.processes = ProcessTable(unit.identity.pci_bus_id for unit in self.units if unit.identity.unified)
+        self.processes = DriverProcesses(unit.identity.pci_bus_id for unit in self.units if unit.identity.unified)
         self.processes.survey()
 
     @property
@@ -154,7 +154,7 @@ class InProcessDriver:
         finally:
             self._looking.release()
 
-    def identify_awake(self, unit: Unit) -> None:
+    def identify_awake(self, unit: DriverUnit) -> None:
         """Find out what could not be asked of a card that slept: its memory, and whether that is the host's."""
         unit.identity = identify(unit.identity.vendor_index, unit.card.address, gpu_nodes())
         unit.unsure = False
@@ -203,7 +203,7 @@ class InProcessReader:
         used = process_values("gpu", owned, found) if owned else None
         return make_reading(_named(table, found), processes, used=used)
 
-    def _card(self, unit: Unit, now: float, counters: Counters, progress: list[Any]) -> dict[str, Value]:
+    def _card(self, unit: DriverUnit, now: float, counters: Counters, progress: list[Any]) -> dict[str, Value]:
         """Return what a card's files say, and where they say nothing the module."""
         driver, library, unified = self._driver, unit.library, unit.identity.unified
         found: dict[str, Value] = {}

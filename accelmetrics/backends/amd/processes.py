@@ -39,7 +39,7 @@ _COUNT = re.compile(r"^(drm-[a-z0-9-]+):[ \t]*(\d{1,19})[ \t]*(ns|[kmg]ib|)[ \t]
 _ADDRESS = re.compile(r"^drm-pdev:[ \t]*([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])[ \t]*$", re.MULTILINE | re.IGNORECASE | re.ASCII)
 
 
-class Client(NamedTuple):
+class DrmClient(NamedTuple):
     """One opening of one device.
 
     Attributes:
@@ -59,7 +59,7 @@ class Client(NamedTuple):
     compute: int
 
 
-def parse(text: str) -> Client | None:
+def parse(text: str) -> DrmClient | None:
     """Read one file; None when it is not that of a GPU."""
     address = _ADDRESS.search(text)
     counts = {name.lower(): int(digits) * UNITS[unit.lower()] for name, digits, unit in _COUNT.findall(text)}
@@ -67,7 +67,7 @@ def parse(text: str) -> Client | None:
         return None
     vram, gtt = (next((counts[name] for name in names if counts.get(name, MOST + 1) <= MOST), None) for names in MEMORY.values())
     graphics, compute = (counts.get(f"drm-engine-{engine}", 0) for engine in ("gfx", "compute"))
-    return Client(address[1].lower(), counts["drm-client-id"], vram, gtt, graphics, compute)
+    return DrmClient(address[1].lower(), counts["drm-client-id"], vram, gtt, graphics, compute)
 
 
 # All clients of all processes
@@ -81,7 +81,7 @@ def is_gpu(node: str) -> bool:
     return node.startswith("/dev/dri/")
 
 
-class ProcessTable:
+class DriverProcesses:
     """The processes on all devices of one driver. Several workers may ask; one looks, the others get what it found last.
 
     Args:
@@ -117,7 +117,7 @@ class ProcessTable:
     def _look(self, now: float, progress: list[Any]) -> None:
         self._until = now + PACE
         self._holders.look(progress)
-        clients: dict[tuple[str, int], list[Client]] = {}
+        clients: dict[tuple[str, int], list[DrmClient]] = {}
         seen = set()
         for pid, nodes in self._holders.held().items():
             for node in nodes:

@@ -156,7 +156,7 @@ IDENTITY = {
     "firmware": "VBIOS version",
     "unified": "unified",
 }
-Card = Mapping[str, object]
+PrintedCard = Mapping[str, object]
 """One card: keys in lower case without white space around them, since releases differ in nothing else. Values as printed."""
 
 _CARD = re.compile(r"card(\d{1,4})", re.IGNORECASE | re.ASCII)
@@ -173,15 +173,15 @@ class Output(NamedTuple):
         complete: Whether the cards stood in an object that was printed to its end.
     """
 
-    cards: dict[int, Card]
-    system: Card
+    cards: dict[int, PrintedCard]
+    system: PrintedCard
     complete: bool
 
 
 def parse(printed: str) -> Output:
     """Read what the tool printed. Any text is fine; what is not understood gives no cards."""
-    cards: dict[int, Card] = {}
-    system: Card = {}
+    cards: dict[int, PrintedCard] = {}
+    system: PrintedCard = {}
     for document in json_documents(printed):
         for key, value in document.items() if isinstance(document, dict) else ():
             card = _CARD.fullmatch(key.strip())
@@ -198,7 +198,7 @@ def parse(printed: str) -> Output:
     return Output(cards, {}, False)
 
 
-def _lowered(value: object) -> Card:
+def _lowered(value: object) -> PrintedCard:
     if not isinstance(value, dict):
         return {}
     return {key.strip().lower(): item.strip() if isinstance(item, str) else item for key, item in value.items()}
@@ -236,17 +236,17 @@ def samples(output: Output) -> Iterator[DeviceSample]:
         yield DeviceSample({**card, **told})
 
 
-def unique_id(card: Card) -> str:
+def unique_id(card: PrintedCard) -> str:
     """The card's unique id as printed (``0x5c…``); empty where it has none, which some print as zero."""
     printed = text(card.get("unique id"))
     return "" if printed.removeprefix("0x").strip("0") == "" else printed
 
 
-def _device_id(card: Card) -> str:
+def _device_id(card: PrintedCard) -> str:
     return text(card.get("device id")) or text(card.get("gpu id"))
 
 
-def is_unified(card: Card) -> bool:
+def is_unified(card: PrintedCard) -> bool:
     """Return whether the card is part of a processor and shares its memory.
 
     The kernel says so where it knows the card's address. Otherwise it is told by what such a GPU has and a card has not:

@@ -30,7 +30,7 @@ from accelmetrics.backends.amd.cards import (
     MAKERS,
     TOTAL,
     VENDORS,
-    Node,
+    TopologyNode,
     card_name,
     device_memory,
     device_path,
@@ -42,7 +42,8 @@ from accelmetrics.backends.amd.cards import (
     pcie_generation,
     vendor_of,
 )
-from accelmetrics.backends.kit.fields import Derived, Field, Rate, Record, Table, Value, number, text
+from accelmetrics.backends.contract import Value
+from accelmetrics.backends.kit.fields import Derived, DeviceRecord, Field, Rate, Table, number, text
 from accelmetrics.backends.kit.system import Files, KeptFile, list_directory, read_text, system_path
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -149,7 +150,7 @@ class Card:
         self._sensors: dict[str, str] = {}
         self._due = -math.inf
         self._reading = threading.Lock()
-        self._latest: tuple[float, gpu_metrics.Table | Unavailable] = (-math.inf, NO_TABLE)
+        self._latest: tuple[float, gpu_metrics.MetricsTable | Unavailable] = (-math.inf, NO_TABLE)
 
     def is_awake(self, progress: list[Any]) -> bool:
         """Return whether it may be read without waking it.
@@ -173,7 +174,7 @@ class Card:
             return SourceError(Reason.DEVICE_LOST, words, backend="amd")
         return DriverGoneError(Reason.DRIVER_UNAVAILABLE, words, backend="amd")
 
-    def record(self, now: float, unified: bool, progress: list[Any]) -> Record:
+    def record(self, now: float, unified: bool, progress: list[Any]) -> DeviceRecord:
         """Read what is due, and give all that is known.
 
         Raises:
@@ -198,9 +199,9 @@ class Card:
         # Each stack of HBM may have a sensor: the hottest counts.
         stacks = [number(said) for place, said in found.items() if _STACK.fullmatch(place)]
         found["hwmon:hbm"] = max((degrees for degrees in stacks if not isinstance(degrees, Unavailable)), default=None)
-        return Record({**found, **self._link, **device_memory(found.get, unified, "mem_info_{}_used", "mem_info_{}_total")})
+        return DeviceRecord({**found, **self._link, **device_memory(found.get, unified, "mem_info_{}_used", "mem_info_{}_total")})
 
-    def partition(self, node: Node, now: float, progress: list[Any]) -> Record:
+    def partition(self, node: TopologyNode, now: float, progress: list[Any]) -> DeviceRecord:
         """Read one partition of it: its memory, and how busy its compute dies are on average."""
         used = read_text(f"{node.path}/mem_banks/0/used_memory")
         progress.append(node.path)
@@ -208,9 +209,9 @@ class Card:
         busy = table if isinstance(table, Unavailable) else table.get(gpu_metrics.BUSY.format(node.partition))
         mean = sum(busy) / len(busy) if busy and not isinstance(busy, Unavailable) else busy
         said = {"busy": mean, "used_memory": used, "size_in_bytes": node.memory}
-        return Record({**said, **device_memory(said.get, False, "used_memory", "size_in_bytes")})
+        return DeviceRecord({**said, **device_memory(said.get, False, "used_memory", "size_in_bytes")})
 
-    def table(self, now: float, progress: list[Any], anew: bool = False) -> gpu_metrics.Table | Unavailable:
+    def table(self, now: float, progress: list[Any], anew: bool = False) -> gpu_metrics.MetricsTable | Unavailable:
         """``gpu_metrics``, or why there is none; read once for all that is read together, if it need not be read anew."""
         with self._reading:
             read_at, table = self._latest
@@ -302,7 +303,7 @@ def outermost(address: str) -> str:
 # Identity, from what the kernel shows without waking a card
 
 
-def identify(number_: int, address: str, nodes: Iterable[Node]) -> DeviceIdentity:
+def identify(number_: int, address: str, nodes: Iterable[TopologyNode]) -> DeviceIdentity:
     """Identify one card.
 
     Args:
@@ -336,7 +337,7 @@ def identify(number_: int, address: str, nodes: Iterable[Node]) -> DeviceIdentit
     )
 
 
-def partition(parent: DeviceIdentity, node: Node) -> DeviceIdentity:
+def partition(parent: DeviceIdentity, node: TopologyNode) -> DeviceIdentity:
     """Identify one partition of a card."""
     mode = text(read_text(f"{device_path(node.address)}/current_compute_partition"))
     return parent._replace(

@@ -17,7 +17,7 @@ from accelmetrics.backends.kit.system import KeptFile, reason_of
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 
-Clock = Callable[[], float]
+MonotonicTime = Callable[[], float]
 """Monotonic seconds."""
 
 MIB = 1024 * 1024
@@ -36,7 +36,7 @@ TOO_SOON = Unavailable(Reason.NEEDS_INTERVAL, "no time has passed since the last
 NO_LARGEST: Mapping[str, int] = MappingProxyType({})
 
 
-class Group(NamedTuple):
+class KeyGroup(NamedTuple):
     """Keys that are read together.
 
     Attributes:
@@ -56,15 +56,15 @@ _DISKSTATS = "/proc/diskstats sectors × 512; elsewhere psutil.disk_io_counters"
 _NET_DEV = "/proc/net/dev without loopback; elsewhere psutil.net_io_counters"
 
 GROUPS = {
-    "cpus": Group(CPU_PACE, {}, {"cpu.{i}.cpu_percent": "/proc/stat cpu{i}; elsewhere psutil.cpu_times(percpu=True)"}),
-    "cgroup": Group(
+    "cpus": KeyGroup(CPU_PACE, {}, {"cpu.{i}.cpu_percent": "/proc/stat cpu{i}; elsewhere psutil.cpu_times(percpu=True)"}),
+    "cgroup": KeyGroup(
         SLOW_PACE,
         {
             "proc.cpu.throttledPercent": "cgroup cpu.stat nr_throttled / nr_periods",
             "proc.memory.oomKills": "cgroup memory.events oom_kill",
         },
     ),
-    "memory": Group(
+    "memory": KeyGroup(
         0.0,
         {
             "memory_percent": "cgroup memory.current / memory.max, or /proc/meminfo; elsewhere psutil.virtual_memory",
@@ -74,7 +74,7 @@ GROUPS = {
             "swap.used_percent": "/proc/meminfo SwapTotal, SwapFree; elsewhere psutil.swap_memory",
         },
     ),
-    "process": Group(
+    "process": KeyGroup(
         0.0,
         {
             "cpu": "/proc/{pid}/stat utime + stime, against cgroup cpu.max or the affinity mask; elsewhere psutil",
@@ -84,8 +84,8 @@ GROUPS = {
             "proc.memory.percent": "proc.memory.rssMB / cgroup memory.max or /proc/meminfo MemTotal; elsewhere psutil",
         },
     ),
-    "filesystems": Group(SLOW_PACE, {}, {"disk.{path}.usagePercent": _STATVFS, "disk.{path}.usageGB": _STATVFS}),
-    "disks": Group(
+    "filesystems": KeyGroup(SLOW_PACE, {}, {"disk.{path}.usagePercent": _STATVFS, "disk.{path}.usageGB": _STATVFS}),
+    "disks": KeyGroup(
         SLOW_PACE,
         {"disk.in": _DISKSTATS, "disk.out": _DISKSTATS},
         {
@@ -95,7 +95,7 @@ GROUPS = {
             "disk.{device}.writeBps": "the difference of two readings of disk.{device}.out",
         },
     ),
-    "network": Group(
+    "network": KeyGroup(
         SLOW_PACE,
         {
             "network.sent": _NET_DEV,
@@ -104,13 +104,13 @@ GROUPS = {
             "network.recvBps": "the difference of two readings of network.recv",
         },
     ),
-    "tcp": Group(SLOW_PACE, {"network.tcpRetransmits": "/proc/net/snmp Tcp RetransSegs"}),
-    "load": Group(SLOW_PACE, dict.fromkeys(LOADS, "/proc/loadavg; elsewhere getloadavg()")),
-    "temperature": Group(
+    "tcp": KeyGroup(SLOW_PACE, {"network.tcpRetransmits": "/proc/net/snmp Tcp RetransSegs"}),
+    "load": KeyGroup(SLOW_PACE, dict.fromkeys(LOADS, "/proc/loadavg; elsewhere getloadavg()")),
+    "temperature": KeyGroup(
         SLOW_PACE,
         {"cpu.avg_temp": "/sys/class/hwmon (coretemp, k10temp, zenpower, cpu_thermal), else /sys/class/thermal"},
     ),
-    "power": Group(SLOW_PACE, {"cpu.powerWatts": "/sys/class/powercap/intel-rapl:*/energy_uj"}),
+    "power": KeyGroup(SLOW_PACE, {"cpu.powerWatts": "/sys/class/powercap/intel-rapl:*/energy_uj"}),
 }
 """All groups of the host: what is owed, where it is read, at which pace."""
 
@@ -237,7 +237,7 @@ class HostReader:
         reasons: Its missing keys.
     """
 
-    def __init__(self, collectors: Sequence[CachedCollector], pid: int, clock: Clock) -> None:
+    def __init__(self, collectors: Sequence[CachedCollector], pid: int, clock: MonotonicTime) -> None:
         self.clock = clock
         self.now = 0.0
         self.progress: list[Any] = []
@@ -313,7 +313,7 @@ class HostDriver:
         source: str,
         collectors: Callable[[ReadOptions], Sequence[CachedCollector]],
         close: Callable[[], None],
-        clock: Clock = time.monotonic,
+        clock: MonotonicTime = time.monotonic,
     ) -> None:
         self.source = source
         self.close = close

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from accelmetrics.backends.contract import ReadOptions
-from accelmetrics.backends.host.collector import CachedCollector, Clock, Counter, HostDriver, HostReader
+from accelmetrics.backends.host.collector import CachedCollector, Counter, HostDriver, HostReader, MonotonicTime
 from accelmetrics.backends.host.disks_network import (
     DiskCollector,
     choose_disks,
@@ -42,7 +42,7 @@ from accelmetrics.backends.kit.system import Files, parse_meminfo
 T = TypeVar("T")
 
 
-def linux_driver(clock: Clock = time.monotonic) -> HostDriver:
+def linux_driver(clock: MonotonicTime = time.monotonic) -> HostDriver:
     """Open the host's files. The clock is monotonic seconds; tests replace it."""
     files = Files()
     temperatures, zones, own_numbers = find_temperatures(), find_rapl_zones(), numbers_are_ours()

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from accelmetrics.backends.contract import ReadOptions
-from accelmetrics.backends.host.collector import CachedCollector, Clock, Counter, HostDriver, HostReader
+from accelmetrics.backends.host.collector import CachedCollector, Counter, HostDriver, HostReader, MonotonicTime
 from accelmetrics.backends.host.disks_network import DiskCollector, DiskIo, collect_filesystems, collect_network
 from accelmetrics.backends.host.memory import collect_memory
 from accelmetrics.backends.host.process import Process, ProcessCollector
@@ -27,7 +27,7 @@ _LINUX_ONLY = Unavailable(Reason.NOT_SUPPORTED, "read on Linux only")
 _MICROSECONDS = 1_000_000
 
 
-def portable_driver(clock: Clock = time.monotonic, psutil: Any = None) -> HostDriver:
+def portable_driver(clock: MonotonicTime = time.monotonic, psutil: Any = None) -> HostDriver:
     """Open the host through psutil, which is imported here and not before.
 
     Args:

@@ -24,13 +24,11 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.contract import MOST_DEVICES, Block, Number, Processes, Reading
+from accelmetrics.backends.contract import MOST_DEVICES, Block, Number, Processes, Reading, Value
 from accelmetrics.schemas.catalogue import CATALOGUE, match
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.schemas.vitals import printable
-
-Value = Number | Unavailable
 
 PRINTED = "printed"
 """As a field's unit: the number must have its unit beside it."""
@@ -273,7 +271,7 @@ MEMORY = (
 POWER_SHARE = share("powerPercent", "powerWatts", "enforcedPowerLimitWatts")
 
 
-class Record:
+class DeviceRecord:
     """What a source says of one device, by place: made of a document by :func:`flat`, or a subclass that reads when it is asked."""
 
     def __init__(self, places: Mapping[str, object]) -> None:
@@ -289,16 +287,16 @@ class Record:
         return dict.fromkeys(path[len(below) :].partition(".")[0] for path in self._places if path.startswith(below))
 
 
-Printed = Mapping[str, Any] | Record
+Printed = Mapping[str, Any] | DeviceRecord
 
 
-def flat(document: object) -> Record:
+def flat(document: object) -> DeviceRecord:
     """Make a record of a document: ``{"Memory": {"Used ": 1}}`` has ``memory.used``, a list its positions and itself.
 
     An object with a ``value`` is that value, with its ``unit`` beside it. A record stays what it is. What no row looks for is left
     out: what lies too deep, has too long a name, or comes after the first 1,024 of a list or an object.
     """
-    if isinstance(document, Record):
+    if isinstance(document, DeviceRecord):
         return document
     found: dict[str, object] = {}
     pending: list[tuple[str, object]] = [("", document)]
@@ -318,7 +316,7 @@ def flat(document: object) -> Record:
                 found[path] = value
         else:
             found[path] = value
-    return Record(found)
+    return DeviceRecord(found)
 
 
 NOT_READ = Unavailable(Reason.NOT_SUPPORTED, "it is not read")
@@ -360,7 +358,7 @@ class Table:
         place = f'{self._source} "{_places(row)[0]}"'
         return f"{place}, rise per second" if isinstance(row, Rate) else place
 
-    def read(self, record: Record, counters: Counters, at: float, idle: bool = False, given: Container[str] = ()) -> dict[str, Value]:
+    def read(self, record: DeviceRecord, counters: Counters, at: float, idle: bool = False, given: Container[str] = ()) -> dict[str, Value]:
         """Return what stands in a record, by metric; derived rows are left to :meth:`derive`.
 
         Args:
@@ -384,7 +382,7 @@ class Table:
             merge(found, row.metric, self._possible(row, value))
         return found
 
-    def _each(self, record: Record) -> Iterator[Field | Rate]:
+    def _each(self, record: DeviceRecord) -> Iterator[Field | Rate]:
         """The rows that are read, one with a placeholder once for each of the record's instances."""
         for row in self._rows:
             if "{" not in row.metric:
@@ -401,7 +399,7 @@ class Table:
                     self._instances[name] = row._replace(metric=name, where=where)
                 yield self._instances[name]
 
-    def value(self, metric: str, record: Record) -> Value:
+    def value(self, metric: str, record: DeviceRecord) -> Value:
         """One metric that stands in a record."""
         row = next((row for row in self._rows if row.metric == metric and isinstance(row, Field)), None)
         return NOT_READ if row is None else self._possible(row, self._field(row, record))
@@ -420,7 +418,7 @@ class Table:
         """Every metric that is read, missing for one reason; instances are not known."""
         return {row.metric: why for row in self._rows if "{" not in row.metric}
 
-    def _field(self, row: Field | Rate, record: Record) -> Value:
+    def _field(self, row: Field | Rate, record: DeviceRecord) -> Value:
         """The number at the first of a row's places that has a value, or why there is none; a counter's in its base unit."""
         metric = self._metrics.get(row.metric)
         convert = row.convert if isinstance(row, Field) else None
@@ -438,7 +436,7 @@ class Table:
             why = why or value
         return why or Unavailable(Reason.NOT_SUPPORTED, f'{self._source} gives no "{_places(row)[0]}"')
 
-    def _rate(self, row: Rate, record: Record, counters: Counters, at: float) -> Value:
+    def _rate(self, row: Rate, record: DeviceRecord, counters: Counters, at: float) -> Value:
         base, metric = _base(row.unit), self._metrics.get(row.metric)
         count = self._field(row, record)
         if isinstance(count, Unavailable):

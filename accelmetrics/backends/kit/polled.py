@@ -22,16 +22,15 @@ from functools import cached_property, reduce
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, Coverage, Detection, Processes, Reading, ReadOptions
+from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, Coverage, Detection, Processes, Reading, ReadOptions, Value
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.fields import (
     NOT_READ,
     Counters,
+    DeviceRecord,
     Printed,
-    Record,
     Row,
     Table,
-    Value,
     flat,
     joined_words,
     make_reading,
@@ -465,7 +464,7 @@ class _OpenSource:
         self._lock = threading.Lock()
         self.ask: PollOnce | None = None
         self._answer: object = None
-        self._identities: WeakKeyDictionary[Record, dict[str, Any]] = WeakKeyDictionary()
+        self._identities: WeakKeyDictionary[DeviceRecord, dict[str, Any]] = WeakKeyDictionary()
         self._failures = 0
         self._retry_at = -math.inf
         if self._instead_of is None:

@@ -49,7 +49,7 @@ WHOLE_MACHINE = "pid:[4026531836]"
 """The namespace in which every process has a number; the kernel's own constant (``PROC_PID_INIT_INO``)."""
 
 
-class Status(NamedTuple):
+class ProcStatus(NamedTuple):
     """What is needed of ``/proc/PID/status``: the parent, and the process's numbers from the mount's namespace inwards."""
 
     parent: int
@@ -92,13 +92,13 @@ class ProcessTree:
         return any(ancestor == root for ancestor in ancestors(pid))
 
 
-def read_status(pid: int | str) -> Status | None:
+def read_status(pid: int | str) -> ProcStatus | None:
     """A process's parent and numbers, None while there is no such process. Numbers are empty on kernels before 4.1."""
     text = read_text(f"/proc/{pid}/status")
     if text is None:
         return None
     parent, numbers = _PARENT.search(text), _NUMBERS.search(text)
-    return Status(int(parent.group(1)) if parent else 0, tuple(map(int, numbers.group(1).split())) if numbers else ())
+    return ProcStatus(int(parent.group(1)) if parent else 0, tuple(map(int, numbers.group(1).split())) if numbers else ())
 
 
 def ancestors(pid: int) -> Iterator[int]:

@@ -18,7 +18,7 @@ from functools import partial
 from glob import glob
 from typing import Any
 
-from accelmetrics.backends.kit.fields import Record
+from accelmetrics.backends.kit.fields import DeviceRecord
 from accelmetrics.backends.kit.polled import Connect, DeviceSample
 from accelmetrics.backends.kit.system import PCI_ADDRESS, Files, KeptFile, link_name, reason_of, sysroot
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
@@ -26,7 +26,7 @@ from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 ASLEEP = ("suspended", "suspending")
 
 
-class DeviceDirectory(Record):
+class DeviceDirectory(DeviceRecord):
     """One device's files as a record: what stands at a path below its directory, where ``*`` is any part of a name.
 
     Besides files there are ``@name`` (the directory's own), ``@number`` (at the end of that) and ``@pci`` (the device's address).

@@ -271,7 +271,7 @@ def find_pci(ids: Sequence[str]) -> list[str]:
     return sorted(address for address in found if not system_path(f"{PCI}/{address}/physfn").exists())
 
 
-class Slot(NamedTuple):
+class PciSlot(NamedTuple):
     """Where a PCI device is plugged in.
 
     Attributes:
@@ -283,7 +283,7 @@ class Slot(NamedTuple):
     cpus: str = ""
 
 
-def pci_slot(address: str) -> Slot:
+def pci_slot(address: str) -> PciSlot:
     """Read where a PCI device is plugged in.
 
     Args:
@@ -291,11 +291,11 @@ def pci_slot(address: str) -> Slot:
     """
     found = _ANY_ADDRESS.fullmatch(address.strip().lower())
     if found is None:
-        return Slot()
+        return PciSlot()
     device = f"{PCI}/{int(found[1] or '0', 16):04x}:{found[2]}"
     # The node is -1 on a machine that has none.
     node, cpus = (read_text(f"{device}/{name}") or "" for name in ("numa_node", "local_cpulist"))
-    return Slot(int(node) if _NODE.fullmatch(node) else None, cpus if _CPUS.fullmatch(cpus) else "")
+    return PciSlot(int(node) if _NODE.fullmatch(node) else None, cpus if _CPUS.fullmatch(cpus) else "")
 
 
 def find_nodes(patterns: Sequence[str]) -> list[str]:

@@ -41,7 +41,7 @@ INSTALL_TOOL = "install neuron-monitor: package aws-neuronx-tools"
 PASS_DEVICE = "in a container, start it with --device=/dev/neuron0"
 
 
-class Chip(NamedTuple):
+class NeuronChip(NamedTuple):
     """One Neuron device: its number, its directory, and by the machine's number of each core, the core's directory."""
 
     number: int
@@ -49,14 +49,14 @@ class Chip(NamedTuple):
     cores: dict[int, str]
 
 
-def chips() -> tuple[Chip, ...]:
+def chips() -> tuple[NeuronChip, ...]:
     """The chips that the driver shows, with their cores numbered as the tool does without joined cores: chip by chip."""
     found = []
     for index in _numbered(ROOT, "neuron"):
         path = f"{ROOT}/neuron{index}"
         numbers = _numbered(path, "neuron_core")
         each = min(_number(read_text(f"{path}/core_count") or "", len(numbers)), MOST_DEVICES)
-        found.append(Chip(index, path, {index * each + number: f"{path}/neuron_core{number}" for number in numbers}))
+        found.append(NeuronChip(index, path, {index * each + number: f"{path}/neuron_core{number}" for number in numbers}))
     return tuple(found)
 
 

@@ -32,9 +32,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from accelmetrics.backends import neuron
-from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, ReadOptions
-from accelmetrics.backends.kit import Command, DeviceSample, Field, PolledBackend, Record, quoted, stream, text
-from accelmetrics.backends.kit.fields import Value
+from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, ReadOptions, Value
+from accelmetrics.backends.kit import Command, DeviceRecord, DeviceSample, Field, PolledBackend, quoted, stream, text
 from accelmetrics.backends.kit.line_process import LinePoll
 from accelmetrics.backends.neuron import PERIOD, TOOL
 from accelmetrics.schemas.catalogue.neuron import CORE_MEMORY, ECC, ERRORS, EXECUTIONS, HOST_MEMORY, LATENCIES, PERCENTILES
@@ -274,7 +273,7 @@ def choose(programs: Sequence[Program], options: ReadOptions, watches: Callable[
     return Chosen(chosen, Unavailable(Reason.NOT_IN_USE, none), whose)
 
 
-class CoreTotals(Record):
+class CoreTotals(DeviceRecord):
     """What a consumer's programs come to on one core."""
 
     def __init__(self, chosen: Chosen, core: int) -> None:
@@ -297,7 +296,7 @@ class CoreTotals(Record):
         return Unavailable(Reason.NOT_IN_USE, f"{whose} does not use core {self._core}" if whose else f"no program uses core {self._core}")
 
 
-class MachineTotals(Record):
+class MachineTotals(DeviceRecord):
     """What a consumer's programs come to on all cores, and what is fixed about the machine."""
 
     def __init__(self, report: Report, chosen: Chosen) -> None:
@@ -358,7 +357,7 @@ def parse(known: set[int], line: str) -> list[DeviceSample]:
     def chosen(options: ReadOptions, watches: Callable[[int], bool]) -> Chosen:
         return choose(report.programs, options, watches, picked)
 
-    def core_totals(core: int, options: ReadOptions, watches: Callable[[int], bool]) -> Record:
+    def core_totals(core: int, options: ReadOptions, watches: Callable[[int], bool]) -> DeviceRecord:
         return CoreTotals(chosen(options, watches), core)
 
     identity = {"chip": report.hardware.get("neuron_device_type"), "version": report.hardware.get("neuroncore_version")}

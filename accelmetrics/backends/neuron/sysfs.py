@@ -18,11 +18,11 @@ from typing import Any
 
 from accelmetrics.backends import neuron
 from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, ReadOptions
-from accelmetrics.backends.kit import DeviceSample, Field, PolledBackend, Rate, Record, number
+from accelmetrics.backends.kit import DeviceRecord, DeviceSample, Field, PolledBackend, Rate, number
 from accelmetrics.backends.kit.fields import Row
 from accelmetrics.backends.kit.sysfs import DeviceDirectory
 from accelmetrics.backends.kit.system import Files
-from accelmetrics.backends.neuron import INSTALL_TOOL, MOVED, ROOT, Chip, monitor
+from accelmetrics.backends.neuron import INSTALL_TOOL, MOVED, ROOT, NeuronChip, monitor
 from accelmetrics.schemas.catalogue.neuron import CORE_MEMORY, ECC, HOST_MEMORY
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
@@ -80,7 +80,7 @@ class Directory(DeviceDirectory):
         return NEVER_COUNTED if said == "0" and place.startswith(_COUNTED) else said
 
 
-class NotByProcess(Record):
+class NotByProcess(DeviceRecord):
     """A core for a consumer that watches a process."""
 
     def get(self, place: str) -> object:
@@ -88,10 +88,10 @@ class NotByProcess(Record):
         return NOT_BY_PROCESS
 
 
-class Machine(Record):
+class Machine(DeviceRecord):
     """What belongs to no core, for one consumer."""
 
-    def __init__(self, chips: Sequence[Chip], known: Mapping[str, Directory], cores: Sequence[Directory], watched: bool) -> None:
+    def __init__(self, chips: Sequence[NeuronChip], known: Mapping[str, Directory], cores: Sequence[Directory], watched: bool) -> None:
         self._chips = {str(chip.number): known[chip.path] for chip in chips}
         self._cores = cores
         self._most = max(len(chip.cores) for chip in chips)
@@ -119,7 +119,7 @@ class Machine(Record):
         )
 
 
-class Counters:
+class CounterPoll:
     """The cores and chips that there are now, as a poll."""
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class Counters:
             for each in known.values():
                 each.begin(progress)
 
-        def machine(options: ReadOptions, _: object) -> Record:
+        def machine(options: ReadOptions, _: object) -> DeviceRecord:
             return Machine(chips, known, cores, options.watched)
 
         def by_process(core: Directory) -> DeviceSample:
@@ -163,7 +163,7 @@ def polled(clock: Clock = SYSTEM_CLOCK) -> PolledBackend:
         kind="trn",
         vendor="aws",
         source="sysfs",
-        connect=Counters,
+        connect=CounterPoll,
         fields=FIELDS,
         machine=MACHINE,
         identity=IDENTITY,

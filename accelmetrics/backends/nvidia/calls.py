@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from itertools import compress
 from typing import Any
 
-from accelmetrics.backends.contract import NO_REASONS, Block, Number
+from accelmetrics.backends.contract import NO_REASONS, Block, Number, Value
 from accelmetrics.backends.nvidia.metrics import (
     ALL_ONES,
     LARGEST,
@@ -25,8 +25,8 @@ from accelmetrics.backends.nvidia.metrics import (
     SHARES,
     TEN_SECONDS,
     Call,
-    Field,
-    Row,
+    NvmlField,
+    NvmlMetric,
     fast_names,
 )
 from accelmetrics.backends.nvidia.nvml import (
@@ -40,7 +40,6 @@ from accelmetrics.backends.nvidia.nvml import (
 )
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
-Answer = Number | Unavailable
 Convert = Callable[[Sequence[Any], float], tuple[Number, ...] | None]
 NOTHING = Block((), ())
 MEMORY_NAMES = fast_names(MEMORY_ROWS)
@@ -93,9 +92,9 @@ class BufferLayout:
         signatures: Where the fields' signatures stand among these.
     """
 
-    def __init__(self, rows: tuple[Row, ...], sources: tuple[Call | Field, ...]) -> None:
+    def __init__(self, rows: tuple[NvmlMetric, ...], sources: tuple[Call | NvmlField, ...]) -> None:
         calls = list(dict.fromkeys(source for source in sources if isinstance(source, Call)))
-        fields = tuple(source for source in sources if isinstance(source, Field))
+        fields = tuple(source for source in sources if isinstance(source, NvmlField))
         starts, numbers = [], 0
         for call in calls:
             starts.append(numbers)
@@ -107,9 +106,9 @@ class BufferLayout:
         for call in self.calls:
             typical = [_UNSIGNED_LONG_LONG] * len(call.fields)
             self.offsets.append(self.offsets[-1] + struct.calcsize("=" + _answer_layout(call, typical)))
-        self.places: list[tuple[Row, tuple[str, ...], int, int]] = []
+        self.places: list[tuple[NvmlMetric, tuple[str, ...], int, int]] = []
         for row, source in zip(rows, sources, strict=True):
-            if isinstance(source, Field):
+            if isinstance(source, NvmlField):
                 self.places.append((row, row.names, *found[source]))
             else:
                 index = calls.index(source)
@@ -143,7 +142,7 @@ class CallBuffer:
         signatures: Types and return codes of the fields, as they were then.
     """
 
-    def __init__(self, library: Library, handle: Any, rows: tuple[Row, ...]) -> None:
+    def __init__(self, library: Library, handle: Any, rows: tuple[NvmlMetric, ...]) -> None:
         self.layout = _buffer_layout(rows, tuple(_source(library, row) for row in rows))
         self._buffer = (ctypes.c_ulonglong * (self.layout.offsets[-1] // _ALIGNMENT))()
         self.bound = [self._bind(library, handle, *at) for at in zip(self.layout.calls, self.layout.offsets, strict=False)]
@@ -182,14 +181,14 @@ class CallBuffer:
             raw = self.unpack()
         return raw
 
-    def decode(self, raw: Sequence[Any]) -> dict[str, Answer]:
+    def decode(self, raw: Sequence[Any]) -> dict[str, Value]:
         """Decode every row from the unpacked numbers and the calls' return codes."""
-        found: dict[str, Answer] = {}
+        found: dict[str, Value] = {}
         for row, names, index, place in self.layout.places:
             number, maximum, missing = raw[place], row.maximum, None
             if self.statuses[index]:
                 missing = unavailable(self.statuses[index])
-            elif isinstance(row.source, Field):
+            elif isinstance(row.source, NvmlField):
                 signature = raw[place - 1]
                 maximum = min(maximum, largest_value(signature))
                 missing = field_unavailable(signature >> 32) if signature >> 32 else None
@@ -206,7 +205,7 @@ class CallBuffer:
         return found
 
 
-def _source(library: Library, row: Row) -> Call | Field:
+def _source(library: Library, row: NvmlMetric) -> Call | NvmlField:
     """Return what gives a row on this driver."""
     source = row.source
     if isinstance(source, Call) and source.fallback is not None and not library.has(*source.functions):
@@ -214,7 +213,7 @@ def _source(library: Library, row: Row) -> Call | Field:
     return source
 
 
-class Values:
+class LatestValues:
     """The latest values of some metrics: the same objects while nothing about them changes.
 
     Attributes:
@@ -226,7 +225,7 @@ class Values:
         self.block = NOTHING
         self.unavailable: Mapping[str, Unavailable] = NO_REASONS
 
-    def keep(self, answers: Mapping[str, Answer]) -> None:
+    def keep(self, answers: Mapping[str, Value]) -> None:
         """Replace what differs."""
         metrics = {name: answer for name, answer in answers.items() if not isinstance(answer, Unavailable)}
         reasons = {name: answer for name, answer in answers.items() if isinstance(answer, Unavailable)}
@@ -237,7 +236,7 @@ class Values:
             self.unavailable = reasons
 
 
-class Paced(Values):
+class Paced(LatestValues):
     """Values that are read at most once per interval, and stand in between.
 
     Args:
@@ -250,7 +249,7 @@ class Paced(Values):
 
     def __init__(self, interval: float) -> None:
         super().__init__()
-        self.answers: Mapping[str, Answer] = {}
+        self.answers: Mapping[str, Value] = {}
         self.due = -math.inf
         self._interval = interval * EARLY
         self._failed = False
@@ -264,7 +263,7 @@ class Paced(Values):
         self.keep(answers)
         return True
 
-    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
+    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         """Call the driver and set ``due``. Returns: every answer, or None when all of them are as before."""
         raise NotImplementedError
 
@@ -280,7 +279,7 @@ class Paced(Values):
         self._failed = failed
 
 
-class Group(Paced):
+class CallGroup(Paced):
     """Rows whose calls are made together. What the driver does not support is not asked for again.
 
     Args:
@@ -290,13 +289,13 @@ class Group(Paced):
         interval: As in :class:`Paced`.
     """
 
-    def __init__(self, library: Library, handle: Any, rows: tuple[Row, ...], interval: float) -> None:
+    def __init__(self, library: Library, handle: Any, rows: tuple[NvmlMetric, ...], interval: float) -> None:
         super().__init__(interval)
         self._buffer = CallBuffer(library, handle, rows)
         self._answered: tuple[Any, ...] = ()
         self._failing = False
 
-    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
+    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         buffer = self._buffer
         for index in buffer.live:
             status = buffer.statuses[index] = buffer.bound[index]()
@@ -316,7 +315,7 @@ class Group(Paced):
         return answers
 
 
-class FastValues(Values):
+class FastValues(LatestValues):
     """The values of one device that are read at every reading. Consumers share them: they never read at the same time.
 
     Args:
@@ -333,7 +332,7 @@ class FastValues(Values):
         self,
         library: Library,
         handle: Any,
-        rows: tuple[Row, ...],
+        rows: tuple[NvmlMetric, ...],
         convert: Convert,
         stale: frozenset[int],
         stale_error: Callable[[], SourceError],
@@ -346,7 +345,7 @@ class FastValues(Values):
         self._stale_error = stale_error
         self._names = fast_names(rows)
         self._left_out: frozenset[str] = frozenset()
-        self._limit: Answer = 1.0
+        self._limit: Value = 1.0
         self._watts: Number = 1.0
         self._buffer = CallBuffer(library, handle, rows)
         places = self._buffer.layout.places
@@ -363,7 +362,7 @@ class FastValues(Values):
         self._buffer.statuses = [status if index in used else NOT_SUPPORTED for index, status in enumerate(self._buffer.statuses)]
         self._drop({index for index, status in enumerate(self._buffer.statuses) if status})
 
-    def depend_on(self, limit: Answer, left_out: frozenset[str]) -> None:
+    def depend_on(self, limit: Value, left_out: frozenset[str]) -> None:
         """Set what other values of the device decide.
 
         Args:
@@ -412,7 +411,7 @@ class FastValues(Values):
         self._usual = None if self._is_doubtful(answers, raw) else [buffer.statuses[index] for index in buffer.live]
         return self.block, self._flag_block(raw[self._mask]) if self._flagged else NOTHING
 
-    def _relate(self, answers: dict[str, Answer]) -> None:
+    def _relate(self, answers: dict[str, Value]) -> None:
         """Compute the shares, and drop what is impossible beside another value."""
         functions = {row.name: row.source.function for row in self._rows}
         for share in (share for share in SHARES if share.name in self._names):
@@ -427,11 +426,11 @@ class FastValues(Values):
             if _is_impossible(answers[row.within]) or _exceeds(answers[row.name], answers[row.within]):
                 answers[row.name] = impossible(functions[row.name])
 
-    def _is_doubtful(self, answers: dict[str, Answer], raw: Sequence[Any]) -> bool:
+    def _is_doubtful(self, answers: dict[str, Value], raw: Sequence[Any]) -> bool:
         """Return whether a value was impossible, or of a type that the generated conversion does not know: a narrow or a real one."""
         places, statuses = self._buffer.layout.places, self._buffer.statuses
         impossible_one = any(_is_impossible(answers[name]) for _, names, _, _ in places for name in names)
-        fields = [(row, raw[place - 1]) for row, _, index, place in places if isinstance(row.source, Field) and not statuses[index]]
+        fields = [(row, raw[place - 1]) for row, _, index, place in places if isinstance(row.source, NvmlField) and not statuses[index]]
         return impossible_one or any(largest_value(signature) < row.maximum or signature == _DOUBLE for row, signature in fields)
 
     def _drop_unsupported(self, raw: Sequence[Any]) -> None:
@@ -454,14 +453,14 @@ class FastValues(Values):
         self._calls = [buffer.bound[index] for index in buffer.live]
 
 
-def _decode_flags(row: Row | None, answer: int) -> Block:
+def _decode_flags(row: NvmlMetric | None, answer: int) -> Block:
     """Return the flags of an answer as 0 and 1."""
     return NOTHING if row is None else Block(row.names, row.bits(answer))
 
 
-def _is_impossible(answer: Answer) -> bool:
+def _is_impossible(answer: Value) -> bool:
     return isinstance(answer, Unavailable) and answer.reason == Reason.INVALID_VALUE
 
 
-def _exceeds(part: Answer, whole: Answer) -> bool:
+def _exceeds(part: Value, whole: Value) -> bool:
     return not isinstance(part, Unavailable) and not isinstance(whole, Unavailable) and part > whole

@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from accelmetrics.backends.contract import NO_REASONS, Block, Clock, Number, Reading, ReadOptions
+from accelmetrics.backends.contract import NO_REASONS, Block, Clock, Number, Reading, ReadOptions, Value
 from accelmetrics.backends.kit.processes import ProcessTree
 from accelmetrics.backends.kit.system import parse_meminfo, read_once
-from accelmetrics.backends.nvidia.calls import MEMORY_NAMES, Answer, FastValues, Paced
+from accelmetrics.backends.nvidia.calls import MEMORY_NAMES, FastValues, Paced
 from accelmetrics.backends.nvidia.gpm import Gpm, SamplePool
 from accelmetrics.backends.nvidia.metrics import POWER_LIMIT, READING, needed_for
 from accelmetrics.backends.nvidia.nvml import Handle, Library
-from accelmetrics.backends.nvidia.processes import ProcessShare, ProcessTable
+from accelmetrics.backends.nvidia.processes import DeviceProcesses, ProcessShare
 from accelmetrics.backends.nvidia.xid import XidListener
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -26,7 +26,7 @@ _OF_INSTANCES = ("gpu", "memory", "encoderUtilization", "decoderUtilization")
 _PARTITIONED = Unavailable(Reason.NOT_SUPPORTED, "the GPU is in MIG mode: it has no utilisation as a whole, see smActive of its instances")
 
 
-class Device:
+class BoundDevice:
     """The bound calls of one device and what its consumers share. Only ever read by one worker at a time.
 
     Args:
@@ -50,7 +50,7 @@ class Device:
         handle: Handle,
         fast: FastValues,
         gpm: Callable[[frozenset[str]], Gpm],
-        table: ProcessTable | None,
+        table: DeviceProcesses | None,
         slow: tuple[Paced, ...] = (),
         partitioned: bool = False,
     ) -> None:
@@ -102,13 +102,13 @@ class Listed:
     def __init__(self, identity: DeviceIdentity, failure: SourceError) -> None:
         self.identity = identity
         self.opened = False
-        self.device: Device | None = None
+        self.device: BoundDevice | None = None
         self.needed: frozenset[str] = frozenset()
         self.due = -math.inf
         self._failure = failure
         self._again = -math.inf
 
-    def refresh(self, now: float, progress: list[Any]) -> Device:
+    def refresh(self, now: float, progress: list[Any]) -> BoundDevice:
         """Do what is due: find the device if it was lost, read the slower values.
 
         Raises:
@@ -241,7 +241,7 @@ class DeviceReader:
         needed: The metrics that are read for it.
     """
 
-    def __init__(self, listed: Listed, device: Device, tree: ProcessTree, needed: frozenset[str]) -> None:
+    def __init__(self, listed: Listed, device: BoundDevice, tree: ProcessTree, needed: frozenset[str]) -> None:
         self.device = device
         self._listed = listed
         self._gpm = device.gpm(needed)
@@ -266,7 +266,7 @@ class DeviceReader:
                 blocks.append(share)
         return Reading(blocks, self._merged, processes)
 
-    def _merge(self, device: Device) -> None:
+    def _merge(self, device: BoundDevice) -> None:
         """Put all reasons into one mapping, which stays while its parts are the same objects."""
         self._parts = (device.fast.unavailable, device.unavailable, self._gpm.unavailable)
         self._merged = {name: reason for part in self._parts for name, reason in part.items()}
@@ -290,7 +290,7 @@ class HostMemory(Paced):
     def __init__(self) -> None:
         super().__init__(READING)
 
-    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer]:
+    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value]:
         memory = host_memory()
         if memory is None:
             return dict.fromkeys(MEMORY_NAMES, _NO_HOST_MEMORY)

@@ -17,7 +17,7 @@ from operator import le, mul
 from typing import Any
 
 from accelmetrics.backends.contract import NO_REASONS, Block
-from accelmetrics.backends.nvidia.calls import Group, Values
+from accelmetrics.backends.nvidia.calls import CallGroup, LatestValues
 from accelmetrics.backends.nvidia.metrics import GPM_METRICS, GPM_OF_INSTANCES, GPM_PACE, GPM_SUPPORT, ONCE, GpmMetric
 from accelmetrics.backends.nvidia.nvml import Handle, Library, check_device, impossible, unavailable
 from accelmetrics.schemas.errors import Reason, Unavailable
@@ -39,7 +39,7 @@ Sample = ctypes.c_void_p
 Samples = tuple[Sample, Sample]
 
 
-class Gpm(Values):
+class Gpm(LatestValues):
     """One consumer's profiling metrics of one device: those since its own last sample.
 
     Args:
@@ -64,7 +64,7 @@ class Gpm(Values):
         self._names = tuple(metric.name for metric in self._metrics)
         self._factors = tuple(metric.factor for metric in self._metrics)
         self._limits = tuple(metric.maximum for metric in self._metrics)
-        self._support = Group(library, handle, (GPM_SUPPORT,), ONCE)
+        self._support = CallGroup(library, handle, (GPM_SUPPORT,), ONCE)
         self._pool = samples
         self._samples: Samples | None = None
         self._sampled = False

@@ -22,9 +22,9 @@ from typing import Any
 
 from accelmetrics.backends.contract import Clock
 from accelmetrics.backends.guard import guarded
-from accelmetrics.backends.nvidia.calls import EARLY, FastValues, Group, Paced
+from accelmetrics.backends.nvidia.calls import EARLY, CallGroup, FastValues, Paced
 from accelmetrics.backends.nvidia.conversion import convert_gpu, convert_memory
-from accelmetrics.backends.nvidia.driver import Device, HostMemory, Listed, NvidiaDriver, host_memory
+from accelmetrics.backends.nvidia.driver import BoundDevice, HostMemory, Listed, NvidiaDriver, host_memory
 from accelmetrics.backends.nvidia.gpm import Gpm
 from accelmetrics.backends.nvidia.links import Fabric, Links
 from accelmetrics.backends.nvidia.metrics import FAST_ROWS, MEMORY_ROWS, OF_LINKS, OF_XIDS, PROCESSES, SLOW_ROWS, TEN_SECONDS
@@ -45,7 +45,7 @@ from accelmetrics.backends.nvidia.nvml import (
     source_error,
     unavailable,
 )
-from accelmetrics.backends.nvidia.processes import ProcessTable
+from accelmetrics.backends.nvidia.processes import DeviceProcesses
 from accelmetrics.backends.nvidia.xid import Xids
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
@@ -265,7 +265,7 @@ class Gpu(Listed):
         self.needed = needed
         self.due = -math.inf  # for what is slow to read, even if the first attempt fails
         used = {pace: tuple(row for row in rows if not needed.isdisjoint(row.names)) for pace, rows in SLOW_ROWS.items()}
-        slow: list[Paced] = [Group(library, handle, rows, pace) for pace, rows in used.items() if rows]
+        slow: list[Paced] = [CallGroup(library, handle, rows, pace) for pace, rows in used.items() if rows]
         # A part of the GPU's identity, whatever is needed.
         slow.append(Fabric(library, handle, self.identity.driver_version, self._note_fabric))
         if not needed.isdisjoint(OF_LINKS):
@@ -276,8 +276,8 @@ class Gpu(Listed):
             slow.append(HostMemory())
         fast = FastValues(library, handle, FAST_ROWS, convert_gpu, STALE, _stale, needed)
         gpm = partial(Gpm, library, self._driver.samples, handle, None)
-        table = ProcessTable(library, handle) if PROCESSES in needed else None
-        self.device = Device(handle, fast, gpm, table, tuple(slow), self._partitioned)
+        table = DeviceProcesses(library, handle) if PROCESSES in needed else None
+        self.device = BoundDevice(handle, fast, gpm, table, tuple(slow), self._partitioned)
 
     def _note_fabric(self, words: str) -> None:
         """Note how the GPU stands in the NVLink fabric."""
@@ -323,7 +323,7 @@ class Instance(Listed):
             self.identity = self.identity._replace(gpu_instance_id=gpu_instance)
         fast = FastValues(library, handle, MEMORY_ROWS, convert_memory, NO_INSTANCE, _gone, needed)
         gpm = partial(Gpm, library, self._driver.samples, self._parent, gpu_instance)
-        self.device = Device(handle, fast, gpm, ProcessTable(library, handle) if PROCESSES in needed else None)
+        self.device = BoundDevice(handle, fast, gpm, DeviceProcesses(library, handle) if PROCESSES in needed else None)
 
     def find(self, now: float, progress: list[Any]) -> float:
         """Look the instance up by its UUID: it may be gone, have been made again, or have another handle."""

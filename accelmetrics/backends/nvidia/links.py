@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from accelmetrics.backends.nvidia.calls import Answer, Group, Paced
+from accelmetrics.backends.contract import Value
+from accelmetrics.backends.nvidia.calls import CallGroup, Paced
 from accelmetrics.backends.nvidia.metrics import (
     ALL_ONES,
     KIB,
@@ -24,14 +25,14 @@ from accelmetrics.backends.nvidia.metrics import (
     ONCE,
     TEN_SECONDS,
     Call,
-    Field,
-    Row,
+    NvmlField,
+    NvmlMetric,
 )
 from accelmetrics.backends.nvidia.nvml import Handle, Library, impossible, meaning
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 MOST_LINKS = 36
-COUNT = Row("links", Field(91, "NVLINK_LINK_COUNT"), every=ONCE, maximum=MOST_LINKS)
+COUNT = NvmlMetric("links", NvmlField(91, "NVLINK_LINK_COUNT"), every=ONCE, maximum=MOST_LINKS)
 TOTALS = {"nvlinkTxBytesTotal": "txBytesTotal", "nvlinkRxBytesTotal": "rxBytesTotal"}
 """The metric of all links, and that of one of them."""
 NO_LINKS = Unavailable(Reason.NOT_SUPPORTED, "the GPU has no NVLink")
@@ -43,7 +44,7 @@ FABRIC = Call(
     version=0x02000024,
 )
 """The cluster's id, which has 16 bytes, the status of joining, the clique, and the state, which is one byte."""
-FABRIC_ROWS = tuple(Row(member, FABRIC, member, maximum=2**64 - 1) for member in FABRIC.members)
+FABRIC_ROWS = tuple(NvmlMetric(member, FABRIC, member, maximum=2**64 - 1) for member in FABRIC.members)
 FABRIC_SAFE_FROM = 550
 """The first driver whose function can be called: on older ones it crashes the process."""
 NO_FABRIC, COMPLETED = 0, 3
@@ -61,11 +62,11 @@ class Links(Paced):
         self._library = library
         self._handle = handle
         self._links = 0
-        self._count = Group(library, handle, (COUNT,), ONCE)
-        self._group: Group | None = None
+        self._count = CallGroup(library, handle, (COUNT,), ONCE)
+        self._group: CallGroup | None = None
         self._state_by_field = True
 
-    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
+    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         if self._group is None:
             self._count.read(now, progress)
             self.due = self._count.due
@@ -85,10 +86,10 @@ class Links(Paced):
         self.due = self._group.due
         return self._relate(found)
 
-    def _bind(self) -> Group:
-        return Group(self._library, self._handle, _rows(self._links, self._state_by_field), TEN_SECONDS)
+    def _bind(self) -> CallGroup:
+        return CallGroup(self._library, self._handle, _rows(self._links, self._state_by_field), TEN_SECONDS)
 
-    def _relate(self, found: Mapping[str, Answer]) -> dict[str, Answer]:
+    def _relate(self, found: Mapping[str, Value]) -> dict[str, Value]:
         """Add up errors over all links, and traffic where the driver does not add it up itself; leave out what a link does not support."""
         answers = {name: found[name] for name in _of_links(self._links) if not _is_unsupported(found[name])}
         for name in LINK_ERRORS:
@@ -100,7 +101,7 @@ class Links(Paced):
                 answers[name] = summed
         return answers
 
-    def _sum(self, name: str, found: Mapping[str, Answer]) -> Answer | None:
+    def _sum(self, name: str, found: Mapping[str, Value]) -> Value | None:
         """Add up a metric over the links; None unless all that are not down have a value."""
         values = []
         for link in range(self._links):
@@ -113,17 +114,17 @@ class Links(Paced):
 
 
 @cache
-def _rows(links: int, state_by_field: bool) -> tuple[Row, ...]:
+def _rows(links: int, state_by_field: bool) -> tuple[NvmlMetric, ...]:
     """Make the rows for so many links; cached, since all GPUs of a machine have the same number."""
-    rows = [Row(name, LINK_TRAFFIC[way]._replace(scope=ALL_ONES), maximum=LARGEST, factor=KIB) for name, way in TOTALS.items()]
-    rows += [Row(name, of_all, maximum=LARGEST) for name, (_, of_all) in LINK_ERRORS.items()]
+    rows = [NvmlMetric(name, LINK_TRAFFIC[way]._replace(scope=ALL_ONES), maximum=LARGEST, factor=KIB) for name, way in TOTALS.items()]
+    rows += [NvmlMetric(name, of_all, maximum=LARGEST) for name, (_, of_all) in LINK_ERRORS.items()]
     for link in range(links):
         state = LINK_STATE._replace(scope=link) if state_by_field else LINK_STATE_CALL._replace(arguments=(link,))
-        rows.append(Row(f"nvlink.{link}.state", state, maximum=1))
+        rows.append(NvmlMetric(f"nvlink.{link}.state", state, maximum=1))
         for way, field in LINK_TRAFFIC.items():
-            rows.append(Row(f"nvlink.{link}.{way}", field._replace(scope=link), maximum=LARGEST, factor=KIB))
+            rows.append(NvmlMetric(f"nvlink.{link}.{way}", field._replace(scope=link), maximum=LARGEST, factor=KIB))
         for name, (of_link, _) in LINK_ERRORS.items():
-            rows.append(Row(f"nvlink.{link}.{name}", of_link._replace(scope=link), maximum=LARGEST))
+            rows.append(NvmlMetric(f"nvlink.{link}.{name}", of_link._replace(scope=link), maximum=LARGEST))
     return tuple(rows)
 
 
@@ -133,11 +134,11 @@ def _of_links(links: int) -> tuple[str, ...]:
     return tuple(f"nvlink.{link}.{name}" for link in range(links) for name in ("state", *LINK_TRAFFIC))
 
 
-def _is_unsupported(answer: Answer) -> bool:
+def _is_unsupported(answer: Value) -> bool:
     return isinstance(answer, Unavailable) and answer.reason == Reason.NOT_SUPPORTED
 
 
-class Fabric(Group):
+class Fabric(CallGroup):
     """State of one GPU in the fabric of NVLink switches.
 
     Args:
@@ -152,7 +153,7 @@ class Fabric(Group):
         self._refused = _refused(driver_version)
         self._announce = announce
 
-    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
+    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         if self._refused is not None:
             self.due = math.inf
             return {"fabricState": self._refused}
@@ -162,7 +163,7 @@ class Fabric(Group):
         numbers = [int(answer) for answer in found.values() if not isinstance(answer, Unavailable)]
         return {"fabricState": self._state(*numbers) if numbers else found["state"]}
 
-    def _state(self, low: int, high: int, status: int, clique: int, state: int) -> Answer:
+    def _state(self, low: int, high: int, status: int, clique: int, state: int) -> Value:
         if state == NO_FABRIC:
             self._announce("")
             return OUTSIDE

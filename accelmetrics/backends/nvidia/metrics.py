@@ -30,7 +30,7 @@ READING, SECOND, TEN_SECONDS, ONCE = 0.0, 1.0, 10.0, math.inf
 """Seconds between two calls for a value; ``ONCE`` is for what does not change while the driver is open."""
 
 
-class Field(NamedTuple):
+class NvmlField(NamedTuple):
     """One value of ``nvmlDeviceGetFieldValues``.
 
     Attributes:
@@ -77,7 +77,7 @@ class Call(NamedTuple):
     version: int | None = None
     structure: str = ""
     fallback: Call | None = None
-    fields: tuple[Field, ...] = ()
+    fields: tuple[NvmlField, ...] = ()
 
     @property
     def function(self) -> str:
@@ -91,7 +91,7 @@ class Call(NamedTuple):
         return f"{self.function}({', '.join(map(str, self.arguments))})" if called else self.function
 
 
-class Row(NamedTuple):
+class NvmlMetric(NamedTuple):
     """One metric that NVML gives.
 
     Attributes:
@@ -112,7 +112,7 @@ class Row(NamedTuple):
     """
 
     name: str
-    source: Call | Field
+    source: Call | NvmlField
     member: str = ""
     every: float = READING
     maximum: int = LARGEST_32
@@ -218,82 +218,82 @@ def _memory_errors(kind: str, counter: str) -> Call:
     return _call("nvmlDeviceGetMemoryErrorCounter", *names, layout="Q")
 
 
-def _violation(reason: str, identifier: int, symbol: str) -> Row:
-    field = Field(identifier, f"PERF_POLICY_{symbol}")
-    return Row(f"violationSeconds.{reason}", field, every=TEN_SECONDS, maximum=LARGEST, divisor=NANOSECONDS)
+def _violation(reason: str, identifier: int, symbol: str) -> NvmlMetric:
+    field = NvmlField(identifier, f"PERF_POLICY_{symbol}")
+    return NvmlMetric(f"violationSeconds.{reason}", field, every=TEN_SECONDS, maximum=LARGEST, divisor=NANOSECONDS)
 
 
 # Raw units: percent, bytes, °C, mW, mJ, MHz, KiB over NVLink, ns of violations; PCIe's byte counters may wrap.
 METRICS = (
-    Row("gpu", UTILIZATION, "gpu", maximum=100),
-    Row("memory", UTILIZATION, "memory", maximum=100),
-    Row("memoryTotalBytes", MEMORY, "total", maximum=LARGEST, minimum=1, note=_HOST),
-    Row("memoryFreeBytes", MEMORY, "free", maximum=LARGEST, within="memoryTotalBytes", note=_HOST),
-    Row("memoryAllocatedBytes", MEMORY, "used", maximum=LARGEST, note=_HOST),
-    Row("temp", _call("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"), maximum=HOTTEST),
-    Row("powerWatts", _call("nvmlDeviceGetPowerUsage"), divisor=1000),
-    Row("smClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM")),
-    Row("memoryClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM")),
-    Row("graphicsClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_GRAPHICS")),
-    Row("throttled", EVENT_REASONS, maximum=LARGEST, flags=THROTTLE, mask=THROTTLED),
-    Row("performanceState", _call("nvmlDeviceGetPerformanceState"), maximum=15),
-    Row("memoryTemp", Field(82, "MEMORY_TEMP"), maximum=HOTTEST, minimum=COLDEST),
-    Row("energyJoules", Field(83, "TOTAL_ENERGY_CONSUMPTION"), maximum=LARGEST, divisor=1000),
-    Row("pcieTxBytesTotal", Field(197, "PCIE_COUNT_TX_BYTES"), maximum=LARGEST),
-    Row("pcieRxBytesTotal", Field(198, "PCIE_COUNT_RX_BYTES"), maximum=LARGEST),
-    Row("nvlinkTxBytesTotal", Field(138, "NVLINK_THROUGHPUT_DATA_TX", ALL_ONES), maximum=LARGEST, factor=KIB, note=_LINKS),
-    Row("nvlinkRxBytesTotal", Field(139, "NVLINK_THROUGHPUT_DATA_RX", ALL_ONES), maximum=LARGEST, factor=KIB, note=_LINKS),
+    NvmlMetric("gpu", UTILIZATION, "gpu", maximum=100),
+    NvmlMetric("memory", UTILIZATION, "memory", maximum=100),
+    NvmlMetric("memoryTotalBytes", MEMORY, "total", maximum=LARGEST, minimum=1, note=_HOST),
+    NvmlMetric("memoryFreeBytes", MEMORY, "free", maximum=LARGEST, within="memoryTotalBytes", note=_HOST),
+    NvmlMetric("memoryAllocatedBytes", MEMORY, "used", maximum=LARGEST, note=_HOST),
+    NvmlMetric("temp", _call("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"), maximum=HOTTEST),
+    NvmlMetric("powerWatts", _call("nvmlDeviceGetPowerUsage"), divisor=1000),
+    NvmlMetric("smClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM")),
+    NvmlMetric("memoryClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM")),
+    NvmlMetric("graphicsClock", _call("nvmlDeviceGetClockInfo", "NVML_CLOCK_GRAPHICS")),
+    NvmlMetric("throttled", EVENT_REASONS, maximum=LARGEST, flags=THROTTLE, mask=THROTTLED),
+    NvmlMetric("performanceState", _call("nvmlDeviceGetPerformanceState"), maximum=15),
+    NvmlMetric("memoryTemp", NvmlField(82, "MEMORY_TEMP"), maximum=HOTTEST, minimum=COLDEST),
+    NvmlMetric("energyJoules", NvmlField(83, "TOTAL_ENERGY_CONSUMPTION"), maximum=LARGEST, divisor=1000),
+    NvmlMetric("pcieTxBytesTotal", NvmlField(197, "PCIE_COUNT_TX_BYTES"), maximum=LARGEST),
+    NvmlMetric("pcieRxBytesTotal", NvmlField(198, "PCIE_COUNT_RX_BYTES"), maximum=LARGEST),
+    NvmlMetric("nvlinkTxBytesTotal", NvmlField(138, "NVLINK_THROUGHPUT_DATA_TX", ALL_ONES), maximum=LARGEST, factor=KIB, note=_LINKS),
+    NvmlMetric("nvlinkRxBytesTotal", NvmlField(139, "NVLINK_THROUGHPUT_DATA_RX", ALL_ONES), maximum=LARGEST, factor=KIB, note=_LINKS),
     # The sampling period, which comes through a second pointer, is not used.
-    Row("encoderUtilization", _call("nvmlDeviceGetEncoderUtilization", layout="I4x", pointers=(0, 4)), every=SECOND, maximum=100),
-    Row("decoderUtilization", _call("nvmlDeviceGetDecoderUtilization", layout="I4x", pointers=(0, 4)), every=SECOND, maximum=100),
+    NvmlMetric("encoderUtilization", _call("nvmlDeviceGetEncoderUtilization", layout="I4x", pointers=(0, 4)), every=SECOND, maximum=100),
+    NvmlMetric("decoderUtilization", _call("nvmlDeviceGetDecoderUtilization", layout="I4x", pointers=(0, 4)), every=SECOND, maximum=100),
     # Percent of the noise tolerance speed, which NVML says may be exceeded.
-    Row("fanSpeed", _call("nvmlDeviceGetFanSpeed"), every=SECOND, maximum=1000),
-    Row("enforcedPowerLimitWatts", _call("nvmlDeviceGetEnforcedPowerLimit"), every=TEN_SECONDS, minimum=1, divisor=1000),
-    Row("correctedMemoryErrors", _memory_errors("CORRECTED", "VOLATILE"), every=TEN_SECONDS, maximum=LARGEST),
-    Row(
+    NvmlMetric("fanSpeed", _call("nvmlDeviceGetFanSpeed"), every=SECOND, maximum=1000),
+    NvmlMetric("enforcedPowerLimitWatts", _call("nvmlDeviceGetEnforcedPowerLimit"), every=TEN_SECONDS, minimum=1, divisor=1000),
+    NvmlMetric("correctedMemoryErrors", _memory_errors("CORRECTED", "VOLATILE"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric(
         "uncorrectedMemoryErrors",
         _memory_errors("UNCORRECTED", "VOLATILE"),
         every=TEN_SECONDS,
         maximum=LARGEST,
         aliases=("unCorrectedMemoryErrors",),
     ),
-    Row("correctedMemoryErrorsAggregate", _memory_errors("CORRECTED", "AGGREGATE"), every=TEN_SECONDS, maximum=LARGEST),
-    Row("uncorrectedMemoryErrorsAggregate", _memory_errors("UNCORRECTED", "AGGREGATE"), every=TEN_SECONDS, maximum=LARGEST),
-    Row("pcieLinkGen", _call("nvmlDeviceGetCurrPcieLinkGeneration"), every=TEN_SECONDS, maximum=255, minimum=1),
-    Row("pcieLinkWidth", _call("nvmlDeviceGetCurrPcieLinkWidth"), every=TEN_SECONDS, maximum=32, minimum=1),
-    Row("bar1UsedBytes", BAR1, "bar1Used", every=TEN_SECONDS, maximum=LARGEST),
-    Row("pcieReplays", Field(94, "PCIE_REPLAY_COUNTER"), every=TEN_SECONDS, maximum=LARGEST),
-    Row("remappedRowsCorrected", Field(142, "REMAPPED_COR"), every=TEN_SECONDS, maximum=LARGEST),
-    Row("remappedRowsUncorrected", Field(143, "REMAPPED_UNC"), every=TEN_SECONDS, maximum=LARGEST),
-    Row("rowRemapPending", Field(144, "REMAPPED_PENDING"), every=TEN_SECONDS, maximum=1),
-    Row("rowRemapFailure", Field(145, "REMAPPED_FAILURE"), every=TEN_SECONDS, maximum=1),
-    Row("recoveryAction", Field(230, "GET_GPU_RECOVERY_ACTION"), every=TEN_SECONDS, maximum=255),
-    Row("correctedEccErrors", Field(3, "ECC_SBE_VOL_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
-    Row("uncorrectedEccErrors", Field(4, "ECC_DBE_VOL_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
-    Row("correctedEccErrorsAggregate", Field(5, "ECC_SBE_AGG_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
-    Row("uncorrectedEccErrorsAggregate", Field(6, "ECC_DBE_AGG_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("correctedMemoryErrorsAggregate", _memory_errors("CORRECTED", "AGGREGATE"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("uncorrectedMemoryErrorsAggregate", _memory_errors("UNCORRECTED", "AGGREGATE"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("pcieLinkGen", _call("nvmlDeviceGetCurrPcieLinkGeneration"), every=TEN_SECONDS, maximum=255, minimum=1),
+    NvmlMetric("pcieLinkWidth", _call("nvmlDeviceGetCurrPcieLinkWidth"), every=TEN_SECONDS, maximum=32, minimum=1),
+    NvmlMetric("bar1UsedBytes", BAR1, "bar1Used", every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("pcieReplays", NvmlField(94, "PCIE_REPLAY_COUNTER"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("remappedRowsCorrected", NvmlField(142, "REMAPPED_COR"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("remappedRowsUncorrected", NvmlField(143, "REMAPPED_UNC"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("rowRemapPending", NvmlField(144, "REMAPPED_PENDING"), every=TEN_SECONDS, maximum=1),
+    NvmlMetric("rowRemapFailure", NvmlField(145, "REMAPPED_FAILURE"), every=TEN_SECONDS, maximum=1),
+    NvmlMetric("recoveryAction", NvmlField(230, "GET_GPU_RECOVERY_ACTION"), every=TEN_SECONDS, maximum=255),
+    NvmlMetric("correctedEccErrors", NvmlField(3, "ECC_SBE_VOL_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("uncorrectedEccErrors", NvmlField(4, "ECC_DBE_VOL_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("correctedEccErrorsAggregate", NvmlField(5, "ECC_SBE_AGG_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
+    NvmlMetric("uncorrectedEccErrorsAggregate", NvmlField(6, "ECC_DBE_AGG_TOTAL"), every=TEN_SECONDS, maximum=LARGEST),
     _violation("power", 74, "POWER"),
     _violation("thermal", 75, "THERMAL"),
     _violation("syncBoost", 76, "SYNC_BOOST"),
     _violation("boardLimit", 77, "BOARD_LIMIT"),
     _violation("lowUtilization", 78, "LOW_UTILIZATION"),
     _violation("reliability", 79, "RELIABILITY"),
-    Row("maxSmClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"), every=ONCE),
-    Row("maxMemoryClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_MEM"), every=ONCE),
-    Row(
+    NvmlMetric("maxSmClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_SM"), every=ONCE),
+    NvmlMetric("maxMemoryClock", _call("nvmlDeviceGetMaxClockInfo", "NVML_CLOCK_MEM"), every=ONCE),
+    NvmlMetric(
         "tempLimit.shutdown",
         _call("nvmlDeviceGetTemperatureThreshold", "NVML_TEMPERATURE_THRESHOLD_SHUTDOWN"),
         every=ONCE,
         maximum=HOTTEST,
     ),
-    Row(
+    NvmlMetric(
         "tempLimit.slowdown",
         _call("nvmlDeviceGetTemperatureThreshold", "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN"),
         every=ONCE,
         maximum=HOTTEST,
     ),
-    Row("maxPcieLinkGen", _call("nvmlDeviceGetMaxPcieLinkGeneration"), every=ONCE, maximum=255, minimum=1),
-    Row("maxPcieLinkWidth", _call("nvmlDeviceGetMaxPcieLinkWidth"), every=ONCE, maximum=32, minimum=1),
+    NvmlMetric("maxPcieLinkGen", _call("nvmlDeviceGetMaxPcieLinkGeneration"), every=ONCE, maximum=255, minimum=1),
+    NvmlMetric("maxPcieLinkWidth", _call("nvmlDeviceGetMaxPcieLinkWidth"), every=ONCE, maximum=32, minimum=1),
 )
 POWER_LIMIT = "enforcedPowerLimitWatts"
 BOARD_METRICS = ("temp", "powerWatts", "powerPercent")
@@ -304,15 +304,15 @@ SHARES = (
 )
 
 
-LINK_STATE = Field(165, "NVLINK_GET_STATE")
+LINK_STATE = NvmlField(165, "NVLINK_GET_STATE")
 LINK_STATE_CALL = Call(("nvmlDeviceGetNvLinkState",))
 """The state on drivers without the field, link by link."""
-LINK_TRAFFIC = {"txBytesTotal": Field(138, "NVLINK_THROUGHPUT_DATA_TX"), "rxBytesTotal": Field(139, "NVLINK_THROUGHPUT_DATA_RX")}
+LINK_TRAFFIC = {"txBytesTotal": NvmlField(138, "NVLINK_THROUGHPUT_DATA_TX"), "rxBytesTotal": NvmlField(139, "NVLINK_THROUGHPUT_DATA_RX")}
 """KiB of payload; the scope is a link, or all of them."""
 LINK_ERRORS = {
-    "nvlinkCrcErrors": (Field(163, "NVLINK_ERROR_DL_CRC"), Field(38, "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL")),
-    "nvlinkReplayErrors": (Field(161, "NVLINK_ERROR_DL_REPLAY"), Field(52, "NVLINK_REPLAY_ERROR_COUNT_TOTAL")),
-    "nvlinkRecoveryErrors": (Field(162, "NVLINK_ERROR_DL_RECOVERY"), Field(59, "NVLINK_RECOVERY_ERROR_COUNT_TOTAL")),
+    "nvlinkCrcErrors": (NvmlField(163, "NVLINK_ERROR_DL_CRC"), NvmlField(38, "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL")),
+    "nvlinkReplayErrors": (NvmlField(161, "NVLINK_ERROR_DL_REPLAY"), NvmlField(52, "NVLINK_REPLAY_ERROR_COUNT_TOTAL")),
+    "nvlinkRecoveryErrors": (NvmlField(162, "NVLINK_ERROR_DL_RECOVERY"), NvmlField(59, "NVLINK_RECOVERY_ERROR_COUNT_TOTAL")),
 }
 """The field of one link, and the one of all links that older GPUs have instead."""
 
@@ -322,7 +322,7 @@ MEMORY_ROWS = tuple(row for row in FAST_ROWS if row.source is MEMORY)
 """What a MIG instance has of them: the rest is the board's and stays with the GPU, so that sums over devices are right."""
 
 _SUPPORT = Call(("nvmlGpmQueryDeviceSupport",), "4xI", ("isSupportedDevice",), version=1, structure="c_nvmlGpmSupport_t")
-GPM_SUPPORT = Row("gpm", _SUPPORT, "isSupportedDevice", every=ONCE, maximum=1)
+GPM_SUPPORT = NvmlMetric("gpm", _SUPPORT, "isSupportedDevice", every=ONCE, maximum=1)
 """Not a metric: whether the GPU has profiling metrics."""
 GPM_METRICS = (
     GpmMetric("grEngineActive", 1, "GRAPHICS_UTIL"),
@@ -369,7 +369,7 @@ def needed_for(metrics: MetricSelection) -> frozenset[str]:
     return frozenset(names)
 
 
-def fast_names(rows: tuple[Row, ...]) -> tuple[str, ...]:
+def fast_names(rows: tuple[NvmlMetric, ...]) -> tuple[str, ...]:
     """List the metrics that fast rows give, in the order in which they are converted; without those of flags."""
     plain = tuple(name for row in rows if not row.flags for name in row.names)
     return (*plain, *(share.name for share in SHARES if share.part in plain))

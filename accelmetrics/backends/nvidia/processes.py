@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from accelmetrics.backends.contract import Block, Number
+from accelmetrics.backends.contract import Block, Number, Value
 from accelmetrics.backends.kit.processes import PACE, ProcessTree
-from accelmetrics.backends.nvidia.calls import Answer, Paced
+from accelmetrics.backends.nvidia.calls import Paced
 from accelmetrics.backends.nvidia.metrics import BOARD_METRICS, POWER_LIMIT, SECOND
 from accelmetrics.backends.nvidia.nvml import (
     FUNCTION_NOT_FOUND,
@@ -102,7 +102,7 @@ class ProcessList:
         return status
 
 
-class ProcessTable(Paced):
+class DeviceProcesses(Paced):
     """The processes of one device, read again once a second.
 
     Attributes:
@@ -122,7 +122,7 @@ class ProcessTable(Paced):
         self._answered: tuple[object, ...] = ()
         self._refusal = FUNCTION_NOT_FOUND
 
-    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
+    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         lists: dict[str, bytes] = {}
         failed = False
         for kind, source in self._lists.items():

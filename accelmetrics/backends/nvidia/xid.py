@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakSet
 
-from accelmetrics.backends.nvidia.calls import Answer, Paced
+from accelmetrics.backends.contract import Value
+from accelmetrics.backends.nvidia.calls import Paced
 from accelmetrics.backends.nvidia.metrics import SECOND
 from accelmetrics.backends.nvidia.nvml import (
     FUNCTION_NOT_FOUND,
@@ -128,7 +129,7 @@ class Xids(Paced):
         self._handle = handle
         self._registered = False
 
-    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Answer] | None:
+    def ask(self, now: float, progress: list[Any]) -> Mapping[str, Value] | None:
         status = 0 if self._registered else self._listener.register(self._handle, progress)
         self._registered = status == 0
         self.schedule(now, status != 0)

@@ -76,7 +76,7 @@ v5p, 192 for 7x."""
 UNKNOWN = Generation("", None, cores=None)
 
 
-class Chip(NamedTuple):
+class TpuChip(NamedTuple):
     """One PCI function that is a TPU.
 
     Attributes:
@@ -92,7 +92,7 @@ class Chip(NamedTuple):
     node: str
 
 
-def find_chips() -> list[Chip]:
+def find_chips() -> list[TpuChip]:
     """The chips of this machine, in the order of their device nodes."""
     found = {address: known for address in pci_devices(VENDOR) if (known := _generation(address)) is not None}
     functions = Counter(address.rpartition(".")[0] for address in found)
@@ -101,7 +101,7 @@ def find_chips() -> list[Chip]:
         # Where each core of a chip is a PCI function of its own, the function is one device.
         devices = generation.devices if functions[address.rpartition(".")[0]] == 1 else 1
         node = _node(address) or f"/dev/accel{position}"
-        listed.append(Chip(address, generation, devices, node))
+        listed.append(TpuChip(address, generation, devices, node))
     return sorted(listed, key=lambda chip: (int(number[1]) if (number := _DIGITS.search(chip.node)) else 0, chip.address))
 
 
@@ -160,7 +160,7 @@ class TpuDevice(NamedTuple):
     """
 
     number: int
-    chip: Chip | None
+    chip: TpuChip | None
 
     def identity(self) -> DeviceIdentity:
         """Its identity as the contract has it."""
@@ -190,7 +190,7 @@ class TpuDevice(NamedTuple):
         return UNSEEN if self.chip is not None else NO_CHIP
 
 
-def list_devices(chips: Sequence[Chip], ids: Sequence[int], holders: NodeHolders) -> tuple[TpuDevice, ...]:
+def list_devices(chips: Sequence[TpuChip], ids: Sequence[int], holders: NodeHolders) -> tuple[TpuDevice, ...]:
     """Every device, by number.
 
     Args:
@@ -209,7 +209,7 @@ def list_devices(chips: Sequence[Chip], ids: Sequence[int], holders: NodeHolders
     return tuple(sorted(named, key=lambda device: device.number))
 
 
-def _positions(ids: Sequence[int], devices: Sequence[Chip], holders: NodeHolders) -> Sequence[int | None]:
+def _positions(ids: Sequence[int], devices: Sequence[TpuChip], holders: NodeHolders) -> Sequence[int | None]:
     held = [position for position, chip in enumerate(devices) if holders.of(chip.node)]
     if len(held) == len(ids):
         return held

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Reading, ReadOptions
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Reading, ReadOptions, Value
 from accelmetrics.backends.kit import NodeHolders
 from accelmetrics.backends.kit.fields import make_reading
 from accelmetrics.backends.tpu.devices import (
@@ -40,7 +40,6 @@ from accelmetrics.backends.tpu.values import (
     NOTHING_YET,
     SDK_NAMES,
     PortDevices,
-    Value,
     distributions,
     machine_keys,
     port_devices,
@@ -97,7 +96,7 @@ class PortAssignment:
         return serving
 
 
-class Poll:
+class TpuPoll:
     """The answers of every source at one time, and the readings made of them.
 
     Args:
@@ -261,7 +260,7 @@ class TpuDriver:
         """Close the connections."""
         self._runtimes.close()
 
-    def poll(self, had: int, progress: list[Any]) -> Poll:
+    def poll(self, had: int, progress: list[Any]) -> TpuPoll:
         """The latest poll while it is fresh and newer than the one that the caller had, else a new one.
 
         Raises:
@@ -273,7 +272,7 @@ class TpuDriver:
                 self._latest = self._served(self._poll(self._latest.number + 1, progress))
             return self._latest
 
-    def _poll(self, number: int, progress: list[Any], wait: float = 0.0) -> Poll:
+    def _poll(self, number: int, progress: list[Any], wait: float = 0.0) -> TpuPoll:
         now = self._clock.monotonic()
         if now - self._looked_at >= HOLDERS_INTERVAL:
             self._looked_at = now
@@ -282,9 +281,9 @@ class TpuDriver:
         # The SDK is loaded on a machine that has chips, and while a program uses them: never anywhere else.
         if self._chips and (self._holders.held() or any(port.failure is None for port in answers)):
             self._sdk.want(wait)
-        return Poll(number, answers, self._sdk.latest(), self._holders, self._assignment, self._per_chip, self._clock)
+        return TpuPoll(number, answers, self._sdk.latest(), self._holders, self._assignment, self._per_chip, self._clock)
 
-    def _served(self, poll: Poll) -> Poll:
+    def _served(self, poll: TpuPoll) -> TpuPoll:
         new = set(poll.ids) - {device.number for device in self._listed}
         if new:
             raise DriverGoneError(

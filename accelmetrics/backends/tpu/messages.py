@@ -46,7 +46,7 @@ SCHEMA = {
 Scalar = bool | int | float | str
 
 
-class Distribution(NamedTuple):
+class DistributionMessage(NamedTuple):
     """A histogram or a summary.
 
     Attributes:
@@ -66,7 +66,7 @@ class Distribution(NamedTuple):
     quantiles: tuple[tuple[float, float], ...] = ()
 
 
-class Entry(NamedTuple):
+class MetricMessage(NamedTuple):
     """One ``Metric``.
 
     Attributes:
@@ -77,7 +77,7 @@ class Entry(NamedTuple):
 
     about: Mapping[str, Scalar | None]
     seconds: int
-    measure: Scalar | Distribution | None
+    measure: Scalar | DistributionMessage | None
 
 
 @lru_cache(maxsize=1)
@@ -111,7 +111,7 @@ def metric_request(name: str) -> bytes:
     return bytes(message_classes()["MetricRequest"](metric_name=name.encode()).SerializeToString())
 
 
-def metric_response(data: bytes) -> list[Entry]:
+def metric_response(data: bytes) -> list[MetricMessage]:
     """Read the entries of a ``MetricResponse``.
 
     Raises:
@@ -121,7 +121,7 @@ def metric_response(data: bytes) -> list[Entry]:
     if not response.HasField("metric"):
         raise ValueError("an answer without a metric")
     _bound(len(response.metric.metrics))
-    return [Entry(_about(metric), metric.timestamp.seconds, _measure(metric)) for metric in response.metric.metrics]
+    return [MetricMessage(_about(metric), metric.timestamp.seconds, _measure(metric)) for metric in response.metric.metrics]
 
 
 def supported_metrics(data: bytes) -> frozenset[str]:
@@ -165,17 +165,17 @@ def _scalar(message: Any) -> Scalar | None:
     return _text(found) if isinstance(found, bytes) else found
 
 
-def _measure(metric: Any) -> Scalar | Distribution | None:
+def _measure(metric: Any) -> Scalar | DistributionMessage | None:
     if metric.HasField("distribution"):
         return _distribution(metric.distribution)
     if metric.HasField("summary"):
         summary = metric.summary
         mean = summary.sum / summary.count if summary.count > 0 else 0.0
-        return Distribution(summary.count, mean, quantiles=tuple((each.share, each.value) for each in summary.quantiles))
+        return DistributionMessage(summary.count, mean, quantiles=tuple((each.share, each.value) for each in summary.quantiles))
     return _scalar(metric.gauge if metric.HasField("gauge") else metric.counter)
 
 
-def _distribution(message: Any) -> Distribution:
+def _distribution(message: Any) -> DistributionMessage:
     counts = tuple(message.counts[: _bound(len(message.counts))])
     if message.count < 0 or min(counts, default=0) < 0:
         raise ValueError("a distribution with a negative count")
@@ -186,4 +186,4 @@ def _distribution(message: Any) -> Distribution:
             # As many finite buckets as there are counts where their number is not reported.
             steps = repeat(regular.step, _bound(regular.finite) or len(counts))
             bounds = tuple(accumulate(steps, step, initial=regular.first))
-    return Distribution(message.count, message.mean, message.max, bounds, counts)
+    return DistributionMessage(message.count, message.mean, message.max, bounds, counts)

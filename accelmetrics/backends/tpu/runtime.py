@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import Clock
-from accelmetrics.backends.tpu.messages import Entry, message_classes, metric_request, metric_response, supported_metrics
+from accelmetrics.backends.tpu.messages import MetricMessage, message_classes, metric_request, metric_response, supported_metrics
 from accelmetrics.schemas.errors import Reason, Unavailable
 
 HOST = "localhost"
@@ -44,7 +44,7 @@ REASONS: Mapping[str, Reason] = {
 }
 """By gRPC status; any other is a ``driver_error``."""
 
-Answer = list[Entry] | Unavailable
+MetricAnswer = list[MetricMessage] | Unavailable
 """A runtime's entries of one metric, or why there are none."""
 
 
@@ -59,7 +59,7 @@ class PortAnswers(NamedTuple):
 
     port: int
     failure: Unavailable | None
-    metrics: Mapping[str, Answer]
+    metrics: Mapping[str, MetricAnswer]
 
 
 def ports(text: str) -> tuple[int, ...]:
@@ -164,7 +164,7 @@ class _Port:
 
     def take(self, progress: list[Any]) -> PortAnswers:
         """Wait for the answers, which end at their deadlines."""
-        answers: dict[str, Answer] = {}
+        answers: dict[str, MetricAnswer] = {}
         for name, call in self._calls.items():
             answers[name] = self._answer(self._result(call))
             progress.append(name)
@@ -179,7 +179,7 @@ class _Port:
                 self._failure = failures[0]
         return PortAnswers(self._number, self._failure, answers)
 
-    def _answer(self, result: bytes | Unavailable) -> Answer:
+    def _answer(self, result: bytes | Unavailable) -> MetricAnswer:
         if isinstance(result, Unavailable):
             return result
         try:

@@ -20,9 +20,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.contract import Clock, Number
+from accelmetrics.backends.contract import Clock, Number, Value
 from accelmetrics.backends.kit import commands
-from accelmetrics.backends.tpu.values import LINK_HEALTH, MAX_LABELS, DeviceField, Value, checked, sanitized
+from accelmetrics.backends.tpu.values import LINK_HEALTH, MAX_LABELS, DeviceField, checked, sanitized
 from accelmetrics.schemas.catalogue.tpu import Family
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 
@@ -38,7 +38,7 @@ NOT_YET = Unavailable(Reason.TIMED_OUT, "libtpu's SDK has not answered yet")
 NOT_THERE = "libtpu's SDK is not installed beside this Python: pip install libtpu"
 
 
-class Series(NamedTuple):
+class SdkSeries(NamedTuple):
     """The SDK's answer for one metric: a description, and values as strings."""
 
     description: str
@@ -56,22 +56,22 @@ class SdkReading(NamedTuple):
     """
 
     taken: float
-    metrics: Mapping[str, Series | Unavailable]
+    metrics: Mapping[str, SdkSeries | Unavailable]
     otherwise: Unavailable
     missing: bool = False
 
     @property
     def failed(self) -> bool:
         """Whether it came to nothing."""
-        return not any(isinstance(found, Series) for found in self.metrics.values())
+        return not any(isinstance(found, SdkSeries) for found in self.metrics.values())
 
-    def first(self, names: Sequence[str]) -> Series | Unavailable:
+    def first(self, names: Sequence[str]) -> SdkSeries | Unavailable:
         """The first of these names that holds values: some releases know a name and give nothing under it."""
         found = [self.metrics.get(name, self.otherwise) for name in names]
         for one in found:
-            if isinstance(one, Series) and one.data:
+            if isinstance(one, SdkSeries) and one.data:
                 return one
-        if any(isinstance(one, Series) for one in found):
+        if any(isinstance(one, SdkSeries) for one in found):
             return Unavailable(Reason.NOT_SUPPORTED, "libtpu's SDK has no values of it")
         return next((one for one in found if isinstance(one, Unavailable)), self.otherwise)
 
@@ -127,7 +127,7 @@ def ask(names: Sequence[str], clock: Clock) -> SdkReading:
 
 def understood(printed: str, status: int, taken: float) -> SdkReading:
     """Return what the child printed, between whatever libtpu may have printed itself."""
-    metrics: dict[str, Series | Unavailable] = {}
+    metrics: dict[str, SdkSeries | Unavailable] = {}
     ending = f"signal {-status}" if status < 0 else f"exit status {status}"
     otherwise = Unavailable(Reason.DRIVER_ERROR, f"libtpu's SDK ended its process ({ending})")
     for line in _lines(printed):
@@ -137,7 +137,7 @@ def understood(printed: str, status: int, taken: float) -> SdkReading:
         if "done" in line:
             otherwise = Unavailable(Reason.NOT_SUPPORTED, "libtpu's SDK does not have it")
         elif isinstance(data, list):
-            metrics[name] = Series(str(line.get("description", "")), tuple(map(str, data)))
+            metrics[name] = SdkSeries(str(line.get("description", "")), tuple(map(str, data)))
         else:
             metrics[name] = Unavailable(Reason.NOT_SUPPORTED, f"libtpu's SDK: {line.get('error', 'no data')}")
     return SdkReading(taken, metrics, otherwise)
@@ -167,7 +167,7 @@ def number(text: str) -> Number | None:
 
 
 def sdk_devices(
-    field: DeviceField, series: Series | Unavailable, chips: Sequence[Sequence[int]], per_chip: int
+    field: DeviceField, series: SdkSeries | Unavailable, chips: Sequence[Sequence[int]], per_chip: int
 ) -> Mapping[int, Value] | Unavailable:
     """One metric of every device, by the runtime's number.
 
@@ -227,7 +227,7 @@ def statistic_names(description: str, count: int) -> tuple[str, ...]:
     return tuple(f"stat{position}" for position in range(count))
 
 
-def sdk_distributions(family: Family, series: Series | Unavailable) -> dict[str, dict[str, Number]]:
+def sdk_distributions(family: Family, series: SdkSeries | Unavailable) -> dict[str, dict[str, Number]]:
     """One family's statistics by name, by label, which is empty where there is none.
 
     The SDK writes ``label, mean, p50, …``, one string each; without labels ``mean, p50, …``, in one string or in several.
@@ -242,7 +242,7 @@ def sdk_distributions(family: Family, series: Series | Unavailable) -> dict[str,
     return {sanitized(row[0]): _named(series.description, row[1:]) for row in rows if len(row) > 1}
 
 
-def sdk_counts(series: Series | Unavailable) -> dict[str, Number]:
+def sdk_counts(series: SdkSeries | Unavailable) -> dict[str, Number]:
     """Of ``label: count``, one string each: the counts by label, those of one label added up."""
     found: dict[str, Number] = {}
     for position, text in enumerate(() if isinstance(series, Unavailable) else series.data[:MAX_LABELS]):

@@ -15,13 +15,11 @@ from itertools import zip_longest
 from math import inf, isfinite
 from typing import NamedTuple
 
-from accelmetrics.backends.contract import Coverage, Number
-from accelmetrics.backends.tpu.messages import Distribution, Entry, Scalar
-from accelmetrics.backends.tpu.runtime import Answer
+from accelmetrics.backends.contract import Coverage, Number, Value
+from accelmetrics.backends.tpu.messages import DistributionMessage, MetricMessage, Scalar
+from accelmetrics.backends.tpu.runtime import MetricAnswer
 from accelmetrics.schemas.catalogue.tpu import FAMILIES, QUEUE_GRPC, QUEUE_KEY, QUEUE_SDK, STATISTICS, Family
 from accelmetrics.schemas.errors import Reason, Unavailable
-
-Value = Number | Unavailable
 
 MAX_BYTES = 2.0**50
 MAX_SECONDS = 1e9
@@ -141,7 +139,7 @@ class PortDevices(NamedTuple):
         return self.devices.get(number, self.missing).get(name, self.missing[name])
 
 
-def port_devices(answers: Mapping[str, Answer], per_chip: int, now: float) -> PortDevices:
+def port_devices(answers: Mapping[str, MetricAnswer], per_chip: int, now: float) -> PortDevices:
     """Sort one port's answers by device.
 
     Args:
@@ -169,11 +167,11 @@ def port_devices(answers: Mapping[str, Answer], per_chip: int, now: float) -> Po
     return PortDevices(devices, missing)
 
 
-def _read(field: DeviceField, entry: Entry, now: float) -> Value:
+def _read(field: DeviceField, entry: MetricMessage, now: float) -> Value:
     age = now - entry.seconds
     if field.momentary and entry.seconds > 0 and age > STALE_AFTER:
         return Unavailable(Reason.STALE, f"the runtime took it {age:.0f} s ago")
-    if isinstance(entry.measure, Distribution):
+    if isinstance(entry.measure, DistributionMessage):
         return Unavailable(Reason.PARSE_ERROR, "the runtime answered a distribution")
     return checked(field, entry.measure)
 
@@ -238,21 +236,21 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 CLOSE = 1e-9
 
 
-def distributions(family: Family, answers: Sequence[Answer]) -> dict[str, dict[str, Number]] | Unavailable:
+def distributions(family: Family, answers: Sequence[MetricAnswer]) -> dict[str, dict[str, Number]] | Unavailable:
     """Statistics of one family from the ports' answers, by label (empty where there is none) and by name."""
     failures = [answer for answer in answers if isinstance(answer, Unavailable)]
     if len(failures) == len(answers):
         return failures[0] if failures else NOT_LISTED
-    parts: dict[str, list[Distribution]] = {}
+    parts: dict[str, list[DistributionMessage]] = {}
     for position, entry in enumerate(_entries(answers)):
         name = label(entry.about, position) if family.labelled else ""
-        if isinstance(entry.measure, Distribution) and (name in parts or len(parts) < MAX_LABELS):
+        if isinstance(entry.measure, DistributionMessage) and (name in parts or len(parts) < MAX_LABELS):
             parts.setdefault(name, []).append(entry.measure)
     found = {name: statistics(measures) for name, measures in parts.items()}
     return {name: numbers for name, numbers in found.items() if numbers}
 
 
-def statistics(parts: Sequence[Distribution]) -> dict[str, Number]:
+def statistics(parts: Sequence[DistributionMessage]) -> dict[str, Number]:
     """Statistics by name (``mean``, ``p50``, …) of several distributions together; none when they are empty.
 
     Counts of the same buckets can be added up; percentiles cannot, nor counts of different buckets.
@@ -294,7 +292,7 @@ def percentile(counts: Sequence[int], bounds: Sequence[float], share: float, max
     return None
 
 
-def queues(answers: Sequence[Answer]) -> dict[str, Number]:
+def queues(answers: Sequence[MetricAnswer]) -> dict[str, Number]:
     """Lengths of the programs' queues, by label."""
     lengths: dict[str, Number] = {}
     for position, entry in enumerate(_entries(answers)):
@@ -305,7 +303,7 @@ def queues(answers: Sequence[Answer]) -> dict[str, Number]:
     return lengths
 
 
-def _entries(answers: Sequence[Answer]) -> list[Entry]:
+def _entries(answers: Sequence[MetricAnswer]) -> list[MetricMessage]:
     return [entry for answer in answers if not isinstance(answer, Unavailable) for entry in answer]
 
 

@@ -51,7 +51,7 @@ PUT_OFF = 1.0
 SCRAPE_TIMEOUT = "X-Prometheus-Scrape-Timeout-Seconds"
 
 
-class Limits(NamedTuple):
+class ClientLimits(NamedTuple):
     """What a client may cost, in counts, bytes and seconds.
 
     Attributes:
@@ -87,7 +87,7 @@ class Limits(NamedTuple):
         return self.connections if soft == resource.RLIM_INFINITY else min(self.connections, max(LEAST_CONNECTIONS, soft // 4))
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """What a request is answered with; ``headers`` beside those that every answer has."""
 
     body: bytes
@@ -95,7 +95,7 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-Compute = Callable[[HTTPServerRequest], Answer]
+Compute = Callable[[HTTPServerRequest], HttpAnswer]
 """Computes an answer, or raises tornado's ``HTTPError``. Called on the thread for answers, one request at a time: it must not wait."""
 
 
@@ -230,7 +230,7 @@ class Server(HTTPServerConnectionDelegate):
         tls: Tls | None = None,
         credentials: Credentials | None = None,
         allowed_hosts: Iterable[str] = (),
-        limits: Limits = Limits(),  # noqa: B008 - it cannot be changed
+        limits: ClientLimits = ClientLimits(),  # noqa: B008 - it cannot be changed
     ) -> None:
         self.address = address
         self.limits = limits
@@ -430,7 +430,7 @@ class Server(HTTPServerConnectionDelegate):
         await asyncio.sleep(PUT_OFF)
         raise HTTPError(429, why)
 
-    async def compute(self, call: Compute, request: HTTPServerRequest) -> Answer:
+    async def compute(self, call: Compute, request: HTTPServerRequest) -> HttpAnswer:
         """Compute an answer within the client's own timeout, where Prometheus tells it.
 
         Raises:
@@ -457,7 +457,7 @@ class Server(HTTPServerConnectionDelegate):
             raise HTTPError(503, "the program is ending") from None
 
 
-def _nothing(_: HTTPServerRequest) -> Answer:
+def _nothing(_: HTTPServerRequest) -> HttpAnswer:
     raise HTTPError(404, "there is nothing here: see /")
 
 

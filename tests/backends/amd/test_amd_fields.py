@@ -7,8 +7,8 @@ import pytest
 from accelmetrics.backends.amd import gpu_metrics
 from accelmetrics.backends.amd.amd_smi import sample
 from accelmetrics.backends.amd.amdsmi_worker import _energy
-from accelmetrics.backends.amd.rocm_smi import Card, architecture, is_unified, unique_id
-from accelmetrics.backends.kit.fields import Value
+from accelmetrics.backends.amd.rocm_smi import PrintedCard, architecture, is_unified, unique_id
+from accelmetrics.backends.contract import Value
 from accelmetrics.schemas.errors import Reason, Unavailable
 from tests.backends.amd.printed import AMD_SMI, identify, read as printed_metrics, read_card
 from tests.simulators.amdgpu import tables
@@ -27,11 +27,11 @@ def lowered(name: str, number: int = 0) -> dict[str, object]:
     return {key.lower(): value for key, value in cards(name)[f"card{number}"].items()}
 
 
-def read(card: Card, metric: str) -> Value:
+def read(card: PrintedCard, metric: str) -> Value:
     return read_card(card)[metric]
 
 
-def reason(card: Card, metric: str) -> str:
+def reason(card: PrintedCard, metric: str) -> str:
     value = read(card, metric)
     assert isinstance(value, Unavailable), f"{metric} is {value}"
     return str(value.reason)
@@ -256,7 +256,7 @@ def test_an_id_that_several_cards_share_names_none_of_them() -> None:
 
 
 def test_a_name_falls_back_to_what_there_is() -> None:
-    printed: list[Card] = [
+    printed: list[PrintedCard] = [
         *({"card series": "N/A", "device name": "Navi"}, {"card series": "0x1002", "device id": "0x74a1"}),
         *({"card model": "0x6601", "gpu id": "0x66af"}, {}),
     ]

@@ -13,7 +13,8 @@ import pytest
 
 from accelmetrics.backends.amd import amd_smi, amdsmi_library, amdsmi_worker, rocm_smi
 from accelmetrics.backends.amd.amdsmi_worker import CALLS, METRICS, AmdsmiCard, open_cards
-from accelmetrics.backends.kit.fields import Field, Value
+from accelmetrics.backends.contract import Value
+from accelmetrics.backends.kit.fields import Field
 from accelmetrics.schemas.catalogue import find
 from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from tests.backends.amd.printed import AMD_SMI, listed, read, read_card

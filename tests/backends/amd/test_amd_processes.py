@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from accelmetrics import allocation
 from accelmetrics.backends.amd import backend as amd
 from accelmetrics.backends.amd.in_process import InProcessDriver
-from accelmetrics.backends.amd.processes import MOST, ProcessTable, is_gpu, parse
+from accelmetrics.backends.amd.processes import MOST, DriverProcesses, is_gpu, parse
 from accelmetrics.backends.contract import Processes, Reading, ReadOptions
 from accelmetrics.backends.kit import processes as holders
 from accelmetrics.backends.kit.processes import AGAIN, DESCRIPTORS, FIRST_PASS, LATER_PASS, UNSEEN, NodeHolders
@@ -36,7 +36,7 @@ class Watcher:
     def __init__(self, unified: frozenset[str] = frozenset(), each: float = 0.0) -> None:
         self.now = 100.0
         ticks = count()
-        self.table = ProcessTable(unified, NodeHolders(is_gpu, lambda: next(ticks) * each))
+        self.table = DriverProcesses(unified, NodeHolders(is_gpu, lambda: next(ticks) * each))
         self.progress: list[Any] = []
 
     def look(self, address: str = CARD, later: float = 1.0) -> tuple[DeviceProcess, ...] | Unavailable:

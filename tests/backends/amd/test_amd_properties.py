@@ -5,8 +5,8 @@ import math
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from accelmetrics.backends.amd.rocm_smi import Card, is_unified, parse
-from accelmetrics.backends.kit.fields import Value
+from accelmetrics.backends.amd.rocm_smi import PrintedCard, is_unified, parse
+from accelmetrics.backends.contract import Value
 from accelmetrics.schemas.catalogue import expected_names, find
 from accelmetrics.schemas.errors import Reason, Unavailable
 from tests.backends.amd.printed import identify, read_card
@@ -20,7 +20,7 @@ SCALARS = (
 names = st.sampled_from(OUTPUTS)
 
 
-def check(card: Card) -> dict[str, Value]:
+def check(card: PrintedCard) -> dict[str, Value]:
     """A card's metrics, each of them a possible number or a reason."""
     found = read_card(card)
     assert found.keys() <= set(expected_names("amd"))

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from accelmetrics.backends.contract import Value
 from accelmetrics.backends.kit import MEMORY, POWER_SHARE, PRINTED, Derived, Field, Rate, difference, number, total
-from accelmetrics.backends.kit.fields import Counters, Record, Row, Table, Value, flat, make_reading, quoted, text
+from accelmetrics.backends.kit.fields import Counters, DeviceRecord, Row, Table, flat, make_reading, quoted, text
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.metric import Metric
@@ -277,7 +278,7 @@ def test_a_number_beyond_all_bounds_is_told_without_being_printed() -> None:
     assert number(16**5000) == (Reason.INVALID_VALUE, "a number of 20001 bits")
 
 
-class Endless(Record):
+class Endless(DeviceRecord):
     """A record with more instances than can be counted."""
 
     def instances(self, place: str) -> Iterable[str]:

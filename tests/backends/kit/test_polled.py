@@ -11,7 +11,7 @@ import pytest
 from accelmetrics import Sampler
 from accelmetrics.backends.contract import Reading, ReadOptions
 from accelmetrics.backends.kit import MEMORY, DeviceSample, Field, PolledBackend, Rate, Source, polled
-from accelmetrics.backends.kit.fields import Record
+from accelmetrics.backends.kit.fields import DeviceRecord
 from accelmetrics.backends.kit.polled import RETRY, PolledDriver, pci_address
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
@@ -145,7 +145,7 @@ def test_a_new_poll_gives_a_new_reading_with_its_time(tool: Tool, clock: FakeClo
 def test_an_answer_that_has_not_changed_is_looked_at_once(clock: FakeClock) -> None:
     """As a stream's is between two records: each poll asks, and none identifies, flattens or reads a device again."""
 
-    class Counting(Record):
+    class Counting(DeviceRecord):
         """Counts what is looked up."""
 
         asked = 0
@@ -629,7 +629,7 @@ def test_what_belongs_to_no_device(tool: Tool, clock: FakeClock) -> None:
 def test_a_record_that_reads_is_asked_when_the_device_is_read(clock: FakeClock) -> None:
     """As a directory of files does: one device that cannot be read costs no other."""
 
-    class Files(Record):
+    class Files(DeviceRecord):
         """Counts how often it is asked."""
 
         asked = 0

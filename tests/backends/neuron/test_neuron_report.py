@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from accelmetrics.backends.contract import ReadOptions
-from accelmetrics.backends.kit.fields import Record, Table, Value
+from accelmetrics.backends.contract import ReadOptions, Value
+from accelmetrics.backends.kit.fields import DeviceRecord, Table
 from accelmetrics.backends.neuron import TOOL
 from accelmetrics.backends.neuron.monitor import FIELDS, MACHINE as ROWS, CoreTotals, MachineTotals, Report, choose, parse
 from accelmetrics.schemas.catalogue import expected_keys, expected_names, match
@@ -40,7 +40,7 @@ def machine_of(parsed: Report) -> Mapping[str, Value]:
     return named(MACHINE, MachineTotals(parsed, choose(parsed.programs, EVERY_PROCESS, lambda _: True, None)))
 
 
-def named(table: Table, record: Record) -> Mapping[str, Value]:
+def named(table: Table, record: DeviceRecord) -> Mapping[str, Value]:
     """What a table reads, by every name."""
     return {name: value for metric, value in table.read(record, {}, 0.0).items() for name in table.names(metric)}
 

@@ -9,14 +9,14 @@ import pytest
 
 from accelmetrics.backends.nvidia.calls import BufferLayout, structure_of
 from accelmetrics.backends.nvidia.conversion import convert_gpu, convert_memory
-from accelmetrics.backends.nvidia.metrics import FAST_ROWS, MEMORY_ROWS, SHARES, Field, Row, fast_names
+from accelmetrics.backends.nvidia.metrics import FAST_ROWS, MEMORY_ROWS, SHARES, NvmlField, NvmlMetric, fast_names
 from tests.backends.nvidia.machine import Consumer
 from tests.simulators.nvml import NvmlSimulator
 
 LIMIT = 123.0
 
 
-def numbers(rows: tuple[Row, ...], of: Callable[[Row], int]) -> tuple[int, ...]:
+def numbers(rows: tuple[NvmlMetric, ...], of: Callable[[NvmlMetric], int]) -> tuple[int, ...]:
     """What would be unpacked, if each row had this number."""
     layout = BufferLayout(rows, tuple(row.source for row in rows))
     count = len(structure_of(layout.calls, (3,) * len(layout.calls[-1].fields)).unpack(bytes(layout.offsets[-1])))
@@ -26,12 +26,12 @@ def numbers(rows: tuple[Row, ...], of: Callable[[Row], int]) -> tuple[int, ...]:
     return tuple(raw)
 
 
-def largest(row: Row) -> int:
+def largest(row: NvmlMetric) -> int:
     """The largest number that the driver can answer."""
-    return 2**64 - 1 if isinstance(row.source, Field) or "Q" in row.source.layout else 2**32 - 1
+    return 2**64 - 1 if isinstance(row.source, NvmlField) or "Q" in row.source.layout else 2**32 - 1
 
 
-def expected(rows: tuple[Row, ...], raw: dict[str, int]) -> list[float] | None:
+def expected(rows: tuple[NvmlMetric, ...], raw: dict[str, int]) -> list[float] | None:
     """By the rows alone: each value in its unit, None when one is out of its bounds."""
     if any(not row.minimum <= raw[row.name] <= row.maximum for row in rows):
         return None
@@ -48,7 +48,7 @@ def expected(rows: tuple[Row, ...], raw: dict[str, int]) -> list[float] | None:
 
 
 @pytest.mark.parametrize(("rows", "convert"), [(FAST_ROWS, convert_gpu), (MEMORY_ROWS, convert_memory)], ids=["gpu", "instance"])
-def test_values_and_bounds(rows: tuple[Row, ...], convert: Callable[..., tuple[float, ...] | None]) -> None:
+def test_values_and_bounds(rows: tuple[NvmlMetric, ...], convert: Callable[..., tuple[float, ...] | None]) -> None:
     """On random numbers, most of them possible, and on each row's bounds and beyond them."""
     chance = random.Random(4711)
     cases = [{row.name: chance.randint(max(0, row.minimum), min(row.maximum, 2**40)) for row in rows} for _ in range(300)]
@@ -57,7 +57,7 @@ def test_values_and_bounds(rows: tuple[Row, ...], convert: Callable[..., tuple[f
     possible = cases[0]
     for row in rows:
         bounds = (row.minimum - 1, row.minimum, row.maximum, row.maximum + 1, largest(row))
-        cases += [{**possible, row.name: number} for number in bounds if number >= 0 or isinstance(row.source, Field)]
+        cases += [{**possible, row.name: number} for number in bounds if number >= 0 or isinstance(row.source, NvmlField)]
     found = [(convert(numbers(rows, lambda row: case[row.name]), LIMIT), expected(rows, case)) for case in cases]  # noqa: B023
     for converted, wanted in found:
         assert (None if converted is None else list(converted)) == wanted

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from accelmetrics.backends.nvidia import calls, gpm, links, metrics, nvml, processes, xid
-from accelmetrics.backends.nvidia.metrics import Call, Field, GpmMetric
+from accelmetrics.backends.nvidia.metrics import Call, GpmMetric, NvmlField
 
 pynvml: Any = pytest.importorskip("pynvml")
 
@@ -17,7 +17,7 @@ ROWS = (*metrics.METRICS, metrics.GPM_SUPPORT, links.COUNT)
 CALLS = dict.fromkeys(row.source for row in ROWS if isinstance(row.source, Call))
 STRUCTURED = {call.function: call for own in CALLS for call in (own, own.fallback) if call is not None and call.structure}
 FIELDS = [
-    *(row.source for row in ROWS if isinstance(row.source, Field)),
+    *(row.source for row in ROWS if isinstance(row.source, NvmlField)),
     *(metrics.LINK_STATE, *metrics.LINK_TRAFFIC.values(), *(field for pair in metrics.LINK_ERRORS.values() for field in pair)),
 ]
 
@@ -45,7 +45,7 @@ def test_the_layout_of_a_field() -> None:
 
 
 @pytest.mark.parametrize("field", dict.fromkeys(FIELDS), ids=lambda field: field.symbol)
-def test_numbers_of_fields(field: Field) -> None:
+def test_numbers_of_fields(field: NvmlField) -> None:
     """Each field's number is the one that the binding has under its name."""
     assert field.identifier == getattr(pynvml, f"NVML_FI_DEV_{field.symbol}")
 

@@ -21,7 +21,7 @@ from tornado.httputil import HTTPServerRequest
 
 from accelmetrics.exporters.http import access
 from accelmetrics.exporters.http.access import Credentials, Tls, password_line
-from accelmetrics.exporters.http.server import Answer, Compute, Limits, Route, Server, listen
+from accelmetrics.exporters.http.server import ClientLimits, Compute, HttpAnswer, Route, Server, listen
 from accelmetrics.exporters.network import Address
 from accelmetrics.exporters.prometheus import PrometheusExporter
 from tests.exporters.certificates import Authority
@@ -49,14 +49,14 @@ def serve() -> Iterator[Open]:
             address: str = "127.0.0.1",
             **limits: float,
         ) -> Server:
-            computed: dict[str, Compute] = {"/": lambda _: Answer(b"fine"), **(routes or {})}
+            computed: dict[str, Compute] = {"/": lambda _: HttpAnswer(b"fine"), **(routes or {})}
             server = Server(
                 Address(address, 0),
                 [(path, Route, {"compute": compute, "public": path in public}) for path, compute in computed.items()],
                 tls=tls,
                 credentials=credentials,
                 allowed_hosts=allowed_hosts,
-                limits=Limits(**limits),  # type: ignore[arg-type]  # its fields by name
+                limits=ClientLimits(**limits),  # type: ignore[arg-type]  # its fields by name
             )
             server.open()
             stack.callback(server.close)
@@ -268,9 +268,9 @@ def test_a_client_that_does_not_take_its_answer_is_let_go(serve: Open) -> None:
     """Writing has its time, and the answer is not copied for each client."""
     computed: list[HTTPServerRequest] = []
 
-    def large(request: HTTPServerRequest) -> Answer:
+    def large(request: HTTPServerRequest) -> HttpAnswer:
         computed.append(request)
-        return Answer(LARGE)
+        return HttpAnswer(LARGE)
 
     server = serve({"/large": large}, write=1.0)
     request = b"GET /large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -293,12 +293,12 @@ def test_half_open_tls_connections_cost_little_memory(tmp_path: Path) -> None:
         from pathlib import Path
         from accelmetrics.exporters.http.access import Tls
         from accelmetrics.exporters.network import Address
-        from accelmetrics.exporters.http.server import Answer, Limits, Route, Server
+        from accelmetrics.exporters.http.server import ClientLimits, HttpAnswer, Route, Server
         folder = Path(sys.argv[1])
         tls = Tls(folder / "accelmetrics.crt", folder / "accelmetrics.key")
         tls.read()
-        routes = [("/", Route, {"compute": lambda _: Answer(b"fine")})]
-        server = Server(Address("127.0.0.1", 0), routes, tls=tls, limits=Limits(connections=1000))
+        routes = [("/", Route, {"compute": lambda _: HttpAnswer(b"fine")})]
+        server = Server(Address("127.0.0.1", 0), routes, tls=tls, limits=ClientLimits(connections=1000))
         server.open()
         context = ssl.create_default_context(cafile=folder / "test-authority.pem")
         with context.wrap_socket(socket.create_connection(server.address), server_hostname="accelmetrics") as client:
@@ -332,9 +332,9 @@ def test_more_than_forty_requests_at_once_are_refused(serve: Open) -> None:
     """The forty-first is told to come again, and the forty are answered; thereafter all is as before."""
     gate = Gate()
 
-    def slowly(_: HTTPServerRequest) -> Answer:
+    def slowly(_: HTTPServerRequest) -> HttpAnswer:
         gate()
-        return Answer(b"at last")
+        return HttpAnswer(b"at last")
 
     server = serve({"/slow": slowly}, answer=2 * HANG)
     clients = [connect(server, b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n") for _ in range(40)]
@@ -349,7 +349,7 @@ def test_more_than_forty_requests_at_once_are_refused(serve: Open) -> None:
 
 def test_clients_that_do_not_take_their_answers_do_not_fill_the_places(serve: Open) -> None:
     """Only requests that wait to be computed count."""
-    server = serve({"/large": lambda _: Answer(LARGE)}, computing=3)
+    server = serve({"/large": lambda _: HttpAnswer(LARGE)}, computing=3)
     clients = []
     for _ in range(6):
         clients.append(connect(server, b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"))
@@ -363,9 +363,9 @@ def test_the_scrape_timeout_is_respected(serve: Open) -> None:
     """The answer comes before Prometheus gives up, if only to say that there is none; a late one harms nothing."""
     gate = Gate()
 
-    def slowly(_: HTTPServerRequest) -> Answer:
+    def slowly(_: HTTPServerRequest) -> HttpAnswer:
         gate()
-        return Answer(b"")
+        return HttpAnswer(b"")
 
     server = serve({"/slow": slowly}, answer=10 * HANG)
     assert get(server, "/slow", X_Prometheus_Scrape_Timeout_Seconds="0.7") == 503
@@ -377,7 +377,7 @@ def test_the_scrape_timeout_is_respected(serve: Open) -> None:
 def test_a_route_that_fails_costs_its_own_request(serve: Open, caplog: pytest.LogCaptureFixture) -> None:
     """500 without a traceback for the client, one in the log, and the next request is answered."""
 
-    def broken(_: HTTPServerRequest) -> Answer:
+    def broken(_: HTTPServerRequest) -> HttpAnswer:
         raise KeyError("a secret")
 
     server = serve({"/broken": broken})
@@ -494,11 +494,13 @@ def test_probes_cost_no_scrape_and_no_scrape_a_probe(serve: Open, closed: Creden
     """What is answered without a password takes no place of what is computed, and waits for none."""
     gate = Gate()
 
-    def slowly(_: HTTPServerRequest) -> Answer:
+    def slowly(_: HTTPServerRequest) -> HttpAnswer:
         gate()
-        return Answer(b"at last")
+        return HttpAnswer(b"at last")
 
-    server = serve({"/slow": slowly, "/probe": lambda _: Answer(b"fine")}, ("/probe",), credentials=closed, computing=1, answer=2 * HANG)
+    server = serve(
+        {"/slow": slowly, "/probe": lambda _: HttpAnswer(b"fine")}, ("/probe",), credentials=closed, computing=1, answer=2 * HANG
+    )
     authorization = f"Authorization: {basic('ada', 'secret')}\r\n".encode()
     with connect(server, b"GET /slow HTTP/1.1\r\nHost: localhost\r\n" + authorization + b"\r\n") as scrape:
         wait_for(server._places.locked)
@@ -510,7 +512,7 @@ def test_probes_cost_no_scrape_and_no_scrape_a_probe(serve: Open, closed: Creden
 def test_probes_are_limited_as_all_that_needs_no_password(serve: Open, closed: Credentials) -> None:
     """Where a password is asked for, and nowhere else."""
     for credentials, status in ((closed, 429), (None, 200)):
-        server = serve({"/probe": lambda _: Answer(b"fine")}, ("/probe",), credentials=credentials, unauthenticated=0)
+        server = serve({"/probe": lambda _: HttpAnswer(b"fine")}, ("/probe",), credentials=credentials, unauthenticated=0)
         assert get(server, "/probe") == status
 
 
@@ -647,8 +649,8 @@ def test_a_route_can_be_a_handler_of_its_own(serve: Open) -> None:
                 self.write(f"{number}\n")
                 await self.flush()
 
-    routes: list[tuple[str, type[Route], dict[str, Any]]] = [("/count", Counting, {"compute": lambda _: Answer(b"")})]
-    server = Server(Address("127.0.0.1", 0), routes, limits=Limits(answer=0.01, write=HANG))
+    routes: list[tuple[str, type[Route], dict[str, Any]]] = [("/count", Counting, {"compute": lambda _: HttpAnswer(b"")})]
+    server = Server(Address("127.0.0.1", 0), routes, limits=ClientLimits(answer=0.01, write=HANG))
     server.open()
     try:
         assert exchange(server, b"GET /count HTTP/1.0\r\n\r\n").endswith(b"0\n1\n2\n")
@@ -699,7 +701,7 @@ def test_every_address_of_a_name_is_listened_on(monkeypatch: pytest.MonkeyPatch)
     files = psutil.Process().num_fds()
     with monkeypatch.context() as patched:
         patched.setattr(socket, "getaddrinfo", lookup)
-        server = Server(Address("localhost", 0), [("/", Route, {"compute": lambda _: Answer(b"fine")})])
+        server = Server(Address("localhost", 0), [("/", Route, {"compute": lambda _: HttpAnswer(b"fine")})])
         server.open()
         other = Server(server.address, [])
         with pytest.raises(OSError, match=f"port {server.address.port} of localhost is in use"):
