@@ -33,7 +33,7 @@ from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.lines import LineWriter
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.rotation import PACKED, closed_files, first_time, next_closed, packed
-from accelmetrics.schemas.selection import MetricChoice, MetricSelection
+from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelection
 
 LONGEST_HEAD = 1 << 24
 """Bytes of a first line that are looked at."""
@@ -419,7 +419,7 @@ class FileExporter(ABC):
         max_seconds: float | None = None,
         compress: bool = False,
         keep: int | None = None,
-        metrics: MetricChoice = "standard",
+        metrics: MetricChoice = STANDARD,
     ) -> None:
         for option, value, least in (("fsync_every", fsync_every, 0), ("keep", keep, 0)):
             if value is not None and value < least:

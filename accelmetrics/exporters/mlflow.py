@@ -15,7 +15,7 @@ from accelmetrics.exporters.fields import measured, seconds_since, step_number, 
 from accelmetrics.exporters.network import RejectedError
 from accelmetrics.schemas.errors import require, without_secrets
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.selection import MetricChoice, MetricSelection
+from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelection
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
@@ -65,7 +65,7 @@ class MlflowExporter:
         experiment: str | None = None,
         run_name: str | None = None,
         prefix: str = "system/",
-        metrics: MetricChoice = "standard",
+        metrics: MetricChoice = STANDARD,
     ) -> None:
         self._mlflow = require("mlflow", "mlflow")
         if not run_id and experiment is None and run_name is None:

@@ -18,7 +18,7 @@ from accelmetrics.exporters.paths import absolute
 from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.metric import PARTITION
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.selection import MetricChoice, MetricSelection
+from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelection
 
 LABELS = "accelmetrics/labels"
 """The tag of the text that lists the labels."""
@@ -49,7 +49,7 @@ class TensorboardExporter:
 
     name = "tensorboard"
 
-    def __init__(self, logdir: str, *, run: str = "system", metrics: MetricChoice = "standard") -> None:
+    def __init__(self, logdir: str, *, run: str = "system", metrics: MetricChoice = STANDARD) -> None:
         require("tensorboard", "tensorboard")
         self._directory = absolute(logdir) / run
         self._path = self._directory

@@ -18,7 +18,7 @@ from accelmetrics.exporters.files import LineFile, is_json
 from accelmetrics.exporters.paths import absolute, followed
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.selection import MetricChoice, MetricSelection
+from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelection
 
 
 class TrainingFilesExporter:
@@ -36,7 +36,7 @@ class TrainingFilesExporter:
 
     name = "training-files"
 
-    def __init__(self, directory: str | Path, *, fsync_every: int = 60, metrics: MetricChoice = "standard") -> None:
+    def __init__(self, directory: str | Path, *, fsync_every: int = 60, metrics: MetricChoice = STANDARD) -> None:
         if fsync_every < 0:
             raise InvalidOptionError(f"fsync_every is {fsync_every!r}: it must be at least 0")
         self.directory = absolute(directory)

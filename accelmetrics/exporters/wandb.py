@@ -17,7 +17,7 @@ from accelmetrics.exporters.network import RejectedError
 from accelmetrics.exporters.paths import absolute
 from accelmetrics.schemas.errors import InvalidOptionError, require, without_secrets
 from accelmetrics.schemas.record import Record
-from accelmetrics.schemas.selection import MetricChoice, MetricSelection
+from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelection
 
 if TYPE_CHECKING:
     import wandb
@@ -82,7 +82,7 @@ class WandbExporter:
         directory: str | None = None,
         prefix: str = "system/",
         commit: bool = False,
-        metrics: MetricChoice = "standard",
+        metrics: MetricChoice = STANDARD,
     ) -> None:
         if mode is not None and mode not in MODES:
             raise InvalidOptionError(f"wandb: mode is {mode!r}: it must be one of {', '.join(MODES)}")

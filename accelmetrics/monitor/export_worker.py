@@ -80,13 +80,22 @@ class ExportWorker:
         name: Under which it is counted.
         capacity: Records that wait at most.
         opened: Called on the exporter's thread when it is open.
+        read: The metrics that records have: an exporter whose own choice is a default is given what is named there too.
     """
 
-    def __init__(self, exporter: Exporter, name: str, capacity: int = CAPACITY, opened: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        exporter: Exporter,
+        name: str,
+        capacity: int = CAPACITY,
+        opened: Callable[[], object] = lambda: None,
+        *,
+        read: MetricSelection = ALL_METRICS,
+    ) -> None:
         self.exporter = exporter
         self.name = name
         selection = getattr(exporter, "metrics", None)
-        self._selection = selection if isinstance(selection, MetricSelection) else ALL_METRICS
+        self._selection = selection.widened(read) if isinstance(selection, MetricSelection) else ALL_METRICS
         self._capacity = capacity
         self._opened = opened
         self._thread = OnDemandThread(f"accelmetrics-{name}", lambda: self._delivery is not self._noticed, self._run)

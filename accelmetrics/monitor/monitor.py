@@ -53,7 +53,8 @@ class Monitor:
         interval: Seconds between two readings, from 0.01; 0.1 is a good pace for short steps.
         exporters: Where the readings go: strings such as ``"jsonl:run.jsonl"``, or objects. See docs/exporters.md.
         backends: As for :class:`Sampler`, like ``metrics`` to ``amd_source``.
-        metrics: The metrics that are read; exporters, windows and the history have no others. All when left out.
+        metrics: The metrics that are read; exporters, windows and the history have no others. All when left out. Files and trackers
+            that were not told their own ``metrics`` are given all that is named here.
         gpus: Devices to report, by number, key or UUID; all when left out.
         visible: Report only the devices that the watched process sees.
         pid: The process watched by ``cpu``, ``proc.…`` and ``gpu.process.…``; this one when left out.
@@ -110,6 +111,7 @@ class Monitor:
         self.interval = _interval(interval)
         self.labels: Mapping[str, str] = {"run_id": uuid.uuid4().hex[:12], "hostname": hostname(), **job_labels(), **_labels(labels)}
         Sampler(**options).close()  # what cannot be used is told here, where the caller sees it
+        self._metrics = MetricSelection(options["metrics"])
         self._clock = MonitorClock() if clock is None else clock
         self._key: Hashable = _key(options, self.interval) if clock is None else object()
         self._make = lambda: Sampler(**options, clock=clock)
@@ -119,7 +121,7 @@ class Monitor:
                 self._add_worker(exporter)
         self._inherited: list[ExportWorker] = []  # of the parent, in the child of a fork
         self._not_taken = ""  # the names of those that were not warned about
-        extra = TorchMemory(MetricSelection(options["metrics"])) if pid in {None, os.getpid()} else None
+        extra = TorchMemory(self._metrics) if pid in {None, os.getpid()} else None
 
         def new_state() -> MonitorState:
             windows = Windows(self._clock.monotonic, lambda: self._current().request())
@@ -295,7 +297,7 @@ class Monitor:
     def _add_worker(self, exporter: Exporter) -> ExportWorker:
         """Make the worker of an exporter, for the next start and those after it."""
         name = distinct(str(getattr(exporter, "name", "") or type(exporter).__name__), self._workers)
-        worker = ExportWorker(exporter, name, opened=stop_all_at_exit)
+        worker = ExportWorker(exporter, name, opened=stop_all_at_exit, read=self._metrics)
         self._workers = {**self._workers, name: worker}
         return worker
 

@@ -134,7 +134,7 @@ class Exporter(Protocol):
     a pause that grows. Any other exception gives the record up; it is counted, and told once.
 
     Where it has an attribute ``metrics`` that is a :class:`~accelmetrics.schemas.selection.MetricSelection`, its records have
-    those metrics alone; otherwise all.
+    those metrics alone, and those that the monitor was told by choice where it is a ``default``; otherwise all.
     """
 
     name: str

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from accelmetrics.schemas.errors import InvalidOptionError, Unavailable, UnknownNameError
-from accelmetrics.schemas.metric import Metric, device_key, fill
+from accelmetrics.schemas.metric import ANY_KIND, Metric, device_key, fill
 from accelmetrics.schemas.snapshot import Snapshot
 
 ALL = "all"
@@ -25,6 +25,8 @@ _WITHIN = {"core": {"core"}, "standard": {"core", "standard"}, ALL: {"core", "st
 """By preset, what the rows that it has are marked with."""
 _NUMBER = re.compile(r"(?<![^.])[\d*]+(?![^.])")
 """A part of a key that is a number, whole or as a pattern."""
+MISSPELT = 0.85
+"""How near a name is to a metric's, of 1, to be taken for that metric's misspelt."""
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 
 
@@ -37,9 +39,11 @@ class MetricSelection:
         items: A text with items by comma, or the items one by one. An item is a preset (``core``, ``wandb``, ``standard``, ``all``), a
             metric's name (``powerWatts``; ``process.temp`` for the watched process on a device), a key (``gpu.0.powerWatts``), or a
             pattern of names or keys in which ``*`` stands for any text (``nvlink.*``, ``gpu.0.*``). ``-`` before it excludes.
+        default: Whether it holds only as long as the user chose nothing: :meth:`widened` adds what was asked for elsewhere.
 
     Attributes:
         items: The items, as they were given.
+        default: Whether it is such a default; one that is made of it is too.
         everything: Whether no key is left out.
 
     Raises:
@@ -47,9 +51,10 @@ class MetricSelection:
         UnknownNameError: An item is no preset, name, key or pattern; the message suggests the nearest.
     """
 
-    __slots__ = ("_chosen", "_excluded", "_general", "_known", "_last", "everything", "items")
+    __slots__ = ("_chosen", "_excluded", "_general", "_known", "_last", "default", "everything", "items")
 
-    def __init__(self, items: str | Iterable[str] | MetricSelection = ALL) -> None:
+    def __init__(self, items: str | Iterable[str] | MetricSelection = ALL, *, default: bool = False) -> None:
+        self.default: bool = default or (isinstance(items, MetricSelection) and items.default)
         self.items = _items(items)
         self._chosen = tuple(_Item.of(item) for item in self.items if not item.startswith("-")) or (_Item.of(ALL),)
         self._excluded = tuple(_Item.of(item[1:].strip()) for item in self.items if item.startswith("-"))
@@ -76,6 +81,11 @@ class MetricSelection:
         template = _PLACEHOLDER.sub("{i}", template)
         return any(item.has(template) for item in self._general) and not any(item.has(template) for item in self._excluded)
 
+    def widened(self, read: MetricSelection) -> MetricSelection:
+        """Return a default with what is read by choice as well: all items of ``read`` but ``all`` and exclusions; any other as it is."""
+        named = [item for item in read.items if item != ALL and not item.startswith("-")]
+        return MetricSelection((*self.items, *named)) if self.default and named else self
+
     def select(self, snapshot: Snapshot) -> Snapshot:
         """The same moment with the wanted metrics and reasons alone; the snapshot itself where everything is wanted."""
         if self.everything:
@@ -98,10 +108,10 @@ class MetricSelection:
 
     def __getstate__(self) -> tuple[object, ...]:
         """Pickle without what is remembered. Items are not checked again: another process may not have loaded a plug-in's rows yet."""
-        return self.items, self._chosen, self._excluded
+        return self.items, self._chosen, self._excluded, self.default
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.items, self._chosen, self._excluded = state
+        self.items, self._chosen, self._excluded, self.default = state
         self._forget()
 
     def __str__(self) -> str:
@@ -147,7 +157,7 @@ class _Item(NamedTuple):
         """Check an item."""
         if text in PRESETS:
             return cls(text)
-        if "*" not in text and device_key(text) is None:
+        if "*" not in text:
             _check(text)
         return cls(text, _pattern(text))
 
@@ -197,19 +207,35 @@ def _name(key: str) -> str:
 
 
 def _check(text: str) -> None:
-    """Refuse what is no metric's name and no key of the machine.
+    """Refuse what is no metric's name and no key of the machine, and a device's key in which a metric's name is misspelt.
+
+    Any other key of a device is taken: a plug-in may give names that no row describes.
 
     Raises:
-        UnknownNameError: It is neither.
+        UnknownNameError: The message suggests the nearest.
     """
     from accelmetrics.schemas.catalogue import match, rows
+    from accelmetrics.schemas.catalogue.sources import KINDS
 
     if match(text) is not None:
         return
-    known = {_name(spelling): None for row in rows() for spelling in (row.key, *row.aliases)}
-    # ``nvlink.{link}.state`` is ``nvlink.7.state`` of one link.
-    if text not in known and re.sub(r"\.\d+\.", ".*.", text) not in {fill(name, "*") for name in known}:
-        raise UnknownNameError("metric or preset", text, (*PRESETS, *known))
+    spellings = [spelling for row in rows() for spelling in (row.key, *row.aliases)]
+    key = device_key(text)
+    if key is None:
+        known = {fill(_name(spelling), "*"): None for spelling in spellings}
+        # ``nvlink.{link}.state`` is ``nvlink.7.state`` of one link.
+        if text not in known and re.sub(r"\.\d+\.", ".*.", text) not in known:
+            raise UnknownNameError("metric or preset", text, (*PRESETS, *known))
+    elif key.kind in KINDS.values():
+        import difflib  # a millisecond, spent on keys that the catalogue does not have
+
+        parts = [found for found in map(device_key, spellings) if found and found.kind in (ANY_KIND, key.kind)]
+        names = {fill(found.name, "*"): None for found in parts if found.process == key.process}
+        if near := difflib.get_close_matches(key.name, names, cutoff=MISSPELT):
+            head = text.removesuffix(key.name)
+            raise UnknownNameError("metric", text, [head + name for name in near])
 
 
 ALL_METRICS = MetricSelection()
+STANDARD = MetricSelection("standard", default=True)
+"""What files and trackers are given unless they are told otherwise."""

@@ -61,6 +61,21 @@ def test_a_line_for_every_reading(simulator: NvmlSimulator) -> None:
     assert headings.split()[-1] == "energy"
 
 
+def test_what_is_named_is_recorded(simulator: NvmlSimulator, tmp_path: Path) -> None:
+    """``--metrics`` reaches the file, which has ``standard`` of a command that names nothing; a misspelt key is refused."""
+    path, every = tmp_path / "run.jsonl", ("--interval", "0.1", "--duration", "1", "--backends", "nvidia", "--no-console")
+    env = environment(**simulator.environment())
+    for named, keys in (("smActive,gpu.0.nvlink.0.state", {"smActive", "nvlink.0.state"}), ("all", set())):
+        done = call("record", *every, "--metrics", named, "--exporter", f"jsonl:{path}", env=env)
+        assert (done.returncode, done.stderr) == (0, "")
+        read = records(path)[-1].snapshot.metrics
+        assert {name for name in ("smActive", "nvlink.0.state") if f"gpu.0.{name}" in read} == keys
+        path.unlink()
+    done = call("record", *every, "--metrics", "gpu.0.powerWats", env=env)
+    assert done.returncode == 2
+    assert "Did you mean 'gpu.0.powerWatts'" in done.stderr
+
+
 def test_devices_can_be_chosen(simulator: NvmlSimulator) -> None:
     """By their numbers; one that is not there is refused at once, with those that are."""
     env = environment(**simulator.environment())

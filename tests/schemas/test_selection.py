@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 from typing import Any
@@ -138,6 +139,40 @@ def test_rows_of_plug_ins_are_names_and_standard(monkeypatch: pytest.MonkeyPatch
 def test_what_no_metric_is_called_is_refused(items: str, near: str) -> None:
     with pytest.raises(UnknownNameError, match=f"Did you mean '{near}'"):
         MetricSelection(items)
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("gpu.0.powerWats", "gpu.0.powerWatts"),
+        ("-gpu.12.fanspeed", "gpu.12.fanSpeed"),
+        ("gpu.process.0.tmp", "gpu.process.0.temp"),
+        ("gpu.0.mig.1.smActve", "gpu.0.mig.1.smActive"),
+        ("gpu.0.nvlink.7.stat", "gpu.0.nvlink.*.state"),
+        ("npu.3.powerWatt", "npu.3.powerWatts"),
+        ("tpu.0.dutyCicle", "tpu.0.dutyCycle"),
+    ],
+)
+def test_a_misspelt_key_is_refused(key: str, near: str) -> None:
+    """As a misspelt name is, with the key that was meant."""
+    with pytest.raises(UnknownNameError, match=f"Did you mean '{re.escape(near)}'"):
+        MetricSelection(f"core,{key}")
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["gpu.0.laneTemp", "npu.0.dmaBytes", "gpu.0.dutyCycle", "gpu.0.fanSpeedRpm", "hpu.0.powerWats", "gpu.0.powerWats*", "gpu.process.0.x"],
+)
+def test_a_key_that_a_plug_in_may_give_is_taken(key: str) -> None:
+    """A name that is no metric's misspelt, a kind that only plug-ins have, and a pattern, which says that it is meant."""
+    selection = MetricSelection(key)
+    assert selection.wants(key.removesuffix("*"))
+
+
+def test_a_plug_ins_own_row_is_no_misspelt_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "_added", {})
+    catalogue.add([Metric("gpu.{i}.hotspotTempp", "1", "gauge", "Something else.")])
+    assert MetricSelection("gpu.0.hotspotTempp").wants("gpu.0.hotspotTempp")
 
 
 @pytest.mark.parametrize("items", ["", " ", "core,", "-", [], ["core", ""], 5, ["core", 7], None, b"core"])
