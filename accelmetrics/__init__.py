@@ -16,6 +16,7 @@ TYPE_CHECKING = False  # type checkers take it as true; importing it from typing
 
 if TYPE_CHECKING:
     from accelmetrics.backends.visible import Visibility, visibility
+    from accelmetrics.integrations.training import TrainingRun, training
     from accelmetrics.monitor.monitor import Monitor
     from accelmetrics.monitor.window import Window
     from accelmetrics.sampling.coroutines import asample
@@ -68,6 +69,7 @@ __all__ = [
     "SourceError",
     "Step",
     "Summary",
+    "TrainingRun",
     "Unavailable",
     "UnknownNameError",
     "Visibility",
@@ -80,6 +82,7 @@ __all__ = [
     "processes",
     "recordings",
     "sample",
+    "training",
     "visibility",
     "visible_devices",
 ]
@@ -110,6 +113,7 @@ _HOMES = {
     "SourceError": "schemas.errors",
     "Step": "schemas.record",
     "Summary": "schemas.summary",
+    "TrainingRun": "integrations.training",
     "Unavailable": "schemas.errors",
     "UnknownNameError": "schemas.errors",
     "Visibility": "backends.visible",
@@ -121,6 +125,7 @@ _HOMES = {
     "processes": "visibility.processes",
     "recordings": "schemas.recording",
     "sample": "sampling.sampler",
+    "training": "integrations.training",
     "visibility": "backends.visible",
     "visible_devices": "visibility.visible",
 }

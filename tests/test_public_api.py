@@ -41,6 +41,7 @@ PUBLIC = {
     "SourceError",
     "Step",
     "Summary",
+    "TrainingRun",
     "Unavailable",
     "UnknownNameError",
     "Visibility",
@@ -53,6 +54,7 @@ PUBLIC = {
     "processes",
     "recordings",
     "sample",
+    "training",
     "visibility",
     "visible_devices",
 }

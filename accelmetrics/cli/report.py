@@ -15,9 +15,10 @@ from accelmetrics.cli import options as arguments, summaries
 from accelmetrics.cli.output import Stdout, say
 from accelmetrics.monitor.history import HistoryRow, Layout, RowMaker
 from accelmetrics.monitor.statistics import WindowAggregator
+from accelmetrics.monitor.steps import Work, rates
 from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
-from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import RecordFile, recordings
 from accelmetrics.schemas.selection import ALL, MetricSelection
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
@@ -30,7 +31,6 @@ GAP = 3.0
 """In usual intervals: a longer silence is a gap, over which nothing is reckoned."""
 USUAL = 50
 """Intervals whose median is the usual one."""
-WORK = ("tokens", "samples")
 
 EXAMPLES = """\
   accelmetrics report run.jsonl                             a table of every device
@@ -205,13 +205,13 @@ def report(records: Iterable[Record]) -> summaries.Plain | None:
     Those of one process of a run are to be in the order of their time. The host's metrics are those of the first host.
     """
     by_process: dict[tuple[str, str, str], _Stream] = {}
-    work: dict[str, dict[str, float]] = {}
+    work = Work()
     for record in records:
         process = stream_of(record)
         stream = by_process.get(process) or by_process.setdefault(process, _Stream(record))
         if stream.add(record):
             for step in record.steps:
-                _add_work(work, step)
+                work.add(step)
     streams = list(by_process.values())
     if not streams:
         return None
@@ -230,27 +230,8 @@ def report(records: Iterable[Record]) -> summaries.Plain | None:
         "gaps": sorted((gap for stream in streams for gap in stream.gaps), key=lambda gap: str(gap["after"])),
         "devices": {key: device for stream in streams for key, device in _devices(stream, streams)},
         "host": {key: held._asdict() for key, held in host.items()},
-        "work": {
-            name: {"per_second": done["amount"] / done["seconds"], "per_joule": done["paid"] / done["joules"] if done["joules"] else None}
-            for name, done in work.items()
-        },
+        "work": {name: rate._asdict() for name, rate in rates(work.totals).items()},
     }
-
-
-def _add_work(work: dict[str, dict[str, float]], step: Step) -> None:
-    """Add up what a step says of the program's work, if it says both how much it was and how fast it went.
-
-    What was done per joule is the work over the energy of the steps that say that too, of all devices together.
-    """
-    for name in WORK:
-        amount, rate, per_joule = (step.values.get(name + more) for more in ("", "_per_second", "_per_joule"))
-        if amount and rate:
-            done = work.setdefault(name, dict.fromkeys(("amount", "seconds", "paid", "joules"), 0.0))
-            done["amount"] += amount
-            done["seconds"] += amount / rate
-            if per_joule:
-                done["paid"] += amount
-                done["joules"] += amount / per_joule
 
 
 def _devices(stream: _Stream, streams: list[_Stream]) -> Iterator[tuple[str, summaries.Plain]]:

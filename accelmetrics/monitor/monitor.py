@@ -20,14 +20,14 @@ from typing import Any, SupportsFloat, cast
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.guard import guarded
 from accelmetrics.exporters.registry import create
-from accelmetrics.monitor.energy import StepLog
 from accelmetrics.monitor.export_worker import ExportWorker, distinct
 from accelmetrics.monitor.history import History
 from accelmetrics.monitor.job import job_labels
 from accelmetrics.monitor.run import MonitorState, Phase, Run, Stream, end_all, log, stop_all_at_exit
+from accelmetrics.monitor.steps import StepLog, Totals
 from accelmetrics.monitor.ticker import MonitorClock, Ticker, shared_ticker
 from accelmetrics.monitor.torch import TorchMemory
-from accelmetrics.monitor.window import Window, Windows
+from accelmetrics.monitor.window import TumblingWindow, Window, Windows
 from accelmetrics.sampling.engine import hostname
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible
 from accelmetrics.sampling.sampler import Sampler, hashable
@@ -235,6 +235,11 @@ class Monitor:
         """What was logged until the last reading, with what was derived from it: the last hundred."""
         return tuple(self._current().state.steps.given.copy())
 
+    @property
+    def work(self) -> Totals:
+        """The work that steps told of until the last reading, by kind (``tokens``, ``samples``) and process."""
+        return self._current().state.steps.work.totals.copy()
+
     def window(self, name: str = "") -> Window:
         """A stretch of the program to be measured: a context manager, a decorator, or begun and ended by hand.
 
@@ -246,6 +251,10 @@ class Monitor:
         if not isinstance(name, str):
             raise InvalidOptionError(f"a window's name must be a text, and not {name!r}: a decorator is written @monitor.window('name')")
         return Window(self._current().state.windows, name)
+
+    def tumbling_window(self) -> TumblingWindow:
+        """Windows that follow each other from reading to reading, without waiting for one: what a trainer's rows are made of."""
+        return TumblingWindow(self._current().state.windows, "")
 
     def log(self, /, step: int | None = None, **values: SupportsFloat | None) -> None:
         """Put numbers of the program into the stream: ``epoch``, ``loss``, ``learning_rate``, ``grad_norm``, any others.

@@ -20,9 +20,10 @@ from typing import NamedTuple
 from weakref import WeakSet, ref
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.monitor.energy import Meter, StepLog
+from accelmetrics.monitor.energy import Meter
 from accelmetrics.monitor.export_worker import Delivery, ExportWorker, on_exporter_thread
 from accelmetrics.monitor.history import History, RowMaker
+from accelmetrics.monitor.steps import StepLog
 from accelmetrics.monitor.ticker import Flag, Ticker
 from accelmetrics.monitor.window import Windows, living
 from accelmetrics.schemas.identity import BackendStatus

@@ -92,6 +92,17 @@ class Accumulator:
             twin._cells, twin._times, twin._spans = self._cells[:], self._times[:], self._spans[:]
         return twin
 
+    def following(self) -> Accumulator:
+        """Return the statistics from here on: none yet, and the last reading stands where it does now."""
+        found = Accumulator()
+        found.last, found._stands = self.last, self._stands
+        return found
+
+    @property
+    def stands(self) -> bool:
+        """Whether the last reading still stands."""
+        return self._stands
+
     def add(self, value: float, seconds: float, times: int = 1) -> None:
         """Take a reading that stands for so many seconds, or several equal ones that stand for them together."""
         if self.count and value != self.last and not self._cells:
@@ -211,13 +222,18 @@ class WindowAggregator:
     Args:
         begin: When it begins, on the clock of the rows.
         before: The last reading before that: what lies between it and the next one is known by both.
+        trailing: Whether a reading stands for the time since the one before, and not until the next one. Windows that follow each
+            other from reading to reading then count each reading once, and all of the time.
 
     Attributes:
         energy: By device key.
+        readings: Rows taken.
     """
 
-    def __init__(self, begin: float, before: HistoryRow | None = None) -> None:
+    def __init__(self, begin: float, before: HistoryRow | None = None, trailing: bool = False) -> None:
         self.energy: dict[str, DeviceEnergy] = {}
+        self.readings = 0
+        self._trailing = trailing
         self._begin = begin
         self._at = begin  # the last row's moment
         self._layout: Layout | None = None
@@ -246,6 +262,19 @@ class WindowAggregator:
             block.append(row)
         if block:
             self._fold(block, end)
+
+    def following(self) -> WindowAggregator:
+        """Return the statistics of the next window, which begins where the last reading was taken."""
+        found = WindowAggregator(self._at, trailing=self._trailing)
+        found._layout, found._known, found._last = self._layout, self._known, self._last
+        found.energy = {key: held.following() for key, held in self.energy.items()}
+        found._metrics = {key: held.following() for key, held in self._metrics.items()}
+        found._across = {key: held.following() for key, held in self._across.items()}
+        return found
+
+    def standing(self) -> dict[str, float]:
+        """Return, by key, the readings that still stand."""
+        return {key: held.last for key, held in self._metrics.items() if held.stands}
 
     def summary(self) -> dict[str, Summary]:
         """Return, by key, the statistics of the readings."""
@@ -283,8 +312,9 @@ class WindowAggregator:
     def _wait_for(self, layout: Layout) -> None:
         """Have the first readings of these keys stand from the window's beginning on."""
         self._layout = layout
-        self._metrics = {key: Accumulator(waits=True) for key in layout}
-        self._across = {f"{kind}.{name}": Accumulator(waits=True) for name in _members(layout) for kind in ACROSS}
+        waits = not self._trailing
+        self._metrics = {key: Accumulator(waits) for key in layout}
+        self._across = {f"{kind}.{name}": Accumulator(waits) for name in _members(layout) for kind in ACROSS}
         self._known = {name: set(positions) for name, positions in _members(layout).items()}
 
     def _fold(self, rows: Sequence[HistoryRow], end: float) -> None:
@@ -297,6 +327,9 @@ class WindowAggregator:
         lead = max(0.0, min(moments[0], end) - self._at) if joined else 0.0
         after = [*(following - at for at, following in pairwise(moments)), 0.0]
         ages = [at - self._begin for at in moments]
+        self.readings += len(rows)
+        if self._trailing:
+            lead, after = 0.0, [lead, *after[:-1]]
         if not joined:
             self._last.clear()
             for held in (*self._metrics.values(), *self._across.values()):

@@ -282,3 +282,36 @@ class Window:
                     self._aggregator = self._before = None
                     self._rows.clear()
             return self._kept[1:]
+
+
+class TumblingWindow(Window):
+    """Windows that follow each other, from one reading to a later one: what is asked for is there at once.
+
+    A reading stands for the time since the one before. Each is part of one window, and so is each joule.
+    """
+
+    def begin(self) -> TumblingWindow:
+        """Begin the first one.
+
+        Raises:
+            InvalidOptionError: It has begun already.
+        """
+        super().begin()
+        self._aggregator = WindowAggregator(self._begin or 0.0, self._before, trailing=True)
+        return self
+
+    def take(self) -> WindowAggregator:
+        """Return what was read since the last call, and begin the next window; where nothing was, the same one goes on.
+
+        Does not wait for a reading.
+        """
+        if os.getpid() != self._pid:  # as for a window's results
+            self._pid, self._lock = os.getpid(), threading.RLock()
+        with self._lock:
+            rows = []
+            while self._rows:
+                rows.append(self._rows.popleft())
+            folded = self._aggregator or WindowAggregator(self._begin or self._owner.now(), trailing=True)
+            folded.fold(rows)
+            self._aggregator = folded.following() if folded.readings else folded
+            return folded

@@ -15,6 +15,10 @@ EXPORTER_COUNTS = ("sent", "failed", "dropped", "queued")
 """Fields of :class:`ExporterStatus` that are metrics too."""
 
 
+Source = tuple[int | None, str]
+"""A process of the job: its rank, None where it has none, and its machine."""
+
+
 class Step(NamedTuple):
     """What the watched program logged at one moment.
 
@@ -23,11 +27,20 @@ class Step(NamedTuple):
         step: The program's own step, None where it named none.
         values: Its numbers by name (``loss``, ``learning_rate``, ``tokens``), and those derived from them
             (``step_seconds``, ``tokens_per_second``, ``tokens_per_joule``).
+        rank: The rank of the process that logged it; None where it has none.
+        node: The machine that it ran on.
     """
 
     time_ns: int
     step: int | None
     values: Mapping[str, int | float]
+    rank: int | None = None
+    node: str = ""
+
+    @property
+    def source(self) -> Source:
+        """The process that logged it."""
+        return self.rank, self.node
 
 
 class ExporterStatus(NamedTuple):

@@ -9,7 +9,8 @@ from decimal import Decimal
 import numpy
 import pytest
 
-from accelmetrics.monitor.energy import KEPT_STEPS, PENDING, Meter, StepLog
+from accelmetrics.monitor.energy import Meter
+from accelmetrics.monitor.steps import KEPT_STEPS, PENDING, StepLog
 from accelmetrics.schemas.record import Step
 from tests.monitor.watching import row
 
@@ -45,7 +46,7 @@ def test_numbers_of_every_kind_are_taken() -> None:
     steps = StepLog()
     steps.add(1.0, 10, 7, {"a": 1, "b": 0.5, "c": numpy.float32(0.25), "d": Tensor(2.0), "e": Decimal("0.5"), "f": None, "g": 10**30})
     found = steps.take(meter(2.0))
-    assert found == ((10, 7, {"a": 1, "b": 0.5, "c": 0.25, "d": 2.0, "e": 0.5, "g": 10**30}),)
+    assert found == ((10, 7, {"a": 1, "b": 0.5, "c": 0.25, "d": 2.0, "e": 0.5, "g": 10**30}, None, ""),)
     assert type(found[0].values["a"]) is int
 
 

@@ -1,0 +1,1 @@
+"""Training frameworks: the core that all stand on, and one file for each."""

@@ -1,0 +1,253 @@
+"""A training run: the program's steps and what its devices do meanwhile, for a trainer that logs a row every so many steps.
+
+>>> import accelmetrics
+>>> with accelmetrics.training(exporters=["jsonl:run.jsonl"]) as run:       # doctest: +SKIP
+...     for step, batch in enumerate(batches):
+...         loss = train(batch)
+...         run.step(step, loss=loss, tokens=batch.tokens)
+...         if step % 10 == 0:
+...             tracker.log({"loss": loss, **run.row()}, step=step)
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from types import TracebackType
+from typing import Any, TypeVar
+
+from accelmetrics.backends.guard import guarded
+from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.monitor.statistics import WindowAggregator
+from accelmetrics.monitor.steps import Totals, rates
+from accelmetrics.schemas.catalogue import match
+from accelmetrics.schemas.record import Exporter
+from accelmetrics.schemas.selection import MetricChoice, MetricSelection
+from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.vitals import MEMORY_PERCENT, POWER, TEMPERATURE, UTILIZATION
+
+BRIEF = "brief"
+"""Of each device utilisation, share of memory, power, temperature and energy; of the job its throughput and work per joule."""
+BRIEF_NAMES = (UTILIZATION, MEMORY_PERCENT, POWER, TEMPERATURE)
+ENERGY = "energyJoules"
+READINGS = "readings"
+"""The name in a row that says how many readings it is made of."""
+STATISTICS = ("mean", "min", "max", "last", "p50", "p95", "p99")
+DEFAULT_PREFIX = "system/"
+
+T = TypeVar("T")
+
+_REFUSED = re.compile(r"[^/\w.\- :]", re.ASCII)
+"""What trackers do not take in a name."""
+
+log = logging.getLogger("accelmetrics")
+
+
+class TrainingRun:
+    """One training run in one process; made by :func:`accelmetrics.training`.
+
+    Once it is made it never raises into the program: what goes wrong is logged once, under the logger ``accelmetrics``.
+
+    Attributes:
+        monitor: The monitor below: its windows, history, status and ``subscribe``.
+        rank: The rank of this process among all of the job, as its launcher says; None without one.
+        local_rank: Its rank among those of this machine; None where its launcher does not say.
+        world_size: How many processes the job has; 1 where its launcher does not say.
+        node: The machine's name.
+    """
+
+    def __init__(
+        self,
+        interval: float = 1.0,
+        exporters: Sequence[str | Exporter] = (),
+        *,
+        labels: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        options.setdefault("visible", True)
+        self.monitor = Monitor(interval, exporters, labels=labels, **options)
+        found = self.monitor.labels
+        self.rank, self.local_rank = _number(found.get("rank")), _number(found.get("local_rank"))
+        self.world_size = _number(found.get("world_size")) or 1
+        self.node = found["hostname"]
+        self._window = self.monitor.tumbling_window()
+        self._begun = False
+        self._worked: Totals = {}
+        self._selections: dict[object, MetricSelection | None] = {}
+        self._told: set[str] = set()
+
+    def start(self) -> TrainingRun:
+        """Begin to read, in the background. Starting twice changes nothing; a run that was closed goes on."""
+        self._contain("start", self._start)
+        return self
+
+    def close(self) -> None:
+        """Take one last reading, deliver what was logged, and end: seconds at most. Closing twice changes nothing."""
+        self._contain("close", self.monitor.stop)
+
+    def __enter__(self) -> TrainingRun:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def step(self, /, step: object = None, *unused: object, **values: Any) -> None:
+        """Log numbers of a step, from any rank. Never waits, and never synchronises a device.
+
+        Args:
+            step: The trainer's own step.
+            unused: Nothing; told once where there is something.
+            values: Numbers by name: ``loss``, ``grad_norm``, ``lr``, ``epoch``, any others. ``tokens`` and ``samples`` are those of this
+                step in this process: throughput and work per joule follow from them. None is left out.
+        """
+        self._contain("step", self._step, step, unused, values)
+
+    def row(self, prefix: str = DEFAULT_PREFIX, keys: MetricChoice = BRIEF, stats: Iterable[str] = ("mean",)) -> dict[str, float]:
+        """Return what the devices did since the last row, flat, for the trainer's own logger. Never waits, also while a driver hangs.
+
+        Each reading is part of one row, however often rows are asked for. A reading stands for the time since the one before.
+
+        - A metric has its mean under its key: ``system/gpu.0.powerWatts``; other statistics with their name behind it:
+          ``system/gpu.0.powerWatts.max``.
+        - ``system/gpu.0.energyJoules`` is the energy since the last row. Other counters stand as they are.
+        - ``system/tokens_per_second`` is that of all ranks that this monitor hears, ``system/tokens_per_joule`` over the energy of all
+          its devices; ``samples`` likewise. They are of the steps whose readings are there: the latest may follow in the next row.
+        - ``system/readings`` is the number of readings since the last row. Where it is 0 there was none: metrics have their last
+          reading again, energy is left out. Before the first reading it stands alone.
+        - What no device says has no name here. A metric whose source has not been read anew has its last reading.
+
+        Args:
+            prefix: What names begin with. One without a slash gets one behind it: trackers group by it.
+            keys: ``"brief"``: of each device utilisation, share of memory, power, temperature, energy; of the job throughput and work
+                per joule. Else a selection of metrics, as ``Monitor(metrics=)`` takes it; throughput and work per joule are there too.
+            stats: Which statistics: of ``mean``, ``min``, ``max``, ``last``, ``p50``, ``p95``, ``p99``.
+
+        Returns:
+            Finite numbers by name. Names have letters, digits and ``/ _ . - :`` and spaces alone; anything else becomes ``_``.
+        """
+        return self._contain("row", self._row, prefix, keys, stats) or {}
+
+    def __repr__(self) -> str:
+        rank = "" if self.rank is None else f" rank {self.rank} of {self.world_size}:"
+        return f"<TrainingRun:{rank} {self.monitor!r}>"
+
+    def _start(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._window.begin()  # before the first reading, which belongs to it
+        self.monitor.start()
+
+    def _step(self, step: Any, unused: tuple[object, ...], values: Mapping[str, Any]) -> None:
+        if unused:
+            self._tell("step", f"step takes one number and names (`step(7, loss=loss)`): {len(unused)} more were left out")
+        self.monitor.log(step, **values)
+
+    def _row(self, prefix: str, keys: MetricChoice, stats: Iterable[str]) -> dict[str, float]:
+        head = prefix if "/" in prefix else f"{prefix or DEFAULT_PREFIX.rstrip('/')}/"
+        selection, chosen = self._selection(keys), self._statistics(stats)
+        taken = self._window.take()
+        found = dict(self._measured(taken, selection, chosen))
+        for device, used in taken.energy_joules().items():
+            if selection is None or selection.wants(f"{device}.{ENERGY}"):
+                found[f"{device}.{ENERGY}"] = used.joules
+        before, self._worked = self._worked, self.monitor.work
+        for name, rate in rates(self._worked, before).items():
+            found[f"{name}_per_second"] = rate.per_second
+            if rate.per_joule is not None:
+                found[f"{name}_per_joule"] = rate.per_joule
+        found[READINGS] = taken.readings
+        return {_REFUSED.sub("_", head + name): value for name, value in found.items()}
+
+    def _measured(self, taken: WindowAggregator, selection: MetricSelection | None, stats: Sequence[str]) -> Iterator[tuple[str, float]]:
+        """Yield the statistics of what was read, and of what was not read anew the reading that stands."""
+        read, standing = taken.metrics, taken.standing()
+        for key in _brief(read.keys() | standing.keys(), self.monitor.latest) if selection is None else {**standing, **read}:
+            if selection is not None and (key.endswith(f".{ENERGY}") or not selection.wants(key)):
+                continue
+            if _counts(key):
+                yield key, read[key].last if key in read else standing[key]
+                continue
+            summary = read[key].summary() if key in read else None
+            yield from ((_named(key, stat), standing[key] if summary is None else getattr(summary, stat)) for stat in stats)
+
+    def _selection(self, keys: MetricChoice) -> MetricSelection | None:
+        """Return what a row has; None for the brief one, also where there is no such selection."""
+        if isinstance(keys, str) and keys == BRIEF:
+            return None
+        choice = tuple(keys) if isinstance(keys, Iterable) and not isinstance(keys, str) else keys
+        if choice not in self._selections:
+            outcome = guarded(MetricSelection, choice)
+            if outcome.failure is not None:
+                self._tell(f"keys {choice}", f"row: {outcome.failure.detail}: it has the brief keys instead")
+            self._selections[choice] = outcome.value
+        return self._selections[choice]
+
+    def _statistics(self, stats: Iterable[str]) -> list[str]:
+        """Return the statistics that there are; the mean where there is none of them."""
+        asked = [stats] if isinstance(stats, str) else list(stats)
+        wrong = [stat for stat in asked if stat not in STATISTICS]
+        if wrong:
+            self._tell(f"stats {wrong}", f"row: there is no statistic {wrong[0]!r}: there are {', '.join(STATISTICS)}")
+        return [stat for stat in asked if stat in STATISTICS] or ["mean"]
+
+    def _contain(self, what: str, call: Callable[..., T], *arguments: object) -> T | None:
+        """Call our own code in the program's stead: whatever goes wrong there is told once and stays there."""
+        outcome = guarded(call, *arguments)
+        if isinstance(outcome.error, SystemExit):
+            raise outcome.error  # of a signal handler: the program ends
+        if outcome.failure is not None:
+            self._tell(f"{what} {type(outcome.error)}", f"{what} failed: {outcome.failure.detail}")
+        return outcome.value
+
+    def _tell(self, mark: str, words: str) -> None:
+        if mark not in self._told:
+            self._told.add(mark)
+            log.warning("training: %s", words)
+
+
+def training(
+    interval: float = 1.0,
+    exporters: Sequence[str | Exporter] = (),
+    *,
+    labels: Mapping[str, str] | None = None,
+    **options: Any,
+) -> TrainingRun:
+    """Make a training run: a context manager over one monitor of the devices that this process sees.
+
+    Args:
+        interval: Seconds between two readings.
+        exporters: Where readings and steps go, as for :class:`~accelmetrics.Monitor`; none are needed for rows.
+        labels: Travel with every record.
+        options: What else ``Monitor`` takes. ``visible`` is true unless given: the job's devices are those that its process sees.
+
+    Raises:
+        InvalidOptionError: An option that cannot be used.
+        UnknownNameError: A backend, an exporter or a metric that does not exist.
+        MissingDependencyError: An exporter needs a package that is not installed.
+    """
+    return TrainingRun(interval, exporters, labels=labels, **options)
+
+
+def _brief(known: Collection[str], latest: Snapshot | None) -> Iterator[str]:
+    """Yield the brief keys: of each device the first of each measure's names that it has."""
+    for slot in latest.identities if latest is not None else ():
+        for names in BRIEF_NAMES:
+            yield from islice((key for name in names if (key := f"{slot.key}.{name}") in known), 1)
+
+
+def _named(key: str, stat: str) -> str:
+    return key if stat == "mean" else f"{key}.{stat}"
+
+
+@lru_cache(maxsize=16384)
+def _counts(key: str) -> bool:
+    """Return whether a metric only rises, so that its mean says nothing."""
+    row = match(key)
+    return row is not None and row.kind == "counter"
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

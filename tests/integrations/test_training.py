@@ -1,0 +1,144 @@
+"""Training runs: steps and rows of a simulated machine, whatever goes wrong beside the training."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import pytest
+
+import accelmetrics
+from accelmetrics.testing import FakeBackend
+from tests.monitor.watching import HeldClock, gpus, returned, ticks
+
+
+def go(run: accelmetrics.TrainingRun, clock: HeldClock, seconds: int) -> None:
+    """Let whole seconds pass on a held clock, each with its reading."""
+    for _ in range(seconds):
+        before = run.monitor.status.ticks
+        clock.advance(1.0)
+        ticks(run.monitor, before + 1)
+
+
+def counting(clock: HeldClock) -> FakeBackend:
+    """A GPU whose power grows by a watt a second, with a counter of its energy, beside one that gives power alone."""
+    backend = gpus(2, powerWatts=100.0, gpu=50.0, memoryAllocated=25.0, temp=60.0)
+    began = clock.monotonic()
+    backend.device(0).set(powerWatts=lambda: 100.0 + clock.monotonic() - began, energyJoules=lambda: (clock.monotonic() - began) * 100.0)
+    return backend
+
+
+def test_each_reading_and_each_joule_is_part_of_one_row() -> None:
+    """Rows of three, one, no and four readings: their means weigh alike, their energies add up to the whole."""
+    clock = HeldClock()
+    with accelmetrics.training(backends=[counting(clock)], clock=clock) as run:
+        ticks(run.monitor, 1)
+        assert run.row()["system/readings"] == 1
+        rows = []
+        for seconds in (3, 1, 0, 4):
+            go(run, clock, seconds)
+            rows.append(run.row(stats=("mean", "max")))
+    assert [row["system/readings"] for row in rows] == [3, 1, 0, 4]
+    assert [row["system/gpu.0.powerWatts"] for row in rows] == [pytest.approx(mean) for mean in (102.0, 104.0, 104.0, 106.5)]
+    assert [row["system/gpu.0.powerWatts.max"] for row in rows] == [103.0, 104.0, 104.0, 108.0]
+    for device in ("gpu.0", "gpu.1"):
+        joules = [row.get(f"system/{device}.energyJoules") for row in rows]
+        assert joules == [pytest.approx(300.0), pytest.approx(100.0), None, pytest.approx(400.0)]
+
+
+def test_the_brief_row() -> None:
+    """Utilisation, memory, power, temperature and energy of each device, and the job's throughput: no more."""
+    clock = HeldClock()
+    with accelmetrics.training(backends=[counting(clock)], clock=clock) as run:
+        ticks(run.monitor, 1)
+        run.row()
+        for step in range(4):
+            run.step(step, loss=1.0, tokens=1000)
+            go(run, clock, 1)
+        row = run.row()
+    measures = ("energyJoules", "gpu", "memoryAllocated", "powerWatts", "temp")
+    devices = {f"system/gpu.{number}.{name}" for number in (0, 1) for name in measures}
+    assert row.keys() == devices | {"system/tokens_per_second", "system/tokens_per_joule", "system/readings"}
+    assert row["system/tokens_per_second"] == pytest.approx(1000.0)
+    assert row["system/tokens_per_joule"] == pytest.approx(1000.0 / 200.0)
+
+
+def test_a_row_before_the_first_reading_says_so() -> None:
+    """There is a row at once, also while a driver hangs."""
+    backend = gpus(1)
+    backend.device(0).hang()
+    try:
+        with accelmetrics.training(backends=[backend]) as run:
+            assert returned(run.row) == {"system/readings": 0}
+    finally:
+        backend.device(0).release()
+
+
+def test_names_fit_trackers() -> None:
+    """A slash, and nothing that MLflow refuses."""
+    clock = HeldClock()
+    backend = FakeBackend(devices=1)
+    backend.device(0).set(**{"odd [%] name": 1.0})
+    with accelmetrics.training(backends=[backend], clock=clock) as run:
+        ticks(run.monitor, 1)
+        assert run.row("train", keys="all").keys() == {"train/gpu.0.odd ___ name", "train/readings"}
+        assert run.row("", keys="all").keys() == {"system/gpu.0.odd ___ name", "system/readings"}
+        assert run.row("a/b-", keys="all").keys() == {"a/b-gpu.0.odd ___ name", "a/b-readings"}
+    assert re.fullmatch(r"[/\w.\- :]+", "train/gpu.0.odd ___ name")
+
+
+def test_keys_choose() -> None:
+    """Presets, names and patterns; what does not exist is told once, and the row is brief."""
+    clock = HeldClock()
+    with accelmetrics.training(backends=[counting(clock)], clock=clock) as run:
+        ticks(run.monitor, 1)
+        assert set(run.row(keys="powerWatts,-gpu.1.*")) == {"system/gpu.0.powerWatts", "system/readings"}
+        assert set(run.row(keys=["gpu.1.*"], stats="last")) == {
+            f"system/gpu.1.{name}.last" for name in ("powerWatts", "gpu", "memoryAllocated", "temp")
+        } | {"system/readings"}
+        brief = set(run.row())
+        assert set(run.row(keys="powerWats")) == brief
+
+
+def test_wrong_arguments_are_told_once_and_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever a trainer hands over, it goes on."""
+    clock = HeldClock()
+    with caplog.at_level(logging.WARNING, logger="accelmetrics"), accelmetrics.training(backends=[gpus(1)], clock=clock) as run:
+        ticks(run.monitor, 1)
+        for _ in range(2):
+            run.step("seven", 8, loss=[1.0, 2.0])
+            assert run.row(None) == {}  # type: ignore[arg-type]
+            assert set(run.row(stats=("mode",))) == set(run.row())
+            run.row(keys=7)  # type: ignore[arg-type]
+    assert len(caplog.records) == len({record.getMessage() for record in caplog.records}) == 6
+
+
+def test_a_run_begins_and_ends_twice() -> None:
+    """Closing and starting again is as harmless as doing either twice."""
+    clock = HeldClock()
+    run = accelmetrics.training(backends=[gpus(1)], clock=clock)
+    with run, run.start():
+        ticks(run.monitor, 1)
+    run.close()
+    assert run.row()["system/readings"] >= 1
+    with run:
+        ticks(run.monitor, 1)
+    assert not run.monitor.running
+
+
+def test_bad_options_are_raised_where_it_is_made() -> None:
+    """Before the training begins."""
+    with pytest.raises(accelmetrics.InvalidOptionError):
+        accelmetrics.training(interval=0)
+    with pytest.raises(accelmetrics.UnknownNameError):
+        accelmetrics.training(exporters=["nowhere"])
+
+
+def test_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the launcher says; alone without one."""
+    alone = accelmetrics.training(backends=[gpus(1)])
+    assert (alone.rank, alone.local_rank, alone.world_size) == (None, None, 1)
+    for name, value in {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}.items():
+        monkeypatch.setenv(name, value)
+    run = accelmetrics.training(backends=[gpus(1)])
+    assert (run.rank, run.local_rank, run.world_size, run.node) == (5, 1, 8, alone.node)
