@@ -45,7 +45,7 @@ class Wait(NamedTuple):
     """What a thread waits for.
 
     Attributes:
-        tool: The path of a vendor's tool.
+        tool: The path of a vendor's tool or library, or the name of a module that is imported.
         since: Since when, in nanoseconds since the epoch.
     """
 

@@ -197,7 +197,11 @@ def _import(name: str) -> Backend:
 
 
 def prepare(backend: Backend) -> None:
-    """Import what opening and reading a built-in backend imports; what is wrong with a module is told when it is opened."""
+    """Import what opening and reading a built-in backend imports; what is wrong with a module is told when it is opened.
+
+    Raises:
+        SourceError: A library hangs while it is loaded, so that no module can be imported now (``timed_out``).
+    """
     row = BUILT_IN.get(backend.name)
     if row is not None:
         import_modules(resolve_name(name, __package__) for name in (f".{row.module}", *row.imports))

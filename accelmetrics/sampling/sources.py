@@ -19,7 +19,7 @@ from weakref import WeakSet
 from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Backend, Clock, Coverage, Detection, Driver
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.system import pci_slot
-from accelmetrics.backends.registry import is_registered, prepare
+from accelmetrics.backends.registry import BUILT_IN, declared, is_registered, prepare
 from accelmetrics.sampling.devices import DeviceRegistry
 from accelmetrics.sampling.workers import CountDownLatch, WorkerPool, WorkerThread
 from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError, Reason, SourceError, Unavailable
@@ -116,8 +116,8 @@ def _placed(device: DeviceIdentity) -> DeviceIdentity:
 
 
 def checked_coverage(backend: Backend) -> Coverage:
-    """Ask a backend for its coverage, held to the contract."""
-    given: object = backend.coverage()
+    """Ask a backend for its coverage, held to the contract; that of a built-in one is known without importing its sources."""
+    given: object = declared(backend.name) if backend.name in BUILT_IN and is_registered(backend) else backend.coverage()
     if not isinstance(given, Coverage) or not all(isinstance(part, Mapping) for part in given):
         raise TypeError(f"coverage() gave {given!r}, which is no Coverage of mappings")
     return given
@@ -242,10 +242,10 @@ class ManagedSource:
             looked = guarded(_detect, self.backend)
             self.detection = looked.value or Detection(True, looked.failure.detail if looked.failure else "detection gave nothing")
             worth_it = self.detection.present or forced
-            if worth_it:
-                prepare(self.backend)
+            outcome: Outcome[OpenDriver | None] | None = guarded(prepare, self.backend) if worth_it else None
             imported(self.backend.name)
-            outcome = guarded(OpenDriver, self.backend) if worth_it else None
+            if outcome is not None and outcome.failure is None:
+                outcome = guarded(OpenDriver, self.backend)
             with self._lock:
                 self._settle(outcome)
         del calls[OPENING]
@@ -255,7 +255,7 @@ class ManagedSource:
         if attempt is not None:
             attempt.count_down(self.backend.name)
 
-    def _settle(self, outcome: Outcome[OpenDriver] | None) -> None:
+    def _settle(self, outcome: Outcome[OpenDriver | None] | None) -> None:
         """Note what came of an attempt to open; None means that detection found nothing."""
         self.open_seconds = None if outcome is None else outcome.seconds
         if outcome is not None and outcome.value is not None:

@@ -66,3 +66,33 @@ def test_another_sampler_reads_what_was_read_before(tmp_path: Path) -> None:
         assert statuses == ["timed_out", "ok", "ok"]
         assert detail.startswith(f"{library_name()} has not answered since ")
         assert running.end() == 0, running.errors
+
+
+def test_what_another_sampler_opens_first_says_what_hangs_and_is_tried_again(tmp_path: Path) -> None:
+    """No module can be imported beside the library; the program goes on, and all is read when that has been loaded at last."""
+    program = """
+        import accelmetrics
+        from accelmetrics.backends import loading
+        loading.PATIENCE = 0.5
+        first = accelmetrics.Sampler(["nvidia"], open_timeout=0.5)
+        first.sample()
+        later = accelmetrics.Sampler(open_timeout=1.0)
+        def fares():
+            found = {status.name: status for status in later.sample().backends}
+            return [(found[name].status, found[name].detail) for name in ("amd", "host")]
+        tell(*fares())
+        while {status for status, _ in fares()} != {"ok"}:
+            pass
+        tell("ok")
+    """
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    environment = {**os.environ, "ACCELMETRICS_VALIDATE": "0", "HANGS_UNTIL": str(fifo), **nvidia(tmp_path)}
+    machines.mi300x(Tree(tmp_path / "root"))
+    with Program(program, env={**environment, "ACCELMETRICS_SYSROOT": str(tmp_path / "root")}) as running:
+        for status, detail in running.told():
+            assert status == "timed_out"
+            assert detail.startswith(f"nothing more can be loaded beside {library_name()}, which has not answered since ")
+        fifo.write_text("")
+        assert running.told() == ["ok"]
+        assert running.end() == 0, running.errors

@@ -20,8 +20,12 @@ from typing import Any
 from accelmetrics.backends.guard import waiting_for
 from accelmetrics.backends.loading import import_modules, loading
 
-LATER = ("json", "traceback")
-"""Modules of Python's that a reading, or the document made of it, imports where they are needed, and that need the loader."""
+LATER = ("json", "traceback", "_socket", "_csv", "array", "binascii", "_datetime", "_pickle", "_uuid")
+"""Modules of Python's that need the loader, and that a reading, the document made of it or another sampler imports where it needs them.
+
+Where a caller of ours would import them beside a library that hangs, the program would stand still. Of whole packages of Python's (for
+one ``importlib.metadata``, which finds plug-ins) only the part is named that is a shared library.
+"""
 
 
 class SharedLibrary(ctypes.CDLL):
@@ -39,6 +43,7 @@ def load_library(name: str) -> ctypes.CDLL:
 
     Raises:
         OSError: It is not there, or cannot be loaded.
+        SourceError: Another one hangs while it is loaded (``timed_out``).
     """
     import_modules(LATER)
     with loading, waiting_for(name):
@@ -56,6 +61,7 @@ def import_library(name: str) -> ModuleType:
     Raises:
         ImportError: It is not installed, or cannot be imported.
         OSError: It cannot be loaded.
+        SourceError: A library hangs while it is loaded (``timed_out``).
     """
     with loading:
         found = find_spec(name) if name not in sys.modules else None
