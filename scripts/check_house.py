@@ -9,6 +9,7 @@ Reads the sources and runs nothing of them. One line per finding, ``file:line: w
 - no note of unfinished work anywhere;
 - at most 12 Protocols in the package;
 - no name in the package has a word of the old vocabulary in it;
+- the docstring of a function or method of the package begins with a verb; those of classes and properties name the thing;
 - no comment, docstring or message speaks of persons ("nobody", "whoever");
 - no ``time.sleep`` in the tests, outside ``tests/support`` and the simulators: a test waits for an event;
 - no assertion in the tests that something took less than so much time: a test compares orders, counts, or two things of the same run.
@@ -42,6 +43,14 @@ OLD_CLASSES = {"Lane", "Flight", "Post", "Viewer", "Moment"}
 """Words that are fine in other names."""
 CLOCKS = {(clock,) for clock in ("time", "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns")}
 PERSONS = re.compile(r"\b(nobody|somebody|everybody|whoever|anybody)\b", re.IGNORECASE)
+NO_VERBS = {
+    *("a", "an", "the", "this", "that", "these", "our", "its", "it", "such", "another", "same", "likewise"),
+    *("all", "any", "each", "every", "no", "none", "nothing", "one", "two", "some", "only", "always", "never"),
+    *("how", "what", "when", "where", "whether", "which", "who", "why", "if", "while", "until", "once"),
+    *("after", "as", "at", "before", "beside", "by", "for", "from", "in", "of", "on", "to", "with", "without"),
+}
+"""What a docstring that begins with no verb begins with; besides those, what is no plain word, and words in -s (plurals, "Returns")."""
+PLAIN_WORD = re.compile(r"[A-Z][a-z-]*[.,:;]?$")
 WRITE_THEM = {"check_house", "test_house"}
 """The files about the rule, which name those words."""
 UNFINISHED = re.compile(r"\b(TODO|FIXME)\b")
@@ -165,6 +174,22 @@ def old_words(source: Source) -> Iterator[Finding]:
             yield Finding(source.path, node.lineno, f"class {node.name}: not the field's term")
 
 
+def docstrings(source: Source) -> Iterator[Finding]:
+    """Find each function whose docstring begins with no verb."""
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or any(map(is_property, node.decorator_list)):
+            continue
+        first = ((ast.get_docstring(node) or "Have").split() or [""])[0]
+        word = first.rstrip(".,:;").lower()
+        if not PLAIN_WORD.match(first) or word in NO_VERBS or (word.endswith("s") and not word.endswith("ss")):
+            yield Finding(source.path, node.lineno, f"docstring of {node.name}: begin with a verb, not with {first!r}")
+
+
+def is_property(decorator: ast.expr) -> bool:
+    """Whether a decorator makes an attribute of a function."""
+    return dotted(decorator)[-1:] in {("property",), ("cached_property",), ("setter",)}
+
+
 def persons(source: Source) -> Iterator[Finding]:
     """Each line that speaks of persons."""
     lines = () if source.path.stem in WRITE_THEM else source.text.splitlines()
@@ -264,7 +289,7 @@ def unfinished(source: Source) -> Iterator[Finding]:
 Rule = Callable[[Source], Iterator[Finding]]
 
 EVERYWHERE: tuple[Rule, ...] = (shells, unfinished, persons)
-IN_PACKAGE: tuple[Rule, ...] = (long_file, global_statements, broad_excepts, protocols, old_words)
+IN_PACKAGE: tuple[Rule, ...] = (long_file, global_statements, broad_excepts, protocols, old_words, docstrings)
 IN_TESTS: tuple[Rule, ...] = (sleeps, bounds_on_time)
 AT_MOST: dict[Rule, int] = {broad_excepts: MAX_BROAD, protocols: MAX_PROTOCOLS}
 """How many findings of a rule are none; 0 for the others."""

@@ -13,7 +13,11 @@ GOOD = '''
 import contextlib
 class PointCache:
     """Worksheets and heartbeats are words of their own."""
+    @property
+    def size(self):
+        """The number of points."""
     def spreadsheet(self, callback):
+        """Press every cell."""
         with contextlib.suppress(OSError):
             return callback()
 '''
@@ -31,6 +35,9 @@ BROKEN = {
     "an old word": ("accelmetrics/a.py", "class ExportOutlet: pass\n", "ExportOutlet: 'outlet'"),
     "an old word in a file's name": ("accelmetrics/shared_beat.py", "x = 1\n", "shared_beat: 'beat'"),
     "an old class": ("accelmetrics/a.py", "class _Flight: pass\n", "class _Flight"),
+    "a docstring without a verb": ("accelmetrics/a.py", 'def f():\n    """The sum."""\n', "with 'The'"),
+    "a docstring of a thing": ("accelmetrics/a.py", 'async def f():\n    """``x``, if it is there."""\n', "with '``x``,'"),
+    "a docstring that tells": ("accelmetrics/a.py", 'def f():\n    """Returns the sum."""\n', "with 'Returns'"),
     "unfinished work": ("tests/a.py", "x = 1  # TODO: more\n", "finish it"),
     "a person": ("accelmetrics/a.py", '"""For whoever reads."""\n', "'whoever'"),
     "a person in a test": ("tests/a.py", "x = 1  # Nobody asks.\n", "'Nobody'"),

@@ -51,11 +51,11 @@ class Clock(Protocol):
     """Where intervals and timestamps are taken from. Waiting is always real: only measuring goes through here."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed point, never going back."""
+        """Return seconds since some fixed point, never going back."""
         ...
 
     def time_ns(self) -> int:
-        """Nanoseconds since 1970-01-01 UTC."""
+        """Return nanoseconds since 1970-01-01 UTC."""
         ...
 
 
@@ -217,7 +217,7 @@ class Driver(Protocol):
         ...
 
     def reader(self, options: ReadOptions) -> Reader:
-        """A new consumer's view. Cheap: must not call into the driver."""
+        """Make a new consumer's view. Cheap: it must not call into the driver."""
         ...
 
     def close(self) -> None:
@@ -264,5 +264,5 @@ class Backend(Protocol):
         ...
 
     def own_metrics(self) -> Iterable[Metric]:
-        """Catalogue rows that only this backend knows: empty for built-in ones, whose rows stand in the catalogue."""
+        """List catalogue rows that only this backend knows: empty for built-in ones, whose rows stand in the catalogue."""
         ...

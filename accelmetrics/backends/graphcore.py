@@ -62,7 +62,7 @@ def connect() -> PollOnce:
 
 
 def _processes(printed: object) -> tuple[DeviceProcess, ...] | None:
-    """The process that holds an IPU: one, or none; None where the attribute makes no sense."""
+    """Read the process that holds an IPU: one, or none; None where the attribute makes no sense."""
     pid = whole(printed)
     return (DeviceProcess(pid, "compute"),) if pid else None if text(printed) else ()
 

@@ -96,7 +96,7 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def describe(error: BaseException) -> Unavailable:
-    """An unexpected exception as a reason: its type and words, without secrets; of the package's own errors the words alone."""
+    """Word an unexpected exception as a reason: its type and words, without secrets; of the package's own errors the words alone."""
     reason, words = Reason.DRIVER_ERROR, ""
     if isinstance(error, PermissionError):
         reason, words = Reason.NO_PERMISSION, str(error)

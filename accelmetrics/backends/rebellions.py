@@ -36,7 +36,7 @@ OF_CARD = Unavailable(Reason.NOT_SUPPORTED, "the card's power is given with the 
 
 
 def parse(text: str) -> Iterator[DeviceSample]:
-    """The NPUs of one document, with the processes that have a context on each."""
+    """Yield the NPUs of one document, with the processes that have a context on each."""
     document = json_document(text)
     contexts = grouped(document.get("contexts") or (), "npu")
     cards: set[object] = set()

@@ -98,11 +98,11 @@ class BuiltInBackend:
         return self._backend.open()
 
     def coverage(self) -> Coverage:
-        """As its module says; loads nothing."""
+        """Return what its module says; loads nothing."""
         return declared(self.name)
 
     def own_metrics(self) -> Iterable[Metric]:
-        """None: the rows of built-in backends stand in the catalogue."""
+        """Return none: the rows of built-in backends stand in the catalogue."""
         return ()
 
     @cached_property
@@ -122,31 +122,31 @@ class BrokenBackend:
         self._message = f"the plug-in {target} could not be loaded: {failure.detail}"
 
     def detect(self) -> Detection:
-        """Present, so that the failure is shown."""
+        """Say that it is there, so that the failure is shown."""
         return Detection(True, self._message, advice=self.ADVICE)
 
     def open(self) -> Driver:
-        """Always fails, with the words of the import."""
+        """Fail with the words of the import."""
         raise SourceError(Reason.DRIVER_UNAVAILABLE, self._message, backend=self.name, advice=self.ADVICE)
 
     def coverage(self) -> Coverage:
-        """Nothing is known."""
+        """Return none: nothing is known."""
         return Coverage()
 
     def own_metrics(self) -> Iterable[Metric]:
-        """None are known."""
+        """Return none: none are known."""
         return ()
 
 
 def declared(name: str) -> Coverage:
-    """The coverage of a built-in backend, as it was when the package was built; nothing for any other name."""
+    """Return the coverage of a built-in backend, as it was when the package was built; nothing for any other name."""
     from accelmetrics.schemas.catalogue.sources import COVERAGE
 
     return Coverage(**COVERAGE.get(name, {}))
 
 
 def names() -> tuple[str, ...]:
-    """All backends by name, in numbering order."""
+    """List all backends by name, in numbering order."""
     return (*(name for name in plug_ins.names(GROUP, BUILT_IN) if name != "host"), "host")
 
 
@@ -154,7 +154,7 @@ _loaded: dict[str, Backend] = {}
 
 
 def load(name: str) -> Backend:
-    """The backend registered under a name, one object for as long as the process lives; a :class:`BrokenBackend` when its import fails.
+    """Load the backend registered under a name, one object in each process; a :class:`BrokenBackend` when its import fails.
 
     Raises:
         UnknownNameError: Nothing is registered under that name.
@@ -219,7 +219,7 @@ def is_registered(backend: Backend) -> bool:
 
 
 def select(selection: Sequence[str | Backend] | None) -> tuple[Backend, ...]:
-    """The backends that a user asked for, in numbering order; all when nothing was asked for.
+    """Select the backends that a user asked for, in numbering order; all when nothing was asked for.
 
     Raises:
         UnknownNameError: A name that is not registered.
@@ -270,7 +270,7 @@ def _made_by_hand(item: Backend) -> Backend:
 
 
 def pinned(backends: Sequence[Backend], sources: Mapping[str, str | None]) -> tuple[Backend, ...]:
-    """The backends, of which those named in ``sources`` read the one source that is given there.
+    """Return the backends, of which those named in ``sources`` read the one source that is given there.
 
     Args:
         backends: The backends.

@@ -175,12 +175,12 @@ def plain_number(text: str) -> int | None:
 
 
 def _by_number(devices: Identities) -> list[int]:
-    """Positions in the order of the vendor's own numbers."""
+    """Sort positions in the order of the vendor's own numbers."""
     return sorted(range(len(devices)), key=lambda place: devices[place].vendor_index)
 
 
 def _by_pci_address(devices: Identities) -> list[int]:
-    """Positions in the order of PCI addresses; in that of the vendor's numbers where one has no address."""
+    """Sort positions in the order of PCI addresses; in that of the vendor's numbers where one has no address."""
 
     def address(place: int) -> tuple[str, str]:
         domain, _, rest = devices[place].pci_bus_id.lower().partition(":")
@@ -263,7 +263,7 @@ def _by_uuid(entries: Sequence[str], devices: Identities, lists: tuple[VisibleLi
 
 
 def _one_instance(chosen: Sequence[int], devices: Identities, seen: VisibleSet) -> VisibleSet:
-    """The chosen devices, with the one MIG instance that stands for them where there is one."""
+    """Return the chosen devices, with the one MIG instance that stands for them where there is one."""
     order = _by_number(devices)
     instances = {
         place: [place] if devices[place].parent else [part for part in order if devices[part].parent == devices[place].uuid != ""]
@@ -340,7 +340,7 @@ def see_rocm(environ: Environ, devices: Identities) -> VisibleSet:
 
 
 def _rocm_id(printed: str, digits: str = "016X") -> str:
-    """ROCr's id, ``GPU-`` and sixteen digits, of what AMD's tools print as ``0x5c88007d1d4c92fa``; empty without one."""
+    """Return ROCr's id, ``GPU-`` and sixteen digits, of what AMD's tools print as ``0x5c88007d1d4c92fa``; empty without one."""
     bare = printed.lower().removeprefix("gpu-").removeprefix("0x")
     try:
         return f"GPU-{int(bare, 16):{digits}}" if bare else ""
@@ -428,7 +428,7 @@ def see_neuron(environ: Environ, devices: Identities) -> VisibleSet:
 
 
 def _range(entry: str) -> Sequence[str]:
-    """The entries that a range stands for; the entry itself where it is no range of a sensible length."""
+    """List the entries that a range stands for; the entry itself where it is no range of a sensible length."""
     found = _RANGE.fullmatch(entry)
     if found is None or not 0 <= int(found[2]) - int(found[1]) < LARGEST_RANGE:
         return (entry,)
@@ -436,7 +436,7 @@ def _range(entry: str) -> Sequence[str]:
 
 
 def _numbers_alone(listed: VisibleList, entries: Sequence[str], known: Mapping[int, int], *, rising: bool) -> VisibleSet:
-    """The devices of a list of numbers, of which anything else cannot be told.
+    """Choose the devices of a list of numbers; anything else in it leaves the choice unknown.
 
     Args:
         listed: The list.

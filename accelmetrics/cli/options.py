@@ -84,7 +84,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def documentation() -> Path:
-    """Where the pages are: in the installed package, beside the package in a checkout."""
+    """Say where the pages are: in the installed package, beside the package in a checkout."""
     from pathlib import Path  # only help needs it
 
     package = Path(__file__).parents[1]

@@ -362,7 +362,7 @@ def _xid_labels(code: Number) -> Mapping[str, str]:
 
 
 def _verdicts(values: Values) -> dict[str, tuple[int, str]]:
-    """By watch that something is known of, the worst of what is met."""
+    """Return, by watch that something is known of, the worst of what is met."""
     found: dict[str, tuple[int, str]] = {}
     for incident in HEALTH:
         met = incident.met(values)

@@ -142,7 +142,7 @@ NO_HISTORY = HealthHistory()
 
 
 def _errors(status: BackendStatus, taken: Snapshot) -> set[str]:
-    """The reasons of its devices that speak against one; where there are none, how the source fared."""
+    """Return the reasons of its devices that speak against one; where there are none, how the source fared."""
     if status.status == "timed_out":
         return {Reason.TIMED_OUT.value}
     slots = (slot for slot in taken.identities if status.name == slot.backend)
@@ -151,7 +151,7 @@ def _errors(status: BackendStatus, taken: Snapshot) -> set[str]:
 
 
 def _elapsed(record: Record, latest: Snapshot | None) -> float:
-    """Seconds since the reading before; 0 where they are too many, or a clock was set back."""
+    """Return seconds since the reading before; 0 where they are too many, or a clock was set back."""
     if latest is None or record.monitor is None:
         return 0.0
     seconds = (record.snapshot.time_ns - latest.time_ns) / 1e9
@@ -160,7 +160,7 @@ def _elapsed(record: Record, latest: Snapshot | None) -> float:
 
 @per_key
 def _throttle(key: str) -> tuple[str, str] | None:
-    """Device and reason of a key that says whether clocks are held down, but not by a state such as being idle."""
+    """Return the device and reason of a key that says whether clocks are held down, but not by a state such as being idle."""
     found = resolve(key)
     if found is None or found.alias or key.rpartition(".")[2] in NOT_THROTTLING:
         return None

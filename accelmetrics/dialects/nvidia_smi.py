@@ -106,7 +106,7 @@ class NvidiaSmi(Dialect):
             yield from self._table.points(record.snapshot, slot, labels)
 
     def rows(self, record: Record) -> Sequence[Mapping[str, str]]:
-        """As ``--format=csv,nounits`` prints them: which device it is, then every field of the table. Times are UTC."""
+        """Yield rows as ``--format=csv,nounits`` prints them: which device it is, then every field of the table. Times are UTC."""
         seconds, rest = divmod(record.snapshot.time_ns, 1_000_000_000)
         moment = f"{datetime.fromtimestamp(seconds, timezone.utc):%Y/%m/%d %H:%M:%S}.{rest // 1_000_000:03}"
         found = []
@@ -133,12 +133,12 @@ def _whole_devices(snapshot: Snapshot) -> list[DeviceSlot]:
 
 
 def _header(row: DialectRow) -> str:
-    """The field with its unit, as the tool heads its columns; it leaves that of temperatures out."""
+    """Head a column with its field and unit, as the tool heads its columns; it leaves that of temperatures out."""
     return row.name + _HEADER_UNITS.get(unit_of(row), "")
 
 
 def _words(point: Point | None) -> str:
-    """A value as the tool prints it: ``P0``, ``Active``, ``300.20``, ``575``."""
+    """Print a value as the tool prints it: ``P0``, ``Active``, ``300.20``, ``575``."""
     if point is None:
         return ABSENT
     if point.name == "pstate":

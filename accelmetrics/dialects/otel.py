@@ -110,13 +110,13 @@ def _series(key: str) -> SeriesTemplate | None:
 
 
 def _of_kind(series: str, kind: str) -> str:
-    """A row's series for one kind of device. The conventions have names of their own for GPUs alone."""
+    """Make a row's series for one kind of device. The conventions have names of their own for GPUs alone."""
     return series.replace(ANY_KIND, kind) if kind in ("", "gpu") else series.replace(ANY_KIND, kind).replace("hw.gpu.", "accel.")
 
 
 @cache
 def _meanings() -> Mapping[str, str]:
-    """One sentence for each name, whichever of its series are there: what its rows share, else that of its first row."""
+    """Choose one sentence for each name, whichever of its series are there: what its rows share, else that of its first row."""
     found: dict[str, str] = {}
     for row in rows():
         for kind in ("gpu", "npu"):

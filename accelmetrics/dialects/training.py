@@ -126,7 +126,7 @@ class Training(Dialect):
             yield Point(ALLOCATION, held.mean, {INDEX: device}, "summary", "MiBy", _MEANINGS[ALLOCATION], held)
 
     def _count_step(self, step: Step) -> None:
-        """A step that is not numbered, or a program that begins to count anew, is one step more."""
+        """Count a step; one that is not numbered, or with which a program begins to count anew, is one step more."""
         before, number = self._step, step.step
         advanced = 1 if before is None or number is None or number < before else number - before
         self._steps += advanced
@@ -194,7 +194,7 @@ class Verl(Dialect):
     _table = DialectTable(VERL_TABLE)
 
     def points(self, record: Record) -> Iterator[Point]:
-        """Device by device, then the machine. The device is in the name, so that there are no labels."""
+        """Yield points device by device, then the machine's. The device is in the name, so that there are no labels."""
         snapshot, pairs = record.snapshot, []
         for slot in snapshot.identities:
             head = slot.key.replace(".", "_")
@@ -222,7 +222,7 @@ def _allocated(snapshot: Snapshot, slot: DeviceSlot) -> Iterator[tuple[str, Numb
 
 
 def _memory_used(snapshot: Snapshot) -> float | None:
-    """The machine's, or the cgroup's: from what is available and the share that is used, which are of one total."""
+    """Compute the memory that the machine or the cgroup uses, from what is available and the share in use, which are of one total."""
     if (used := snapshot.metrics.get("memory.used")) is not None:
         return used / _GIB
     available, share = snapshot.metrics.get("proc.memory.availableMB"), snapshot.metrics.get("memory_percent")

@@ -74,7 +74,7 @@ class ConsoleExporter:
         print(line(record.snapshot), file=stream, flush=True)
 
     def flush(self) -> None:
-        """Every record is printed at once."""
+        """Return at once: every record is printed when it comes."""
 
     def close(self) -> None:
         """Leave the table as it stands."""
@@ -89,7 +89,7 @@ class ConsoleExporter:
 
 
 def line(snapshot: Snapshot) -> str:
-    """A snapshot on one line: its devices, of which partitions are a part; the host where there is none; sources that do not answer."""
+    """Format a snapshot as one line: its whole devices, or the host where there is none; and the sources that do not answer."""
     silent = "".join(f" | {status.name}: {status.status}" for status in silent_sources(snapshot))
     devices = [one for one in vitals(snapshot) if one.whole]
     if devices:

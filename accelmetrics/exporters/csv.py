@@ -98,5 +98,5 @@ def csv_text(rows: Iterable[Iterable[object]]) -> bytes:
 
 
 def _plain(text: str) -> str:
-    """Text that stays on its line and can be written."""
+    """Return text that stays on its line and can be written."""
     return text if text.isprintable() else utf8(text.translate(_ONE_LINE))

@@ -87,7 +87,7 @@ class Trail:
         self._values.clear()
 
     def line(self, device: str, width: int = KEPT) -> str:
-        """The newest of a device's history, as blocks from 0 to 100 %."""
+        """Draw the newest of a device's history, as blocks from 0 to 100 %."""
         newest = list(self._values.get(device, ()))[-width:]
         return "".join(GAP if value is None else BLOCKS[min(7, max(0, int(value / 100 * 8)))] for value in newest)
 
@@ -101,7 +101,7 @@ def table(
     rows: int | None = None,
     process: bool = True,
 ) -> RenderableType:
-    """A snapshot as something that rich draws.
+    """Lay out a snapshot as something that rich draws.
 
     Args:
         snapshot: The reading.
@@ -133,7 +133,7 @@ def table(
 
 
 def height(snapshot: Snapshot) -> int:
-    """Rows that a table of this snapshot would take."""
+    """Count the rows that a table of this snapshot would take."""
     return AROUND + max(1, len(snapshot.identities) + len(silent_sources(snapshot)))
 
 
@@ -149,7 +149,7 @@ def _room(devices: int, rows: int | None) -> tuple[int, int]:
 
 
 def _drawn(shown: Sequence[Vitals], limits: HotLimits, trail: Trail | None, width: int, headed: bool) -> RenderableType:
-    """The devices in the richest shape that leaves room for a history where there is one, else in the richest that fits."""
+    """Draw the devices in the richest shape that leaves room for a history where there is one, else in the richest that fits."""
     from rich.table import Table
     from rich.text import Text
 
@@ -174,7 +174,7 @@ def _drawn(shown: Sequence[Vitals], limits: HotLimits, trail: Trail | None, widt
 
 
 def _cells(one: Vitals, shape: Shape, limits: HotLimits) -> dict[str, Text]:
-    """A device's row by the headings of its columns; one that says nothing says why."""
+    """Return a device's row by the headings of its columns; one that says nothing says why."""
     from rich.text import Text
 
     full = one.memory_percent is not None and one.memory_percent > limits.memory
@@ -193,7 +193,7 @@ def _cells(one: Vitals, shape: Shape, limits: HotLimits) -> dict[str, Text]:
 
 
 def _heading(snapshot: Snapshot, width: int) -> str:
-    """The host and the time, or as much of both as fits: the end of a number is never missing."""
+    """Head the table with the host and the time, or as much of both as fits: the end of a number is never missing."""
     from rich.cells import cell_len
 
     host, moment = printable(snapshot.hostname), f"{snapshot.timestamp[:19]}Z"

@@ -209,7 +209,7 @@ class LineFile:
         self._began_ns = (first_time(head) or first_time(second) or os.fstat(descriptor).st_mtime_ns) if self._size else None
 
     def _fitting(self, lines_for: Callable[[bytes], bytes | None], time_ns: int) -> bytes:
-        """The lines for the file as it is now, or for a new one."""
+        """Return the lines for the file as it is now, or for a new one."""
         while True:
             lines = lines_for(self._head)
             if lines is not None and not (self._regular and self._due(len(lines), time_ns)):
@@ -349,7 +349,7 @@ def compress(closed: Path) -> None:
 
 
 def _begun(path: Path) -> IO[bytes]:
-    """A new file, in the place of one that a kill left, or that another user put there."""
+    """Begin a new file, in the place of one that a kill left, or that another user put there."""
     path.unlink(missing_ok=True)
     return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
 

@@ -139,7 +139,7 @@ def _poster(poster: Poster, query: dict[str, str], precision: str) -> Poster:
 
 
 def _authorization(secret: str) -> str:
-    """A header from a token, or from a name and a password. A message about a bad one does not repeat it."""
+    """Make a header from a token, or from a name and a password. A message about a bad one does not repeat it."""
     if not secret or not (secret.isascii() and secret.isprintable()):
         raise InvalidOptionError("influx: the token file must hold one line of printable ASCII")
     return f"Basic {base64.b64encode(secret.encode()).decode()}" if ":" in secret else f"Token {secret}"
@@ -176,7 +176,7 @@ def lines(record: Record, prefix: str = "", precision: str = "ns") -> Iterator[s
 
 
 def _line(measurement: str, tags: Mapping[str, str], fields: Mapping[str, str], timestamp: int) -> Iterator[str]:
-    """One point, no name in it twice. Nothing where there are no fields, which the protocol does not have."""
+    """Format one point, no name in it twice. Nothing where there are no fields, which the protocol does not have."""
     numbers = {escaped(_free(name)): value for name, value in fields.items() if name and value}
     texts = {escaped(_free(tag)): escaped(value) for tag, value in tags.items() if tag and value}
     if numbers:
@@ -192,7 +192,7 @@ def _is_whole(key: str) -> bool:
 
 
 def _integer(value: int | float) -> str:
-    """With an ``i``; nothing for a number that is too large to be one."""
+    """Format an integer with an ``i``; nothing for a number that is too large to be one."""
     return f"{int(value)}i" if -INT64 <= value < INT64 else ""
 
 

@@ -145,7 +145,7 @@ class MlflowExporter:
             yield Metric(clean(f"{self._prefix}{key}"), value, time_ns // 1_000_000, number)
 
     def flush(self) -> None:
-        """Nothing waits here: every record is with MLflow when its export ends."""
+        """Return at once: every record is with MLflow when its export ends."""
 
     def close(self) -> None:
         """End the run if it is ours; the program's goes on.
@@ -162,7 +162,7 @@ class MlflowExporter:
 
 
 def _told(error: MlflowException) -> Exception:
-    """A failure of MLflow, which quotes addresses whole: passing for a server that is away or overloaded, and for a full disk."""
+    """Word a failure of MLflow, which quotes addresses whole: passing for a server that is away or overloaded, and for a full disk."""
     code, message = getattr(error, "error_code", ""), without_secrets(f"MLflow: {error}")
     cause: BaseException | None = error
     while code == UNKNOWN and cause is not None and not isinstance(cause, OSError):  # errors of requests are such ones

@@ -124,7 +124,7 @@ class OtlpExporter:
             raise RejectedError(f"the collector rejected {rejected} data points: {words(said)}")
 
     def flush(self) -> None:
-        """Nothing waits here: each record is delivered when ``export`` returns."""
+        """Return at once: each record is delivered when ``export`` returns."""
 
     def close(self) -> None:
         self._sender.close()
@@ -258,7 +258,7 @@ class _Http:
         return response
 
     def _said(self, answer: Response) -> str:
-        """The server's words: a ``google.rpc.Status`` where it keeps to the specification, else whatever the body is."""
+        """Return the server's words: a ``google.rpc.Status`` where it keeps to the specification, else whatever the body is."""
         from google.protobuf.message import DecodeError
 
         if answer.kind != PROTOBUF:
@@ -293,7 +293,7 @@ class RequestBuilder:
         self._encoded = lru_cache(maxsize=8192)(self._encode)  # labels hardly ever change: half the time of a request
 
     def build(self, record: Record) -> ExportMetricsServiceRequest:
-        """The request for one record. Building it again, to offer it again, gives the same."""
+        """Build the request for one record. Building it again, to offer it again, gives the same."""
         request: ExportMetricsServiceRequest = self._service.ExportMetricsServiceRequest()
         resource = request.resource_metrics.add(schema_url=SCHEMA_URL)
         resource.resource.attributes.extend(self._encode(tuple(_resource(record).items())))
@@ -341,7 +341,7 @@ class RequestBuilder:
 
 
 def _resource(record: Record) -> dict[str, str]:
-    """Attributes of the sending process; a label of the record goes before what is found here."""
+    """Collect the attributes of the sending process; a label of the record goes before what is found here."""
     host, pid = record.snapshot.hostname, str(os.getpid())
     found = {
         "service.name": "accelmetrics",

@@ -139,7 +139,7 @@ class PrometheusExporter:
         self._cache.take(record)
 
     def flush(self) -> None:
-        """Nothing waits: a record is served from the moment it is taken."""
+        """Return at once: a record is served from the moment it is taken."""
 
     def close(self) -> None:
         """End all connections and threads."""

@@ -124,7 +124,7 @@ def create(wanted: str | Exporter) -> Exporter:
 
 
 def _read(option: str, word: str, hint: Any) -> Any:
-    """A word as the type that the parameter is annotated with."""
+    """Read a word as the type that the parameter is annotated with."""
     if hint is str or str in typing.get_args(hint):
         return word
     from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError

@@ -183,7 +183,7 @@ class ScrapeCache:
         return _once(latest, ("snapshot",), packed, latest.record.snapshot.to_json().encode)
 
     def _points(self, latest: _Latest, fresh: bool) -> Iterator[Point]:
-        """Health comes first, so that no limit cuts it off."""
+        """Yield all points: health comes first, so that no limit cuts it off."""
         yield from health(latest.record, latest.history, fresh)
         if self._own_process:
             yield from _own_process()
@@ -252,7 +252,7 @@ class Exposition:
                 home.add_sample(name, labels, value)
 
     def _home(self, name: str, point: Point) -> Metric | None:
-        """The metric that a name belongs to: what its first series says holds for all others.
+        """Return the metric that a name belongs to: what its first series says holds for all others.
 
         None where another name has taken that metric for a type of its own: ``ticks`` beside the counter ``ticks_total``.
         """
@@ -310,7 +310,7 @@ def _legal(name: str, others: re.Pattern[str] = _NOT_IN_NAMES) -> str:
 
 
 def _value(value: str) -> str:
-    """A label's value without what is no text, cut to a bounded length between two characters."""
+    """Clean a label's value of what is no text; cut to a bounded length between two characters."""
     if value.isascii() and value.isprintable() and len(value) <= MAX_LABEL_BYTES:
         return value
     data = value.translate(_CONTROL).encode("utf-8", "backslashreplace")
@@ -331,7 +331,7 @@ def accepts_gzip(accept_encoding: str) -> bool:
 
 
 def _weight(header: str, wanted: str) -> float:
-    """The highest weight that a header gives to something: ``text/plain;version=0.0.4;q=0.5`` gives 0.5 to ``text/plain``."""
+    """Return the highest weight that a header gives to something: ``text/plain;version=0.0.4;q=0.5`` gives 0.5 to ``text/plain``."""
     highest = 0.0
     for part in header.split(","):
         what, *parameters = (word.strip().lower() for word in part.split(";"))

@@ -100,7 +100,7 @@ class StatsdExporter:
             raise (OSError(words) if error.errno is None else OSError(error.errno, words)) from None
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Return at once: nothing waits here."""
 
     def close(self) -> None:
         if self._socket is not None:
@@ -138,7 +138,7 @@ def gauge(name: str, value: int | float, tags: Mapping[str, str]) -> bytes:
 
 
 def _tags(tags: Mapping[str, str], room: int) -> str:
-    """The tags in their order, as many as there is room for."""
+    """Format the tags in their order, as many as there is room for."""
     text = ""
     for tag, value in tags.items():
         one = f"{',' if text else '|#'}{clean(tag)}:{_NOT_IN_TAGS.sub('_', value)[:MAX_TAG]}"

@@ -142,7 +142,7 @@ class TensorboardExporter:
             raise
 
     def flush(self) -> None:
-        """Nothing waits here: every event is with the operating system when its export ends."""
+        """Return at once: every event is with the operating system when its export ends."""
 
     def close(self) -> None:
         """Close the file. The next ``open`` begins another, which TensorBoard shows as the same run."""
@@ -152,13 +152,13 @@ class TensorboardExporter:
 
 
 def _cell(text: str) -> str:
-    """As it stands in a Markdown table."""
+    """Write a value as it stands in a Markdown table."""
     return utf8(text).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
 
 
 @lru_cache(maxsize=16384)
 def tag(key: str) -> str:
-    """A key as a tag: the device, or what else has a number, before the slash at which TensorBoard groups."""
+    """Turn a key into a tag: the device, or what else has a number, before the slash at which TensorBoard groups."""
     key = utf8(key)
     if found := _OF_DEVICE.fullmatch(key):
         return f"{found[1]}/{found[2]}"

@@ -80,7 +80,7 @@ class TextfileExporter:
             self._written = replace_file(self.path, self._cache.metrics())
 
     def flush(self) -> None:
-        """Nothing waits: each record is written at once."""
+        """Return at once: each record is written at once."""
 
     def close(self) -> None:
         """Remove the file, if it is still the one that this wrote.

@@ -158,7 +158,7 @@ class WandbExporter:
         raise RejectedError(f"Weights & Biases: {LOGIN}")
 
     def _told(self, error: Exception) -> Exception:
-        """A failure of W&B: passing for a network or a server that is away, not for a wrong login or a finished run."""
+        """Word a failure of W&B: passing for a network or a server that is away, not for a wrong login or a finished run."""
         errors, said = self._wandb.errors, without_secrets(str(error))
         if isinstance(error, self._gone):
             return ConnectionError(f"Weights & Biases: {GONE} ({said or type(error).__name__})")
@@ -194,7 +194,7 @@ class WandbExporter:
             raise self._told(error) from None
 
     def _rows(self, record: Record) -> Iterator[tuple[int, dict[str, int | float]]]:
-        """When, in nanoseconds since 1970, and what: a row for each step of the program, and one for the snapshot."""
+        """Yield when, in nanoseconds since 1970, and what: a row for each step of the program, and one for the snapshot."""
         for step in record.steps:
             row: dict[str, int | float] = {f"{TRAINING}{name}": value for name, value in step.values.items()}
             yield step.time_ns, row if step.step is None else row | {TRAINING_STEP: step.step}
@@ -216,7 +216,7 @@ class WandbExporter:
         self._run.log(placed, commit=commit)
 
     def flush(self) -> None:
-        """Nothing waits here: W&B's service process has what was logged."""
+        """Return at once: W&B's service process has what was logged."""
 
     def close(self) -> None:
         """Finish the run if it is ours; the program's goes on.

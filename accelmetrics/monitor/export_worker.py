@@ -38,7 +38,7 @@ _own = threading.local()  # .exporting: whether this thread is an exporter's
 
 
 def on_exporter_thread() -> bool:
-    """Whether this is called by an exporter or a callback, on whose thread nothing waits for exporters: they would wait in a circle."""
+    """Return whether an exporter or a callback calls this: on its thread nothing may wait for exporters, which wait for it."""
     return getattr(_own, "exporting", False)
 
 

@@ -184,7 +184,7 @@ class History:
         return _times(self._parts())
 
     def keys(self) -> tuple[str, ...]:
-        """Every key that some reading has."""
+        """List every key that some reading has."""
         return _keys(self._parts())
 
     def __contains__(self, key: str) -> bool:

@@ -194,7 +194,7 @@ class Monitor:
         self.stop()
 
     async def __aenter__(self) -> Monitor:
-        """``async with``: stop without blocking the event loop, for which exporters may take their time."""
+        """Start for ``async with``, which stops without blocking the event loop, for which exporters may take their time."""
         return self.start()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -241,7 +241,7 @@ class Monitor:
         return self._current().state.steps.work.totals.copy()
 
     def window(self, name: str = "") -> Window:
-        """A stretch of the program to be measured: a context manager, a decorator, or begun and ended by hand.
+        """Make a window, a stretch of the program to be measured: a context manager, a decorator, or begun and ended by hand.
 
         Windows may nest and overlap, on any threads.
 
@@ -292,7 +292,7 @@ class Monitor:
         return unsubscribe
 
     def __aiter__(self) -> Stream:
-        """``async for snapshot in monitor``: every snapshot from now on, until the monitor stops."""
+        """Iterate with ``async for snapshot in monitor``: every snapshot from now on, until the monitor stops."""
         stream = Stream()
         self._current().follow(stream)
         return stream
@@ -331,7 +331,7 @@ def _interval(interval: object) -> float:
 
 
 def _labels(labels: Mapping[str, str | None] | None) -> dict[str, str]:
-    """Labels as texts, without those that are None."""
+    """Turn labels into texts, without those that are None."""
     if labels is not None and not isinstance(labels, Mapping):
         raise InvalidOptionError(f"labels is {labels!r}: it must be a mapping of names to texts")
     return {str(name): str(value) for name, value in (labels or {}).items() if value is not None}
@@ -346,7 +346,7 @@ def _listed(exporters: Sequence[str | Exporter] | str) -> Iterable[str | Exporte
 
 
 def _span(seconds: object) -> float:
-    """A time-out that every clock can take."""
+    """Return a time-out that every clock can take."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or isnan(seconds):
         raise InvalidOptionError(f"timeout is {seconds!r}: it must be a number of seconds")
     return min(max(0.0, seconds), LONGEST_INTERVAL)

@@ -81,11 +81,11 @@ class MonitorClock:
     """The machine's clock, on which a thread can wait; tests have another."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed point, never going back."""
+        """Return seconds since some fixed point, never going back."""
         return time.monotonic()
 
     def time_ns(self) -> int:
-        """Nanoseconds since 1970-01-01 UTC."""
+        """Return nanoseconds since 1970-01-01 UTC."""
         return time.time_ns()
 
     def wait(self, woken: Flag, seconds: float) -> None:

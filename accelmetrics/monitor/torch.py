@@ -33,7 +33,7 @@ class TorchMemory:
         self._keys: dict[int, str] = {}
 
     def __call__(self, snapshot: Snapshot) -> Mapping[str, int]:
-        """Bytes by key; nothing where the program does not use PyTorch on a GPU."""
+        """Return bytes by key; nothing where the program does not use PyTorch on a GPU."""
         cuda = _started()
         if cuda is None:
             return {}
@@ -47,7 +47,7 @@ class TorchMemory:
 
 
 def _started() -> Any:
-    """``torch.cuda``, if the program has imported it and started it."""
+    """Return ``torch.cuda``, if the program has imported it and started it."""
     # While another thread is still importing it, parts may be missing.
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     is_initialized = getattr(cuda, "is_initialized", None)
@@ -55,7 +55,7 @@ def _started() -> Any:
 
 
 def _matches(cuda: Any, snapshot: Snapshot) -> dict[int, str]:
-    """By PyTorch's number, the number in our key; a device that cannot be told for certain is left out."""
+    """Return, by PyTorch's number, the number in our key; a device that cannot be told for certain is left out."""
     found = {}
     for number in range(cuda.device_count()):
         uuid = str(getattr(cuda.get_device_properties(number), "uuid", "") or "")
@@ -77,7 +77,7 @@ def _by_uuid(uuid: str, snapshot: Snapshot) -> DeviceSlot | None:
 
 
 def _by_position(number: int, snapshot: Snapshot) -> DeviceSlot | None:
-    """Releases without UUIDs: PyTorch counts what the vendor's ``*_VISIBLE_DEVICES`` leaves, on machines of one vendor."""
+    """Match devices by what the vendor's ``*_VISIBLE_DEVICES`` leaves, for releases without UUIDs; on machines of one vendor."""
     gpus = [slot for slot in snapshot.identities if slot.identity.kind == "gpu" and slot.visible_index is not None]
     if len({slot.identity.vendor for slot in gpus}) != 1:
         return None

@@ -249,7 +249,7 @@ class Window:
         return f"<Window {self.name!r}: {state}>"
 
     def _repr_html_(self) -> str:
-        """A table of what each device did, for notebooks."""
+        """Draw a table of what each device did, for notebooks."""
         from accelmetrics.schemas.notebook import window_html
 
         return window_html(f"{self.name or 'window'}: {self.duration:.1f} s", self.summary, self.energy_joules)

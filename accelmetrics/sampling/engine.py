@@ -42,7 +42,7 @@ LONGEST_LATENESS = 3.0
 
 
 def hostname() -> str:
-    """The machine's name."""
+    """Return the machine's name."""
     if hasattr(os, "uname"):
         return os.uname().nodename
     import platform
@@ -64,7 +64,7 @@ class ReadingCounts(NamedTuple):
     late: int = 0
 
     def plus(self, more: ReadingCounts) -> ReadingCounts:
-        """The sums."""
+        """Return the sums."""
         return ReadingCounts(*map(sum, zip(self, more, strict=True)))
 
 

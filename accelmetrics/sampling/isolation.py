@@ -145,7 +145,7 @@ class Channel:
 
 
 def _timeval(seconds: float | None) -> bytes:
-    """A duration as the kernel takes it: zeros are for ever."""
+    """Pack a duration as the kernel takes it: zeros are for ever."""
     whole = max(0.0, seconds or 0.0)
     return struct.pack("ll", int(whole), max(1, int(whole % 1 * 1e6)) if seconds is not None else 0)
 
@@ -191,7 +191,7 @@ class ReadingProcess(Watchdog):
             undo.pop_all()
 
     def exit_status(self, seconds: float) -> int | None:
-        """How it ended, negative for a signal; None where that is not told within so long."""
+        """Return how it ended, negative for a signal; None where that is not told within so long."""
         self.control.settimeout(seconds)
         with suppress(OSError):
             self.hear()
@@ -261,7 +261,7 @@ class IsolatedPart:
         self._pause, self._retry_at, self._first = FIRST_RETRY, 0.0, True
 
     def after_fork(self) -> None:
-        """In the child of a fork the channel belongs to the parent: close this copy of it, and start over."""
+        """Close this copy of the channel in the child of a fork, and start over: the channel belongs to the parent."""
         self.disconnect()
         self._first = True
 
@@ -274,7 +274,7 @@ class IsolatedPart:
         return child
 
     def _ensure_child(self) -> ReadingProcess | None:
-        """The child, started if need be; None until it is time to start another."""
+        """Return the child, started if need be; None until it is time to start another."""
         if self._child is None and time.monotonic() >= self._retry_at:
             reap()
             timeout, open_timeout, last = self._options.timeout, self._options.open_timeout, self._last
@@ -332,7 +332,7 @@ class IsolatedPart:
         self._pause = min(LAST_RETRY, 2.0 * self._pause)
 
     def _without_child(self) -> ChildAnswer:
-        """A snapshot in which everything that is known to exist is missing, for the reason that the child is not there."""
+        """Make a snapshot in which everything that is known to exist is missing, for the reason that the child is not there."""
         why, last = self._why, self._last
         late = why.reason == Reason.TIMED_OUT
         reasons = dict.fromkeys((*self._host_keys, *last.metrics, *last.unavailable), why)
@@ -433,7 +433,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _portable(backend: Backend) -> str | bytes:
-    """A registered backend by its name; any other, and one with a source pinned, must travel as itself."""
+    """Send a registered backend by its name; any other, and one with a source pinned, must travel as itself."""
     if is_registered(backend):
         return backend.name
     outcome = guarded(pickle.dumps, backend, pickle.HIGHEST_PROTOCOL)
@@ -459,7 +459,7 @@ def _ended(status: int | None) -> str:
 
 
 def main() -> None:
-    """In the child: serve readings on the channel, which is its standard input, until the parent hangs up."""
+    """Run the child: serve readings on the channel, which is its standard input, until the parent hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         channel = Channel(socket.socket(fileno=os.dup(0)))

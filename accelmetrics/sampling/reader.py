@@ -318,7 +318,7 @@ class SourceReader:
         return self._named(STALE if self.source.interval > 0 and unit in self._arrived else TOO_SLOW)
 
     def _named(self, why: Unavailable, since: int = 0) -> Unavailable:
-        """With the vendor's tool that is waited for, and since when; where it is no tool, with the time at least, where that is known."""
+        """Name the vendor's tool that is waited for, and since when; where it is no tool, with the time at least, where that is known."""
         wait = self.source.pool.waits_for()
         if wait is not None:
             return why._replace(detail=f"{wait.tool} has not answered since {rfc3339_second(wait.since)}: {why.detail}")
@@ -340,7 +340,7 @@ class SourceReader:
         return BackendStatus(name, status, failure.why.detail, duration_seconds=seconds, sequence=self._sequence, devices=found)
 
     def _fared(self, silent: Unavailable | None) -> tuple[Status, str]:
-        """How an open source fared that is not well, or gives no value, and what there is to say about it."""
+        """Say how an open source fared that is not well, or gives no value, and what there is to say about it."""
         if silent is not None:
             return "timed_out" if silent.reason == Reason.TIMED_OUT else "degraded", f"{silent.reason}: {silent.detail}"
         wrong = [(key, failure.why) for key, failure in self.failures.items()] or [(mapper.key, LOST) for mapper in self._lost]
@@ -370,13 +370,13 @@ class SourceReader:
 
 
 def _dropped(source: ManagedSource) -> None:
-    """A reader was garbage-collected: have a worker see whether the source is still used. Safe in the middle of anything."""
+    """Have a worker see whether the source is still used, when a reader was garbage-collected. Safe in the middle of anything."""
     if source.opened is not None:
         source.pool.queue.put(source.tidy)
 
 
 def _silence(entries: Sequence[Entry]) -> Unavailable | None:
-    """Why a source that was read gives no value of any unit, where something is wrong; None where it gives one."""
+    """Say why a source that was read gives no value of any unit, where something is wrong; None where it gives one."""
     faults: list[Unavailable] = []
     for _, what in entries:
         if not isinstance(what, Reading) or not isinstance(what.blocks, (list, tuple)):

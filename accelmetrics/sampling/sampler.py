@@ -191,6 +191,6 @@ def sample(  # noqa: PLR0913 - every option is a keyword with a default
 
 
 def hashable(value: Any) -> Any:
-    """A list as what can be hashed; anything else, a text too, as it is, for :class:`Sampler` to refuse."""
+    """Turn a list into what can be hashed; anything else, a text too, as it is, for :class:`Sampler` to refuse."""
     listed = items(value)
     return value if listed is None else listed

@@ -59,7 +59,7 @@ class Failure(NamedTuple):
 
     @classmethod
     def of(cls, why: Unavailable, error: BaseException | None) -> Failure:
-        """With the advice that an error of the package gives."""
+        """Make a failure of an error, with the advice that an error of the package gives."""
         return cls(why, error.advice if isinstance(error, AccelMetricsError) else "")
 
 
@@ -105,7 +105,7 @@ def checked_devices(devices: object) -> tuple[DeviceIdentity, ...]:
 
 
 def _placed(device: DeviceIdentity) -> DeviceIdentity:
-    """An identity with what the kernel says of the device's slot, where the driver does not, and texts that can be shown."""
+    """Complete an identity with what the kernel says of the device's slot, where the driver does not, and texts that can be shown."""
     facts: dict[str, Any] = {name: printable(value[:LONGEST_TEXT]) for name, value in device._asdict().items() if isinstance(value, str)}
     slot = pci_slot(device.pci_bus_id)
     if device.numa_node is None:

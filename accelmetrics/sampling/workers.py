@@ -291,7 +291,7 @@ class WorkerPool:
             return leaves
 
     def waits_for(self) -> Wait | None:
-        """The vendor's tool that a worker has waited for longest; None where none waits for one."""
+        """Return the vendor's tool that a worker has waited for longest; None where none waits for one."""
         waits = [WAITS.get(worker.ident or 0) for worker in (*list(self.stuck), *list(self.workers))]
         return min(filter(None, waits), key=lambda wait: wait.since, default=None)
 

@@ -41,7 +41,7 @@ _TIMESTAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{
 
 
 def parse_timestamp(text: object) -> int:
-    """Nanoseconds since 1970 of an RFC 3339 timestamp.
+    """Convert to nanoseconds since 1970 an RFC 3339 timestamp.
 
     Raises:
         ValueError: It is not one.
@@ -110,7 +110,7 @@ class DeviceEntry(Part):
     fabric: str = Field("", description="How it stands in the fabric that connects several machines' devices; empty when there is none.")
 
     def slot(self) -> DeviceSlot:
-        """The device and where it stands."""
+        """Return the device and where it stands."""
         identity = {name: getattr(self, name) for name in DeviceIdentity._fields}
         return DeviceSlot(self.key, self.index, self.visible_index, DeviceIdentity(**identity))
 
@@ -135,7 +135,7 @@ class UnavailableEntry(Part):
     detail: str = Field("", description="What exactly was said.")
 
     def unavailable(self) -> Unavailable:
-        """The reason, as a member where this release knows it, and the detail."""
+        """Return the reason, as a member where this release knows it, and the detail."""
         return Unavailable(_REASONS.get(self.reason, self.reason), self.detail)
 
 
@@ -193,7 +193,7 @@ class Document(Part):
         return self
 
     def snapshot(self) -> Snapshot:
-        """The snapshot that this is the document of."""
+        """Return the snapshot that this is the document of."""
         return Snapshot(
             self.timestamp,
             self.hostname,

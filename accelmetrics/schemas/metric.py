@@ -145,7 +145,7 @@ def name_of(template: str) -> str:
 
 
 def field_of(name: str) -> str:
-    """The snake-case attribute for a name: ``tempLimit.slowdown`` gives ``temp_limit_slowdown``."""
+    """Return the snake-case attribute for a name: ``tempLimit.slowdown`` gives ``temp_limit_slowdown``."""
     words = []
     before = ""
     for letter in name:

@@ -27,7 +27,7 @@ MICROSECONDS = 1e6
 
 
 def snapshot_html(snapshot: Snapshot) -> str:
-    """A snapshot as a table of its devices, and a line for each source that could not be read."""
+    """Draw a snapshot as a table of its devices, and a line for each source that could not be read."""
     rows = (
         (
             one.key,
@@ -47,7 +47,7 @@ def snapshot_html(snapshot: Snapshot) -> str:
 
 
 def window_html(title: str, summary: Mapping[str, Summary], energy: Mapping[str, Energy]) -> str:
-    """A window's results as a table of its devices."""
+    """Draw a window's results as a table of its devices."""
     parts = (device_key(key) for key in summary)
     devices = dict.fromkeys(part.device for part in parts if part is not None and not part.process)
     head = ("device", "utilization mean", "memory max", "power mean", "power max", "temperature max", "energy")
@@ -55,7 +55,7 @@ def window_html(title: str, summary: Mapping[str, Summary], energy: Mapping[str,
 
 
 def frame(times: Sequence[float], columns: Mapping[str, Iterable[float | None]]) -> pandas.DataFrame:
-    """A data frame of numbers, by time in UTC to the microsecond; missing values are NaN.
+    """Make a data frame of numbers, by time in UTC to the microsecond; missing values are NaN.
 
     Args:
         times: Seconds since 1970.

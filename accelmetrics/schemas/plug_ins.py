@@ -23,7 +23,7 @@ UNFIT = (ImportError, AttributeError, NameError, SyntaxError, TypeError, ValueEr
 
 @lru_cache
 def registered(group: str) -> Mapping[str, EntryPoint]:
-    """The entry points of a group by name, in the order of their names; looked for once."""
+    """Find the entry points of a group by name, in the order of their names; looked for once."""
     from importlib.metadata import entry_points
 
     return {point.name: point for point in sorted(entry_points(group=group), key=lambda point: point.name)}

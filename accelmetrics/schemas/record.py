@@ -81,7 +81,7 @@ class MonitorStatus(NamedTuple):
     exporters: tuple[ExporterStatus, ...] = ()
 
     def flat(self) -> dict[str, int | float]:
-        """The numbers as metrics: ``monitor.ticks``, ``monitor.exporter.jsonl.dropped``."""
+        """Return the numbers as metrics: ``monitor.ticks``, ``monitor.exporter.jsonl.dropped``."""
         return {
             "monitor.interval": self.interval,
             "monitor.ticks": self.ticks,
@@ -109,7 +109,7 @@ class Record(NamedTuple):
     device_labels: Mapping[str, Mapping[str, str]] = NO_DEVICE_LABELS
 
     def to_dict(self) -> dict[str, Any]:
-        """The snapshot's document with three more parts, each left out where there is nothing to say.
+        """Return the snapshot's document with three more parts, each left out where there is nothing to say.
 
         ``labels``; ``training``: a list of ``timestamp``, ``step`` and the logged numbers under ``values``; ``monitor``: flat
         numbers. Readers of snapshots pass over them.
@@ -128,7 +128,7 @@ class Record(NamedTuple):
         return [{"timestamp": rfc3339(step.time_ns), "step": step.step, "values": dict(step.values)} for step in self.steps]
 
     def to_json(self) -> str:
-        """The document as text on one line, as :meth:`Snapshot.to_json` writes it.
+        """Return the document as text on one line, as :meth:`Snapshot.to_json` writes it.
 
         Raises:
             DocumentError: A value is not finite, which JSON cannot hold.

@@ -71,7 +71,7 @@ _COUNTER = re.compile(rf"monitor\.exporter\.(.+)\.({'|'.join(EXPORTER_COUNTS)})"
 
 
 def read_records(path: str | Path) -> Iterator[Record]:
-    """The records of one file, compressed or not, in the order in which they were written.
+    """Read the records of one file, compressed or not, in the order in which they were written.
 
     Raises:
         DocumentError: The file is no recording at all.
@@ -110,7 +110,7 @@ class RecordFile:
         self._latest: tuple[tuple[object, ...], Snapshot] | None = None
 
     def __iter__(self) -> Iterator[Record]:
-        """The records.
+        """Read the records.
 
         Raises:
             DocumentError: No line of the file is a record, and it is more than the beginning of one.
@@ -180,7 +180,7 @@ class RecordFile:
         self.complaint = self.complaint or f"{self.path}{what}"
 
     def _record(self, line: bytes, headers: dict[str, Header]) -> Record | None:
-        """The record of a line; None for a header, which is added to those that hold.
+        """Make the record of a line; None for a header, which is added to those that hold.
 
         Raises:
             DocumentError: It is none.
@@ -205,7 +205,7 @@ class RecordFile:
         return None
 
     def _document(self, document: dict[str, Any]) -> Record:
-        """The record of a line that is a whole document."""
+        """Make the record of a line that is a whole document."""
         # By their bytes: 1, 1.0 and true are equal, and only one of them is a number of a device.
         devices = marshal.dumps(document.get("devices"), 2)
         constant = (
@@ -226,7 +226,7 @@ class RecordFile:
         return line.record(header, document["metrics"], backends)
 
     def _reading(self, document: dict[str, Any], headers: Mapping[str, Header]) -> Record:
-        """The record of a reading, with what its header says."""
+        """Make the record of a reading, with what its header says."""
         line, metrics = _Reading.model_validate(document), document.get("metrics")
         if not _are_metrics(metrics):
             metrics = ReadingLine.model_validate(document).metrics  # says what is wrong
@@ -238,7 +238,7 @@ class RecordFile:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The lines with their ends; the last may have none.
+    """Read the lines with their ends; the last may have none.
 
     Raises:
         DocumentError: It is a device other than a terminal.
@@ -279,7 +279,7 @@ def _are_metrics(metrics: object) -> TypeGuard[dict[str, int | float]]:
 
 @lru_cache(maxsize=16)
 def _named_devices(keys: tuple[str, ...]) -> tuple[DeviceSlot, ...]:
-    """The devices that keys are about, with no more of their identity than that."""
+    """Make the devices that keys are about, with no more of their identity than that."""
     found = {}
     for parts in filter(None, map(device_key, keys)):
         whole, number = ".".join(parts.device.split(".")[:2]), parts.device.rpartition(".")[2]
@@ -308,7 +308,7 @@ class _Changing(Part):
     monitor: dict[str, Number] | None = Field(None, description="How the monitor fares; left out while only its counts of readings change.")
 
     def record(self, header: Header, metrics: dict[str, int | float], backends: Iterable[BackendStatus]) -> Record:
-        """The record, with what stays the same."""
+        """Make the record, with what stays the same."""
         processes = {key: tuple(DeviceProcess(**dict(entry)) for entry in found) for key, found in self.processes.items()}
         snapshot = Snapshot(
             self.timestamp, header.hostname, metrics, header.identities, header.unavailable, tuple(backends), processes, header.unlisted
@@ -340,7 +340,7 @@ class _Reading(_Changing):
     sources: dict[Key, SourceEntry] = Field({}, description="By backend, how it was read.")
 
     def status(self, stands: BackendStatus) -> BackendStatus:
-        """How a source fared: what the header says of it, and this line."""
+        """Return how a source fared: what the header says of it, and this line."""
         entry = self.sources.get(stands.name)
         if entry is None:
             return stands

@@ -35,7 +35,7 @@ class Closed(NamedTuple):
 
 
 def next_closed(path: Path, time_ns: int) -> Closed:
-    """How a growing file, whose first record is of this time, would be called now: its name comes after those of all others."""
+    """Name a growing file, whose first record is of this time, as if it were closed now: its name comes after those of all others."""
     time, number = rfc3339(time_ns).translate(_NO_PUNCTUATION), 0
     for last in closed_files(path)[-1:]:
         if last.time >= time:
@@ -45,12 +45,12 @@ def next_closed(path: Path, time_ns: int) -> Closed:
 
 
 def packed(closed: Path) -> Path:
-    """The name of the same file once it is compressed."""
+    """Return the name of the same file once it is compressed."""
     return closed.with_name(closed.name + PACKED)
 
 
 def closed_files(path: Path) -> list[Closed]:
-    """The closed files of a growing one, oldest first.
+    """List the closed files of a growing one, oldest first.
 
     Files of another stem are none of its own, however alike their names are.
     """
@@ -61,7 +61,7 @@ def closed_files(path: Path) -> list[Closed]:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files to read, oldest first: the closed ones, each once, and the growing one where it is there.
+    """List the files to read, oldest first: the closed ones, each once, and the growing one where it is there.
 
     A closed file may be there twice for a moment, or after a kill: the compressed one appears only when it is whole.
     """
@@ -70,7 +70,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def first_time(beginning: bytes) -> int | None:
-    """The first of our timestamps in a file's beginning, in nanoseconds since 1970; None where there is none."""
+    """Find the first of our timestamps in a file's beginning, in nanoseconds since 1970; None where there is none."""
     if found := _WRITTEN.search(beginning):
         *moment, microseconds = map(int, found.groups())
         with suppress(ValueError):  # a thirteenth month

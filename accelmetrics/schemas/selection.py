@@ -87,7 +87,7 @@ class MetricSelection:
         return MetricSelection((*self.items, *named)) if self.default and named else self
 
     def select(self, snapshot: Snapshot) -> Snapshot:
-        """The same moment with the wanted metrics and reasons alone; the snapshot itself where everything is wanted."""
+        """Return the same moment with the wanted metrics and reasons alone; the snapshot itself where everything is wanted."""
         if self.everything:
             return snapshot
         keys, unavailable = tuple(snapshot.metrics), snapshot.unavailable
@@ -126,7 +126,7 @@ MetricChoice = str | Iterable[str] | MetricSelection
 
 
 def presets_of(row: Metric) -> tuple[str, ...]:
-    """The presets that have a metric, under one of its spellings."""
+    """List the presets that have a metric, under one of its spellings."""
     from accelmetrics.schemas.catalogue import wandb
 
     return tuple(preset for preset in PRESETS if (wandb.has(row) if preset == "wandb" else row.preset in _WITHIN[preset]))

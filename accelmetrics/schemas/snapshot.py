@@ -166,7 +166,7 @@ class Snapshot:
         return self._host
 
     def device(self, name: str | int) -> "Device":
-        """The device with this key (``gpu.0``) or UUID; a number ``n`` is ``gpu.n``, as in ``gpus=``.
+        """Return the device with this key (``gpu.0``) or UUID; a number ``n`` is ``gpu.n``, as in ``gpus=``.
 
         Raises:
             UnknownNameError: No device of this snapshot has that key or UUID.
@@ -178,16 +178,16 @@ class Snapshot:
         raise UnknownNameError("device", wanted, (known for device in self.devices for known in (device.key, device.uuid) if known))
 
     def with_metrics(self, more: Mapping[str, int | float]) -> "Snapshot":
-        """The same moment with more metrics; this one stays as it is."""
+        """Return the same moment with more metrics; this one stays as it is."""
         return self.with_values({**self.metrics, **more}, self.unavailable)
 
     def with_values(self, metrics: dict[str, int | float], unavailable: Mapping[str, Unavailable]) -> "Snapshot":
-        """The same moment with other metrics and reasons; this one stays as it is."""
+        """Return the same moment with other metrics and reasons; this one stays as it is."""
         rest = (self.backends, self.processes, self.unlisted)
         return Snapshot(self.time_ns, self.hostname, metrics, self.identities, unavailable, *rest)
 
     def selected(self, selection: "MetricSelection") -> "Snapshot":
-        """The same moment with what a selection wants alone; made once for equal selections."""
+        """Return the same moment with what a selection wants alone; made once for equal selections."""
         if selection.everything:
             return self
         if self._selected is None:
@@ -196,11 +196,11 @@ class Snapshot:
         return self._selected.setdefault(selection, selection.select(self)) if found is None else found
 
     def flat(self) -> dict[str, int | float]:
-        """The metrics alone, as a new dict."""
+        """Return the metrics alone, as a new dict."""
         return dict(self.metrics)
 
     def to_dict(self) -> dict[str, Any]:
-        """The document as new plain containers, ready for ``json``."""
+        """Return the document as new plain containers, ready for ``json``."""
         return {
             "schema_version": SCHEMA_VERSION,
             "timestamp": self.timestamp,
@@ -214,7 +214,7 @@ class Snapshot:
         }
 
     def to_json(self, indent: int | None = None) -> str:
-        r"""The document as text, on one line unless ``indent`` is given.
+        r"""Return the document as text, on one line unless ``indent`` is given.
 
         Lone surrogates, with which Python stands for bytes that are not UTF-8 (in the name of a mount point, say), are no text:
         each is written as an escape, ``/d\udcff`` as the eight letters that you see here.
@@ -239,7 +239,7 @@ class Snapshot:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> "Snapshot":
-        """As :meth:`from_json`, from what ``json.loads`` or :meth:`to_dict` gave.
+        """Read a snapshot as :meth:`from_json` does, from what ``json.loads`` or :meth:`to_dict` gave.
 
         Raises:
             DocumentError: It is not such a document; the message says where it departs.
@@ -258,7 +258,7 @@ class Snapshot:
         return (self.time_ns // 1000, hostname, metrics, [slot._replace(listed_by="") for slot in identities], *rest)
 
     def _parts(self) -> tuple[Any, ...]:
-        """The constructor's arguments as plain containers: a mapping that is shared or proxied does not pickle."""
+        """Return the constructor's arguments as plain containers: a mapping that is shared or proxied does not pickle."""
         processes = {key: tuple(found) for key, found in self.processes.items()}
         return (
             self.time_ns,
@@ -279,17 +279,17 @@ class Snapshot:
         return f"<Snapshot {self.timestamp} {self.hostname}: {counts}>"
 
     def _repr_html_(self) -> str:
-        """A table of the devices, for notebooks."""
+        """Draw a table of the devices, for notebooks."""
         from accelmetrics.schemas.notebook import snapshot_html
 
         return snapshot_html(self)
 
     def values_of(self, part: str) -> dict[str, int | float]:
-        """The values below a device part (``gpu.0``, ``gpu.process.0``, ``torch.0``), by name. Readers must not change it."""
+        """Return the values below a device part (``gpu.0``, ``gpu.process.0``, ``torch.0``), by name. Readers must not change it."""
         return self._sorted().values_of(part)
 
     def reasons_of(self, part: str) -> dict[str, Unavailable]:
-        """The reasons below a device part, by name. Readers must not change it."""
+        """Return the reasons below a device part, by name. Readers must not change it."""
         return self._sorted().reasons_of(part)
 
     def _sorted(self) -> "_ByDevice":
@@ -433,7 +433,7 @@ class Device:
 
 
 def to_text(document: Mapping[str, Any], indent: int | None, what: str, separators: tuple[str, str] | None = None) -> str:
-    """A document as JSON; see :meth:`Snapshot.to_json`."""
+    """Write a document as JSON; see :meth:`Snapshot.to_json`."""
     import json
     import re
 
@@ -448,13 +448,13 @@ def to_text(document: Mapping[str, Any], indent: int | None, what: str, separato
 
 
 def rfc3339(time_ns: int) -> str:
-    """Nanoseconds since 1970 as text, cut to the microsecond."""
+    """Format nanoseconds since 1970 as text, cut to the microsecond."""
     seconds, rest = divmod(time_ns, _NANOSECONDS)
     return f"{_to_the_second(seconds)}.{rest // 1000:06}Z"
 
 
 def rfc3339_second(time_ns: int) -> str:
-    """Nanoseconds since 1970 as text, cut to the second."""
+    """Format nanoseconds since 1970 as text, cut to the second."""
     return f"{_to_the_second(time_ns // _NANOSECONDS)}Z"
 
 

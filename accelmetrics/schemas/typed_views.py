@@ -29,7 +29,7 @@ class Model(BaseModel):
     model_config = ConfigDict(frozen=True, populate_by_name=True, defer_build=True, extra="ignore", allow_inf_nan=False)
 
     def __repr__(self) -> str:
-        """The class and the first values: there may be hundreds."""
+        """Show the class and the first values: there may be hundreds."""
         fields = type(self).model_fields
         values = {name: value for name, value in self if fields[name].repr and value not in (None, {})}
         shown = [f"{name}={value!r}" for name, value in islice(values.items(), SHOWN)]
@@ -76,7 +76,7 @@ def host_metrics(metrics: Values) -> HostMetrics:
 
 
 def _view(model: type[_View], values: Mapping[str, Any]) -> _View:
-    """Validated where possible. A number beyond its bounds is shown as it stands in ``metrics``: a look must not raise."""
+    """Make the view, validated where possible. A number beyond its bounds is shown as it stands in ``metrics``: a look must not raise."""
     try:
         return model.model_validate(values)
     except ValidationError:
@@ -85,6 +85,6 @@ def _view(model: type[_View], values: Mapping[str, Any]) -> _View:
 
 
 def names_of(field: str, about: FieldInfo) -> list[str]:
-    """The names that an attribute is read under, the first that is there."""
+    """Return the names that an attribute is read under, the first that is there."""
     read = about.validation_alias
     return [str(name) for name in read.choices] if isinstance(read, AliasChoices) else [field if about.alias is None else about.alias]

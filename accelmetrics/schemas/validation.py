@@ -31,7 +31,7 @@ def validate(snapshot: Snapshot, wanted: MetricSelection = ALL_METRICS) -> None:
 
 
 def findings(snapshot: Snapshot, wanted: MetricSelection = ALL_METRICS) -> Iterator[str]:
-    """Each broken rule, in words."""
+    """Yield each broken rule, in words."""
     yield from _value_findings(snapshot, wanted)
     yield from _key_findings(snapshot, wanted)
     yield from _view_findings(snapshot)
@@ -39,7 +39,7 @@ def findings(snapshot: Snapshot, wanted: MetricSelection = ALL_METRICS) -> Itera
 
 
 def _value_findings(snapshot: Snapshot, wanted: MetricSelection) -> Iterator[str]:
-    """Each value is a finite number within its row's bounds, and the same under every spelling."""
+    """Check that each value is a finite number within its row's bounds, and the same under every spelling."""
     metrics: Mapping[str, object] = snapshot.metrics
     for key, value in metrics.items():
         # Exact types: a bool, or a number of NumPy's, is written and compared in ways of its own.
@@ -61,7 +61,7 @@ def _value_findings(snapshot: Snapshot, wanted: MetricSelection) -> Iterator[str
 
 
 def _key_findings(snapshot: Snapshot, wanted: MetricSelection) -> Iterator[str]:
-    """Each wanted key that a source owes is in exactly one of ``metrics`` and ``unavailable``, and each device that is named is listed."""
+    """Check that each wanted key that is owed is in exactly one of ``metrics`` and ``unavailable``, and each named device is listed."""
     listed = {slot.key for slot in snapshot.identities}
     kinds = {*KINDS.values(), *(slot.identity.kind for slot in snapshot.identities)}
     for key in (*snapshot.metrics, *snapshot.unavailable):
@@ -83,7 +83,7 @@ def _key_findings(snapshot: Snapshot, wanted: MetricSelection) -> Iterator[str]:
 
 
 def _view_findings(snapshot: Snapshot) -> Iterator[str]:
-    """The typed views hold what the flat dict holds."""
+    """Check that the typed views hold what the flat dict holds."""
     for device in snapshot.devices:
         yield from _compare(device.key, device.metrics, device.values)
         part = f"{device.kind}.process.{device.index}"
@@ -99,7 +99,7 @@ def _view_findings(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _compare(what: str, view: Model, values: Mapping[str, Any]) -> Iterator[str]:
-    """Each name that the view has an attribute for; a plug-in's own and those of links have none."""
+    """Compare each name that the view has an attribute for; a plug-in's own and those of links have none."""
     for field, about in type(view).model_fields.items():
         shown = next((values[name] for name in names_of(field, about) if name in values), None)
         if about.validation_alias is not None and shown != getattr(view, field):
@@ -107,7 +107,7 @@ def _compare(what: str, view: Model, values: Mapping[str, Any]) -> Iterator[str]
 
 
 def _document_findings(snapshot: Snapshot) -> Iterator[str]:
-    """The document holds to its models, and reading it back gives an equal snapshot."""
+    """Check that the document holds to its models, and reading it back gives an equal snapshot."""
     try:
         again = Document.model_validate(snapshot.to_dict()).snapshot()
         text = snapshot.to_json()

@@ -79,28 +79,28 @@ class Vitals(NamedTuple):
 
 
 def printable(text: str) -> str:
-    """A text that changes nothing about the terminal that it is shown on: what is not to be seen is a question mark."""
+    """Return a text that changes nothing about the terminal that it is shown on: what is not to be seen is a question mark."""
     return text if text.isprintable() else "".join(one if one.isprintable() else " " if one.isspace() else "?" for one in text)
 
 
 def vitals(snapshot: Snapshot) -> list[Vitals]:
-    """Every device of a snapshot, in the order of their numbers."""
+    """List every device of a snapshot, in the order of their numbers."""
     return [_of_device(snapshot, slot) for slot in snapshot.identities]
 
 
 def silent_sources(snapshot: Snapshot) -> list[BackendStatus]:
-    """The sources that do not answer and of which no device is known: nothing else stands for their hardware."""
+    """List the sources that do not answer and of which no device is known: nothing else stands for their hardware."""
     listed = {slot.backend for slot in snapshot.identities}
     return [status for status in snapshot.backends if status.silent and status.name not in listed]
 
 
 def first(metrics: Mapping[str, T], device: str, names: Sequence[str]) -> T | None:
-    """A device's value, or what was made of its values, under the first of these names that it has."""
+    """Return a device's value, or what was made of its values, under the first of these names that it has."""
     return next((value for name in names if (value := metrics.get(f"{device}.{name}")) is not None), None)
 
 
 def processors(metrics: Mapping[str, float]) -> float | None:
-    """How busy the host's processors are, all together, in percent; None where they do not say."""
+    """Return how busy the host's processors are, all together, in percent; None where they do not say."""
     found = [value for key, value in metrics.items() if key.startswith("cpu.") and key.endswith(".cpu_percent")]
     return sum(found) / len(found) if found else None
 

@@ -34,11 +34,11 @@ class FakeClock(MonitorClock):
             self.advance(max(0.0, seconds))
 
     def monotonic(self) -> float:
-        """Seconds since some fixed point."""
+        """Return seconds since some fixed point."""
         return self._now
 
     def time_ns(self) -> int:
-        """Nanoseconds since 1970: the same clock, started on 2026-01-01."""
+        """Return nanoseconds since 1970: the same clock, started on 2026-01-01."""
         return 1_767_225_600_000_000_000 + int(self._now * 1e9)
 
 
@@ -168,7 +168,7 @@ class FakeBackend:
         self._gone = False
 
     def device(self, number: int) -> FakeDevice:
-        """The device with the vendor's own number."""
+        """Return the device with the vendor's own number."""
         return self._devices[number]
 
     @property

@@ -135,11 +135,11 @@ class ReplayBackend:
         return self
 
     def coverage(self) -> Coverage:
-        """Nothing is owed but what was recorded."""
+        """Return what is owed: nothing but what was recorded."""
         return Coverage()
 
     def own_metrics(self) -> Iterable[Metric]:
-        """None: recorded metrics are in the catalogue, or passed on as they are."""
+        """Return none: recorded metrics are in the catalogue, or passed on as they are."""
         return ()
 
     def reader(self, options: ReadOptions) -> _Replay:
@@ -147,7 +147,7 @@ class ReplayBackend:
         return _Replay(self)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Return at once: there is nothing to give back."""
 
 
 class _Replay:

@@ -152,11 +152,11 @@ class Allocation(NamedTuple):
         return not any(finding.kind in FAILING for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole in new plain containers, ready for ``json``."""
+        """Return the whole in new plain containers, ready for ``json``."""
         return {**plain(self), "as_expected": self.as_expected}
 
     def to_json(self, indent: int | None = None) -> str:
-        """The whole as text, on one line unless ``indent`` is given."""
+        """Return the whole as text, on one line unless ``indent`` is given."""
         import json
 
         return json.dumps(self.to_dict(), indent=indent)
@@ -247,7 +247,7 @@ def _members(pids: Sequence[int], children: bool, role_of: Mapping[int, str], pr
 
 
 def _held(members: Sequence[job.Member], processes: ProcessesByDevice) -> dict[int, dict[str, int | None]]:
-    """By worker, the memory in bytes that it and its helpers hold of each device; None where the driver does not say."""
+    """Return, by worker, the memory in bytes that it and its helpers hold of each device; None where the driver does not say."""
     held: dict[int, dict[str, int | None]] = {}
     for key, found in processes.items():
         for process in found:

@@ -229,7 +229,7 @@ def _backend(snapshot: Snapshot, status: BackendStatus, reader: SourceReader) ->
 
 
 def _advice(wrong: Unavailable, source: ManagedSource) -> str:
-    """What to do: first what detection advises, which holds however the driver fares (a container's missing devices), then the rest."""
+    """Say what to do: first what detection advises, which holds however the driver fares (a container's missing devices), then the rest."""
     detected = source.detection.advice
     told = source.failure.advice if source.failure is not None else ""
     if not told and (not detected or wrong.reason == Reason.TIMED_OUT):

@@ -144,7 +144,7 @@ def owner(members: Iterable[Member], pid: int) -> Member | None:
 
 
 def name_of(member: Member) -> str:
-    """The title that a framework gave a process, else its program's name."""
+    """Return the title that a framework gave a process, else its program's name."""
     if member.number is None:
         return ""
     words = (read_text(f"/proc/{member.number}/cmdline") or "").split("\0")

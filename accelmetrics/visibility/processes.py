@@ -106,11 +106,11 @@ class ProcessListing(NamedTuple):
     unlisted: Mapping[str, Unavailable]
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole in new plain containers, ready for ``json``."""
+        """Return the whole in new plain containers, ready for ``json``."""
         return {**plain(self), "unlisted": {key: reason_entry(why) for key, why in self.unlisted.items()}}
 
     def to_json(self, indent: int | None = None) -> str:
-        """The whole as text, on one line unless ``indent`` is given."""
+        """Return the whole as text, on one line unless ``indent`` is given."""
         import json
 
         return json.dumps(self.to_dict(), indent=indent)

@@ -55,7 +55,7 @@ class UnreadDevice(NamedTuple):
 
 
 def unread_devices() -> tuple[UnreadDevice, ...]:
-    """Accelerators on the PCI bus that no built-in backend reads, by address; each once."""
+    """List the accelerators on the PCI bus that no built-in backend reads, by address; each once."""
     read = {address for row in BUILT_IN.values() for address in find_pci(row.pci)}
     found: dict[str, str] = {}
     for name, ids in RECOGNISED:

@@ -116,7 +116,7 @@ def parse(printed: str) -> CardOutput:
 
 
 def sample(card: Mapping[str, Any]) -> DeviceSample:
-    """One card, from all that was printed of it."""
+    """Make the sample of one card from all that was printed of it."""
     printed = flat(card).get
     address, serial = text(printed("bus.bdf")).lower(), text(printed("asic.asic_serial")).lower().removeprefix("0x")
     unified = bool(is_integrated(address, text(printed("asic.device_id"))))
@@ -173,7 +173,7 @@ class AmdSmi:
 
 
 def backend(clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, timeout: float = TIMEOUT) -> PolledBackend:
-    """The backend of this source.
+    """Make the backend of this source.
 
     Args:
         clock: Where ages are taken from.

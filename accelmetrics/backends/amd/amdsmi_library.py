@@ -57,13 +57,13 @@ class Installed(NamedTuple):
     release: Version
 
     def words(self) -> str:
-        """For messages."""
+        """Describe the library for messages."""
         release = f", of ROCm {_dotted(self.release)}" if self.release else ""
         return f"{self.path} (version {_dotted(self.version)}{release})"
 
 
 def load() -> Any:
-    """The module that matches the installed library.
+    """Import the module that matches the installed library.
 
     Raises:
         SourceError: There is no library, no module, or none that matches.
@@ -73,7 +73,7 @@ def load() -> Any:
 
 
 def _matching(installed: Installed) -> Any:
-    """The module that matches a library."""
+    """Return the module that matches a library."""
     mismatched = []
     for package in packages(installed.path):
         version = _written(package / "_version.py", _VERSION)
@@ -92,7 +92,7 @@ def _matching(installed: Installed) -> Any:
 
 
 def find_library() -> Installed:
-    """The library of the installed ROCm.
+    """Find the library of the installed ROCm.
 
     Raises:
         SourceError: There is none, or it cannot be loaded.
@@ -115,7 +115,7 @@ def roots() -> list[Path]:
 
 
 def packages(library: Path) -> Iterator[Path]:
-    """Directories of the module ``amdsmi``, the best first."""
+    """List the directories of the module ``amdsmi``, the best first."""
     shipped = library.parent.parent / "share" / "amd_smi" / "amdsmi"
     elsewhere = (Path(directory or ".") / "amdsmi" for directory in sys.path)
     for package in dict.fromkeys([shipped, *elsewhere]):
@@ -124,14 +124,14 @@ def packages(library: Path) -> Iterator[Path]:
 
 
 def _library_version(library: ctypes.CDLL) -> Version:
-    """The first three numbers of the answer, which in every release are its version; nothing needs to be initialised for that."""
+    """Ask a library for its version: in every release the first three numbers of the answer. Nothing needs to be initialised for that."""
     answer = (ctypes.c_uint32 * (ROOM // 4))()
     status = library.amdsmi_get_lib_version(ctypes.byref(answer))
     return tuple(answer[:3]) if status == 0 else ()
 
 
 def _written(path: Path, form: re.Pattern[str]) -> Version:
-    """The version that stands in a file; empty when it does not say."""
+    """Read the version that stands in a file; empty when it does not say."""
     try:
         found = form.search(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:

@@ -125,7 +125,7 @@ class AmdsmiCard(DeviceRecord):
         self._progress: list[Any] = []
 
     def read(self, wanted: Collection[str], unified: bool, progress: list[Any]) -> dict[str, Value]:
-        """The metrics that are asked for, each a value or why there is none.
+        """Read the metrics that are asked for, each a value or why there is none.
 
         Raises:
             SourceError: The library no longer knows the card.
@@ -144,7 +144,7 @@ class AmdsmiCard(DeviceRecord):
         return answer if isinstance(answer, Unavailable) else answer.get(name)
 
     def _ask(self, call: str) -> Mapping[str, object] | Unavailable:
-        """One call's answer, or why there is none."""
+        """Return one call's answer, or why there is none."""
         # The module throws what comes to pass in it, not its own errors alone.
         outcome = guarded(lambda: dict(CALLS[call](self._module, self._handle)))
         self._progress.append(call)
@@ -245,7 +245,7 @@ class AmdsmiWorker:
         self._end()
 
     def read(self, wanted: Collection[str], unified: bool, progress: list[Any]) -> dict[str, Value]:
-        """As :meth:`AmdsmiCard.read`; what the module used to give is ``timed_out`` while a call of it hangs."""
+        """Read as :meth:`AmdsmiCard.read` does; what the module used to give is ``timed_out`` while a call of it hangs."""
         outcome = None if self.hangs else self._ask(wanted, unified, progress)
         if outcome is None:
             return {name: OVERDUE for name in wanted if name in self._gave}
@@ -280,7 +280,7 @@ class AmdsmiWorker:
 
 
 def _serve(calls: SimpleQueue[Callable[[], None] | None]) -> None:
-    """The thread: one call after the other."""
+    """Make one call after the other, on the worker's thread."""
     while (call := calls.get()) is not None:
         call()
         del call

@@ -59,7 +59,7 @@ def device_path(address: str) -> str:
 
 
 def vendor_of(address: str) -> str:
-    """The vendor in one word."""
+    """Return the vendor in one word."""
     return VENDORS.get(read_text(f"{device_path(address)}/vendor") or "", "amd")
 
 
@@ -100,7 +100,7 @@ def is_integrated(address: str, device: str = "") -> bool | None:
 
 
 def card_name(device: str, revision: str = "", maker: str = "AMD") -> str:
-    """The market name of a card, else what it is with its device id: ``AMD GPU (0x744c)``.
+    """Return the market name of a card, else what it is with its device id: ``AMD GPU (0x744c)``.
 
     Args:
         device: PCI device id.
@@ -147,7 +147,7 @@ class TopologyNode(NamedTuple):
 
 
 def gpu_nodes() -> list[TopologyNode]:
-    """The GPUs and their partitions, in the kernel's order."""
+    """List the GPUs and their partitions, in the kernel's order."""
     nodes = []
     for name in sorted(filter(str.isdecimal, list_directory(NODES)), key=int):
         path = f"{NODES}/{name}"
@@ -165,7 +165,7 @@ def gpu_nodes() -> list[TopologyNode]:
 
 
 def properties(path: str) -> dict[str, int]:
-    """A file of names and numbers."""
+    """Read a file of names and numbers."""
     words = [line.split() for line in (read_text(path) or "").splitlines()]
     return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdecimal() and len(pair[1]) <= 20}
 
@@ -222,7 +222,7 @@ _SPEED = re.compile(r"(\d{1,6}(?:\.\d*)?)(?: *GT/s.*)?", re.ASCII)
 
 
 def memory_rows(used: str, total: str) -> tuple[Row, ...]:
-    """The rows that are the same in every source.
+    """Make the rows of memory, which are the same in every source.
 
     Args:
         used: Where the bytes that are used are read, in words.
@@ -232,7 +232,7 @@ def memory_rows(used: str, total: str) -> tuple[Row, ...]:
 
 
 def device_memory(said: Callable[[str], object], unified: bool, used: str, total: str, unit: str = "B") -> dict[str, Value]:
-    """The memory that a device uses: its own; where it shares the host's, its carve-out and the GTT together.
+    """Return the memory that a device uses: its own; where it shares the host's, its carve-out and the GTT together.
 
     Args:
         said: Gives what stands at a place of the record.
@@ -264,7 +264,7 @@ def device_memory(said: Callable[[str], object], unified: bool, used: str, total
 
 
 def pcie_generation(speed: object, per: float = 1) -> object:
-    """The PCIe generation of a speed; what is no speed stays what it is.
+    """Return the PCIe generation of a speed; what is no speed stays what it is.
 
     Args:
         speed: Transfers per lane and second: ``16.0 GT/s PCIe``, ``16``.
@@ -278,7 +278,7 @@ def pcie_generation(speed: object, per: float = 1) -> object:
 
 
 def exact_joules(printed: object, unit: str) -> Value:
-    """The energy behind what a tool of ROCm printed, which has the unit of the counter rounded.
+    """Return the energy behind what a tool of ROCm printed, which has the unit of the counter rounded.
 
     Args:
         printed: The energy as the tool has it.

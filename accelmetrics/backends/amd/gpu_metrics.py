@@ -52,7 +52,7 @@ class TableLayout(NamedTuple):
 
 
 def _instinct(energy: int, pcie: int, replays: int, xgmi: int, clocks: int, **more: FieldLayout) -> dict[str, FieldLayout]:
-    """The fields of MI300 and later, whose revisions differ in where they begin."""
+    """Lay out the fields of MI300 and later, whose revisions differ in where they begin."""
     return {
         "hotspot": FieldLayout("H", 4),
         "mem": FieldLayout("H", 6),

@@ -102,11 +102,11 @@ class DriverProcesses:
         self._found: dict[str, tuple[DeviceProcess, ...]] = {}
 
     def survey(self) -> None:
-        """The first pass, which takes longer than later ones."""
+        """Look through all processes for the first time, which takes longer than later passes."""
         self._holders.look([])
 
     def on(self, address: str, now: float, progress: list[Any]) -> tuple[DeviceProcess, ...] | Unavailable:
-        """The processes on one device, as of at most a second ago; a reason where none was found, and there may be some."""
+        """Return the processes on one device, as of at most a second ago; a reason where none was found, and there may be some."""
         if now >= self._until and self._looking.acquire(blocking=False):
             try:
                 self._look(now, progress)

@@ -94,24 +94,24 @@ _GFX = re.compile(r"gfx[0-9a-f]{3,5}", re.ASCII)
 
 
 def _clock(said: object) -> object:
-    """A clock may be printed behind the number of its level: ``1 (800Mhz)``."""
+    """Read a clock, which may be printed behind the number of its level: ``1 (800Mhz)``."""
     level = _CLOCK_LEVEL.fullmatch(said) if isinstance(said, str) else None
     return level[1] if level else said
 
 
 def _highest(said: object) -> object:
-    """The upper end of a range of clocks: ``500Mhz - 1700Mhz``."""
+    """Read the upper end of a range of clocks: ``500Mhz - 1700Mhz``."""
     return text(said).rpartition("-")[2].strip() or said
 
 
 def _link(part: int, said: object) -> object:
-    """Speed (1) or width (2) of a link, printed as ``1 (16.0GT/s x16)`` or ``8.0GT/s, x16 619Mhz``; None where it is neither."""
+    """Read the speed (1) or width (2) of a link, printed as ``1 (16.0GT/s x16)`` or ``8.0GT/s, x16 619Mhz``; None where it is neither."""
     found = _LINK.search(quoted(said))
     return found and found[part]
 
 
 def _counted(said: object) -> object:
-    """The energy that a counter stands for, in joules."""
+    """Return the energy that a counter stands for, in joules."""
     steps = number(said)
     return steps if isinstance(steps, Unavailable) else steps / JOULE
 
@@ -208,7 +208,7 @@ def _lowered(value: object) -> PrintedCard:
 
 
 def samples(output: Output) -> Iterator[DeviceSample]:
-    """The cards in the order of their numbers."""
+    """Yield the cards in the order of their numbers."""
     cards, driver = output.cards, output.system.get("driver version")
     # The partitions of one card print one id, and in some releases one address: it names none of them.
     ids = Counter(name for card in cards.values() for name in (unique_id(card), text(card.get("pci bus"))))
@@ -237,7 +237,7 @@ def samples(output: Output) -> Iterator[DeviceSample]:
 
 
 def unique_id(card: PrintedCard) -> str:
-    """The card's unique id as printed (``0x5c…``); empty where it has none, which some print as zero."""
+    """Return the card's unique id as printed (``0x5c…``); empty where it has none, which some print as zero."""
     printed = text(card.get("unique id"))
     return "" if printed.removeprefix("0x").strip("0") == "" else printed
 
@@ -260,7 +260,7 @@ def is_unified(card: PrintedCard) -> bool:
 
 
 def architecture(printed: str) -> str:
-    """``gfx90a``, from that or from ``gfx9010``: releases since 6.1 print the stepping with two decimal digits."""
+    """Spell an architecture as compilers do: ``gfx90a``, also from ``gfx9010``, as releases since 6.1 print its stepping."""
     match = _DECIMAL_GFX.fullmatch(printed)
     if match:
         return f"gfx{match[1]}{match[2]}{int(match[3]):x}"
@@ -340,7 +340,7 @@ def failure(command: Command, completed: Completed) -> SourceError:
 
 
 def backend(clock: Clock = SYSTEM_CLOCK, interval: float = INTERVAL, timeout: float = TIMEOUT) -> PolledBackend:
-    """The backend of this source.
+    """Make the backend of this source.
 
     Args:
         clock: Where ages are taken from.

@@ -79,7 +79,7 @@ _RAS = re.compile(r"^(ue|ce)\s*:\s*(\d{1,18})\s*$", re.MULTILINE | re.ASCII)
 
 
 def _fan(duty: object) -> Value:
-    """A fan's speed in percent of a duty of 255."""
+    """Convert a fan's speed to percent, from a duty of 255."""
     found = number(duty)
     return found if isinstance(found, Unavailable) else 100 * found / 255
 
@@ -168,7 +168,7 @@ class Card:
         return self._read("power/runtime_status", progress) not in ASLEEP
 
     def _lost(self, words: str) -> SourceError:
-        """That the driver let go of the card, or has gone, if it let go of all others too."""
+        """Make the error for a card that the driver let go of; for a driver that is gone, where it let go of all others too."""
         self._due = -math.inf  # when it is back, its sensors may have other numbers
         if any(map(is_driven, self._others)):
             return SourceError(Reason.DEVICE_LOST, words, backend="amd")
@@ -212,7 +212,7 @@ class Card:
         return DeviceRecord({**said, **device_memory(said.get, False, "used_memory", "size_in_bytes")})
 
     def table(self, now: float, progress: list[Any], anew: bool = False) -> gpu_metrics.MetricsTable | Unavailable:
-        """``gpu_metrics``, or why there is none; read once for all that is read together, if it need not be read anew."""
+        """Return ``gpu_metrics``, or why there is none; it is read once for all that is read together, if it need not be read anew."""
         with self._reading:
             read_at, table = self._latest
             if anew or not 0 <= now - read_at < TOGETHER:
@@ -248,7 +248,7 @@ class Card:
         yield from counts.items()
 
     def _labels(self) -> dict[str, str]:
-        """The card's sensor files by their labels: ``hwmon:edge`` is at ``hwmon/hwmon3/temp1_input``."""
+        """Map the card's sensor files by their labels: ``hwmon:edge`` is at ``hwmon/hwmon3/temp1_input``."""
         found: dict[str, str] = {}
         for directory in list_directory(f"{self._base}/hwmon"):
             for file in list_directory(f"{self._base}/hwmon/{directory}"):
@@ -267,7 +267,7 @@ class Card:
         return data.decode("utf-8", "replace").strip() if isinstance(data, bytes) else data
 
     def _bytes(self, name: str, progress: list[Any]) -> bytes | Unavailable | None:
-        """A file's content, why it cannot be read, or None when there is no such file."""
+        """Return a file's content, why it cannot be read, or None when there is no such file."""
         file = self._kept.get(name)
         if file is None:
             file = self._kept[name] = self._files.keep(f"{self._base}/{name}")
@@ -287,7 +287,7 @@ def _is_lost(said: object) -> bool:
 
 
 def outermost(address: str) -> str:
-    """The address of the bridge at the card's edge; the card's own where it has none."""
+    """Find the address of the bridge at the card's edge; the card's own where it has none."""
     try:
         parents = system_path(device_path(address)).resolve().parents
     except (OSError, RuntimeError):  # a loop of links

@@ -34,12 +34,12 @@ _VERSION = re.compile(r"macmon v?\d+\.\d+", re.ASCII)
 
 
 def ratio(printed: object) -> object:
-    """A ratio from 0 to 1. As a single-precision number it may come out a hair above that."""
+    """Return a ratio from 0 to 1. As a single-precision number it may come out a hair above that."""
     return 1.0 if isinstance(printed, float) and 1 < printed <= 1.001 else printed
 
 
 def clock(printed: object) -> object:
-    """The GPU's clock: it has none while it is off."""
+    """Read the GPU's clock: it has none while it is off."""
     return OFF if printed == 0 else printed
 
 
@@ -72,7 +72,7 @@ MACHINE = (
 
 
 def parse(text: str) -> Iterator[DeviceSample]:
-    """The GPU and the machine of one line.
+    """Yield the GPU and the machine of one line.
 
     Raises:
         SourceError: It is no line of macmon's.

@@ -33,7 +33,7 @@ IOREG_FIELDS = (
 
 
 def parse_ioreg(text: str) -> list[DeviceSample]:
-    """The first accelerator with statistics; of the machine nothing, but that it is there.
+    """Parse the first accelerator with statistics; of the machine nothing, but that it is there.
 
     Raises:
         SourceError: The text is no list of accelerators, or none has statistics.
@@ -107,7 +107,7 @@ def connect_powermetrics() -> PollOnce:
 
 
 def parse_powermetrics(text: str) -> list[DeviceSample]:
-    """The GPU and the machine of one sample, in either form.
+    """Parse the GPU and the machine of one sample, in either form.
 
     Raises:
         SourceError: It is neither.
@@ -151,7 +151,7 @@ def _of_text(text: str) -> dict[str, object]:
 
 
 def _rest(idle: object, unit: str) -> object:
-    """The share of time that was not idle, in percent."""
+    """Return the share of time that was not idle, in percent."""
     share_ = number(idle, unit, "%")
     return share_ if isinstance(share_, Unavailable) else 100 - share_
 
@@ -161,7 +161,7 @@ def _megahertz(printed: object) -> object:
 
 
 def _mean(clocks: Iterable[object]) -> float | None:
-    """The mean of those that are numbers."""
+    """Return the mean of those that are numbers."""
     known = [value for value in map(number, clocks) if not isinstance(value, Unavailable)]
     return sum(known) / len(known) if known else None
 
@@ -208,7 +208,7 @@ def parse_profile(printed: str | Unavailable) -> dict[str, object]:
 
 
 def polled(interval: float, clock: Clock) -> PolledBackend:
-    """All of them: what several have is the first's."""
+    """Make one backend of all sources: what several have is the first's."""
     return PolledBackend(
         "apple",
         kind="gpu",

@@ -163,7 +163,7 @@ class Counter:
         self.seen += 1
 
     def per_second(self) -> float | Unavailable:
-        """The gain as a rate over the seconds since the last reading."""
+        """Return the gain as a rate over the seconds since the last reading."""
         if self.gain is None:
             return FIRST if self.seen == 1 else RESET
         return self.gain / self._elapsed if self._elapsed > 0 else TOO_SOON

@@ -34,7 +34,7 @@ _LOOPBACK_FLAG = 0x8
 
 
 def file_system_usage(path: str) -> tuple[int, int]:
-    """Bytes used, and bytes left to ordinary users, of the file system below a path. Raises ``OSError`` and ``ValueError``."""
+    """Return the bytes used, and bytes left to ordinary users, of the file system below a path. Raises ``OSError`` and ``ValueError``."""
     stat = os.statvfs(path)
     return (stat.f_blocks - stat.f_bfree) * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
@@ -76,7 +76,7 @@ def parse_diskstats(data: bytes) -> dict[str, DiskIo]:
 
 @lru_cache(maxsize=256)
 def _parse_device(line: bytes) -> tuple[str, DiskIo]:
-    """One device. Most are idle between two readings, and their lines the same."""
+    """Parse one device's line. Most are idle between two readings, and their lines the same."""
     fields = line.split(None, 10)
     if len(fields) < 10:
         raise ValueError(f"{len(fields)} fields in a line, 10 are needed")
@@ -112,7 +112,7 @@ def choose_disks(paths: Iterable[str], stats: dict[str, DiskIo]) -> tuple[list[s
 
 
 def _numbers_below(paths: Iterable[str]) -> frozenset[tuple[int, int]]:
-    """Major and minor numbers of the devices that paths lie on."""
+    """Collect major and minor numbers of the devices that paths lie on."""
     found = set()
     for path in paths:
         try:

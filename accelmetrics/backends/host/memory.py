@@ -139,7 +139,7 @@ def directory_of(mount: Mount, path: str) -> str | None:
 
 
 def levels_of(mount: Mount, directory: str) -> list[str]:
-    """The directories from a cgroup up to its mount, the leaf first."""
+    """List the directories from a cgroup up to its mount, the leaf first."""
     point = mount.point.rstrip("/")
     levels = [directory]
     while levels[-1] != point and len(levels[-1]) > len(point):
@@ -197,7 +197,7 @@ def find_limits(pid: int) -> CgroupLimits | None:
 
 
 def _mounts(pid: int) -> list[Mount]:
-    """Our own mounts; below another root (a host seen from a container) those of that root's first process."""
+    """List our own mounts; below another root (a host seen from a container) those of that root's first process."""
     for owner in (1, pid, "self") if sysroot() else (os.getpid(),):
         try:
             return parse_mounts(read_once(f"/proc/{owner}/mountinfo"))
@@ -207,7 +207,7 @@ def _mounts(pid: int) -> list[Mount]:
 
 
 def _optional(path: str, parse: Callable[[bytes], T]) -> T | None:
-    """A file that a level may lack: the root, and a level whose controller is off."""
+    """Read a file that a level may lack: the root, and a level whose controller is off."""
     try:
         return parse(read_once(path))
     except FileNotFoundError:
@@ -215,7 +215,7 @@ def _optional(path: str, parse: Callable[[bytes], T]) -> T | None:
 
 
 def limits_in_words(pid: int) -> str:
-    """The cgroup limits of a process, for ``doctor``."""
+    """Describe the cgroup limits of a process, for ``doctor``."""
     if not system_path("/proc/stat").exists():
         return "/proc is not mounted"
     try:

@@ -59,7 +59,7 @@ def portable_driver(clock: MonotonicTime = time.monotonic, psutil: Any = None) -
 
 
 def _reading(read: Callable[[Any], T], psutil: Any) -> Callable[[], T]:
-    """A call whose errors are the system's own, whatever psutil throws beside them."""
+    """Make a psutil call raise the system's own errors, whatever psutil throws beside them."""
 
     def call() -> T:
         try:
@@ -73,7 +73,7 @@ def _reading(read: Callable[[Any], T], psutil: Any) -> Callable[[], T]:
 
 
 def cpu_times(psutil: Any) -> dict[int, CpuTime]:
-    """Times by CPU in whole microseconds. Guest time stands in user time, where the system tells it at all."""
+    """Return times by CPU in whole microseconds. Guest time stands in user time, where the system tells it at all."""
     found = {}
     for number, times in enumerate(psutil.cpu_times(percpu=True)):
         named = times._asdict()
@@ -83,7 +83,7 @@ def cpu_times(psutil: Any) -> dict[int, CpuTime]:
 
 
 def memory(psutil: Any) -> Memory:
-    """The host's memory. Without swap space its numbers are None."""
+    """Return the host's memory. Without swap space its numbers are None."""
     main = psutil.virtual_memory()
     try:
         swap = psutil.swap_memory()
@@ -93,19 +93,19 @@ def memory(psutil: Any) -> Memory:
 
 
 def file_system_usage(psutil: Any, path: str) -> tuple[int, int]:
-    """Bytes used, and bytes left to ordinary users, of the file system below a path. Raises ``OSError`` and ``ValueError``."""
+    """Return the bytes used, and bytes left to ordinary users, of the file system below a path. Raises ``OSError`` and ``ValueError``."""
     usage = psutil.disk_usage(path)
     return usage.used, usage.free
 
 
 def disk_io(psutil: Any) -> dict[str, DiskIo]:
-    """Bytes by disk. Whole disks alone are listed here; device numbers mean nothing to psutil."""
+    """Return bytes by disk. Whole disks alone are listed here; device numbers mean nothing to psutil."""
     counters = psutil.disk_io_counters(perdisk=True, nowrap=False) or {}
     return {name: DiskIo((io.read_bytes, io.write_bytes), (0, 0)) for name, io in counters.items()}
 
 
 def traffic(psutil: Any) -> dict[str, tuple[int, int]]:
-    """Bytes received and sent by interface."""
+    """Return bytes received and sent by interface."""
     counters = psutil.net_io_counters(pernic=True, nowrap=False)
     return {name: (io.bytes_recv, io.bytes_sent) for name, io in counters.items()}
 
@@ -157,7 +157,7 @@ class PsutilProcesses:
         return found
 
     def allowed(self) -> list[tuple[int, int]]:
-        """The CPUs it may run on, where the system has an affinity (Windows, FreeBSD). Raises ``OSError``."""
+        """Return the CPUs that the process may run on, where the system has an affinity (Windows, FreeBSD). Raises ``OSError``."""
         affinity = getattr(self._process, "cpu_affinity", None)
         if affinity is None:
             return []

@@ -104,7 +104,7 @@ def numbers_are_ours() -> bool:
 
 
 def cpu_clock(pid: int) -> int | None:
-    """CPU time of a process in nanoseconds; None where the kernel does not say."""
+    """Return CPU time of a process in nanoseconds; None where the kernel does not say."""
     try:
         # The kernel's number for "CPU time of the process with this number", as clock_getcpuclockid(3) makes it.
         return time.clock_gettime_ns((~pid << 3) | 2)
@@ -149,7 +149,7 @@ class LinuxProcesses:
         return parse_process(data, self._tick, self._page, cpu_clock(pid) if self._clock else None)
 
     def allowed(self) -> list[tuple[int, int]]:
-        """First and last of each range of CPUs that the process may run on. Raises as ``root`` does."""
+        """Return the first and last of each range of CPUs that the process may run on. Raises as ``root`` does."""
         return parse_allowed(read_once(f"/proc/{self._pid}/status"))
 
     def descendants(self, progress: list[Any]) -> list[Process]:
@@ -201,7 +201,7 @@ class TreeCpuTime:
         return used, list(now.values())
 
     def _settle_missing(self, last: dict[tuple[int, int], Process], now: dict[tuple[int, int], Process]) -> dict[tuple[int, int], int]:
-        """By surviving member: the time handed to it by ended ones that had been counted already."""
+        """Return, by surviving member, the time that ended ones handed to it and that had been counted already."""
         by_pid = {process.pid: process for process in last.values()}
         handed: dict[tuple[int, int], int] = {}
         for key in last.keys() - now.keys():
@@ -259,7 +259,7 @@ class ProcessCollector:
         self._start, self._then = root.start, now
 
     def _share(self, reader: HostReader, used: int, elapsed: float, possible: float) -> float | Unavailable:
-        """CPU time in percent of what the process could have used."""
+        """Return CPU time in percent of what the process could have used."""
         capacity = self._capacity(reader)
         if elapsed <= 0:
             return TOO_SOON
@@ -269,7 +269,7 @@ class ProcessCollector:
         return min(100.0 * used / 1e9 / elapsed / capacity, 100.0)
 
     def _capacity(self, reader: HostReader) -> float:
-        """The CPUs that the process may use; its affinity is read again at a slow pace, and when CPUs are switched on or off."""
+        """Return how many CPUs the process may use; its affinity is read again at a slow pace, and when CPUs are switched on or off."""
         if reader.now >= self._affinity_due or reader.online is not self._online:
             self._affinity_due, self._online = reader.now + SLOW_PACE, reader.online
             online: Sequence[int] = reader.online or range(os.cpu_count() or 1)

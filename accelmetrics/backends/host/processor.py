@@ -54,7 +54,7 @@ def parse_stat(data: bytes) -> dict[int, CpuTime]:
 
 
 def busy_percent(before: CpuTime, after: CpuTime) -> float | Unavailable:
-    """Share of the time between two readings that was not idle, in percent."""
+    """Return the share of the time between two readings that was not idle, in percent."""
     total = after.total - before.total
     if total <= 0:
         return TOO_SOON if total == 0 else RESET
@@ -104,7 +104,7 @@ def collect_load(read: Callable[[], Sequence[float]], reader: HostReader) -> Non
 
 
 def find_temperatures() -> list[str]:
-    """Paths of the sensors that say how warm the CPU is: of each chip its cores, else the die, else all.
+    """Find paths of the sensors that say how warm the CPU is: of each chip its cores, else the die, else all.
 
     Cheap: listings and names, no sensor is read.
     """
@@ -148,7 +148,7 @@ def collect_temperature(sensors: Sequence[KeptFile], reader: HostReader) -> None
 
 
 def find_rapl_zones() -> dict[str, int]:
-    """Energy counter of each processor package, by path, and its largest value in µJ before it begins again (0 when unknown)."""
+    """Find the energy counter of each processor package, by path, and its largest value in µJ before it begins again (0 when unknown)."""
     found = {}
     for entry in list_directory("/sys/class/powercap"):
         base = f"/sys/class/powercap/{entry}"

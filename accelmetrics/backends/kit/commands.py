@@ -128,7 +128,7 @@ class Command:
         self.timeout = timeout
 
     def find(self) -> str:
-        """The absolute path.
+        """Find the absolute path of the command.
 
         Raises:
             SourceError: It is not installed (``driver_unavailable``).
@@ -140,7 +140,7 @@ class Command:
         return next((path for path in found if os.access(path, os.X_OK)), found[0])
 
     def argv(self, *more: str) -> list[str]:
-        """The absolute path, the arguments and more of them. Raises as :meth:`find`."""
+        """Return the absolute path, the arguments and more of them. Raises as :meth:`find`."""
         return [self.find(), *self.arguments, *more]
 
     def run(self, *more: str) -> Completed:
@@ -196,7 +196,7 @@ class Command:
 
 
 def find(name: str, extra_directories: Iterable[str] = ()) -> str | None:
-    """The absolute path of a command.
+    """Find the absolute path of a command.
 
     A file that may be executed is preferred; one that may not is still given, so that running it can say so.
 
@@ -349,7 +349,7 @@ class Child:
             raise _not_started(self._path, error) from error
 
     def read_file(self, name: str) -> str | None:
-        """The text of a file in its working directory; None when it is not there or too long."""
+        """Read the text of a file in its working directory; None when it is not there or too long."""
         path = Path(self.directory or "/nonexistent", name)
         try:
             return path.read_bytes().decode("utf-8", "replace") if path.stat().st_size <= MAX_OUTPUT else None

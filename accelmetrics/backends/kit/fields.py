@@ -110,12 +110,12 @@ def is_absent(value: object) -> bool:
 
 
 def text(value: object) -> str:
-    """A name or an identifier as printed, cut to a sensible length; empty where the source has none."""
+    """Return a name or an identifier as printed, cut to a sensible length; empty where the source has none."""
     return "" if is_absent(value) or isinstance(value, bool) or not isinstance(value, (str, int)) else quoted(value)
 
 
 def whole(value: object) -> int | None:
-    """A whole number that is an identifier (an index, a process); None where it is none."""
+    """Return a whole number that is an identifier (an index, a process); None where it is none."""
     digits = text(value)
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 12 else None
 
@@ -153,7 +153,7 @@ def number(printed: object, unit: str = "", target: str = "1") -> Value:
 
 
 def _convert(value: Number, unit: str, target: str) -> Number | None:
-    """A number in another unit; None where that measures something else, or is unknown."""
+    """Convert a number to another unit; None where that measures something else, or is unknown."""
     source, wanted = _scale(unit), _scale(target)
     if source is None or wanted is None or source[0] != wanted[0]:
         return None
@@ -164,7 +164,7 @@ def _convert(value: Number, unit: str, target: str) -> Number | None:
 
 @lru_cache(maxsize=256)
 def _scale(unit: str) -> tuple[str, float] | None:
-    """The base unit of what a unit measures, and how many of that it is; ``0.01 C`` is a hundredth of a degree."""
+    """Return the base unit of what a unit measures, and how many of that it is; ``0.01 C`` is a hundredth of a degree."""
     plain = unit.translate(_SPELLINGS).strip().lower()
     multiple = None if plain == "1" else _MULTIPLE.fullmatch(plain)
     measured = _UNITS.get(multiple[2] if multiple else plain)
@@ -249,17 +249,17 @@ def _places(row: Field | Rate) -> tuple[str, ...]:
 
 
 def share(metric: str, part: str, of: str) -> Derived:
-    """A metric that is one as a percentage of another."""
+    """Make a metric that is one as a percentage of another."""
     return Derived(metric, (part, of), lambda some, all_: 100 * some / all_, f"{part} / {of}")
 
 
 def difference(metric: str, whole_: str, part: str) -> Derived:
-    """A metric that is one less another."""
+    """Make a metric that is one less another."""
     return Derived(metric, (whole_, part), lambda all_, some: all_ - some, f"{whole_} - {part}")
 
 
 def total(metric: str, *parts: str) -> Derived:
-    """A metric that is the sum of others."""
+    """Make a metric that is the sum of others."""
     return Derived(metric, parts, lambda *numbers: sum(numbers), " + ".join(parts))
 
 
@@ -383,7 +383,7 @@ class Table:
         return found
 
     def _each(self, record: DeviceRecord) -> Iterator[Field | Rate]:
-        """The rows that are read, one with a placeholder once for each of the record's instances."""
+        """Return the rows that are read, one with a placeholder once for each of the record's instances."""
         for row in self._rows:
             if "{" not in row.metric:
                 yield row
@@ -400,7 +400,7 @@ class Table:
                 yield self._instances[name]
 
     def value(self, metric: str, record: DeviceRecord) -> Value:
-        """One metric that stands in a record."""
+        """Read one metric that stands in a record."""
         row = next((row for row in self._rows if row.metric == metric and isinstance(row, Field)), None)
         return NOT_READ if row is None else self._possible(row, self._field(row, record))
 
@@ -411,15 +411,15 @@ class Table:
                 found[row.metric] = self._possible(row, _derive(row, found))
 
     def names(self, metric: str) -> tuple[str, ...]:
-        """The names under which a metric is given: the catalogue's and its aliases; none for one that only derived rows need."""
+        """Return the names under which a metric is given: the catalogue's and its aliases; none for one that only derived rows need."""
         return self._names.get(metric, ())
 
     def missing(self, why: Unavailable) -> dict[str, Value]:
-        """Every metric that is read, missing for one reason; instances are not known."""
+        """Return every metric that is read as missing for one reason; instances are not known."""
         return {row.metric: why for row in self._rows if "{" not in row.metric}
 
     def _field(self, row: Field | Rate, record: DeviceRecord) -> Value:
-        """The number at the first of a row's places that has a value, or why there is none; a counter's in its base unit."""
+        """Read the number at the first of a row's places that has a value, or why there is none; a counter's in its base unit."""
         metric = self._metrics.get(row.metric)
         convert = row.convert if isinstance(row, Field) else None
         target = metric.unit if metric is not None and isinstance(row, Field) else _base(row.unit)
@@ -461,7 +461,7 @@ class Table:
         return rate
 
     def _possible(self, row: Row, value: Value) -> Value:
-        """The value where it is possible, in the form that the catalogue asks for."""
+        """Return the value where it is possible, in the form that the catalogue asks for."""
         metric = self._metrics.get(row.metric)
         if isinstance(value, Unavailable) or metric is None:
             return value
@@ -491,7 +491,7 @@ def merge(found: dict[str, Value], metric: str, value: Value) -> None:
 
 
 def joined_words(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """By name, where each row or source reads it, the best first."""
+    """Say, by name, where each row or source reads it, the best first."""
     found: dict[str, str] = {}
     for name, words in pairs:
         known = found.setdefault(name, words)
@@ -501,7 +501,7 @@ def joined_words(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def weightier(one: Unavailable, other: Unavailable) -> Unavailable:
-    """Why a value is missing that two sources could give: in the words of both.
+    """Say why a value is missing that two sources could give: in the words of both.
 
     A source that is there says more than one that is not, and one that may have the value later more than one that never has it.
     """
@@ -511,13 +511,13 @@ def weightier(one: Unavailable, other: Unavailable) -> Unavailable:
 
 
 def _base(unit: str) -> str:
-    """The base unit of what a unit measures; one that is unknown stays what it is."""
+    """Return the base unit of what a unit measures; one that is unknown stays what it is."""
     measured = _scale(unit)
     return unit if measured is None else measured[0]
 
 
 def _filled(template: str, instance: str) -> str:
-    """A name with the instance in its placeholder."""
+    """Put the instance into a name's placeholder."""
     return _PLACEHOLDER.sub(lambda _: instance, template)  # a plain replacement would read its backslashes
 
 

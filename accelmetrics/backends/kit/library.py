@@ -84,7 +84,7 @@ def _bound_libc() -> Any:
 
 
 def _exit_past_the_loader(on_exit: Any, exit_now: Any) -> None:
-    """Beside a constructor that has not returned, have libc end the process before it comes to its loader, which would wait for that."""
+    """Have libc end the process before it comes to its loader, which would wait for that."""
     if not loading.is_free():
         on_exit(exit_now, None)
 

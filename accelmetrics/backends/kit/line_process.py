@@ -64,7 +64,7 @@ class Lines:
         self.dropped = 0
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The lines that end in this piece, without their ends and without empty ones."""
+        """Return the lines that end in this piece, without their ends and without empty ones."""
         *ended, begun = (self._begun + piece).split(b"\n")
         self._begun = begun[: self._bound + 1]  # enough to know that it is too long
         fitting = [line.strip() for line in ended if len(line) <= self._bound]
@@ -89,7 +89,7 @@ class Blocks:
         self._usual = 0
 
     def feed(self, lines: Iterable[bytes]) -> list[bytes]:
-        """The blocks that end before one of these lines."""
+        """Return the blocks that end before one of these lines."""
         complete = []
         for line in lines:
             begins = self._begins.match(line) is not None
@@ -100,7 +100,7 @@ class Blocks:
         return complete
 
     def quiet(self) -> list[bytes]:
-        """The block after which nothing came, if it has as many lines as the one before."""
+        """Return the block after which nothing came, if it has as many lines as the one before."""
         return [self._take()] if self._lines and self._usual and len(self._lines) >= self._usual else []
 
     def _take(self) -> bytes:
@@ -189,11 +189,11 @@ class LineProcess:
         return self._failure
 
     def latest(self) -> LineRecord | None:
-        """The newest record, however old; None before the first."""
+        """Return the newest record, however old; None before the first."""
         return self._record
 
     def wait(self, seconds: float) -> LineRecord | None:
-        """The newest record; waits so long for the first, but no longer than until the command has failed once."""
+        """Return the newest record; waits so long for the first, but no longer than until the command has failed once."""
         with waiting_for(self._argv[0]), self._news:
             self._news.wait_for(lambda: self._record is not None or self.ends > 0 or self._closed, seconds)
         return self.latest()
@@ -211,7 +211,7 @@ class LineProcess:
             self._thread.join(ENDING)
 
     def forget(self) -> None:
-        """After a fork, in the new process: the child is not this process's, nor are the thread and the owner of the lock."""
+        """Start over in the new process after a fork: the child is not this process's, nor are the thread and the owner of the lock."""
         self._news = threading.Condition()
         self._closed, self._failure, self._record, self._child = True, FORKED, None, None
 
@@ -235,7 +235,7 @@ class LineProcess:
             self._pause = min(LAST_PAUSE, self._pause * 2)
 
     def _run(self) -> Unavailable:
-        """One child, from its start to its end: why it has ended."""
+        """Run one child from its start to its end, and return why it has ended."""
         with Child(self._argv, environment=self._environment, files=self._files) as child:
             with self._news:
                 self._words = b""
@@ -273,7 +273,7 @@ class LineProcess:
                 return
 
     def _records(self, lines: list[bytes]) -> list[bytes]:
-        """The lines that are records; the others are words."""
+        """Return the lines that are records; the others are words."""
         assert isinstance(self._opening, bytes)
         records = [line for line in lines if line.startswith(self._opening)]
         strange = [line for line in lines if not line.startswith(self._opening)]
@@ -345,7 +345,7 @@ class LinePoll:
         self._misread: SourceError | None = None
 
     def __call__(self) -> Iterable[DeviceSample]:
-        """The devices of the latest record that was understood; each is parsed once.
+        """Return the devices of the latest record that was understood; each is parsed once.
 
         Raises:
             SourceError: There is none, or it is too old.

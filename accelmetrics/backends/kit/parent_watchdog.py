@@ -157,7 +157,7 @@ def _members(mark: str) -> set[int]:
 
 
 def _proc() -> list[tuple[int, int, int]]:
-    """Every process, its parent and its group."""
+    """List every process, its parent and its group."""
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit():
@@ -172,7 +172,7 @@ def _proc() -> list[tuple[int, int, int]]:
 
 
 def _ps() -> list[tuple[int, int, int]]:
-    """The same where there is no ``/proc``."""
+    """List the same where there is no ``/proc``."""
     import subprocess
 
     with subprocess.Popen(["/bin/ps", "-axo", "pid=,ppid=,pgid=,stat="], stdout=subprocess.PIPE, text=True) as listing:

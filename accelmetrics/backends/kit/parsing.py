@@ -20,7 +20,7 @@ _UNIT = re.compile(r"(.*?)\s*[(\[]([^()\[\]]*)[)\]]")
 
 
 def json_documents(text: str) -> Iterator[Any]:
-    """The objects and lists that stand in a text, whatever stands around them; one that is cut or malformed is passed over."""
+    """Find the objects and lists that stand in a text, whatever stands around them; one that is cut or malformed is passed over."""
     decoder, position = json.JSONDecoder(), 0
     for _ in range(MOST):
         start = _START.search(text, position)
@@ -35,7 +35,7 @@ def json_documents(text: str) -> Iterator[Any]:
 
 
 def json_document(text: str) -> Any:
-    """The first object or list of a text that is not empty.
+    """Find the first object or list of a text that is not empty.
 
     Raises:
         SourceError: There is none (``parse_error``).
@@ -47,7 +47,7 @@ def json_document(text: str) -> Any:
 
 
 def rows(text: str, names: Sequence[str] = ()) -> list[dict[str, str]]:
-    """The rows of a table whose cells are separated by commas, by column; lines with another number of cells are passed over.
+    """Parse the rows of a table whose cells are separated by commas, by column; lines with another number of cells are passed over.
 
     Args:
         text: The table.
@@ -71,7 +71,7 @@ def rows(text: str, names: Sequence[str] = ()) -> list[dict[str, str]]:
 
 
 def sections(text: str, begins: str) -> list[dict[str, str]]:
-    """The devices of an indented text, as ``-q`` of many tools prints it: lines ``key : value`` below headings.
+    """Parse the devices of an indented text, as ``-q`` of many tools prints it: lines ``key : value`` below headings.
 
     Args:
         text: The text.
@@ -99,7 +99,7 @@ def sections(text: str, begins: str) -> list[dict[str, str]]:
 
 
 def grouped(records: Iterable[dict[str, Any]], key: str) -> dict[str, list[dict[str, Any]]]:
-    """Records by the text of one of their values: processes by the device that they are on."""
+    """Group records by the text of one of their values: processes by the device that they are on."""
     found: dict[str, list[dict[str, Any]]] = {}
     for record in records:
         found.setdefault(str(record.get(key)).strip(), []).append(record)

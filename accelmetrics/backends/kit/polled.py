@@ -298,7 +298,7 @@ def _keys(told: Mapping[str, Any]) -> list[tuple[str, object]]:
 
 
 def pci_address(printed: str) -> str:
-    """A PCI address in one form: domains are printed with four digits, eight or none, and in either case."""
+    """Spell a PCI address in one form: domains are printed with four digits, eight or none, and in either case."""
     address = printed.strip().lower()
     return (f"0:{address}" if address.count(":") == 1 else address).zfill(len("00000000:c1:00.0"))
 
@@ -357,7 +357,7 @@ class PolledReader:
     def _values(
         self, unit: int, state: _Unit, polls: Sequence[_Poll], samples: Sequence[DeviceSample | None], progress: list[Any]
     ) -> tuple[dict[str, Value], float]:
-        """Every metric of a unit by all of its names, each from the first source that has it; and when they were read."""
+        """Collect every metric of a unit by all of its names, each from the first source that has it; and when they were read."""
         clock, sources = self._driver.backend.clock, self._driver.sources
         found: dict[str, Value] = {}
         read_at = math.inf
@@ -476,7 +476,7 @@ class _OpenSource:
         return self._instead_of is None or not self._instead_of.latest.units
 
     def poll(self, had: _Poll) -> _Poll:
-        """The latest poll while it is fresh; else, or where it was had and the source has no pace of its own, a new one."""
+        """Return the latest poll while it is fresh, else a new one; a new one too where the caller had it and the source has no pace."""
         if not self.is_wanted:
             return NOT_WANTED
         asked = self._clock.monotonic()
@@ -486,7 +486,7 @@ class _OpenSource:
             return self.latest
 
     def identify(self, position: int, sample: DeviceSample) -> dict[str, Any]:
-        """The parts of a device's identity that its record tells; a record that stays the same object is asked until it has told all."""
+        """Return what a record tells of its device's identity; one that stays the same object is asked until it has told all."""
         record = flat({} if sample.machine else sample.record)
         known = self._identities.get(record)
         if known is not None:
@@ -560,7 +560,7 @@ def _failure(outcome: Outcome[Any]) -> SourceError | None:
 
 
 def _combined(failures: Sequence[SourceError], backend: PolledBackend, gone: bool = False) -> SourceError:
-    """What the failures of several sources come to: a new error for each reader, since one raised in two threads gets both tracebacks.
+    """Combine the failures of several sources: a new error for each reader, since one raised in two threads gets both tracebacks.
 
     Args:
         failures: One at least; one for which a driver is to be opened again stands for all.

@@ -93,7 +93,7 @@ class ProcessTree:
 
 
 def read_status(pid: int | str) -> ProcStatus | None:
-    """A process's parent and numbers, None while there is no such process. Numbers are empty on kernels before 4.1."""
+    """Read a process's parent and numbers, None while there is no such process. Numbers are empty on kernels before 4.1."""
     text = read_text(f"/proc/{pid}/status")
     if text is None:
         return None
@@ -102,7 +102,7 @@ def read_status(pid: int | str) -> ProcStatus | None:
 
 
 def ancestors(pid: int) -> Iterator[int]:
-    """The parents of a process, the nearest first."""
+    """List the parents of a process, the nearest first."""
     seen = {pid}
     while (parent := _parent_of(pid)) and parent not in seen:
         yield parent
@@ -136,7 +136,7 @@ def _has_proc() -> bool:
 
 
 def number_here(pid: int) -> int | None:
-    """The number, in the ``/proc`` that we read, of a process that our own namespace calls ``pid``; None if it is not there.
+    """Find the number, in the ``/proc`` that we read, of a process that our own namespace calls ``pid``; None if it is not there.
 
     The two differ where that ``/proc`` is the host's, mounted into our container.
     """
@@ -194,7 +194,7 @@ def descendants(root: int, progress: list[Any] | None = None) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Processes that the threads of one process started; none where it has ended."""
+    """List the processes that the threads of one process started; none where it has ended."""
     task = f"/proc/{pid}/task"
     try:
         single = os.stat(sysroot() + task).st_nlink == _LINKS_OF_ONE_THREAD  # noqa: PTH116  a sixth of what a listing costs
@@ -206,7 +206,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _children_by_parents(progress: list[Any]) -> dict[int, list[int]]:
-    """Children by parent, from what all processes say of theirs."""
+    """Sort children by parent, from what all processes say of theirs."""
     by_parent: dict[int, list[int]] = {}
     for entry in filter(str.isdecimal, list_directory("/proc")):
         status = read_status(entry)
@@ -352,11 +352,11 @@ class NodeHolders:
         self._patience = FIRST_PASS
 
     def held(self) -> dict[int, Mapping[str, str]]:
-        """By process, in order, its descriptors of device nodes and the nodes."""
+        """Return, by process in order, its descriptors of device nodes and the nodes."""
         return {pid: look.nodes for pid, look in sorted(self._looks.items()) if look.nodes}
 
     def of(self, node: str) -> tuple[int, ...]:
-        """The processes that hold one device node, in order."""
+        """Return the processes that hold one device node, in order."""
         return tuple(pid for pid, nodes in self.held().items() if node in nodes.values())
 
     def look(self, progress: list[Any]) -> None:

@@ -71,7 +71,7 @@ class SourcesBackend:
         return ()
 
     def pinned(self, source: str) -> SourcesBackend:
-        """This backend with one source: the same object for the same name, so that its users share it.
+        """Return this backend with one source: the same object for the same name, so that its users share it.
 
         Raises:
             UnknownNameError: There is no such source; the message lists those there are.
@@ -84,7 +84,7 @@ class SourcesBackend:
         return self._pinned.setdefault(source, made)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """In another process it is that process's own."""
+        """Pickle by name: in another process it is that process's own."""
         return _registered, (self.name, self.pin)
 
 

@@ -34,7 +34,7 @@ _FIRST_SIZE = 4096
 
 
 def sysroot() -> str:
-    """The directory in front of ``/sys``, ``/proc`` and ``/dev``: empty for the machine's own."""
+    """Return the directory in front of ``/sys``, ``/proc`` and ``/dev``: empty for the machine's own."""
     return os.environ.get(VARIABLE, "").rstrip("/")
 
 
@@ -44,7 +44,7 @@ def system_path(path: str) -> Path:
 
 
 def list_directory(path: str) -> list[str]:
-    """Names in a system directory, sorted; empty when it is not there."""
+    """List the names in a system directory, sorted; empty when it is not there."""
     try:
         return sorted(os.listdir(sysroot() + path))  # noqa: PTH208 - names alone are wanted
     except OSError:
@@ -52,7 +52,7 @@ def list_directory(path: str) -> list[str]:
 
 
 def read_text(path: str) -> str | None:
-    """The text of a system file without the white space around it; None when it is not there or may not be read."""
+    """Read the text of a system file without the white space around it; None when it is not there or may not be read."""
     try:
         return read_once(path).decode("utf-8", "replace").strip()
     except OSError:
@@ -60,7 +60,7 @@ def read_text(path: str) -> str | None:
 
 
 def read_once(path: str) -> bytes:
-    """The content of a file that is not worth a descriptor.
+    """Read the content of a file that is not worth a descriptor.
 
     Raises:
         OSError: It is not there, or cannot be read.
@@ -76,7 +76,7 @@ def read_once(path: str) -> bytes:
 
 
 def link_name(path: str) -> str:
-    """The last name of what a system link leads to, as of a device's ``driver``; empty where there is none."""
+    """Return the last name of what a system link leads to, as of a device's ``driver``; empty where there is none."""
     try:
         return os.readlink(sysroot() + path).rpartition("/")[2]  # noqa: PTH115 - asked at every reading, and a Path costs more
     except OSError:
@@ -84,7 +84,7 @@ def link_name(path: str) -> str:
 
 
 def reason_of(error: OSError | ValueError, what: str) -> Unavailable:
-    """Why a value is missing, from what reading or parsing its file threw.
+    """Say why a value is missing, from what reading or parsing its file threw.
 
     Args:
         error: What was thrown.
@@ -117,7 +117,7 @@ class KeptFile:
         self._fd = -1
 
     def read(self) -> bytes:
-        """The file's content now.
+        """Read the file's content.
 
         Raises:
             OSError: It is not there, or cannot be read. The descriptor is given back, so that the next call opens anew.
@@ -137,7 +137,7 @@ class KeptFile:
             os.close(fd)
 
     def __del__(self) -> None:
-        """Readers have no end of life of their own: the descriptor goes when the last of them does."""
+        """Close the descriptor. Readers have no end of life of their own: the descriptor goes when the last of them does."""
         self.close()
 
     def _content(self) -> bytes:
@@ -162,7 +162,7 @@ class Files:
         self._files: weakref.WeakValueDictionary[str, KeptFile] = weakref.WeakValueDictionary()
 
     def keep(self, path: str, pieces: bool = False) -> KeptFile:
-        """The file of this path: the same object for all its users."""
+        """Return the file of this path: the same object for all its users."""
         file = self._files.get(path)
         if file is None:
             file = self._files[path] = KeptFile(path, pieces)
@@ -225,7 +225,7 @@ class PciBus:
         self._latest: tuple[object, float, dict[str, list[str]]] = (None, 0.0, {})
 
     def vendors(self) -> dict[str, list[str]]:
-        """By vendor id, the addresses of its functions, in order. Not to be changed."""
+        """Return, by vendor id, the addresses of its functions, in order. Not to be changed."""
         addresses = list_directory(PCI)
         mark, now = (os.getpid(), sysroot(), addresses), time.monotonic()
         known, until, found = self._latest
@@ -241,12 +241,12 @@ _BUS = PciBus()
 
 
 def pci_vendors() -> set[str]:
-    """The vendor ids on the PCI bus, as sysfs writes them."""
+    """List the vendor ids on the PCI bus, as sysfs writes them."""
     return set(_BUS.vendors()) - {""}
 
 
 def pci_devices(vendor: str, classes: tuple[str, ...] = ()) -> list[str]:
-    """PCI addresses of one vendor's devices, in address order.
+    """List the PCI addresses of one vendor's devices, in address order.
 
     Args:
         vendor: The vendor id as sysfs writes it: ``0x10de``.
@@ -257,7 +257,7 @@ def pci_devices(vendor: str, classes: tuple[str, ...] = ()) -> list[str]:
 
 
 def find_pci(ids: Sequence[str]) -> list[str]:
-    """PCI addresses of the devices with one of these ids, in address order, without virtual functions beside their physical one.
+    """Find the PCI addresses of the devices with one of these ids, in address order, without virtual functions beside their physical one.
 
     Args:
         ids: ``vendor:device`` or ``vendor:device:class`` in hexadecimal; ``*`` for any device, the beginning of a class is enough:
@@ -299,7 +299,7 @@ def pci_slot(address: str) -> PciSlot:
 
 
 def find_nodes(patterns: Sequence[str]) -> list[str]:
-    """Device nodes of these names, of which ``*`` stands for a number: ``/dev/ipu*`` is ``/dev/ipu0``, not ``/dev/ipu0_mem``."""
+    """Find the device nodes of these names, of which ``*`` stands for a number: ``/dev/ipu*`` is ``/dev/ipu0``, not ``/dev/ipu0_mem``."""
     found = []
     for pattern in patterns:
         directory, _, name = pattern.rpartition("/")

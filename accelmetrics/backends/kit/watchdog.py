@@ -129,7 +129,7 @@ class Watchdog(subprocess.Popen[bytes]):
                 end.close()
 
     def __del__(self, *_: object) -> None:
-        """Without ``Popen``'s warning about a process that is left to itself: this one ends with us."""
+        """Leave out ``Popen``'s warning about a process that is left to itself: this one ends with us."""
 
 
 _WATCHDOGS: set[Watchdog] = set()
@@ -142,7 +142,7 @@ def reap() -> None:
 
 
 def _after_fork() -> None:
-    """In the child, which has none: let go of them."""
+    """Let go of the parent's watchdogs in the child, which has none."""
     while _WATCHDOGS:
         each = _WATCHDOGS.pop()
         each.close()

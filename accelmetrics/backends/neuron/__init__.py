@@ -50,7 +50,7 @@ class NeuronChip(NamedTuple):
 
 
 def chips() -> tuple[NeuronChip, ...]:
-    """The chips that the driver shows, with their cores numbered as the tool does without joined cores: chip by chip."""
+    """List the chips that the driver shows, with their cores numbered as the tool does without joined cores: chip by chip."""
     found = []
     for index in _numbered(ROOT, "neuron"):
         path = f"{ROOT}/neuron{index}"
@@ -70,7 +70,7 @@ def _number(printed: str, otherwise: int) -> int:
 
 
 def picked_core(cores: Collection[int]) -> int | None:
-    """The core that ``LOCAL_RANK`` stands for; None where it is unset, no number, or no core has that number."""
+    """Return the core that ``LOCAL_RANK`` stands for; None where it is unset, no number, or no core has that number."""
     rank = _number(os.environ.get("LOCAL_RANK", "").strip(), -1)
     return rank if rank in cores else None
 
@@ -142,7 +142,7 @@ def coverage() -> Coverage:
 
 
 def neuron_backend(clock: Clock = SYSTEM_CLOCK, period: float = PERIOD) -> SourcesBackend:
-    """NeuronCores, through the tool or the driver's counters.
+    """Make the backend of NeuronCores, through the tool or the driver's counters.
 
     Args:
         clock: Where ages and rates are taken from.

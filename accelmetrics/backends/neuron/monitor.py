@@ -65,7 +65,7 @@ Json = Mapping[str, Any]
 
 
 def percent(share: object) -> object:
-    """A share of time in percent; the tool's period and its clock may disagree by a little."""
+    """Return a share of time in percent; the tool's period and its clock may disagree by a little."""
     return 100.0 if isinstance(share, float) and 100 < share <= 105 else share
 
 
@@ -160,12 +160,12 @@ class Report:
         return used | set(range(min(chips * each, MANY)))
 
     def fixed(self, name: str) -> int | None:
-        """A number above 0 that is fixed about the machine; None for anything else."""
+        """Return a number above 0 that is fixed about the machine; None for anything else."""
         raw, bound = self.hardware.get(name), MANY if name.endswith("_count") else LARGEST
         return raw if type(raw) is int and 0 < raw < bound else None
 
     def users(self, core: int) -> tuple[DeviceProcess, ...] | Unavailable:
-        """The processes on a core, each with its memory there and its share of the core's time.
+        """List the processes on a core, each with its memory there and its share of the core's time.
 
         Returns:
             A reason where the report does not say it of every program: one without a process id is on the core, or one has neither
@@ -233,7 +233,7 @@ def checked_number(raw: object) -> Value:
 
 
 def _total(parts: Iterable[Value]) -> Value:
-    """A sum, which is missing if one of its parts is."""
+    """Return a sum, which is missing if one of its parts is."""
     added: int | float = 0
     for part in parts:
         if isinstance(part, Unavailable):
@@ -281,7 +281,7 @@ class CoreTotals(DeviceRecord):
         self._core = core
 
     def get(self, place: str) -> object:
-        """The sum of what stands at ``section.name`` of each program; None where none has it."""
+        """Return the sum of what stands at ``section.name`` of each program; None where none has it."""
         section, name = place.split(".")
         programs, none, whose = self._chosen
         users = [program.cores[section][self._core] for program in programs if self._core in program.cores.get(section, ())]
@@ -304,11 +304,11 @@ class MachineTotals(DeviceRecord):
         self._chosen = chosen
 
     def instances(self, place: str) -> Iterable[str]:
-        """The numbers of the chips."""
+        """List the numbers of the chips."""
         return map(str, sorted(self._report.ecc) or range(self._report.fixed("neuron_device_count") or 0))
 
     def get(self, place: str) -> object:
-        """The sum over the programs, of latencies the largest."""
+        """Return the sum over the programs, of latencies the largest."""
         section, *way = place.split(".")
         programs, none, _ = self._chosen
         if section == PROGRAMS:
@@ -337,7 +337,7 @@ class MachineTotals(DeviceRecord):
 
 
 def parse(known: set[int], line: str) -> list[DeviceSample]:
-    """The cores and the machine of one report.
+    """Parse the cores and the machine of one report.
 
     Args:
         known: The cores that were seen before, to which new ones are added.
@@ -370,7 +370,7 @@ def parse(known: set[int], line: str) -> list[DeviceSample]:
 
 
 def polled(clock: Clock = SYSTEM_CLOCK, period: float = PERIOD) -> PolledBackend:
-    """The tool as a backend.
+    """Make a backend of the tool.
 
     Args:
         clock: Where ages are taken from.

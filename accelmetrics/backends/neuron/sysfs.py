@@ -84,7 +84,7 @@ class NotByProcess(DeviceRecord):
     """A core for a consumer that watches a process."""
 
     def get(self, place: str) -> object:
-        """The reason."""
+        """Return the reason."""
         return NOT_BY_PROCESS
 
 
@@ -98,11 +98,11 @@ class Machine(DeviceRecord):
         self._watched = watched
 
     def instances(self, place: str) -> Iterable[str]:
-        """The numbers of the chips."""
+        """List the numbers of the chips."""
         return self._chips
 
     def get(self, place: str) -> object:
-        """A sum over chips or cores, or what one chip counts."""
+        """Return a sum over chips or cores, or what one chip counts."""
         counts = {"chips": len(self._chips), "cores": self._most}
         if place in counts:
             return counts[place]
@@ -157,7 +157,7 @@ class CounterPoll:
 
 
 def polled(clock: Clock = SYSTEM_CLOCK) -> PolledBackend:
-    """The driver's counters as a backend, read when asked: its files cost little, and rates come with whatever reading is the second."""
+    """Make a backend of the driver's counters, read when asked: its files cost little, and the second reading has rates already."""
     return PolledBackend(
         "neuron",
         kind="trn",

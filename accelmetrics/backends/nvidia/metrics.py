@@ -209,7 +209,7 @@ _LINKS = "; else the sum of the links, 10 s"
 
 
 def _call(function: str, *arguments: str, layout: str = "I", pointers: tuple[int, ...] = (0,)) -> Call:
-    """A call that writes one number; unsigned of 32 bits unless ``layout`` says otherwise."""
+    """Make a call that writes one number; unsigned of 32 bits unless ``layout`` says otherwise."""
     return Call((function,), layout, arguments=arguments, pointers=pointers)
 
 

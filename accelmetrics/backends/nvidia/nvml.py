@@ -113,7 +113,7 @@ def unavailable(code: int) -> Unavailable:
 
 @cache
 def field_unavailable(code: int) -> Unavailable:
-    """Likewise for one field of a batch, where a driver answers INVALID_ARGUMENT for a field that it does not know."""
+    """Give the reason for one field of a batch, where a driver answers INVALID_ARGUMENT for a field that it does not know."""
     if code == INVALID_ARGUMENT:
         return Unavailable(Reason.NOT_SUPPORTED, "NVML_ERROR_INVALID_ARGUMENT: the installed driver does not know the field")
     return unavailable(code)

@@ -93,7 +93,7 @@ class TpuChip(NamedTuple):
 
 
 def find_chips() -> list[TpuChip]:
-    """The chips of this machine, in the order of their device nodes."""
+    """Find the chips of this machine, in the order of their device nodes."""
     found = {address: known for address in pci_devices(VENDOR) if (known := _generation(address)) is not None}
     functions = Counter(address.rpartition(".")[0] for address in found)
     listed = []
@@ -112,7 +112,7 @@ def _generation(address: str) -> Generation | None:
 
 
 def _node(address: str) -> str:
-    """``/dev/vfio/<group>`` where the function is handed to programs through VFIO, ``/dev/accel<n>`` with Google's own driver."""
+    """Return ``/dev/vfio/<group>`` where the function is handed to programs through VFIO, ``/dev/accel<n>`` with Google's own driver."""
     accelerators = [name for name in list_directory(f"{PCI}/{address}/accel") if _DIGITS.search(name)]
     if accelerators:
         return f"/dev/{accelerators[0]}"
@@ -163,7 +163,7 @@ class TpuDevice(NamedTuple):
     chip: TpuChip | None
 
     def identity(self) -> DeviceIdentity:
-        """Its identity as the contract has it."""
+        """Return its identity as the contract has it."""
         if self.chip is None:
             return DeviceIdentity("tpu", "google", self.number, name="TPU")
         generation = self.chip.generation
@@ -179,11 +179,11 @@ class TpuDevice(NamedTuple):
         )
 
     def pids(self, holders: NodeHolders) -> tuple[int, ...]:
-        """The processes that are seen to hold it."""
+        """Return the processes that are seen to hold it."""
         return holders.of(self.chip.node) if self.chip is not None else ()
 
     def processes(self, holders: NodeHolders) -> tuple[DeviceProcess, ...] | Unavailable:
-        """The processes that hold it, or why that is not known."""
+        """Return the processes that hold it, or why that is not known."""
         pids = self.pids(holders)
         if pids or (holders.complete and self.chip is not None):
             return tuple(DeviceProcess(pid) for pid in pids)
@@ -191,7 +191,7 @@ class TpuDevice(NamedTuple):
 
 
 def list_devices(chips: Sequence[TpuChip], ids: Sequence[int], holders: NodeHolders) -> tuple[TpuDevice, ...]:
-    """Every device, by number.
+    """List every device, by number.
 
     Args:
         chips: The chips on the PCI bus.
@@ -219,7 +219,7 @@ def _positions(ids: Sequence[int], devices: Sequence[TpuChip], holders: NodeHold
 
 
 def chip_groups(devices: Sequence[TpuDevice], per_chip: int) -> list[list[int]]:
-    """The numbers of the devices of each chip, in order."""
+    """Group the numbers of the devices of each chip, in order."""
     groups: dict[object, list[int]] = {}
     for device in devices:
         groups.setdefault(device.chip.address if device.chip else device.number // per_chip, []).append(device.number)

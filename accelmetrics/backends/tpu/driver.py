@@ -145,7 +145,7 @@ class TpuPoll:
         self.readings = tuple(make_reading(part, processes, self.finished) for part, processes in zip(parts, holding, strict=True))
 
     def _device_values(self, listed: Sequence[TpuDevice]) -> list[dict[str, Value]]:
-        """Every device's values and reasons, in the order in which they are listed."""
+        """Collect every device's values and reasons, in the order in which they are listed."""
         serving = dict(self._serving)
         # A runtime that reports no device at all has reasons at least.
         for port in (port for port, report in self._reports.items() if not report.devices):
@@ -189,7 +189,7 @@ class TpuPoll:
         return Unavailable(Reason.NOT_IN_USE, f"no program holds it: no runtime on {asked} reports it")
 
     def _machine_values(self) -> dict[str, Value]:
-        """Values of all devices together: the runtimes'; the SDK's where the runtimes have none."""
+        """Collect the values of all devices together: the runtimes'; the SDK's where the runtimes have none."""
         failures = [failure for _, failure, _ in self._answers if failure is not None]
         if len(failures) == len(self._answers):
             broken = [failure for failure in failures if failure.reason != Reason.NOT_IN_USE]
@@ -252,7 +252,7 @@ class TpuDriver:
         return self._devices
 
     def reader(self, options: ReadOptions) -> TpuReader:
-        """A consumer's view. What is watched makes no difference to it."""
+        """Make a consumer's view. What is watched makes no difference to it."""
         del options
         return TpuReader(self)
 
@@ -261,7 +261,7 @@ class TpuDriver:
         self._runtimes.close()
 
     def poll(self, had: int, progress: list[Any]) -> TpuPoll:
-        """The latest poll while it is fresh and newer than the one that the caller had, else a new one.
+        """Return the latest poll while it is fresh and newer than the one that the caller had, else a new one.
 
         Raises:
             DriverGoneError: A runtime names devices that are not listed.
@@ -301,7 +301,7 @@ class TpuReader:
         self._had: dict[int, int] = {}
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
-        """One unit's part of the latest poll."""
+        """Return one unit's part of the latest poll."""
         latest = self._driver.poll(self._had.get(unit, 0), progress)
         self._had[unit] = latest.number
         return latest.readings[unit]

@@ -82,7 +82,7 @@ class MetricMessage(NamedTuple):
 
 @lru_cache(maxsize=1)
 def message_classes() -> dict[str, Any]:
-    """The protobuf package's classes for the messages of :data:`SCHEMA`.
+    """Build the protobuf package's classes for the messages of :data:`SCHEMA`.
 
     Raises:
         ImportError: The package is not installed.
@@ -158,7 +158,7 @@ def _about(metric: Any) -> dict[str, Scalar | None]:
 
 
 def _scalar(message: Any) -> Scalar | None:
-    """The field that is set; the last where several are, of which only one should be there."""
+    """Return the field that is set; the last where several are, of which only one should be there."""
     found: Scalar | bytes | None = None
     for _, value in message.ListFields():
         found = value if isinstance(value, (bool, int, float, bytes)) else None

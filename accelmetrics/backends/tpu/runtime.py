@@ -63,7 +63,7 @@ class PortAnswers(NamedTuple):
 
 
 def ports(text: str) -> tuple[int, ...]:
-    """The ports to ask: the usual one, and those that the variable lists. What is no port is passed over."""
+    """List the ports to ask: the usual one, and those that the variable lists. What is no port is passed over."""
     listed = [int(word) for word in text.replace(",", " ").split() if word.isascii() and word.isdecimal() and len(word) <= 5]
     usable = dict.fromkeys((DEFAULT_PORT, *(port for port in listed if 0 < port < 2**16)))
     return tuple(usable)[:MAX_PORTS]
@@ -135,7 +135,7 @@ class _Port:
             channel.close()
 
     def _knock(self) -> Unavailable | None:
-        """Why nothing listens, if so. A bare connection says so at once, a gRPC channel only after its own attempts."""
+        """Say why nothing listens on a port, if so. A bare connection says so at once, a gRPC channel only after its own attempts."""
         try:
             socket.create_connection((HOST, self._number), CONNECT_TIMEOUT).close()
         except ConnectionRefusedError:

@@ -66,7 +66,7 @@ class SdkReading(NamedTuple):
         return not any(isinstance(found, SdkSeries) for found in self.metrics.values())
 
     def first(self, names: Sequence[str]) -> SdkSeries | Unavailable:
-        """The first of these names that holds values: some releases know a name and give nothing under it."""
+        """Return the first of these names that holds values: some releases know a name and give nothing under it."""
         found = [self.metrics.get(name, self.otherwise) for name in names]
         for one in found:
             if isinstance(one, SdkSeries) and one.data:
@@ -144,7 +144,7 @@ def understood(printed: str, status: int, taken: float) -> SdkReading:
 
 
 def _lines(printed: str) -> Iterator[dict[str, Any]]:
-    """The objects among the lines."""
+    """Parse the objects among the lines."""
     for text in printed.splitlines():
         with suppress(ValueError, RecursionError):
             line = json.loads(text) if text.startswith("{") else None
@@ -159,7 +159,7 @@ LONGEST = 60
 
 
 def number(text: str) -> Number | None:
-    """A number, whole ones as int; None when it is none."""
+    """Return a number, whole ones as int; None when it is none."""
     text = text.strip()
     if len(text) > LONGEST or not _NUMBER.fullmatch(text):
         return None
@@ -169,7 +169,7 @@ def number(text: str) -> Number | None:
 def sdk_devices(
     field: DeviceField, series: SdkSeries | Unavailable, chips: Sequence[Sequence[int]], per_chip: int
 ) -> Mapping[int, Value] | Unavailable:
-    """One metric of every device, by the runtime's number.
+    """Return one metric of every device, by the runtime's number.
 
     Args:
         field: The metric.
@@ -198,7 +198,7 @@ def _checked(field: DeviceField, text: str) -> Value:
 
 
 def _worst_links(field: DeviceField, data: Sequence[str]) -> list[Value] | Unavailable:
-    """The score of each chip's worst link, the chips in the order of their places."""
+    """Return the score of each chip's worst link, the chips in the order of their places."""
     by_place: dict[str, list[Value]] = {}
     for text in data:
         link = _LINK.fullmatch(text.strip())
@@ -213,12 +213,12 @@ def _worst_links(field: DeviceField, data: Sequence[str]) -> list[Value] | Unava
 
 
 def _in_order(place: str) -> list[tuple[int, str]]:
-    """``tray1.chip10`` comes after ``tray1.chip9``."""
+    """Sort names by their numbers: ``tray1.chip10`` comes after ``tray1.chip9``."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in _DIGITS.split(place)]
 
 
 def statistic_names(description: str, count: int) -> tuple[str, ...]:
-    """Names of so many numbers in a row, as W&B reads them: the SDK names them in its description, if at all."""
+    """Name so many numbers in a row, as W&B reads them: the SDK names them in its description, if at all."""
     words = description.lower()
     if count == 5:
         return ("mean", "p50", "p90", "p99" if "p99" in words.replace("p999", "") and "p95" not in words else "p95", "p999")
@@ -228,7 +228,7 @@ def statistic_names(description: str, count: int) -> tuple[str, ...]:
 
 
 def sdk_distributions(family: Family, series: SdkSeries | Unavailable) -> dict[str, dict[str, Number]]:
-    """One family's statistics by name, by label, which is empty where there is none.
+    """Return one family's statistics by name, by label, which is empty where there is none.
 
     The SDK writes ``label, mean, p50, …``, one string each; without labels ``mean, p50, …``, in one string or in several.
     """
@@ -243,7 +243,7 @@ def sdk_distributions(family: Family, series: SdkSeries | Unavailable) -> dict[s
 
 
 def sdk_counts(series: SdkSeries | Unavailable) -> dict[str, Number]:
-    """Of ``label: count``, one string each: the counts by label, those of one label added up."""
+    """Count by label what stands as ``label: count`` in one string each; counts of one label are added up."""
     found: dict[str, Number] = {}
     for position, text in enumerate(() if isinstance(series, Unavailable) else series.data[:MAX_LABELS]):
         label, separator, value = text.rpartition(":")

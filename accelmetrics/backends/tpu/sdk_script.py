@@ -24,7 +24,7 @@ def say(**line: object) -> None:
 
 
 def given(what: Any) -> Any:
-    """A part of a metric; methods in some releases, attributes in others."""
+    """Return a part of a metric; parts are methods in some releases, attributes in others."""
     return what() if callable(what) else what
 
 

@@ -99,7 +99,7 @@ COVERAGE = _coverage()
 
 
 def checked(field: DeviceField, answer: object) -> Value:
-    """A number as it was answered, or why it cannot be true."""
+    """Return a number as it was answered, or why it cannot be true."""
     if isinstance(answer, bool) or not isinstance(answer, (int, float)):
         return Unavailable(Reason.PARSE_ERROR, "no value" if answer is None else f"no number: {str(answer)[:80]!r}")
     if not isfinite(answer) or answer < 0 or answer > field.maximum + (ROUNDING if field.maximum == 100 else 0):
@@ -135,7 +135,7 @@ class PortDevices(NamedTuple):
     missing: Mapping[str, Unavailable]
 
     def value(self, name: str, number: int) -> Value:
-        """A device's value, or why there is none."""
+        """Return a device's value, or why there is none."""
         return self.devices.get(number, self.missing).get(name, self.missing[name])
 
 
@@ -195,7 +195,7 @@ _NOT_IN_KEYS = re.compile(r"[^a-z0-9]+")
 
 
 def device_id(about: Mapping[str, Scalar | None]) -> int | None:
-    """Number of the device that an entry is about; None when it names none.
+    """Return the number of the device that an entry is about; None when it names none.
 
     Digits in a string are one under the keys that mean a device; newer releases write them so. An integer that stands alone is
     one whatever its key, which differs between releases (``device-id``, ``device_id``).
@@ -211,7 +211,7 @@ def device_id(about: Mapping[str, Scalar | None]) -> int | None:
 
 
 def label(about: Mapping[str, Scalar | None], position: int) -> str:
-    """The label in an entry's keys.
+    """Return the label in an entry's keys.
 
     A core is labelled by its type and number, as the SDK does it; a transfer by the size of its buffers; anything else by its
     first attribute, and an entry without attributes by its position, as W&B does it.
@@ -224,7 +224,7 @@ def label(about: Mapping[str, Scalar | None], position: int) -> str:
 
 
 def sanitized(words: str) -> str:
-    """A label as it stands in keys, spelled as W&B does: ``8MB+`` gives ``8mb_plus``, ``tensor_core-0`` ``tensor_core_0``."""
+    """Spell a label as it stands in keys, as W&B does: ``8MB+`` gives ``8mb_plus``, ``tensor_core-0`` ``tensor_core_0``."""
     text = words[:LONGEST_LABEL].strip().lower().replace("+", "_plus_").replace("%", "pct")
     return _NOT_IN_KEYS.sub("_", text).strip("_") or "unknown"
 
@@ -237,7 +237,7 @@ CLOSE = 1e-9
 
 
 def distributions(family: Family, answers: Sequence[MetricAnswer]) -> dict[str, dict[str, Number]] | Unavailable:
-    """Statistics of one family from the ports' answers, by label (empty where there is none) and by name."""
+    """Return statistics of one family from the ports' answers, by label (empty where there is none) and by name."""
     failures = [answer for answer in answers if isinstance(answer, Unavailable)]
     if len(failures) == len(answers):
         return failures[0] if failures else NOT_LISTED
@@ -251,7 +251,7 @@ def distributions(family: Family, answers: Sequence[MetricAnswer]) -> dict[str, 
 
 
 def statistics(parts: Sequence[DistributionMessage]) -> dict[str, Number]:
-    """Statistics by name (``mean``, ``p50``, …) of several distributions together; none when they are empty.
+    """Return statistics by name (``mean``, ``p50``, …) of several distributions together; none when they are empty.
 
     Counts of the same buckets can be added up; percentiles cannot, nor counts of different buckets.
     """
@@ -273,7 +273,7 @@ def statistics(parts: Sequence[DistributionMessage]) -> dict[str, Number]:
 
 
 def percentile(counts: Sequence[int], bounds: Sequence[float], share: float, maximum: float | None) -> float | None:
-    """The value below which that share of all values lies; None where that is not known.
+    """Return the value below which that share of all values lies; None where that is not known.
 
     The buckets are those of ``google.api.Distribution``: the first holds everything below the first bound, the last everything
     from the last bound on. The value is interpolated within its bucket, as Google's own ``tpu-info`` does it, and never above
@@ -293,7 +293,7 @@ def percentile(counts: Sequence[int], bounds: Sequence[float], share: float, max
 
 
 def queues(answers: Sequence[MetricAnswer]) -> dict[str, Number]:
-    """Lengths of the programs' queues, by label."""
+    """Return the lengths of the programs' queues, by label."""
     lengths: dict[str, Number] = {}
     for position, entry in enumerate(_entries(answers)):
         if isinstance(entry.measure, (int, float)) and not isinstance(entry.measure, bool):
@@ -308,7 +308,7 @@ def _entries(answers: Sequence[MetricAnswer]) -> list[MetricMessage]:
 
 
 def machine_keys(family: Family, found: Mapping[str, Mapping[str, Number]] | Unavailable) -> dict[str, Value]:
-    """The keys of one family: those without a label always, each with a value or a reason."""
+    """Return the keys of one family: those without a label always, each with a value or a reason."""
     owed = {} if family.labelled else {family.name(statistic): NOT_REPORTED for statistic in STATISTICS}
     if isinstance(found, Unavailable):
         return dict.fromkeys(owed, found)
@@ -317,7 +317,7 @@ def machine_keys(family: Family, found: Mapping[str, Mapping[str, Number]] | Una
 
 
 def sound(number: Number) -> Value:
-    """A number that can be true: finite and not negative."""
+    """Return a number that can be true: finite and not negative."""
     if isfinite(number) and number >= 0:
         return number
     return Unavailable(Reason.INVALID_VALUE, f"the runtime answered {number}")

@@ -226,7 +226,7 @@ def _users(path: Path) -> Iterator[tuple[str, PasswordHash]]:
 
 
 def _basic(authorization: str) -> tuple[str, str]:
-    """User and password, empty where the header holds no such pair."""
+    """Return user and password, empty where the header holds no such pair."""
     scheme, _, said = authorization.strip().partition(" ")
     if scheme.lower() != "basic":
         return "", ""

@@ -93,7 +93,7 @@ _forget_keys: list[Callable[[], None]] = []
 
 @cache
 def _index() -> tuple[dict[str, _Spelling], dict[str, dict[str, _Spelling]], list[tuple[str, str, bool, Metric, bool]]]:
-    """Rows by what keys are recognised by.
+    """Index rows by what keys are recognised by.
 
     Returns:
         By whole keys; by the device part without its number, and the name; and for keys of the machine with a placeholder what stands
@@ -150,7 +150,7 @@ def rows() -> tuple[Metric, ...]:
 
 
 def _named(row: Metric) -> Metric:
-    """The row with its names in other systems: ``accel_dma_bytes_total``, ``accel.dma_bytes``."""
+    """Return the row with its names in other systems: ``accel_dma_bytes_total``, ``accel.dma_bytes``."""
     field = field_of(fill(row.name.replace("{i}", ""), ""))
     suffix = BASE_UNITS[row.unit].suffix if row.unit in BASE_UNITS else ""
     field = "".join(letter if letter.isascii() else "_" for letter in field)
@@ -185,7 +185,7 @@ def resolve(key: str) -> KeyMatch | None:
 
 @per_key
 def recognise(key: str) -> KeyMatch | None:
-    """As :func:`resolve`, and a device's key that no row describes as a plain number of the device, without a meaning."""
+    """Resolve a key as :func:`resolve` does; a device's key that no row describes is a plain number of it, without a meaning."""
     found = resolve(key)
     parts = None if found else device_key(key)
     if parts is None or parts.process:
@@ -195,13 +195,13 @@ def recognise(key: str) -> KeyMatch | None:
 
 
 def match(key: str) -> Metric | None:
-    """The row of a concrete key or template, under any of its spellings; None when the catalogue does not have it."""
+    """Find the row of a concrete key or template, under any of its spellings; None when the catalogue does not have it."""
     found = resolve(key)
     return found.row if found else None
 
 
 def find(key: str) -> Metric:
-    """As :func:`match`.
+    """Find a row as :func:`match` does.
 
     Raises:
         UnknownNameError: The catalogue does not have the key; the message suggests the nearest.
@@ -226,18 +226,18 @@ def coverage_of(backend: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def expected_names(backend: str, partition: bool = False) -> tuple[str, ...]:
-    """The names that a built-in backend owes at every reading of every device, or partition: each has a value or a reason."""
+    """List the names that a built-in backend owes at every reading of every device, or partition: each has a value or a reason."""
     return tuple(coverage_of(backend).get("partitions" if partition else "devices", NOTHING))
 
 
 def expected_keys(backend: str) -> tuple[str, ...]:
-    """The whole keys that a built-in backend owes at every reading, which belong to no device, disk, mount point or CPU."""
+    """List the whole keys that a built-in backend owes at every reading, which belong to no device, disk, mount point or CPU."""
     return tuple(coverage_of(backend).get("machine", NOTHING))
 
 
 @cache
 def given_by() -> Mapping[str, Mapping[str, str]]:
-    """By the key of a row, the built-in backends that give it, each with where it is read."""
+    """Return, by the key of a row, the built-in backends that give it, each with where it is read."""
     from accelmetrics.schemas.catalogue.sources import KINDS
 
     found: dict[str, dict[str, str]] = {}
@@ -248,7 +248,7 @@ def given_by() -> Mapping[str, Mapping[str, str]]:
 
 
 def read_from(kind: str, coverage: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """By the key of each row that a backend gives, where it is read.
+    """Return, by the key of each row that a backend gives, where it is read.
 
     Args:
         kind: The kind of its devices; empty for the machine itself.

@@ -48,7 +48,7 @@ class Family(NamedTuple):
     labelled: bool = True
 
     def name(self, statistic: str, label: str = "{label}") -> str:
-        """The whole key of one statistic."""
+        """Return the whole key of one statistic."""
         part = f"{label}." if self.labelled else ""
         return f"{self.key}.{part}{statistic}{self.suffix}"
 

@@ -170,7 +170,7 @@ def has(row: Metric) -> bool:
 
 
 def _general(key: str) -> str:
-    """The spelling under which the tables have a key; empty where they cannot."""
+    """Return the spelling under which the tables have a key; empty where they cannot."""
     found = resolve(key)
     return "" if found is None or f".{PARTITION}." in found.device else _of_device(spelling(key, found))
 
