@@ -253,7 +253,7 @@ class Monitor:
         return Window(self._current().state.windows, name)
 
     def tumbling_window(self) -> TumblingWindow:
-        """Windows that follow each other from reading to reading, without waiting for one: what a trainer's rows are made of."""
+        """Begin windows that follow each other from reading to reading, without waiting for one: what a trainer's rows are made of."""
         return TumblingWindow(self._current().state.windows, "")
 
     def log(self, /, step: int | None = None, **values: SupportsFloat | None) -> None:
