@@ -9,7 +9,8 @@ from typing import Any
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
-from accelmetrics.cli.text import aligned, clipped, quantity, wrapped
+from accelmetrics.cli.text import aligned, quantity, wrapped
+from accelmetrics.schemas.text import clipped
 from accelmetrics.visibility.allocation import Allocation, Worker, allocation
 
 HEAD = ("ROLE", "RANK", "LOCAL", "PID", "COMMAND", "LIST", "SEES", "USES")

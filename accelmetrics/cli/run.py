@@ -23,11 +23,11 @@ from accelmetrics.cli.monitoring import checked, exporters, monitor, tell, tell_
 from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, sink_of
 from accelmetrics.cli.summaries import GIB, MIB, as_json, of_devices, of_process, of_window, readings
 from accelmetrics.cli.terminal import LastRow, begin_line
-from accelmetrics.cli.text import cells, clipped
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.record import Exporter
 from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.text import cells, clipped
 from accelmetrics.schemas.vitals import Vitals, processors, vitals
 
 STOP_SECONDS = 0.85

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-import unicodedata
 from collections.abc import Sequence
 from itertools import zip_longest
+
+from accelmetrics.schemas.text import cells
 
 GAP = 2
 """Spaces between two columns."""
@@ -14,22 +15,6 @@ LABELS = {"1": "", "Cel": "°C", "MiBy": "MiB", "GiBy": "GiB", "us": "µs"}
 SCALED = {"By": "", "By/s": "/s"}
 """Units that are shown with a prefix, and what stands behind it."""
 PREFIXES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
-
-def cells(text: str) -> int:
-    """Return the columns that a text takes: two for each wide character of East Asia, none for what is put over another one."""
-    if text.isascii():
-        return len(text)
-    return sum(0 if unicodedata.combining(one) else 1 + (unicodedata.east_asian_width(one) in "WF") for one in text)
-
-
-def clipped(text: str, width: int) -> str:
-    """Return a line with its end left out where it is too long."""
-    if cells(text) <= width:
-        return text
-    while cells(text) >= width and len(text) > 1:
-        text = text[:-1]
-    return text + "…"
 
 
 def wrapped(text: str, width: int, indent: str) -> list[str]:

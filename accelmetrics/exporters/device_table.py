@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from accelmetrics.schemas.vitals import Vitals, printable, processors, silent_sources, vitals
+from accelmetrics.schemas.text import printable
+from accelmetrics.schemas.vitals import Vitals, processors, silent_sources, vitals
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accelmetrics._version import __version__
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, require
+from accelmetrics.schemas.text import clipped
 
 if TYPE_CHECKING:
     import httpx
@@ -29,8 +30,7 @@ class RejectedError(AccelMetricsError):
 
 def words(text: str) -> str:
     """Return a peer's answer as one line of a message, cut to a readable length; ``no details`` where it says nothing."""
-    folded = " ".join(text.split()) or "no details"
-    return folded if len(folded) <= MAX_WORDS else f"{folded[: MAX_WORDS - 1]}…"
+    return clipped(" ".join(text.split()), MAX_WORDS) or "no details"
 
 
 class Address(NamedTuple):

@@ -25,7 +25,7 @@ from accelmetrics.sampling.workers import CountDownLatch, WorkerPool, WorkerThre
 from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.metric import Metric, is_kind
-from accelmetrics.schemas.vitals import printable
+from accelmetrics.schemas.text import printable
 
 if TYPE_CHECKING:
     from accelmetrics.sampling.engine import ThreadEngine

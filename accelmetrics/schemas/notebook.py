@@ -12,6 +12,7 @@ from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.summary import Energy, Summary
+from accelmetrics.schemas.text import clipped
 from accelmetrics.schemas.vitals import MEMORY_USED, POWER, TEMPERATURE, UTILIZATION, first, vitals
 
 if TYPE_CHECKING:
@@ -112,4 +113,4 @@ def _row(kind: str, cells: Sequence[str]) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
+    return escape(clipped(text, LONGEST))

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.text import printable
 
 UTILIZATION = ("gpu", "utilization", "dutyCycle", "tensorcoreUtilization", "neuroncore_utilization", "ipu utilisation (%)")
 MEMORY_PERCENT = ("memoryAllocated", "hbmMemoryUsage")
@@ -76,11 +77,6 @@ class Vitals(NamedTuple):
         """``GPU0``, ``GPU0.1`` for a partition."""
         kind, _, number = self.key.partition(".")
         return kind.upper() + number.replace(".mig.", ".")
-
-
-def printable(text: str) -> str:
-    """Return a text that changes nothing about the terminal that it is shown on: what is not to be seen is a question mark."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else " " if one.isspace() else "?" for one in text)
 
 
 def vitals(snapshot: Snapshot) -> list[Vitals]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from accelmetrics.cli.formats import table
-from accelmetrics.cli.text import aligned, clipped, number, packed, quantity, seconds, wrapped
+from accelmetrics.cli.text import aligned, number, packed, quantity, seconds, wrapped
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.text import clipped
 from accelmetrics.testing import FakeBackend
 from tests.cli.machines import Rig
 
@@ -50,6 +51,7 @@ def test_layout() -> None:
     assert wrapped("one two three", 9, "  ") == ["  one two", "  three"]
     assert wrapped("", 9, "  ") == []
     assert clipped("one two three", 8) == "one two…"
+    assert (clipped("温度温度", 8), clipped("温度温度", 7), clipped("温度温度", 6)) == ("温度温度", "温度温…", "温度…")
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])

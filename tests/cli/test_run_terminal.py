@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from accelmetrics.cli.run import live_line
-from accelmetrics.cli.text import cells
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+from accelmetrics.schemas.text import cells
 from accelmetrics.testing import FakeBackend
 from tests.cli.shell import COMMAND, environment, is_stopped
 from tests.cli.terminals import Terminal, on_terminal, shell

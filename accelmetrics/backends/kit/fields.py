@@ -28,7 +28,7 @@ from accelmetrics.backends.contract import MOST_DEVICES, Block, Number, Processe
 from accelmetrics.schemas.catalogue import CATALOGUE, match
 from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.metric import Metric
-from accelmetrics.schemas.vitals import printable
+from accelmetrics.schemas.text import clipped, printable
 
 PRINTED = "printed"
 """As a field's unit: the number must have its unit beside it."""
@@ -101,7 +101,7 @@ def quoted(value: object) -> str:
         return f"a number of {value.bit_length()} bits"  # beyond 4,300 digits Python refuses to print it
     # A document may be too deep, or too long, to be written down whole.
     said = value.strip() if isinstance(value, str) else reprlib.repr(value) if isinstance(value, (Mapping, list, tuple)) else repr(value)
-    return printable(said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…")
+    return printable(clipped(said, _LONGEST))
 
 
 def is_absent(value: object) -> bool:
