@@ -227,7 +227,7 @@ class NvidiaReader:
             if not self._needed <= listed.needed:
                 listed.bind(device.handle, self._driver.needed)
                 device = listed.refresh(now, progress)
-            reader = self._readers[unit] = DeviceReader(listed, device, self._tree, self._needed)
+            reader = self._readers[unit] = DeviceReader(listed, device, self._tree, self._needed, reader)
         return reader.read(now, progress)
 
 
@@ -239,12 +239,15 @@ class DeviceReader:
         device: Its bound calls.
         tree: The watched process and its descendants.
         needed: The metrics that are read for it.
+        before: Its readings of the calls that were bound before; None for a device that is new to it.
     """
 
-    def __init__(self, listed: Listed, device: BoundDevice, tree: ProcessTree, needed: frozenset[str]) -> None:
+    def __init__(self, listed: Listed, device: BoundDevice, tree: ProcessTree, needed: frozenset[str], before: DeviceReader | None) -> None:
         self.device = device
         self._listed = listed
-        self._gpm = device.gpm(needed)
+        # Calls that were bound anew since another consumer wants more leave this one's samples as they were.
+        same = before is not None and before.device.handle is device.handle and before.device.partitioned == device.partitioned
+        self._gpm: Gpm = before._gpm if before is not None and same else device.gpm(needed)
         self._share = ProcessShare(tree)
         self._parts: tuple[Reasons, ...] = (NO_REASONS,) * 3
         self._merged: dict[str, Unavailable] = {}

@@ -81,6 +81,18 @@ def test_two_consumers_do_not_shorten_each_others_intervals(simulator: NvmlSimul
     assert simulator.count(ALLOC) == 4
 
 
+@pytest.mark.parametrize("unit", [1, 3])
+def test_a_consumer_that_wants_more_leaves_the_intervals_of_others_alone(
+    simulator: NvmlSimulator, consume: Callable[..., Consumer], unit: int
+) -> None:
+    """The device is bound anew for it; the samples that were taken before stay good, also those of an instance."""
+    simulator.partition(0, ["3g.40gb"])
+    first = consume(metrics="smActive")
+    first.given(unit=unit)
+    first.another(metrics="smActive,memoryAllocated").given(0.2, unit)
+    assert "smActive" in {name for block in first.given(unit=unit).blocks for name in block.names}
+
+
 def test_gpus_have_samples_of_their_own(simulator: NvmlSimulator, consumer: Consumer) -> None:
     """The metrics of one GPU never come from another's samples."""
     for unit in range(3):
