@@ -154,12 +154,11 @@ class ReadingProcess(Watchdog):
     """One reading process under its watchdog, and the channel to it. It is asked for one reading at a time.
 
     Args:
-        owner: The engine that it reads for: when that is gone, the channel is hung up.
+        owner: What it reads for: when that is gone without a word, the channel is hung up, and nothing stays of it.
         patient_until: Until when it may take to start.
 
     Attributes:
         channel: The channel.
-        hang_up: Ends the channel, and has the watchdog end the process.
         up: Whether it has answered once.
         asked: Whether it owes an answer.
         patient_until: Until when the answer may come, on the machine's monotonic clock; then the child is replaced.
@@ -186,9 +185,16 @@ class ReadingProcess(Watchdog):
             super().__init__(sys.executable, [sys.executable, "-c", program], stdin=theirs.fileno(), stdout=out, stderr=out)
             theirs.close()
             self.channel = Channel(ours)
-            self.hang_up = weakref.finalize(owner, _hang_up, self.channel, self.control)
-            self.hang_up.atexit = False  # the kernel closes both then
+            self._forgotten = weakref.finalize(owner, _forget, self)
+            self._forgotten.atexit = False  # the kernel closes both ends then
             undo.pop_all()
+
+    def hang_up(self) -> None:
+        """End the channel, and have the watchdog end the process; returns at once."""
+        self._forgotten.detach()
+        self.channel.hang_up()
+        self.end()
+        self.control.close()
 
     def exit_status(self, seconds: float) -> int | None:
         """Return how it ended, negative for a signal; None where that is not told within so long."""
@@ -198,11 +204,9 @@ class ReadingProcess(Watchdog):
         return self.status
 
 
-def _hang_up(channel: Channel, control: socket.socket) -> None:
-    channel.hang_up()
-    with suppress(OSError):  # it has ended, or this is a fork, which has closed it
-        control.shutdown(socket.SHUT_RDWR)
-    control.close()
+def _forget(child: ReadingProcess) -> None:
+    child.hang_up()
+    child.reap_later()
 
 
 class IsolatedPart:

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import subprocess
+from _thread import start_new_thread  # threads of ``threading`` start under a lock
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -121,6 +122,16 @@ class Watchdog(subprocess.Popen[bytes]):
         with suppress(subprocess.TimeoutExpired):
             self.wait(seconds)
         return self.returncode is not None
+
+    def reap_later(self) -> None:
+        """Have it reaped as soon as it has gone, on a thread that ends then. A finaliser may call it: no lock is taken here."""
+        if self.returncode is None:
+            with suppress(RuntimeError):  # no thread is to be had: it is reaped when another is started or ended
+                start_new_thread(self._reap, ())
+
+    def _reap(self) -> None:
+        self.wait()
+        _WATCHDOGS.discard(self)
 
     def close(self) -> None:
         """Close our ends of socket and pipes."""
