@@ -6,6 +6,7 @@
 - ``docs/schema.json``: the JSON Schema of the ``dump --json`` document;
 - ``docs/lines-schema.json``: the JSON Schema of the lines that the exporter ``jsonl`` writes;
 - ``docs/metrics.md``: the reference for readers;
+- ``docs/configuration.md``: the options of commands, variables, the configuration file and ``Monitor``;
 - ``tests/promises.txt``: what users may rely on.
 
 With ``--check`` nothing is written; the exit status is 1 when a file is not current.
@@ -27,6 +28,7 @@ MODELS = Path("accelmetrics/schemas/metrics_models.py")
 SCHEMA = Path("docs/schema.json")
 LINES = Path("docs/lines-schema.json")
 REFERENCE = Path("docs/metrics.md")
+CONFIGURATION = Path("docs/configuration.md")
 PROMISES = Path("tests/promises.txt")
 
 
@@ -72,6 +74,13 @@ def reference() -> str:
     return render()
 
 
+def configuration() -> str:
+    """The text of the page about options."""
+    from scripts.generate_configuration import render
+
+    return render()
+
+
 def promises() -> str:
     """The text of what users may rely on."""
     from scripts.generate_promises import render
@@ -87,6 +96,7 @@ OUTPUTS: dict[Path, Callable[[], str]] = {
     SCHEMA: schema,
     LINES: lines,
     REFERENCE: reference,
+    CONFIGURATION: configuration,
     PROMISES: promises,
 }
 

@@ -6,6 +6,7 @@ What is new is added; what is there is never taken away: a line that is no longe
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ from accelmetrics.backends import registry as backends
 from accelmetrics.cli.main import COMMANDS, load
 from accelmetrics.dialects import registry as dialects
 from accelmetrics.exporters import registry as exporters
+from accelmetrics.monitor.settings import OPTIONS
 from accelmetrics.schemas.catalogue import CATALOGUE
 from accelmetrics.schemas.document import json_schema
 from accelmetrics.schemas.errors import Reason
@@ -104,7 +106,13 @@ def _commands() -> Iterator[str]:
     for command in COMMANDS:
         yield f"command {command}"
         for group in load(command).OPTIONS.values():
-            yield from (f"command {command} {option}" for option in group)
+            for option, details in group.items():
+                yield f"command {command} {option}"
+                if details.get("action") is argparse.BooleanOptionalAction:
+                    yield f"command {command} --no-{option.removeprefix('--')}"
+    for option in OPTIONS.values():
+        yield f"configuration {option.name}: {option.kind.words}"
+        yield f"variable {option.variable}"
 
 
 def _plug_ins() -> Iterator[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
 from accelmetrics.cli.text import aligned, quantity, wrapped
+from accelmetrics.monitor import settings
 from accelmetrics.schemas.text import clipped
 from accelmetrics.visibility.allocation import Allocation, Worker, allocation
 
@@ -30,7 +31,7 @@ arguments that cannot be used."""
 
 def pids(text: str) -> list[int]:
     """Parse process ids, separated by commas."""
-    return [arguments.process_id(word.strip()) for word in text.split(",")]
+    return [settings.process_id.parse(word.strip()) for word in text.split(",")]
 
 
 def _by_role(text: str, read: Callable[[str], Sequence[Any]]) -> list[tuple[str, Any]]:
@@ -47,7 +48,7 @@ def _by_role(text: str, read: Callable[[str], Sequence[Any]]) -> list[tuple[str,
 
 
 roles = partial(_by_role, read=pids)
-pools = partial(_by_role, read=arguments.devices)
+pools = partial(_by_role, read=settings.devices.parse)
 OPTIONS: arguments.Groups = {
     "": {
         "--pid": {

@@ -9,6 +9,7 @@ from contextlib import closing, nullcontext
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout, say, sink_of
+from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -43,22 +44,22 @@ OPTIONS: arguments.Groups = {
     "": {
         "--format": {"choices": FORMATS, "help": "how to print it"},
         "--json": {"action": "store_true", "help": "short for --format json"},
-        "--indent": {"type": arguments.count, "metavar": "N", "help": "spaces by which parts of one JSON document are indented"},
+        "--indent": {"type": settings.count.parse, "metavar": "N", "help": "spaces by which parts of one JSON document are indented"},
         "--flat": {"action": "store_true", "help": "print the flat dict of metrics alone (json and jsonl)"},
         "--keys": {"default": OWN_KEYS, "metavar": "NAME", "help": KEYS_HELP},
         "--interval": {
-            "type": arguments.pause,
+            "type": settings.pause.parse,
             "metavar": "S",
             "help": "seconds from one reading to the next, without end unless --count is given",
         },
         "--count": {
-            "type": arguments.count,
+            "type": settings.count.parse,
             "metavar": "N",
             "help": f"how many readings (without --interval: one every {arguments.DEFAULT_INTERVAL:g} s)",
         },
-        "--settle": {"type": arguments.span, "metavar": "S", "help": SETTLE_HELP},
+        "--settle": {"type": settings.span.parse, "metavar": "S", "help": SETTLE_HELP},
         "--output": {
-            "type": lambda text: "" if text == "-" else arguments.path(text),
+            "type": lambda text: "" if text == "-" else settings.path.parse(text),
             "default": "-",
             "metavar": "FILE",
             "help": "write there: one document replaces FILE whole, a stream adds lines to it",

@@ -22,7 +22,7 @@ OPTIONS: arguments.Groups = {
     "": {
         "--json": {"action": "store_true", "help": "print a JSON array: the entries of `devices` in the document of dump --json"},
     },
-    arguments.READ: arguments.only("--backends", "--visible", "--timeout"),
+    arguments.READ: arguments.only("--backends", "--gpus", "--visible", "--amd-source", "--timeout"),
 }
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from accelmetrics.cli.options import PROGRAM, Parser, UsageError
+from accelmetrics.cli.options import PROGRAM, Parser, UsageError, configure
 from accelmetrics.cli.output import Stdout, say
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError, without_passwords
 
@@ -40,6 +40,7 @@ COMMANDS = {
     "metrics": "list the metrics, with their units and meanings",
     "exporters": "list where records can go, and what each needs",
     "dialects": "list under whose names the metrics can be given",
+    "config": "show which value each option has and what gave it, or print an example of a configuration file",
     "schema": "print the JSON Schema of the document that dump --json prints, or of the lines of recordings",
     "completion": "print a shell's completion script",
 }
@@ -106,6 +107,7 @@ def _dispatch(arguments: list[str]) -> int:
         parser = Parser.for_command(first, COMMANDS[first], command.EXAMPLES)
         parser.add_options(command.OPTIONS)
         options = parser.parse_strictly(arguments[1:])
+        configure(first, options, command.OPTIONS)
         with Stdout() as out:
             if "log_format" in options:
                 from accelmetrics.cli import monitoring

@@ -74,7 +74,7 @@ def monitor(options: Namespace, exporters: Sequence[str | Exporter], **watched: 
     """
     from accelmetrics.monitor.monitor import Monitor
 
-    return Monitor(options.interval, exporters, labels=dict(options.label or ()), **{**reading(options), **watched})
+    return Monitor(options.interval, exporters, labels=options.labels, **{**reading(options), **watched})
 
 
 class Stop:
@@ -226,7 +226,7 @@ def exporters(options: Namespace, out: Stdout, stopped: Stop | None = None) -> l
         MissingDependencyError: One needs a package that is not installed.
         WriteError: One writes to a file or a stream that cannot be written.
     """
-    chosen = [_exporter(wanted, out, stopped or Stop()) for wanted in options.exporter]
+    chosen = [_exporter(wanted, out, stopped or Stop()) for wanted in options.exporters]
     if getattr(options, "wandb_project", None) or getattr(options, "wandb_run_name", None):
         from accelmetrics.exporters.wandb import WandbExporter
 
@@ -321,8 +321,8 @@ def begin(options: Namespace) -> None:
     from accelmetrics.monitor.job import job_labels
     from accelmetrics.sampling.engine import hostname
 
-    options.label = [("run_id", uuid.uuid4().hex[:12]), *(options.label or ())]
-    set_up(options.log_format, {"hostname": hostname(), **job_labels(), **dict(options.label)})
+    options.labels = {"run_id": uuid.uuid4().hex[:12], **options.labels}
+    set_up(options.log_format, {"hostname": hostname(), **job_labels(), **options.labels})
 
 
 def set_up(form: str, labels: Mapping[str, str]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
+from accelmetrics.monitor import settings
+from accelmetrics.monitor.settings import Option
 from accelmetrics.schemas.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -19,15 +20,7 @@ Groups = dict[str, Options]
 """By their heading in the help, which is empty for a command's own."""
 
 PROGRAM = "accelmetrics"
-MAX_SECONDS = 1_000_000.0
-"""Eleven days: within what every platform's clocks take."""
-SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400.0
-"""Seconds: what a monitor takes, which is not imported for it."""
 DEFAULT_INTERVAL = 1.0
-MAX_PID = 2**31 - 1
-
-_RANGE = re.compile(r"(\d{1,4})-(\d{1,4})", re.ASCII)
-_NUMBER = re.compile(r"-\d+|\d{10,}", re.ASCII)
 
 
 class UsageError(Exception):
@@ -91,118 +84,67 @@ def documentation() -> Path:
     return next((folder for folder in (package / "docs", package.parent / "docs") if folder.is_dir()), package / "docs")
 
 
-def _number(words: str, allowed: Callable[[float], bool], kind: Callable[[str], float] = float) -> Callable[[str], Any]:
-    """Make a type for numbers that an option allows."""
+def flags(options: Iterable[Option], command: str = "") -> Options:
+    """Return what argparse is told of options; of those that a command takes, where one is named.
 
-    def read(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not allowed(value):
-            raise argparse.ArgumentTypeError(f"{text!r} must be {words}")
-        return value
-
-    return read
+    They leave nothing in what was parsed unless they are given: :func:`configure` fills in the rest.
+    """
+    return {option.long_flag: _flag(option) for option in options if option.long_flag and (not command or command in option.takers)}
 
 
-number = _number("a number", math.isfinite)
-span = _number(f"a number of seconds from 0 to {MAX_SECONDS:,.0f}", lambda seconds: 0 <= seconds <= MAX_SECONDS)
-pause = _number(f"a number of seconds above 0, and at most {MAX_SECONDS:,.0f}", lambda seconds: 0 < seconds <= MAX_SECONDS)
-interval = _number(
-    f"a number of seconds from {SHORTEST_INTERVAL:g} to {LONGEST_INTERVAL:,.0f}",
-    lambda seconds: SHORTEST_INTERVAL <= seconds <= LONGEST_INTERVAL,
-)
-count = _number("a whole number above 0", lambda number: number > 0, int)
-process_id = _number(f"a process id, a whole number from 1 to {MAX_PID}", lambda pid: 0 < pid <= MAX_PID, int)
+def _flag(option: Option) -> dict[str, Any]:
+    default = f" (default: {option.default_words})" if option.default_words else ""
+    details: dict[str, Any] = {"dest": option.name, "default": argparse.SUPPRESS, "help": option.meaning + default}
+    if option.kind is settings.switch:
+        return {**details, "action": argparse.BooleanOptionalAction}
+    details["type"] = option.kind.parse
+    if option.metavar:
+        details["metavar"] = option.metavar
+    if option.kind.choices:
+        details["choices"] = option.kind.choices
+    if option.kind.collect:
+        details["action"] = "append"
+    return {**details, "nargs": "?", "const": True, "metavar": "renumber"} if option.name == "visible" else details
 
 
-def path(text: str) -> str:
-    """Parse a path, which an empty text is not."""
-    if not text:
-        raise argparse.ArgumentTypeError("an empty path: name a file or a directory")
-    return text
+def configure(command: str, options: argparse.Namespace, groups: Groups) -> None:
+    """Fill in what no flag gave: from the environment and the configuration file for a command that takes them, else the default.
+
+    What is read, and how, is left to the library's own defaults.
+
+    Raises:
+        InvalidOptionError: A variable, the file or a value in it cannot be used.
+        UnknownNameError: The file has an unknown key.
+    """
+    names = [details["dest"] for group in groups.values() for details in group.values() if details.get("default") is argparse.SUPPRESS]
+    wanted = [settings.OPTIONS[name] for name in names]
+    file = settings.read_file(options.config) if command in settings.COMMANDS else settings.ConfigFile("", {})
+    for name, setting in settings.resolve(wanted, given(options, wanted), command, file).items():
+        left = setting.source == settings.DEFAULT and settings.OPTIONS[name] in settings.READING
+        setattr(options, name, None if left else setting.value)
 
 
-def backends(text: str) -> list[str]:
-    """Parse names of backends, separated by commas; the registry refuses unknown ones."""
-    return [name.strip() for name in text.split(",")]
-
-
-def devices(text: str) -> list[int | str]:
-    """Parse device numbers, ranges, keys and UUIDs, separated by commas."""
-    chosen: list[int | str] = []
-    for word in map(str.strip, text.split(",")):
-        if found := _RANGE.fullmatch(word):
-            first, last = int(found[1]), int(found[2])
-            if last < first:
-                raise argparse.ArgumentTypeError(f"the range {word} runs backwards: write {last}-{first}")
-            chosen += range(first, last + 1)
-        elif not word or _NUMBER.fullmatch(word):
-            raise argparse.ArgumentTypeError(f"{word!r} is no device: write numbers, ranges, keys or UUIDs, such as 0,2-3 or gpu.1")
-        else:
-            chosen.append(int(word) if word.isascii() and word.isdecimal() else word)
-    return list(dict.fromkeys(chosen))
-
-
-def label(text: str) -> tuple[str, str]:
-    """Parse a label."""
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is no label: write NAME=VALUE, such as team=vision")
-    return name, value
-
-
-EXPORTERS = "where records go, again for more: jsonl:run.jsonl, prometheus, otlp:http://host:4317, … (docs/exporters.md)"
-METRICS = "metrics: core, wandb, standard, all, names, keys, patterns; excluded behind a minus: standard,-nvlink*"
-VISIBLE = "only the devices that the watched process sees by its *_VISIBLE_DEVICES; with =renumber under its own numbers"
-
-
-READING: Options = {
-    "--backends": {"type": backends, "metavar": "LIST", "help": "sources, by name: nvidia,host; one named here is opened in any case"},
-    "--metrics": {"metavar": "LIST", "help": METRICS},
-    "--gpus": {"type": devices, "metavar": "LIST", "help": "devices, by number, range, key or UUID: 0,2-3"},
-    "--visible": {"nargs": "?", "const": True, "default": False, "choices": ("renumber",), "help": VISIBLE},
-    "--pid": {"type": process_id, "metavar": "PID", "help": "the process to watch (default: this one)"},
-    "--children": {"action": "store_true", "help": "watch its descendants with it"},
-    "--disk-path": {
-        "type": path,
-        "action": "append",
-        "dest": "disk_paths",
-        "metavar": "PATH",
-        "help": "a mount point to report, again for more (default: /)",
-    },
-    "--amd-source": {"metavar": "NAME", "help": "read AMD's GPUs from this alone: sysfs, amdsmi, amd-smi or rocm-smi"},
-    "--timeout": {"type": pause, "metavar": "S", "help": "seconds to wait for an answer, and for sources to open (default: 1, and 10)"},
-    "--isolation": {
-        "choices": ("thread", "process"),
-        "default": "thread",
-        "help": "where drivers are called: here, or in a child process",
-    },
-}
-"""What is read, and how; :func:`reading` understands them."""
-WATCHING: Options = {
-    "--interval": {
-        "type": interval,
-        "default": DEFAULT_INTERVAL,
-        "metavar": "S",
-        "help": f"seconds between two readings (default: {DEFAULT_INTERVAL:g})",
-    },
-    "--label": {"type": label, "action": "append", "metavar": "NAME=VALUE", "help": "a label for every record, again for more"},
-    "--log-format": {
-        "choices": ("text", "json"),
-        "default": "text",
-        "help": "how messages are written to standard error (default: text)",
-    },
-}
-EXPORTING: Options = {
-    "--exporter": {"action": "append", "default": [], "metavar": "NAME[:TARGET]", "help": EXPORTERS},
-    "--wandb-project": {"metavar": "NAME", "help": "log to Weights & Biases, into this project"},
-    "--wandb-run-name": {"metavar": "NAME", "help": "the name of that run"},
-}
+def given(options: argparse.Namespace, wanted: Iterable[Option]) -> dict[str, Any]:
+    """Return the values that flags gave, by the names of their options."""
+    values = ((option, getattr(options, option.name)) for option in wanted if option.name in options)
+    return {option.name: option.kind.collect(value) if option.kind.collect else value for option, value in values}
 
 
 READ = "what is read, and how"
+READING = flags(settings.READING)
+"""What is read, and how; :func:`reading` understands them."""
+CONFIG: Options = {
+    "--config": {
+        "type": settings.path.parse,
+        "metavar": "FILE",
+        "help": "take options from this file (default: $ACCELMETRICS_CONFIG, if set)",
+    },
+}
+
+
+def watching(command: str) -> Options:
+    """Return the options that say how a command watches, and where they may stand."""
+    return {**flags(settings.READINGS, command), **CONFIG}
 
 
 def absent_process(options: argparse.Namespace) -> str:
@@ -222,8 +164,5 @@ def only(*names: str) -> Options:
 
 def reading(options: argparse.Namespace) -> dict[str, Any]:
     """Return the keyword arguments of a sampler, a monitor or a diagnosis, from those of ``READING``."""
-    names = ("backends", "metrics", "gpus", "visible", "pid", "children", "disk_paths", "amd_source", "isolation", "timeout")
-    chosen = {name: value for name, value in vars(options).items() if name in names and value}
-    if "timeout" in chosen:
-        chosen["open_timeout"] = chosen["timeout"]
-    return chosen
+    chosen = {option.name: getattr(options, option.name, None) for option in settings.READING}
+    return {name: value for name, value in chosen.items() if value}

@@ -33,7 +33,7 @@ OPTIONS: arguments.Groups = {
         "--tree": {"action": "store_true", "help": "show the processes above them too, as a tree"},
         "--json": {"action": "store_true", "help": "print it as one JSON object"},
     },
-    arguments.READ: arguments.only("--backends", "--gpus", "--visible", "--timeout"),
+    arguments.READ: arguments.only("--backends", "--gpus", "--visible", "--amd-source", "--timeout"),
 }
 Tree = dict[int, "Tree"]
 """By process, what is below it."""

@@ -9,9 +9,9 @@ from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import Stop, checked, console, exporters, log, monitor, tell_losses, until_stopped
 from accelmetrics.cli.output import Stdout, WriteError
 from accelmetrics.cli.summaries import of_window
+from accelmetrics.monitor import settings
 from accelmetrics.monitor.monitor import Monitor
 
-DEFAULT_SUMMARY = 30.0
 FAST = 0.5
 """Seconds: an interval below which a source may be unable to keep up."""
 LOOK = 1.0
@@ -29,15 +29,10 @@ It runs until Ctrl-C or SIGTERM, delivers what is queued, and prints what the wh
 
 Exit status: 0 when it was stopped so; 1 when an exporter cannot be made, or something could not be delivered or printed (a line
 says what); 2 for arguments that cannot be used; 141 when the reader of its lines has gone."""
-SUMMARY_HELP = f"seconds from one summary of every device to the next (default: {DEFAULT_SUMMARY:g}; 0: only at the end)"
 OPTIONS: arguments.Groups = {
-    "": {
-        "--no-console": {"action": "store_true", "help": "print no line a reading, and no summaries"},
-        "--summary-interval": {"type": arguments.span, "default": DEFAULT_SUMMARY, "metavar": "S", "help": SUMMARY_HELP},
-        "--duration": {"type": arguments.pause, "metavar": "S", "help": "stop after so many seconds"},
-    },
-    "the readings": arguments.WATCHING,
-    "where they go": arguments.EXPORTING,
+    "": arguments.flags(settings.LINES),
+    "the readings": arguments.watching("record"),
+    "where they go": arguments.flags(settings.EXPORTING, "record"),
     arguments.READ: arguments.READING,
 }
 
@@ -45,7 +40,7 @@ OPTIONS: arguments.Groups = {
 def run(options: Namespace, out: Stdout) -> int:
     """Watch until stopped."""
     with until_stopped() as stopped, checked(options):
-        lines = [] if options.no_console else [console(out, stopped)]
+        lines = [console(out, stopped)] if options.console else []
         watching = monitor(options, [*lines, *exporters(options, out, stopped)])
         whole = watching.window("total").begin()  # until after the last reading: each that is printed is in it
         with watching:
@@ -53,7 +48,7 @@ def run(options: Namespace, out: Stdout) -> int:
             seconds = whole.duration
         whole.end()
         lost = tell_losses(watching)
-        if not options.no_console:
+        if options.console:
             out.show(of_window(whole, watching.latest, "total", seconds, watching.status.ticks))
         if not_printed:
             raise not_printed[0]
@@ -65,7 +60,7 @@ def _watch(watching: Monitor, options: Namespace, out: Stdout, stopped: Stop) ->
     not_printed: list[WriteError] = []
     start = time.monotonic()
     end = start + (float("inf") if options.duration is None else options.duration)
-    every = float("inf") if options.no_console else options.summary_interval or float("inf")
+    every = (options.console and options.summary_interval) or float("inf")
     due = start + every
     judged = options.interval >= FAST
     while not stopped.signal and time.monotonic() < end:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from accelmetrics.cli import options as arguments, summaries
 from accelmetrics.cli.output import Stdout, say
+from accelmetrics.monitor import settings
 from accelmetrics.monitor.history import HistoryRow, Layout, RowMaker
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.monitor.steps import Work, rates
@@ -45,7 +46,7 @@ three usual intervals is a gap, over which nothing is reckoned, and so is a cloc
 Exit status: 0; 1 when a file cannot be read or is no recording; 2 for arguments that cannot be used."""
 OPTIONS: arguments.Groups = {
     "": {
-        "files": {"nargs": "+", "type": arguments.path, "metavar": "FILE", "help": "recordings"},
+        "files": {"nargs": "+", "type": settings.path.parse, "metavar": "FILE", "help": "recordings"},
         "--format": {"choices": ("text", "json", "markdown"), "help": "how to print it (default: text)"},
         **arguments.only("--metrics"),
         "--shape": {"choices": ("summary", "gpu-stats"), "default": "summary", "help": "what the JSON holds (default: summary)"},

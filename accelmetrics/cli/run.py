@@ -23,6 +23,7 @@ from accelmetrics.cli.monitoring import checked, exporters, monitor, tell, tell_
 from accelmetrics.cli.output import Stdout, WriteError, descriptor_of, sink_of
 from accelmetrics.cli.summaries import GIB, MIB, as_json, of_devices, of_process, of_window, readings
 from accelmetrics.cli.terminal import LastRow, begin_line
+from accelmetrics.monitor import settings
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.record import Exporter
@@ -54,15 +55,15 @@ Exit status: the command's; 128 and the signal's number when a signal ended it, 
 cannot be run; before it was started, 1 when an exporter cannot be made, and 2 for arguments that cannot be used."""
 OPTIONS: arguments.Groups = {
     "": {
-        "--stats": {"type": arguments.path, "metavar": "FILE", "help": "write the summary there as JSON, when the command has ended"},
+        "--stats": {"type": settings.path.parse, "metavar": "FILE", "help": "write the summary there as JSON, when the command has ended"},
         "--no-line": {"action": "store_true", "help": "draw no live line"},
         "--no-summary": {"action": "store_true", "help": "print no summary"},
         "--quiet": {"action": "store_true", "help": "neither"},
         "command": {"nargs": argparse.REMAINDER, "metavar": "-- COMMAND …", "help": "the command and its arguments"},
     },
-    "the readings": arguments.WATCHING,
-    "where they go": arguments.EXPORTING,
-    arguments.READ: {name: details for name, details in arguments.READING.items() if name not in ("--pid", "--children")},
+    "the readings": arguments.watching("run"),
+    "where they go": arguments.flags(settings.EXPORTING, "run"),
+    arguments.READ: arguments.flags(settings.READING, "run"),
 }
 
 

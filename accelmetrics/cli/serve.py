@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import FunctionExporter, checked, exporters, monitor, tell, tell_losses, until_stopped
 from accelmetrics.cli.output import Stdout
+from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import AccelMetricsError
 
 if TYPE_CHECKING:
@@ -32,41 +33,11 @@ It runs until Ctrl-C or SIGTERM. Exit status: 0 when it was stopped so; 1 when i
 line says how many); 2 for arguments that cannot be used."""
 OPTIONS: arguments.Groups = {
     "the endpoint": {
-        "--listen": {"default": "", "metavar": "HOST:PORT", "help": "where to listen (default: 127.0.0.1:22235; port 0: any)"},
-        "--tls-cert": {"type": arguments.path, "metavar": "FILE", "help": "certificate and chain (PEM): serve by TLS alone"},
-        "--tls-key": {"type": arguments.path, "metavar": "FILE", "help": "its private key, where that is a file of its own"},
-        "--tls-client-ca": {
-            "type": arguments.path,
-            "metavar": "FILE",
-            "help": "let in only clients with a certificate of these authorities",
-        },
-        "--tls-client-names": {"metavar": "LIST", "help": "of those, only these names, separated by commas"},
-        "--auth": {"type": arguments.path, "metavar": "FILE", "help": "let in only clients with one of these passwords"},
-        "--bearer-token-file": {"type": arguments.path, "metavar": "FILE", "help": "let in clients with this token"},
-        "--allowed-host": {"action": "append", "default": [], "metavar": "NAME", "help": "a host name to answer to, beside localhost"},
+        **arguments.flags(settings.ENDPOINT),
         "--make-password": {"metavar": "USER", "help": "ask for a password and print the line for the --auth file, then exit"},
-        "--keys": {"default": "prometheus", "metavar": "NAME", "help": "whose names the metrics have (default: prometheus)"},
-        "--per-link": {"action": "store_true", "help": "serve every link of NVLink and xGMI by itself too: more than twice the series"},
-        "--processes": {
-            "type": arguments.count,
-            "default": 0,
-            "metavar": "N",
-            "help": "serve the N processes too that hold most of the devices' memory (default: none)",
-        },
-        "--max-series": {
-            "type": arguments.count,
-            "default": 20_000,
-            "metavar": "N",
-            "help": "serve at most so many series (default: 20000)",
-        },
-        "--max-age": {
-            "type": arguments.pause,
-            "metavar": "S",
-            "help": "serve no reading that is older (default: two intervals and 1 s, at least 5 s)",
-        },
     },
-    "the readings": arguments.WATCHING,
-    "where else they go": {"--exporter": arguments.EXPORTING["--exporter"]},
+    "the readings": arguments.watching("serve"),
+    "where else they go": arguments.flags(settings.EXPORTING, "serve"),
     arguments.READ: arguments.READING,
 }
 
@@ -87,7 +58,7 @@ def run(options: Namespace, out: Stdout) -> int:
         tls_client_names=options.tls_client_names,
         auth_file=options.auth,
         bearer_token_file=options.bearer_token_file,
-        allowed_hosts=",".join(options.allowed_host),
+        allowed_hosts=",".join(options.allowed_hosts),
         per_link=options.per_link,
         processes=options.processes,
         max_age=options.max_age,

@@ -21,6 +21,7 @@ from accelmetrics.cli.monitoring import Stop, checked, console, handling, log, m
 from accelmetrics.cli.output import Stdout, WriteError, sink_of
 from accelmetrics.cli.terminal import capable, in_foreground, keyboard, whole_screen
 from accelmetrics.exporters.device_table import HotLimits, Trail, height, table
+from accelmetrics.monitor import settings
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.errors import MissingDependencyError, require
 from accelmetrics.schemas.snapshot import Snapshot
@@ -55,22 +56,8 @@ keys:
 Exit status: 0 when it was ended by q, Ctrl-C or SIGTERM; 1 when a line could not be printed; 2 for arguments that cannot be
 used; 141 when the reader of its lines has gone."""
 OPTIONS: arguments.Groups = {
-    "": {
-        "--hot-temperature": {
-            "type": arguments.number,
-            "default": 80.0,
-            "metavar": "C",
-            "help": "degrees Celsius above which a device is drawn as hot (default: 80)",
-        },
-        "--hot-memory": {
-            "type": arguments.number,
-            "default": 90.0,
-            "metavar": "PERCENT",
-            "help": "memory in use above which it is hot (default: 90)",
-        },
-        "--save-dir": {"default": ".", "metavar": "DIRECTORY", "help": "where s saves (default: the working directory)"},
-    },
-    "the readings": arguments.WATCHING,
+    "": arguments.flags(settings.SCREEN),
+    "the readings": arguments.watching("watch"),
     arguments.READ: arguments.READING,
 }
 

@@ -20,6 +20,7 @@ from typing import Any, SupportsFloat, cast
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.guard import guarded
 from accelmetrics.exporters.registry import create
+from accelmetrics.monitor import settings
 from accelmetrics.monitor.export_worker import ExportWorker, distinct
 from accelmetrics.monitor.history import History
 from accelmetrics.monitor.job import job_labels
@@ -36,7 +37,6 @@ from accelmetrics.schemas.record import Exporter, MonitorStatus, Step
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 
-SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400
 CLOSE_TIMEOUT = 5.0
 """Seconds that a stop takes at most, while exporters deliver what is queued."""
 
@@ -129,6 +129,24 @@ class Monitor:
 
         self._new_state = new_state
         self._reset()
+
+    @classmethod
+    def from_config(cls, path: str | os.PathLike[str] | None = None, **overrides: Any) -> Monitor:
+        """Make a monitor of a configuration file and of the environment's variables: see docs/configuration.md.
+
+        This alone reads them: ``Monitor()`` is what its arguments say, wherever it runs.
+
+        Args:
+            path: The file; the one that ``ACCELMETRICS_CONFIG`` names when left out, and none where that is not set.
+            **overrides: Arguments of ``Monitor``, which stand above both.
+
+        Raises:
+            InvalidOptionError: The file cannot be read, or has a value that cannot be used; or a variable has.
+            UnknownNameError: The file has an unknown key.
+        """
+        taker = settings.MONITOR
+        found = settings.resolve(settings.taken_by(taker), overrides, taker, settings.read_file(path), settings.ARGUMENT)
+        return cls(**{name: setting.value for name, setting in found.items() if setting.source != settings.DEFAULT} | overrides)
 
     def _reset(self) -> None:
         """Begin as a monitor that has not run in this process."""
@@ -325,8 +343,9 @@ class Monitor:
 
 
 def _interval(interval: object) -> float:
-    if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not SHORTEST_INTERVAL <= interval <= LONGEST_INTERVAL:
-        raise InvalidOptionError(f"interval is {interval!r}: it must be a number of seconds from {SHORTEST_INTERVAL} to {LONGEST_INTERVAL}")
+    shortest, longest = settings.SHORTEST_INTERVAL, settings.LONGEST_INTERVAL
+    if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not shortest <= interval <= longest:
+        raise InvalidOptionError(f"interval is {interval!r}: it must be a number of seconds from {shortest} to {longest}")
     return float(interval)
 
 
@@ -349,7 +368,7 @@ def _span(seconds: object) -> float:
     """Return a time-out that every clock can take."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or isnan(seconds):
         raise InvalidOptionError(f"timeout is {seconds!r}: it must be a number of seconds")
-    return min(max(0.0, seconds), LONGEST_INTERVAL)
+    return min(max(0.0, seconds), settings.LONGEST_INTERVAL)
 
 
 def _key(options: Mapping[str, Any], interval: float) -> Hashable:

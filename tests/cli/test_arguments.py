@@ -9,6 +9,7 @@ import pytest
 
 from accelmetrics.cli import options
 from accelmetrics.cli.main import COMMANDS, load, main
+from accelmetrics.monitor import settings
 from tests.cli.machines import Rig
 from tests.cli.shell import one_line
 
@@ -140,11 +141,11 @@ def test_root_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_devices_in_every_spelling() -> None:
     """Numbers, ranges, keys and UUIDs; what is named twice counts once."""
     uuid = "GPU-18ef14e9-dec6-1d7e-1284-3010c6ce98b1"
-    assert options.devices(f"0,2-3, 2,gpu.5,{uuid}") == [0, 2, 3, "gpu.5", uuid]
-    assert options.devices("4-4") == [4]
+    assert settings.devices.parse(f"0,2-3, 2,gpu.5,{uuid}") == [0, 2, 3, "gpu.5", uuid]
+    assert settings.devices.parse("4-4") == [4]
 
 
 def test_a_uuid_of_digits_and_hyphens_is_no_range() -> None:
     """Only a whole word of two numbers is a range."""
-    assert options.devices("0x1234abcd5678ef00") == ["0x1234abcd5678ef00"]
-    assert options.devices("12345678-9012-4345-8678-901234567890") == ["12345678-9012-4345-8678-901234567890"]
+    assert settings.devices.parse("0x1234abcd5678ef00") == ["0x1234abcd5678ef00"]
+    assert settings.devices.parse("12345678-9012-4345-8678-901234567890") == ["12345678-9012-4345-8678-901234567890"]

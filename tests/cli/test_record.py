@@ -231,7 +231,7 @@ def test_what_an_exporter_cannot_deliver_is_told_once(tmp_path: Path) -> None:
         (("--interval", "abc"), "'abc' must be a number of seconds from 0.01 to 86,400"),
         (("--summary-interval", "-1"), "must be a number of seconds from 0"),
         (("--backends", "nvida"), "Did you mean 'nvidia'?"),
-        (("--log-format", "yaml"), "choose from"),
+        (("--log-format", "yaml"), "'yaml' must be text or json"),
     ],
 )
 def test_what_cannot_be_used_is_refused(options: tuple[str, ...], said: str) -> None:

@@ -1,0 +1,138 @@
+"""``accelmetrics config``: which value each option has, and what gave it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from typing import Any
+
+from accelmetrics.cli import options as arguments
+from accelmetrics.cli.output import Stdout, say
+from accelmetrics.cli.text import aligned
+from accelmetrics.monitor import settings
+from accelmetrics.monitor.settings import Option, Setting
+from accelmetrics.schemas.errors import HIDDEN, UnknownNameError, without_secrets
+
+HEAD = ("OPTION", "VALUE", "FROM", "FOR")
+EXAMPLES = """\
+  accelmetrics config                                       every option: its value, what gave it, and for which commands
+  accelmetrics config --show serve --interval 5             as `accelmetrics serve --interval 5` would have them
+  accelmetrics config --config config.toml --json           the same of a file, for programs; a file with a mistake is refused
+  accelmetrics config --example > config.toml               a file with every option, each behind a #
+
+A value comes from a flag, else from a variable of the environment, else from the configuration file, else it is the default.
+Secrets in the addresses of exporters are not shown. All options, and the file: docs/configuration.md
+
+Exit status: 0; 2 for a file or a variable that cannot be used (a line says which, and what is accepted)."""
+OPTIONS: arguments.Groups = {
+    "": {
+        "--show": {"action": "store_true", "help": "show every option's value, which is done unless --example is given"},
+        "--example": {"action": "store_true", "help": "print a commented configuration file, with every option"},
+        "--json": {"action": "store_true", "help": "print the options as one JSON object"},
+        **arguments.CONFIG,
+        "command": {"nargs": argparse.REMAINDER, "metavar": "COMMAND …", "help": f"one of {', '.join(settings.TAKERS)}, and its flags"},
+    },
+}
+_SECRET_OPTION = re.compile(r"(?<=[?&])((?:headers|(?:\w*_)?(?:token|secret|password)|api_key)=)[^&]*", re.IGNORECASE)
+"""An option of an exporter, in its string form, that holds a secret."""
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""A key that stands without quotes."""
+
+
+def run(options: argparse.Namespace, out: Stdout) -> int:
+    """Print what was asked for."""
+    if options.example:
+        out.write(example())
+        return 0
+    found = _found(options)
+    unread = settings.unread_variables()
+    if options.json:
+        names = ("option", "value", "source", "where", "commands")
+        entries = [dict(zip(names, (option.name, *hidden_setting, takers), strict=True)) for option, hidden_setting, takers in found]
+        out.write(json.dumps({"options": entries, "unread_variables": unread}, indent=2 if out.terminal else None) + "\n")
+        return 0
+    rows = [
+        (option.name, shown(option, setting), f"{setting.source} {setting.where}".strip(), _words(takers))
+        for option, setting, takers in found
+    ]
+    out.write("\n".join(aligned([HEAD, *rows])) + "\n")
+    for name in unread:
+        say(f"accelmetrics config: {UnknownNameError('variable', name, _variables())}".partition(" Known:")[0])
+    return 0
+
+
+def _variables() -> list[str]:
+    return [option.variable for option in settings.OPTIONS.values()]
+
+
+def _words(takers: list[str]) -> str:
+    return "all" if len(takers) == len(settings.TAKERS) else ", ".join(takers)
+
+
+def _found(options: argparse.Namespace) -> list[tuple[Option, Setting, list[str]]]:
+    """Return each option with a setting that it has, and the commands for which it has that one; secrets are hidden."""
+    from accelmetrics.cli.main import load
+
+    command, *words = options.command or [""]
+    if command and command not in settings.TAKERS:
+        raise UnknownNameError("command with a configuration", command, settings.TAKERS)
+    by_taker = {}
+    for taker in [command] if command else settings.TAKERS:
+        parser = arguments.Parser.for_command(taker, taker, "")
+        parser.add_options(load(taker).OPTIONS if taker in settings.COMMANDS else {"": arguments.CONFIG})
+        parsed = parser.parse_strictly(words)
+        wanted = settings.taken_by(taker)
+        file = settings.read_file(options.config if parsed.config is None else parsed.config)
+        by_taker[taker] = settings.resolve(wanted, arguments.given(parsed, wanted), taker, file)
+    rows: list[tuple[Option, Setting, list[str]]] = []
+    for option in settings.OPTIONS.values():
+        alike: dict[str, tuple[Option, Setting, list[str]]] = {}
+        for taker in by_taker:
+            if taker in option.takers:
+                setting = by_taker[taker][option.name]
+                setting = setting._replace(value=hidden(setting.value))
+                alike.setdefault(repr(setting), (option, setting, []))[2].append(taker)
+        rows += alike.values()
+    return rows
+
+
+def hidden(value: Any) -> Any:
+    """Return a value without the secrets in it."""
+    if isinstance(value, list):
+        return [hidden(item) for item in value]
+    return _SECRET_OPTION.sub(rf"\1{HIDDEN}", without_secrets(value)) if isinstance(value, str) else value
+
+
+def shown(option: Option, setting: Setting) -> str:
+    """Return a value as a file has it; a default that is none, in words."""
+    if setting.source == settings.DEFAULT and (option.usual or setting.value is None):
+        return option.usual or "-"
+    return toml(setting.value)
+
+
+def toml(value: Any) -> str:
+    """Return a value as a file has it."""
+    if isinstance(value, dict):
+        pairs = ", ".join(f"{name if _BARE.fullmatch(name) else json.dumps(name)} = {toml(text)}" for name, text in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def example() -> str:
+    """Return a configuration file with every option behind a ``#``: with its default, or an example where that is nothing."""
+    *commands, last = settings.TAKERS
+    lines = [
+        "# Options of accelmetrics. Remove the # in front of those that shall have another value.",
+        f"# What stands here is for {', '.join(commands)} and {last} (Monitor.from_config), each for what it takes;",
+        "# what stands below the name of one, such as [serve], is for that alone, and stands above this.",
+    ]
+    for title, options in settings.TABLE.items():
+        lines += ["", f"# {title}"]
+        for option in options:
+            default = f" (default: {option.default_words})" if option.default_words else ""
+            lines += ["", f"# {option.meaning}{default}", f"# {option.name} = {toml(option.example)}"]
+    return "\n".join(lines) + "\n"

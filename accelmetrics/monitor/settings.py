@@ -1,0 +1,412 @@
+"""The options of what watches over time: one table for the commands' flags, environment variables, the configuration file, ``Monitor``.
+
+What gives an option its value, the first that does: a flag (or an argument of ``Monitor.from_config``), its variable, the table of the
+command in the file, the top of the file, its default. A file is read only when it is named.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError, require
+
+COMMANDS = ("serve", "record", "watch", "run")
+MONITOR = "monitor"
+TAKERS = (*COMMANDS, MONITOR)
+"""What takes options from a file and the environment; each may have a table of its own in the file."""
+PREFIX = "ACCELMETRICS_"
+CONFIG = f"{PREFIX}CONFIG"
+OTHER_VARIABLES = {
+    CONFIG: "the configuration file, where no `--config` names one",
+    f"{PREFIX}SYSROOT": "a directory in front of `/sys`, `/proc` and `/dev`: the host's root mounted into a container",
+    f"{PREFIX}VALIDATE": "`1`: every snapshot is held to the whole schema; for tests",
+    f"{PREFIX}ROLE": "a process's role, for `accelmetrics allocation`",
+    f"{PREFIX}COMMAND": "set for the vendors' commands that we start, to know them by; read by nothing else",
+    f"{PREFIX}LINE": "set for the command of `accelmetrics run`, to know its terminal by; read by nothing else",
+}
+"""Variables that are no option's."""
+DEFAULT, FILE, ENVIRONMENT, FLAG, ARGUMENT = "default", "file", "environment", "flag", "argument"
+LARGEST_FILE = 1 << 20
+"""Bytes of a configuration file at most: the device /dev/zero has no end."""
+
+MAX_SECONDS = 1_000_000.0
+"""Eleven days: within what every platform's clocks take."""
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400
+"""Seconds between two readings."""
+MAX_PID = 2**31 - 1
+TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+_RANGE = re.compile(r"(\d{1,4})-(\d{1,4})", re.ASCII)
+_NUMBER = re.compile(r"-\d+|\d{10,}", re.ASCII)
+_SERVICE = re.compile(rf"{PREFIX}(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT\w*)", re.ASCII)
+"""Variables that Kubernetes makes of the name of a Service."""
+
+
+class Kind(NamedTuple):
+    """What an option's values are.
+
+    Attributes:
+        words: What is accepted.
+        parse: Makes a value of the text of a flag; raises an ``ArgumentTypeError`` that quotes it and says what is accepted.
+        types: Those of its values in a file.
+        collect: For an option that may be given again: makes its value of the pairs or texts that were given.
+        choices: All values, where there are few.
+        example: A value as a file has it; None where the option's ``metavar`` is as good.
+    """
+
+    words: str
+    parse: Callable[[str], Any]
+    types: tuple[type, ...] = (str,)
+    collect: Callable[[Iterable[Any]], Any] | None = None
+    choices: tuple[str, ...] = ()
+    example: Any = None
+
+    def of_variable(self, text: str) -> Any:
+        """Return the value that an environment variable holds; several items are separated by spaces, quoted as in a shell."""
+        if self.collect is None:
+            return self.parse(text)
+        import shlex
+
+        try:
+            return self.collect([self.parse(word) for word in shlex.split(text)])
+        except ValueError as error:
+            raise ArgumentTypeError(f"{text!r} cannot be split into words: {error}") from None
+
+    def of_file(self, value: Any) -> Any:
+        """Return the value that a file's value stands for."""
+        if type(value) not in self.types:
+            raise ArgumentTypeError(f"{value!r} must be {self.words}")
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, list) and (wrong := [item for item in value if type(item) not in (str, int)]):
+            raise ArgumentTypeError(f"{wrong[0]!r} in a list: its items must be texts")
+        if self.collect is None:
+            return self.parse(",".join(map(str, value)) if isinstance(value, list) else str(value))
+        if isinstance(value, dict):
+            if wrong := [name for name, text in value.items() if type(text) not in (str, int, float)]:
+                raise ArgumentTypeError(f"{wrong[0]} is {value[wrong[0]]!r}, which must be a text")
+            return {name: str(text) for name, text in value.items()}
+        return self.collect([self.parse(str(item)) for item in (value if isinstance(value, list) else [value])])
+
+
+def _number(words: str, allowed: Callable[[float], bool], kind: Callable[[str], float] = float) -> Kind:
+    """Make the kind of numbers that an option allows."""
+
+    def parse(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not allowed(value):
+            raise ArgumentTypeError(f"{text!r} must be {words}")
+        return value
+
+    return Kind(words, parse, (int, float), example=60)
+
+
+def _choice(*choices: str) -> Kind:
+    words = " or ".join(choices)
+
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ArgumentTypeError(f"{text!r} must be {words}")
+        return text
+
+    return Kind(words, parse, choices=choices)
+
+
+def _switch(*others: str) -> Kind:
+    """Make the kind of true and false, and of other words beside them."""
+    words = " or ".join(("true", "false", *others))
+
+    def parse(text: str) -> bool | str:
+        word = text.lower()
+        if word not in (*TRUE, *FALSE, *others):
+            raise ArgumentTypeError(f"{text!r} must be {words}")
+        return word if word in others else word in TRUE
+
+    return Kind(words, parse, (bool, str) if others else (bool,))
+
+
+def _path(text: str) -> str:
+    if not text:
+        raise ArgumentTypeError("an empty path: name a file or a directory")
+    return text
+
+
+def _devices(text: str) -> list[int | str]:
+    chosen: list[int | str] = []
+    for word in map(str.strip, text.split(",")):
+        if found := _RANGE.fullmatch(word):
+            first, last = int(found[1]), int(found[2])
+            if last < first:
+                raise ArgumentTypeError(f"the range {word} runs backwards: write {last}-{first}")
+            chosen += range(first, last + 1)
+        elif not word or _NUMBER.fullmatch(word):
+            raise ArgumentTypeError(f"{word!r} is no device: write numbers, ranges, keys or UUIDs, such as 0,2-3 or gpu.1")
+        else:
+            chosen.append(int(word) if word.isascii() and word.isdecimal() else word)
+    return list(dict.fromkeys(chosen))
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ArgumentTypeError(f"{text!r} is no label: write NAME=VALUE, such as team=vision")
+    return name, value
+
+
+number = _number("a number", math.isfinite)
+span = _number(f"a number of seconds from 0 to {MAX_SECONDS:,.0f}", lambda seconds: 0 <= seconds <= MAX_SECONDS)
+pause = _number(f"a number of seconds above 0, and at most {MAX_SECONDS:,.0f}", lambda seconds: 0 < seconds <= MAX_SECONDS)
+interval = _number(
+    f"a number of seconds from {SHORTEST_INTERVAL:g} to {LONGEST_INTERVAL:,}",
+    lambda seconds: SHORTEST_INTERVAL <= seconds <= LONGEST_INTERVAL,
+)
+count = _number("a whole number above 0", lambda number: number > 0, int)
+amount = _number("a whole number from 0", lambda number: number >= 0, int)
+process_id = _number(f"a process id, a whole number from 1 to {MAX_PID}", lambda pid: 0 < pid <= MAX_PID, int)
+text = Kind("a text", str)
+switch = _switch()
+path = Kind("a path", _path)
+names = Kind("a list of names", str, (list, str))
+backends = Kind("a list of names", lambda given: [name.strip() for name in given.split(",")], (list, str), example=["nvidia", "host"])
+devices = Kind("a list of device numbers, ranges, keys and UUIDs, such as 0,2-3 or gpu.1", _devices, (list, str, int), example="0,2-3")
+label = Kind("a table of names and texts", _label, (dict,), dict, example={"team": "vision"})
+texts = Kind("a list of texts", str, (list, str), list, example=["NAME"])
+exporters = texts._replace(example=["jsonl:run.jsonl"])
+paths = Kind("a list of paths", _path, (list, str), list)
+
+
+class Option(NamedTuple):
+    """One option.
+
+    Attributes:
+        name: In a file, of ``Monitor``, and in capitals of its variable; the flag has it too, in the singular where it may be given again.
+        kind: What its values are.
+        meaning: What it does, in the words of the help.
+        default: Its value where nothing gives it one.
+        metavar: What stands for the value in the help.
+        takers: Which of ``TAKERS`` take it.
+        flag: Its flag, where that is not its name.
+        usual: The default in words, where the value does not say it.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    default: Any = None
+    metavar: str = ""
+    takers: tuple[str, ...] = TAKERS
+    flag: str = ""
+    usual: str = ""
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def long_flag(self) -> str:
+        """Its flag; empty where no command takes it."""
+        return "" if self.takers == (MONITOR,) else self.flag or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def example(self) -> Any:
+        """A value to show, as a file has it: the default, if that is one."""
+        return self.default if self.default not in (None, [], {}) else self.kind.example or self.metavar
+
+    @property
+    def default_words(self) -> str:
+        """The default, in words; empty where it is none, or nothing."""
+        if self.usual or self.default in (None, False, [], {}):
+            return self.usual
+        if isinstance(self.default, list):
+            return ",".join(self.default)
+        return "yes" if self.default is True else str(self.default)
+
+
+NOT_RUN = tuple(taker for taker in TAKERS if taker != "run")
+"""``run`` knows which process it watches."""
+SERVE, RECORD, WATCH = ("serve",), ("record",), ("watch",)
+EXPORTERS = "where records go, again for more: jsonl:run.jsonl, prometheus, otlp:http://host:4317, … (docs/exporters.md)"
+METRICS = "metrics: core, wandb, standard, all, names, keys, patterns; excluded behind a minus: standard,-nvlink*"
+VISIBLE = "only the devices that the watched process sees by its *_VISIBLE_DEVICES; with =renumber under its own numbers"
+
+READINGS = (
+    Option("interval", interval, "seconds between two readings", 1.0, "S", usual="1"),
+    Option("labels", label, "a label for every record, again for more", {}, "NAME=VALUE", flag="--label"),
+    Option("log_format", _choice("text", "json"), "how messages are written to standard error", "text", takers=COMMANDS),
+    Option("history", amount, "how many readings are remembered", 300, takers=(MONITOR,)),
+)
+EXPORTING = (
+    Option("exporters", exporters, EXPORTERS, [], "NAME[:TARGET]", ("serve", "record", "run", MONITOR), "--exporter"),
+    Option("wandb_project", text, "log to Weights & Biases, into this project", None, "NAME", ("record", "run")),
+    Option("wandb_run_name", text, "the name of that run", None, "NAME", ("record", "run")),
+)
+READING = (
+    Option("backends", backends, "sources, by name: nvidia,host; one named here is opened in any case", None, "LIST", usual="all"),
+    Option("metrics", names, METRICS, "all", "LIST"),
+    Option("gpus", devices, "devices, by number, range, key or UUID: 0,2-3", None, "LIST", usual="all"),
+    Option("visible", _switch("renumber"), VISIBLE, False),
+    Option("pid", process_id, "the process to watch", None, "PID", NOT_RUN, usual="this one"),
+    Option("children", switch, "watch its descendants with it", False, takers=NOT_RUN),
+    Option("disk_paths", paths, "a mount point to report, again for more", ["/"], "PATH", flag="--disk-path"),
+    Option("amd_source", text, "read AMD's GPUs from this alone: sysfs, amdsmi, amd-smi or rocm-smi", None, "NAME"),
+    Option("timeout", pause, "seconds to wait for an answer", 1.0, "S", usual="1"),
+    Option("open_timeout", pause, "seconds to wait for sources to open", 10.0, "S", usual="the timeout where one is given, else 10"),
+    Option("isolation", _choice("thread", "process"), "where drivers are called: here, or in a child process", "thread"),
+)
+ENDPOINT = (
+    Option("listen", text, "where to listen; port 0: any", "127.0.0.1:22235", "HOST:PORT", SERVE),
+    Option("tls_cert", path, "certificate and chain (PEM): serve by TLS alone", None, "FILE", SERVE),
+    Option("tls_key", path, "its private key, where that is a file of its own", None, "FILE", SERVE),
+    Option("tls_client_ca", path, "let in only clients with a certificate of these authorities", None, "FILE", SERVE),
+    Option("tls_client_names", names, "of those, only these names, separated by commas", None, "LIST", SERVE),
+    Option("auth", path, "let in only clients with one of these passwords", None, "FILE", SERVE),
+    Option("bearer_token_file", path, "let in clients with this token", None, "FILE", SERVE),
+    Option("allowed_hosts", texts, "a host name to answer to, beside localhost", [], "NAME", SERVE, "--allowed-host"),
+    Option("keys", text, "whose names the metrics have", "prometheus", "NAME", SERVE),
+    Option("per_link", switch, "serve every link of NVLink and xGMI by itself too: more than twice the series", False, takers=SERVE),
+    Option("processes", amount, "serve the N processes too that hold most of the devices' memory", 0, "N", SERVE, usual="none"),
+    Option("max_series", count, "serve at most so many series", 20_000, "N", SERVE),
+    Option("max_age", pause, "serve no reading that is older", None, "S", SERVE, usual="two intervals and 1 s, at least 5 s"),
+)
+LINES = (
+    Option("console", switch, "print a line a reading, and summaries", True, takers=RECORD),
+    Option("summary_interval", span, "seconds from one summary to the next; 0: only at the end", 30.0, "S", RECORD, usual="30"),
+    Option("duration", pause, "stop after so many seconds", None, "S", RECORD),
+)
+SCREEN = (
+    Option("hot_temperature", number, "degrees Celsius above which a device is drawn as hot", 80.0, "C", WATCH, usual="80"),
+    Option("hot_memory", number, "memory in use above which it is hot", 90.0, "PERCENT", WATCH, usual="90"),
+    Option("save_dir", path, "where s saves", ".", "DIRECTORY", WATCH, usual="the working directory"),
+)
+TABLE: dict[str, tuple[Option, ...]] = {
+    "the readings": READINGS,
+    "where they go": EXPORTING,
+    "what is read, and how": READING,
+    "the endpoint of serve": ENDPOINT,
+    "the lines of record": LINES,
+    "the screen of watch": SCREEN,
+}
+OPTIONS = {option.name: option for options in TABLE.values() for option in options}
+
+
+def taken_by(taker: str) -> list[Option]:
+    """Return the options that a command or the monitor takes."""
+    return [option for option in OPTIONS.values() if taker in option.takers]
+
+
+class Setting(NamedTuple):
+    """The value that an option has, and what gave it: ``default``, ``file``, ``environment``, ``flag`` or ``argument``, and where there."""
+
+    value: Any
+    source: str = DEFAULT
+    where: str = ""
+
+
+class ConfigFile(NamedTuple):
+    """A configuration file that was read and checked: values by table, the top of the file under an empty name. Without a path, none."""
+
+    path: str
+    tables: Mapping[str, Mapping[str, Any]]
+
+    def find(self, option: Option, taker: str) -> Setting | None:
+        """Return what the file says of an option."""
+        for table in (taker, ""):
+            if option.name in self.tables.get(table, {}):
+                return Setting(self.tables[table][option.name], FILE, f"{self.path}: {table and f'{table}.'}{option.name}")
+        return None
+
+
+def read_file(path: str | os.PathLike[str] | None = None) -> ConfigFile:
+    """Read a configuration file and check all of it: the one that is named, else the environment's, else none.
+
+    Raises:
+        InvalidOptionError: It cannot be read, is no TOML, or has a value that cannot be used.
+        UnknownNameError: It has a key that no option has.
+        MissingDependencyError: Python 3.10 needs a package to read TOML.
+    """
+    path = os.environ.get(CONFIG, "") if path is None else os.fspath(path)
+    if not path:
+        return ConfigFile("", {})
+    toml = require("tomllib" if sys.version_info >= (3, 11) else "tomli", "config")
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - standard input and its like are files too
+            data = file.read(LARGEST_FILE + 1)
+        if len(data) > LARGEST_FILE:
+            raise InvalidOptionError(f"the configuration file {path} has more than {LARGEST_FILE >> 20} MiB")
+        content: dict[str, Any] = toml.loads(data.decode())
+    except (OSError, ValueError) as error:
+        if isinstance(error, InvalidOptionError):
+            raise
+        why = error.strerror if isinstance(error, OSError) else f"it is no TOML: {error}"
+        raise InvalidOptionError(f"the configuration file {path} cannot be read: {why}") from error
+    tables = {name: content.pop(name) for name in TAKERS if isinstance(content.get(name), dict)}
+    return ConfigFile(path, {table: dict(_values(path, table, found)) for table, found in {"": content, **tables}.items()})
+
+
+def _values(path: str, table: str, content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the values of one table, as options have them."""
+    place = f"[{table}] of {path}" if table else path
+    known = [name for name, option in OPTIONS.items() if not table or table in option.takers]
+    for key, value in content.items():
+        if key in TAKERS and not table:
+            raise InvalidOptionError(f"{path}: {key} is {value!r}, and must be a table: [{key}]")
+        if key in OPTIONS and key not in known:
+            raise InvalidOptionError(f"{place}: {table} takes no {key}, it is an option of {', '.join(OPTIONS[key].takers)}")
+        if key not in OPTIONS:
+            raise UnknownNameError(f"key in {place}:", key, known if table else [*known, *TAKERS])
+        try:
+            yield key, OPTIONS[key].kind.of_file(value)
+        except ArgumentTypeError as error:
+            raise InvalidOptionError(f"{place}, key {key}: {error}") from None
+
+
+def resolve(options: Iterable[Option], given: Mapping[str, Any], taker: str, file: ConfigFile, source: str = FLAG) -> dict[str, Setting]:
+    """Return the setting of each option, by name.
+
+    Args:
+        options: Those that are wanted.
+        given: Values that stand above the environment's and the file's.
+        taker: What takes them; other commands than ``COMMANDS`` have flags and defaults alone.
+        file: The configuration file.
+        source: What gave the values: flags or arguments.
+
+    Raises:
+        InvalidOptionError: A variable has a value that cannot be used.
+    """
+    found = {}
+    for option in options:
+        if option.name in given:
+            found[option.name] = Setting(given[option.name], source, option.long_flag if source == FLAG else option.name)
+        else:
+            found[option.name] = (taker in TAKERS and (_variable(option) or file.find(option, taker))) or Setting(option.default)
+    timeout = found.get("timeout", Setting(None))
+    if timeout.source != DEFAULT and found.get("open_timeout", Setting(None)).source == DEFAULT:
+        found["open_timeout"] = timeout
+    return found
+
+
+def _variable(option: Option) -> Setting | None:
+    """Return what the environment says of an option; an empty variable says nothing."""
+    words = os.environ.get(option.variable, "")
+    if not words:
+        return None
+    try:
+        return Setting(option.kind.of_variable(words), ENVIRONMENT, option.variable)
+    except ArgumentTypeError as error:
+        raise InvalidOptionError(f"the environment variable {option.variable}: {error}") from None
+
+
+def unread_variables() -> list[str]:
+    """Return the variables of the environment that begin like ours and that nothing reads; not those of Kubernetes."""
+    known = {*OTHER_VARIABLES, *(option.variable for option in OPTIONS.values())}
+    return sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known and not _SERVICE.fullmatch(name))
