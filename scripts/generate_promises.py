@@ -14,7 +14,7 @@ from enum import EnumMeta
 from pathlib import Path
 from typing import Any
 
-from accelmetrics.backends import registry as backends
+from accelmetrics.backends import built_in
 from accelmetrics.cli.main import COMMANDS, load
 from accelmetrics.dialects import registry as dialects
 from accelmetrics.exporters import registry as exporters
@@ -116,7 +116,7 @@ def _commands() -> Iterator[str]:
 
 
 def _plug_ins() -> Iterator[str]:
-    yield from (f"backend {name}" for name in backends.BUILT_IN)
+    yield from (f"backend {name}" for name in built_in.BUILT_IN)
     yield from (f"dialect {name}" for name in dialects.BUILT_IN)
     for name in exporters.BUILT_IN:
         make: Callable[..., object] = exporters.load(name)

@@ -12,7 +12,8 @@ import pytest
 
 import accelmetrics
 import accelmetrics.testing
-from accelmetrics.backends.registry import BUILT_IN, GROUP
+from accelmetrics.backends.built_in import BUILT_IN
+from accelmetrics.backends.registry import GROUP
 from tests.support.waiting import HANG
 
 PUBLIC = {

@@ -8,12 +8,12 @@ imported only when it is opened.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from importlib.util import resolve_name
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
+from accelmetrics.backends import built_in
 from accelmetrics.backends.contract import Backend, Coverage, Detection, Driver
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit import find_hardware
@@ -28,57 +28,10 @@ if TYPE_CHECKING:
 GROUP = "accelmetrics.backends"
 
 
-class Registration(NamedTuple):
-    """One built-in backend, and how its hardware is recognised without importing it.
-
-    Attributes:
-        name: The name users select it by.
-        kind: The first word of its devices' keys; None for the host.
-        module: The module in this package whose ``backend`` it is.
-        pci: PCI ids of its devices, as :func:`~accelmetrics.backends.kit.system.find_hardware` takes them; empty, with ``nodes``, for
-            a backend with a detection of its own.
-        nodes: Their device nodes, likewise.
-        python_module: A Python module of the vendor that is reason enough to open it.
-        pass_nodes: How a container is given the device nodes, where ``--device`` does not say it.
-        visible: The variable that lists the numbers of the devices a program sees, where it is a plain list.
-        imports: What opening and reading it imports besides, as names of modules; with a dot in front they are in this package.
-    """
-
-    name: str
-    kind: DeviceKind | None
-    module: str
-    pci: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()
-    python_module: str = ""
-    pass_nodes: str = ""
-    visible: str = ""
-    imports: tuple[str, ...] = ()
-
-    @property
-    def target(self) -> str:
-        """What its entry point names."""
-        return f"{__package__}.{self.module}:backend"
-
-
-# One line per vendor, in the order in which device numbers are given out; third-party backends follow by name, the host comes last.
-# Kept here so that naming a built-in backend does not pay for a scan of every installed package; a test holds it equal to the entry points.
-_ROWS = (
-    Registration("nvidia", "gpu", "nvidia", imports=(".nvidia.gpu", "pynvml")),
-    Registration("amd", "gpu", "amd", imports=(".amd.in_process",)),
-    Registration("apple", "gpu", "apple", imports=(".apple.sources",)),
-    Registration("tpu", "tpu", "tpu", imports=(".tpu.driver", "grpc", "google.protobuf.message_factory")),
-    Registration("neuron", "trn", "neuron", imports=(".neuron.monitor", ".neuron.sysfs")),
-    Registration("graphcore", "ipu", "graphcore", ("1d95:*",), ("/dev/ipu*",), "gcipuinfo", "gc-docker, which passes the IPUs in"),
-    Registration("rebellions", "npu", "rebellions", ("1eff:*:12",), ("/dev/rbln*",), visible="RBLN_DEVICES"),
-    Registration("host", None, "host", imports=(".host.linux",) if sys.platform == "linux" else (".host.portable", "psutil")),
-)
-BUILT_IN: Mapping[str, Registration] = {row.name: row for row in _ROWS}
-
-
 class BuiltInBackend:
     """A built-in backend whose module is imported when it is opened, not to find out whether its hardware is there."""
 
-    def __init__(self, row: Registration) -> None:
+    def __init__(self, row: built_in.Registration) -> None:
         self.name = row.name
         self.kind = row.kind
         self._row = row
@@ -147,7 +100,7 @@ def declared(name: str) -> Coverage:
 
 def names() -> tuple[str, ...]:
     """List all backends by name, in numbering order."""
-    return (*(name for name in plug_ins.names(GROUP, BUILT_IN) if name != "host"), "host")
+    return (*(name for name in plug_ins.names(GROUP, built_in.BUILT_IN) if name != "host"), "host")
 
 
 _loaded: dict[str, Backend] = {}
@@ -171,7 +124,7 @@ def forget() -> None:
 
 
 def _load(name: str) -> Backend:
-    row = BUILT_IN.get(name)
+    row = built_in.BUILT_IN.get(name)
     if row is not None and (row.pci or row.nodes):
         return BuiltInBackend(row)
     if row is None and name not in plug_ins.registered(GROUP):
@@ -184,7 +137,7 @@ def _load(name: str) -> Backend:
 
 
 def _import(name: str) -> Backend:
-    loaded = plug_ins.load("backend", GROUP, {row.name: row.target for row in BUILT_IN.values()}, name)
+    loaded = plug_ins.load("backend", GROUP, {row.name: row.target for row in built_in.BUILT_IN.values()}, name)
     if isinstance(loaded, type) or (callable(loaded) and not hasattr(loaded, "detect")):
         loaded = loaded()
     missing = _missing(loaded)
@@ -202,7 +155,7 @@ def prepare(backend: Backend) -> None:
     Raises:
         SourceError: A library hangs while it is loaded, so that no module can be imported now (``timed_out``).
     """
-    row = BUILT_IN.get(backend.name)
+    row = built_in.BUILT_IN.get(backend.name)
     if row is not None:
         import_modules(resolve_name(name, __package__) for name in (f".{row.module}", *row.imports))
 
@@ -215,7 +168,7 @@ def _missing(candidate: object) -> list[str]:
 
 def is_registered(backend: Backend) -> bool:
     """Return whether this very object is what its name stands for, rather than one made by hand."""
-    return (backend.name in BUILT_IN or backend.name in plug_ins.registered(GROUP)) and load(backend.name) is backend
+    return (backend.name in built_in.BUILT_IN or backend.name in plug_ins.registered(GROUP)) and load(backend.name) is backend
 
 
 def select(selection: Sequence[str | Backend] | None) -> tuple[Backend, ...]:
@@ -255,8 +208,8 @@ def describe(backend: Backend) -> tuple[Metric, ...]:
 
 def _place(backend: Backend) -> tuple[int, str]:
     if backend.name == "host":
-        return len(BUILT_IN) + 1, ""
-    order = list(BUILT_IN)
+        return len(built_in.BUILT_IN) + 1, ""
+    order = list(built_in.BUILT_IN)
     return (order.index(backend.name), "") if backend.name in order else (len(order), backend.name)
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from accelmetrics.backends.registry import BUILT_IN
+from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.schemas.identity import DeviceIdentity
 
 Identities = Sequence[DeviceIdentity]

@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accelmetrics.backends import registry
+from accelmetrics.backends import built_in, registry
 from accelmetrics.backends.contract import Backend, Coverage
 from accelmetrics.backends.guard import guarded
 from accelmetrics.cli import options as arguments
@@ -43,7 +43,7 @@ OPTIONS: arguments.Groups = {
 def run(options: Namespace, out: Stdout) -> int:
     """Print the catalogue, or the part that was asked for."""
     names = [options.backend] if options.backend else registry.names()
-    plug_ins = {name: registry.load(name) for name in names if name not in registry.BUILT_IN}
+    plug_ins = {name: registry.load(name) for name in names if name not in built_in.BUILT_IN}
     own = [Section("Plug-in", name, registry.describe(plug_in)) for name, plug_in in plug_ins.items()]
     given = _given(plug_ins)
     exact, sections = chosen(options.key, options.backend, options.preset, own, given)

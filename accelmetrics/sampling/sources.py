@@ -16,10 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
+from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Backend, Clock, Coverage, Detection, Driver
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.system import pci_slot
-from accelmetrics.backends.registry import BUILT_IN, declared, is_registered, prepare
+from accelmetrics.backends.registry import declared, is_registered, prepare
 from accelmetrics.sampling.devices import DeviceRegistry
 from accelmetrics.sampling.workers import CountDownLatch, WorkerPool, WorkerThread
 from accelmetrics.schemas.errors import AccelMetricsError, DriverGoneError, Reason, SourceError, Unavailable

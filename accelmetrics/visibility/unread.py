@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.backends.kit.system import PCI, find_pci, pci_vendors, read_text
-from accelmetrics.backends.registry import BUILT_IN
 
 OWN_DETECTION = frozenset({"0x10de", "0x1002", "0x1d94", "0x1ae0", "0x1d0f"})
 """Vendors whose accelerators a backend finds by rules of its own, and reads, or tells why not."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends import registry
+from accelmetrics.backends import built_in, registry
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.kit.system import PciBus
 from accelmetrics.schemas.errors import SourceError, UnknownNameError
@@ -100,7 +100,7 @@ def test_a_plug_in_cannot_take_a_built_in_name(tmp_path: Path) -> None:
 
 
 def test_every_built_in_backend_loads_under_its_own_name() -> None:
-    for name in registry.BUILT_IN:
+    for name in built_in.BUILT_IN:
         assert registry.load(name).name == name
 
 
@@ -154,7 +154,7 @@ def files_of(backends: Iterable[Backend], monkeypatch: pytest.MonkeyPatch) -> in
 
 
 @pytest.mark.usefixtures("server")
-@pytest.mark.parametrize("name", registry.BUILT_IN)
+@pytest.mark.parametrize("name", built_in.BUILT_IN)
 def test_detection_of_every_built_in_backend_is_cheap_on_a_large_server(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One small file a function, and a few more, even of the backend that comes first."""
     assert files_of([registry.load(name)], monkeypatch) < 550
@@ -163,14 +163,14 @@ def test_detection_of_every_built_in_backend_is_cheap_on_a_large_server(name: st
 @pytest.mark.usefixtures("server")
 def test_detection_of_all_backends_looks_at_the_bus_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """All together cost little more than one."""
-    assert files_of([registry.load(name) for name in registry.BUILT_IN], monkeypatch) < 600
+    assert files_of([registry.load(name) for name in built_in.BUILT_IN], monkeypatch) < 600
 
 
 def test_detection_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No process and no thread, of no built-in backend; what is not there is said without the vendor's module."""
     monkeypatch.setattr("subprocess.Popen", None)
     monkeypatch.setattr("threading.Thread.start", None)
-    for name in registry.BUILT_IN:
+    for name in built_in.BUILT_IN:
         assert registry.load(name).detect().evidence
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from accelmetrics import Monitor
-from accelmetrics.backends import registry
+from accelmetrics.backends import built_in, registry
 from accelmetrics.schemas import plug_ins
 from tests.cli import machines
 from tests.cli.shell import Tree
@@ -23,7 +23,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[machines.Rig]:
     """The only vendor of this machine, beside the host."""
     made = machines.Rig()
     monkeypatch.setattr(machines, "current", made)
-    monkeypatch.setattr(registry, "BUILT_IN", {"rig": registry.Registration("rig", "gpu", "rig"), "host": registry.BUILT_IN["host"]})
+    monkeypatch.setattr(built_in, "BUILT_IN", {"rig": built_in.Registration("rig", "gpu", "rig"), "host": built_in.BUILT_IN["host"]})
     monkeypatch.setitem(sys.modules, "accelmetrics.backends.rig", machines)
     monkeypatch.setattr(plug_ins, "registered", lru_cache(lambda group: {}))
     registry.forget()

@@ -184,12 +184,12 @@ def test_metrics_of_one_source(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_metrics_of_a_plug_in(rig: Rig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """What only it knows is listed too, and found by its key."""
-    from accelmetrics.backends import registry
+    from accelmetrics.backends import built_in, registry
 
     rig.backend.metrics.append(Metric("gpu.{i}.wafers", "1", "gauge", "Wafers in the pile."))
     monkeypatch.setattr(registry, "names", lambda: ("rig", "host"))
     monkeypatch.setattr(registry, "load", lambda name: rig.backend)
-    monkeypatch.setattr(registry, "BUILT_IN", {"host": registry.BUILT_IN["host"]})
+    monkeypatch.setattr(built_in, "BUILT_IN", {"host": built_in.BUILT_IN["host"]})
     assert main(["metrics"]) == 0
     assert "Plug-in: rig" in capsys.readouterr().out
     assert main(["metrics", "gpu.3.wafers"]) == 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.registry import BUILT_IN
+from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.cli.main import main
 from accelmetrics.visibility.unread import unread_devices
 from tests.cli.examination import Finding, examine

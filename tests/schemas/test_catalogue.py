@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.backends.registry import BUILT_IN
+from accelmetrics.backends.built_in import BUILT_IN
 from accelmetrics.schemas.catalogue import (
     CATALOGUE,
     SECTIONS,
