@@ -42,6 +42,7 @@ SHARED: Mapping[str, str] = {
     "accel_link_port_bytes_total": "Bytes moved over the one link since the driver was loaded.",
     "accel_pipe_active_ratio": "Share of the time during which the pipe was active.",
     "accel_operation_latency_seconds": "How long the operation takes, as the TPU runtime sums it up.",
+    "accel_host_process_cpu_mode_ratio": "CPU time that the watched process spent in the mode, as a share of the CPUs that it may use.",
     "accel_host_load_average": "Processes of the host that run or wait to run, averaged over so many minutes.",
     "accel_network_round_trip_seconds": "Shortest round trip over TCP between slices, as the TPU runtime sums it up.",
     "accel_network_delivery_bytes_per_second": "Rate at which TCP delivers between slices, as the TPU runtime sums it up.",

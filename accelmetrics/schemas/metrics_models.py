@@ -196,6 +196,8 @@ class HostMetrics(Model):
     """What the host says: the keys that belong to no device."""
 
     cpu: float | None = Field(None, alias="cpu", ge=0, le=100, description="CPU time of the watched process over the interval, in percent of the CPUs it may use (cgroup quota, else affinity). Unit: %.")
+    proc_cpu_user_percent: float | None = Field(None, alias="proc.cpu.userPercent", ge=0, le=100, description="The part of `cpu` that the watched process spent in its own code (user mode). Unit: %.")
+    proc_cpu_system_percent: float | None = Field(None, alias="proc.cpu.systemPercent", ge=0, le=100, description="The part of `cpu` that the kernel spent on behalf of the watched process (system mode). Unit: %.")
     proc_cpu_threads: int | None = Field(None, alias="proc.cpu.threads", ge=0, description="Threads of the watched process. Unit: 1.")
     proc_cpu_throttled_percent: float | None = Field(None, alias="proc.cpu.throttledPercent", ge=0, le=100, description="Share of the cgroup's scheduling periods of the interval in which it was held back by its CPU quota. Unit: %.")
     proc_memory_rss_mb: float | None = Field(None, alias="proc.memory.rssMB", ge=0, description="Resident memory of the watched process; memory that its processes share is counted once for each. Unit: MiBy.")

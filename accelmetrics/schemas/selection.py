@@ -27,6 +27,8 @@ _NUMBER = re.compile(r"(?<![^.])[\d*]+(?![^.])")
 """A part of a key that is a number, whole or as a pattern."""
 MISSPELT = 0.85
 """How near a name is to a metric's, of 1, to be taken for that metric's misspelt."""
+_NAMED = re.compile(r"\{(?:path|device|label)\}")
+"""A placeholder that stands for any text, and no number."""
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 
 
@@ -75,11 +77,12 @@ class MetricSelection:
         return wanted
 
     def wants_some(self, template: str) -> bool:
-        """Tell whether a key may be wanted of which numbers are not known: ``gpu.{i}.powerWatts``, ``gpu.{i}.nvlink.{link}.state``."""
+        """Tell whether a key may be wanted whose numbers, disk or label are not known: ``gpu.{i}.powerWatts``, ``disk.{path}.usageGB``."""
         if self.everything:
             return True
-        template = _PLACEHOLDER.sub("{i}", template)
-        return any(item.has(template) for item in self._general) and not any(item.has(template) for item in self._excluded)
+        general = _PLACEHOLDER.sub("{i}", template)
+        chosen = any(item.has(general) for item in self._general) or any(item.may_have(template) for item in self._chosen)
+        return chosen and not any(item.has(general) for item in self._excluded)
 
     def widened(self, read: MetricSelection) -> MetricSelection:
         """Return a default with what is read by choice as well: all items of ``read`` but ``all`` and exclusions; any other as it is."""
@@ -165,6 +168,14 @@ class _Item(NamedTuple):
     def general(self) -> _Item:
         """The same of any number: ``gpu.{i}.temp`` for ``gpu.1.temp``."""
         return self if self.pattern is None else _Item(self.text, _pattern(_NUMBER.sub(_any_number, self.text)))
+
+    def may_have(self, template: str) -> bool:
+        """Return whether a key may belong to it of which a disk, path or label is not known: never False where one does."""
+        if self.pattern is None or _NAMED.search(template) is None:
+            return False
+        own, other = self.text.split("*"), _NAMED.split(template)
+        begins = own[0].startswith(other[0]) or other[0].startswith(own[0])
+        return begins and (own[-1].endswith(other[-1]) or other[-1].endswith(own[-1]))
 
     def has(self, key: str) -> bool:
         """Return whether a key belongs to it."""

@@ -81,9 +81,11 @@ def test_attributes_are_the_conventions_or_in_a_name_space_of_our_own() -> None:
 
 def test_a_process_is_told_under_the_conventions_name_by_mode_alone() -> None:
     """``process.cpu.utilization`` requires ``cpu.mode``, which the sum of all modes has not: that has a name of our own."""
-    points = {point.name: point for point in machine_points(Snapshot(1, "h", {"cpu": 50.0}))}
-    assert points["accel.process.cpu.utilization"].value == 0.5
-    assert all("cpu.mode" in point.labels for point in points.values() if point.name.startswith("process.cpu."))
+    metrics = {"cpu": 50.0, "proc.cpu.userPercent": 37.5, "proc.cpu.systemPercent": 12.5}
+    points = list(machine_points(Snapshot(1, "h", metrics)))
+    assert [point.value for point in points if point.name == "accel.process.cpu.utilization"] == [0.5]
+    modes = {point.labels["cpu.mode"]: point.value for point in points if point.name == "process.cpu.utilization"}
+    assert modes == {"user": 0.375, "system": 0.125}
 
 
 def test_errors_of_a_device_s_life_are_in_no_sum_of_errors() -> None:

@@ -47,10 +47,10 @@ class HostBackend:
         from accelmetrics.backends.host.collector import GROUPS
 
         owed, instances = {}, {}
-        for pace, keys, templates in GROUPS.values():
-            when = f", every {pace:g} s" if pace else ""
-            owed.update({key: f"{words}{when}" for key, words in keys.items()})
-            instances.update({key: f"{words}{when}" for key, words in templates.items()})
+        for group in GROUPS.values():
+            when = f", every {group.pace:g} s" if group.pace else ""
+            owed.update({key: f"{words}{when}" for key, words in group.keys.items()})
+            instances.update({key: f"{words}{when}" for key, words in group.instances.items()})
         return Coverage(machine=owed, optional=instances)
 
     def own_metrics(self) -> Iterable[Metric]:

@@ -7,15 +7,20 @@ order, since later ones are measured against what earlier ones found (the CPUs t
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accelmetrics.backends.contract import NO_REASONS, Block, Number, Reading, ReadOptions
 from accelmetrics.backends.kit.system import KeptFile, reason_of
 from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
+from accelmetrics.schemas.selection import MetricSelection
+
+if TYPE_CHECKING:
+    from accelmetrics.backends.host.process import Process
 
 MonotonicTime = Callable[[], float]
 """Monotonic seconds."""
@@ -43,11 +48,13 @@ class KeyGroup(NamedTuple):
         pace: Seconds for which values are kept, 0 to read them at every reading. Rates are over the intervals really taken.
         keys: Keys owed at every reading, with the words that say where each is read.
         instances: Templates of keys that exist while a CPU, disk or path does, with the same.
+        against: Groups that it is measured against, which are read before it.
     """
 
     pace: float
     keys: Mapping[str, str]
     instances: Mapping[str, str] = {}
+    against: tuple[str, ...] = ()
 
 
 LOADS = ("load.1m", "load.5m", "load.15m")
@@ -73,6 +80,7 @@ GROUPS = {
             "proc.memory.availableMB": "cgroup memory.max - memory.current, or /proc/meminfo MemAvailable; elsewhere psutil",
             "swap.used_percent": "/proc/meminfo SwapTotal, SwapFree; elsewhere psutil.swap_memory",
         },
+        against=("cgroup",),
     ),
     "process": KeyGroup(
         0.0,
@@ -83,6 +91,15 @@ GROUPS = {
             "proc.memory.rssBytes": "/proc/{pid}/stat rss; elsewhere psutil",
             "proc.memory.percent": "proc.memory.rssMB / cgroup memory.max or /proc/meminfo MemTotal; elsewhere psutil",
         },
+        against=("cpus", "cgroup", "memory"),
+    ),
+    "modes": KeyGroup(
+        CPU_PACE,
+        {
+            "proc.cpu.userPercent": "/proc/{pid}/stat utime, as `cpu`; elsewhere psutil",
+            "proc.cpu.systemPercent": "/proc/{pid}/stat stime, as `cpu`; elsewhere psutil",
+        },
+        against=("process", "cpus", "cgroup", "memory"),
     ),
     "filesystems": KeyGroup(SLOW_PACE, {}, {"disk.{path}.usagePercent": _STATVFS, "disk.{path}.usageGB": _STATVFS}),
     "disks": KeyGroup(
@@ -113,6 +130,12 @@ GROUPS = {
     "power": KeyGroup(SLOW_PACE, {"cpu.powerWatts": "/sys/class/powercap/intel-rapl:*/energy_uj"}),
 }
 """All groups of the host: what is owed, where it is read, at which pace."""
+
+
+def needed_groups(metrics: MetricSelection) -> frozenset[str]:
+    """Find the groups that are read for a selection: those that may have something of it, and what those are measured against."""
+    wanted = {name for name, group in GROUPS.items() if any(map(metrics.wants_some, (*group.keys, *group.instances)))}
+    return frozenset(wanted.union(*(GROUPS[name].against for name in wanted)))
 
 
 class Counter:
@@ -175,13 +198,14 @@ class CachedCollector:
     The first two readings are taken whenever they are asked for, so that rates are there as soon as there is an interval.
 
     Args:
-        group: The group's name in :data:`GROUPS`.
+        group: The group's name in :data:`GROUPS`, kept as an attribute.
         source: What is read, in words for the reasons.
         collect: Puts the group's keys into the reader. May raise ``OSError`` and ``ValueError``.
     """
 
     def __init__(self, group: str, source: str, collect: Callable[[HostReader], None]) -> None:
-        self._pace, self._owed, _ = GROUPS[group]
+        self.group = group
+        self._pace, self._owed = GROUPS[group].pace, GROUPS[group].keys
         self._source = source
         self._collect = collect
         self._due = 0.0
@@ -227,6 +251,9 @@ class HostReader:
         progress: Where progress is reported, after each group and within those that may read many files.
         pid: The watched process.
         process_seen: Whether it was ever there.
+        members: The watched process and, where they are watched, its descendants; none while it cannot be read.
+        members_at: When they were read, by the clock.
+        capacity: The CPUs that it may use.
         online: Numbers of the CPUs that are on, empty when unknown.
         cpu_quota: The tightest cgroup quota in CPUs, None without one.
         memory_levels: Limit in bytes and file of current use of each cgroup level that limits memory, the leaf first.
@@ -243,6 +270,9 @@ class HostReader:
         self.progress: list[Any] = []
         self.pid = pid
         self.process_seen = False
+        self.members: Sequence[Process] = ()
+        self.members_at = 0.0
+        self.capacity = 1.0
         self.online: tuple[int, ...] = ()
         self.cpu_quota: float | None = None
         self.memory_levels: Sequence[tuple[int, KeptFile]] = ()
@@ -269,6 +299,11 @@ class HostReader:
         return Reading(blocks, self._unavailable)
 
     # For collectors:
+
+    @property
+    def cpus(self) -> int:
+        """Return how many CPUs are on."""
+        return len(self.online) or os.cpu_count() or 1
 
     def put(self, key: str, value: Number | Unavailable) -> None:
         """Note a key's value, or why it has none."""
@@ -321,4 +356,6 @@ class HostDriver:
         self._clock = clock
 
     def reader(self, options: ReadOptions) -> HostReader:
-        return HostReader(self._collectors(options), options.pid, self._clock)
+        needed = needed_groups(options.metrics)
+        collectors = [collector for collector in self._collectors(options) if collector.group in needed]
+        return HostReader(collectors, options.pid, self._clock)

@@ -25,7 +25,7 @@ from accelmetrics.backends.host.disks_network import (
     parse_retransmits,
 )
 from accelmetrics.backends.host.memory import CgroupCollector, collect_memory
-from accelmetrics.backends.host.process import LinuxProcesses, ProcessCollector, numbers_are_ours
+from accelmetrics.backends.host.process import CpuModeCollector, LinuxProcesses, ProcessCollector, numbers_are_ours
 from accelmetrics.backends.host.processor import (
     NO_RAPL,
     CpuCollector,
@@ -65,6 +65,7 @@ def linux_driver(clock: MonotonicTime = time.monotonic) -> HostDriver:
             CachedCollector("cgroup", f"the cgroup of process {options.pid}", CgroupCollector(files)),
             CachedCollector("memory", "/proc/meminfo", partial(collect_memory, parsed("/proc/meminfo", parse_meminfo))),
             CachedCollector("process", f"process {options.pid}", ProcessCollector(processes, options.children)),
+            CachedCollector("modes", f"process {options.pid}", CpuModeCollector(processes, options.children)),
             CachedCollector("filesystems", "the file systems", partial(collect_filesystems, file_system_usage, options.disk_paths)),
             CachedCollector("disks", "/proc/diskstats", DiskCollector(disks, partial(choose_disks, options.disk_paths))),
             CachedCollector("network", "/proc/net/dev", partial(collect_network, interfaces, counts_elsewhere, Counter(), Counter())),

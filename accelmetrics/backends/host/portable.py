@@ -16,7 +16,7 @@ from accelmetrics.backends.contract import ReadOptions
 from accelmetrics.backends.host.collector import CachedCollector, Counter, HostDriver, HostReader, MonotonicTime
 from accelmetrics.backends.host.disks_network import DiskCollector, DiskIo, collect_filesystems, collect_network
 from accelmetrics.backends.host.memory import collect_memory
-from accelmetrics.backends.host.process import Process, ProcessCollector
+from accelmetrics.backends.host.process import CpuModeCollector, ModeTime, Process, ProcessCollector
 from accelmetrics.backends.host.processor import CpuCollector, CpuTime, collect_load
 from accelmetrics.backends.kit.system import Memory
 from accelmetrics.schemas.errors import Reason, Unavailable
@@ -47,6 +47,7 @@ def portable_driver(clock: MonotonicTime = time.monotonic, psutil: Any = None) -
             CachedCollector("cpus", "psutil.cpu_times", CpuCollector(_reading(cpu_times, psutil))),
             CachedCollector("memory", "psutil.virtual_memory", partial(collect_memory, _reading(memory, psutil))),
             CachedCollector("process", f"process {options.pid}", ProcessCollector(processes, options.children)),
+            CachedCollector("modes", f"process {options.pid}", CpuModeCollector(processes, options.children)),
             CachedCollector("filesystems", "the file systems", partial(collect_filesystems, usage, options.disk_paths)),
             CachedCollector("disks", "psutil.disk_io_counters", disks),
             # Not psutil's: on Windows, which has no load average, it begins with zeros.
@@ -169,14 +170,17 @@ class PsutilProcesses:
     def _read(self, process: Any) -> Process:
         with process.oneshot():
             times = process.cpu_times()
+            user = ModeTime(round(times.user * 1e9), round(getattr(times, "children_user", 0.0) * 1e9))
+            system = ModeTime(round(times.system * 1e9), round(getattr(times, "children_system", 0.0) * 1e9))
             ended = process.status() == self._psutil.STATUS_ZOMBIE
             return Process(
                 pid=process.pid,
                 start=round(process.create_time() * 1e6),
                 parent=process.ppid(),
-                own=round((times.user + times.system) * 1e9),
-                waited=round((getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)) * 1e9),
+                own=user.own + system.own,
+                waited=user.waited + system.waited,
                 threads=process.num_threads(),
                 rss=process.memory_info().rss,
                 ended=ended,
+                in_modes=(user, system),
             )

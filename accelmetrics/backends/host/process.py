@@ -1,11 +1,12 @@
-"""The watched process, with its descendants where they are asked for: CPU share, threads, resident memory.
+"""The watched process, with its descendants where they are asked for: CPU share, by mode too, threads, resident memory.
 
 ``cpu`` is CPU time over the interval ÷ the CPUs that the process may use (the cgroup's quota, where it is below the CPUs of
 its affinity). A process that has ended takes these keys with it, as ``not_in_use``: nothing is broken, there is just nothing
 left to measure. A later process of the same number is told apart by its start and is not mistaken for it.
 
 CPU time in ``/proc`` is cut to clock ticks of 10 ms, a tenth of an interval at ten readings a second; the process's CPU clock
-has nanoseconds. It is asked by number, so only where ``/proc`` numbers processes as we do.
+has nanoseconds. It is asked by number, so only where ``/proc`` numbers processes as we do. User and system time are known in ticks alone,
+and so told at a slower pace.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accelmetrics.backends.host.collector import FIRST, MIB, SLOW_PACE, TOO_SOON, HostReader
@@ -28,6 +30,13 @@ _NO_TOTAL = Unavailable(Reason.NOT_SUPPORTED, "the host's memory is unknown, and
 _NOISE = 40_000_000
 
 
+class ModeTime(NamedTuple):
+    """CPU time in one mode in nanoseconds: of a process, and of its children that have ended and were waited for."""
+
+    own: int
+    waited: int
+
+
 class Process(NamedTuple):
     """A process as it stands now.
 
@@ -40,6 +49,7 @@ class Process(NamedTuple):
         threads: Number of threads.
         rss: Resident memory in bytes.
         ended: Whether nothing but its entry is left (a zombie).
+        in_modes: Of ``own`` and ``waited``, what was spent in user and in system mode, by the kernel's clock ticks.
     """
 
     pid: int
@@ -50,6 +60,7 @@ class Process(NamedTuple):
     threads: int
     rss: int
     ended: bool
+    in_modes: tuple[ModeTime, ModeTime] = (ModeTime(0, 0), ModeTime(0, 0))
 
     @property
     def key(self) -> tuple[int, int]:
@@ -76,10 +87,12 @@ def parse_process(data: bytes, tick: int, page: int, own: int | None = None) -> 
     threads = count(fields[17])
     # The first thread of a process may end before the others: it is a zombie then, the process is not.
     ended = fields[0] in (b"Z", b"X") and threads <= 1
+    user, system = (ModeTime(count(fields[place]) * tick, count(fields[place + 2]) * tick) for place in (11, 12))
     if own is None:
-        own = (count(fields[11]) + count(fields[12])) * tick
-    waited = (count(fields[13]) + count(fields[14])) * tick
-    return Process(count(pid), count(fields[19]), count(fields[1]), own, waited, threads, count(fields[21]) * page, ended)
+        own = user.own + system.own
+    waited = user.waited + system.waited
+    rss = count(fields[21]) * page
+    return Process(count(pid), count(fields[19]), count(fields[1]), own, waited, threads, rss, ended, (user, system))
 
 
 def parse_allowed(data: bytes) -> list[tuple[int, int]]:
@@ -221,6 +234,28 @@ class TreeCpuTime:
         return handed
 
 
+def cpu_share(used: int, elapsed: float, possible: float, capacity: float) -> float | Unavailable:
+    """Return CPU time in percent of what a process could have used.
+
+    Args:
+        used: Nanoseconds that it used.
+        elapsed: Seconds in which it did.
+        possible: Nanoseconds that all CPUs together had.
+        capacity: The CPUs that it may use.
+    """
+    if elapsed <= 0:
+        return TOO_SOON
+    if used > possible:
+        return Unavailable(Reason.INVALID_VALUE, f"{used / 1e9:.3f} s of CPU time in {elapsed:.3f} s")
+    # The two clocks are read one after the other, and a quota may be used twice at the border of two periods.
+    return min(100.0 * used / 1e9 / elapsed / capacity, 100.0)
+
+
+def possible_time(elapsed: float, cpus: int, members: int) -> float:
+    """Return the nanoseconds that so many processes can have used of all CPUs together, with the noise of the clocks."""
+    return elapsed * 1e9 * cpus + _NOISE * members
+
+
 class ProcessCollector:
     """CPU time, threads and memory of one process, or of it and its descendants."""
 
@@ -235,6 +270,7 @@ class ProcessCollector:
         self._time = TreeCpuTime(processes.look, children)
 
     def __call__(self, reader: HostReader) -> None:
+        reader.members = ()
         try:
             root = self._processes.root()
         except (FileNotFoundError, ProcessLookupError):
@@ -247,9 +283,11 @@ class ProcessCollector:
         now = reader.clock()
         elapsed = now - self._then if self._start is not None else 0.0
         members = [root, *self._processes.descendants(reader.progress)] if self._children else [root]
-        possible = elapsed * 1e9 * (len(reader.online) or os.cpu_count() or 1) + _NOISE * len(members)
+        possible = possible_time(elapsed, reader.cpus, len(members))
         used, members = self._time.advance(members, possible)
-        reader.put("cpu", FIRST if self._start is None else self._share(reader, used, elapsed, possible))
+        reader.capacity = self._capacity(reader)
+        reader.members, reader.members_at = members, now
+        reader.put("cpu", FIRST if self._start is None else cpu_share(used, elapsed, possible, reader.capacity))
         reader.put("proc.cpu.threads", sum(member.threads for member in members if not member.ended))
         rss = sum(member.rss for member in members)
         total = reader.memory_limit or reader.memory_total
@@ -257,16 +295,6 @@ class ProcessCollector:
         reader.put("proc.memory.rssBytes", rss)
         reader.put("proc.memory.percent", 100.0 * rss / total if total else _NO_TOTAL)
         self._start, self._then = root.start, now
-
-    def _share(self, reader: HostReader, used: int, elapsed: float, possible: float) -> float | Unavailable:
-        """Return CPU time in percent of what the process could have used."""
-        capacity = self._capacity(reader)
-        if elapsed <= 0:
-            return TOO_SOON
-        if used > possible:
-            return Unavailable(Reason.INVALID_VALUE, f"{used / 1e9:.3f} s of CPU time in {elapsed:.3f} s")
-        # The two clocks are read one after the other, and a quota may be used twice at the border of two periods.
-        return min(100.0 * used / 1e9 / elapsed / capacity, 100.0)
 
     def _capacity(self, reader: HostReader) -> float:
         """Return how many CPUs the process may use; its affinity is read again at a slow pace, and when CPUs are switched on or off."""
@@ -281,3 +309,38 @@ class ProcessCollector:
             allowed = sum(any(first <= cpu <= last for first, last in ranges) for cpu in online)
             self._cpus = float(allowed or len(online))
         return min(self._cpus, reader.cpu_quota) if reader.cpu_quota else self._cpus
+
+
+MODES = ("proc.cpu.userPercent", "proc.cpu.systemPercent")
+
+
+class CpuModeCollector:
+    """User and system time of the processes that :class:`ProcessCollector` found last."""
+
+    def __init__(self, processes: LinuxProcesses | PsutilProcesses, children: bool) -> None:
+        self._processes = processes
+        self._then: float | None = None
+        self._times = [TreeCpuTime(partial(_look, processes, mode), children) for mode in range(len(MODES))]
+
+    def __call__(self, reader: HostReader) -> None:
+        if not reader.members:
+            self._processes.root()  # says why not, if that is more than that it has ended
+            reader.fail_gone()
+            return
+        elapsed = 0.0 if self._then is None else reader.members_at - self._then
+        for mode, (key, tree) in enumerate(zip(MODES, self._times, strict=True)):
+            members = [_in_mode(mode, member) for member in reader.members]
+            possible = possible_time(elapsed, reader.cpus, len(members))
+            used, _ = tree.advance(members, possible)
+            reader.put(key, FIRST if self._then is None else cpu_share(used, elapsed, possible, reader.capacity))
+        self._then = reader.members_at
+
+
+def _look(processes: LinuxProcesses | PsutilProcesses, mode: int, pid: int) -> Process | None:
+    process = processes.look(pid)
+    return None if process is None else _in_mode(mode, process)
+
+
+def _in_mode(mode: int, process: Process) -> Process:
+    """Return a process as one that has used what it used in one mode alone."""
+    return process._replace(own=process.in_modes[mode].own, waited=process.in_modes[mode].waited)

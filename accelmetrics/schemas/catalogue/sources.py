@@ -380,6 +380,8 @@ COVERAGE: dict[str, dict[str, dict[str, str]]] = {
             "proc.memory.rssMB": "/proc/{pid}/stat rss; elsewhere psutil",
             "proc.memory.rssBytes": "/proc/{pid}/stat rss; elsewhere psutil",
             "proc.memory.percent": "proc.memory.rssMB / cgroup memory.max or /proc/meminfo MemTotal; elsewhere psutil",
+            "proc.cpu.userPercent": "/proc/{pid}/stat utime, as `cpu`; elsewhere psutil, every 0.45 s",
+            "proc.cpu.systemPercent": "/proc/{pid}/stat stime, as `cpu`; elsewhere psutil, every 0.45 s",
             "disk.in": "/proc/diskstats sectors × 512; elsewhere psutil.disk_io_counters, every 0.95 s",
             "disk.out": "/proc/diskstats sectors × 512; elsewhere psutil.disk_io_counters, every 0.95 s",
             "network.sent": "/proc/net/dev without loopback; elsewhere psutil.net_io_counters, every 0.95 s",

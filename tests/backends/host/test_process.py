@@ -2,7 +2,7 @@
 
 import pytest
 
-from accelmetrics.backends.host.process import parse_allowed, parse_process
+from accelmetrics.backends.host.process import MODES, parse_allowed, parse_process
 from tests.backends.host.tree import PAGE, PID, TICK, HostTree
 
 STAT = b"77 (%s) S 1 77 77 0 -1 4194560 100 0 0 0 %d %d 30 4 20 0 12 0 8812345 1234567 2048 18446744073709551615 1 1 0\n"
@@ -48,6 +48,39 @@ def test_cpu_is_time_over_the_interval_and_the_cpus(tree: HostTree) -> None:
     assert watch.reason("cpu") == "needs_interval"
     tree.process(PID, ticks=TICK)
     assert watch.read(2.0)["cpu"] == pytest.approx(25.0)  # 1 s of CPU in 2 s on the 2 CPUs that are on, of 8 allowed
+
+
+def test_user_and_system_time_add_up(tree: HostTree) -> None:
+    """Of the interval and the CPUs as the whole is, and kept for a while: ticks of 10 ms are coarse."""
+    watch = tree.reader()
+    watch.read()
+    assert watch.reason(MODES[0]) == watch.reason(MODES[1]) == "needs_interval"
+    tree.process(PID, ticks=TICK, system=TICK // 2)
+    values = watch.read(2.0)
+    assert [values[mode] for mode in MODES] == pytest.approx([25.0, 12.5])
+    assert values["cpu"] == pytest.approx(37.5)
+    tree.process(PID, ticks=TICK, system=TICK // 2 + TICK // 20)
+    soon = watch.read(0.1)
+    assert soon["cpu"] > 0.0
+    assert [soon[mode] for mode in MODES] == [values[mode] for mode in MODES]
+    tree.process(PID, ticks=TICK, system=TICK)
+    later = watch.read(0.9)
+    assert [later[mode] for mode in MODES] == pytest.approx([0.0, 25.0])
+
+
+def test_modes_of_a_process_that_has_ended_are_not_in_use(tree: HostTree) -> None:
+    watch = tree.reader()
+    watch.read()
+    tree.process(PID, state="Z")
+    watch.read(1.0)
+    assert {watch.reason(key) for key in (*KEYS, *MODES)} == {"not_in_use"}
+
+
+def test_modes_say_why_the_process_cannot_be_read(tree: HostTree) -> None:
+    tree.write(f"/proc/{PID}/stat", "nonsense")
+    watch = tree.reader()
+    watch.read()
+    assert {watch.reason(key) for key in (*KEYS, *MODES)} == {"parse_error"}
 
 
 def test_an_idle_process_used_nothing_and_says_0(tree: HostTree) -> None:

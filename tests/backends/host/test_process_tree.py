@@ -41,6 +41,20 @@ def test_threads_memory_and_time_are_summed(tree: HostTree, watch: Watch) -> Non
     assert values["proc.memory.rssMB"] == pytest.approx(500 * PAGE / 2**20)
 
 
+def test_modes_are_summed_and_what_ended_children_used_is_kept(tree: HostTree, watch: Watch) -> None:
+    """A child that ends hands what it used to its parent, in user time here; what had been counted is not counted again."""
+    tree.process(PID, ticks=TICK // 4, system=TICK // 4, children=(CHILD,))
+    tree.process(CHILD, ticks=TICK // 2, parent=PID, threads=2, children=())
+    end(tree, GRANDCHILD)
+    values = watch.read(1.0)
+    assert (values["proc.cpu.userPercent"], values["proc.cpu.systemPercent"]) == pytest.approx((37.5, 12.5))
+    tree.process(PID, ticks=TICK // 4, system=TICK // 4, waited=TICK, children=())
+    end(tree, CHILD)
+    values = watch.read(1.0)
+    assert (values["proc.cpu.userPercent"], values["proc.cpu.systemPercent"]) == pytest.approx((25.0, 0.0))
+    assert values["cpu"] == pytest.approx(25.0)
+
+
 def test_descendants_count_only_where_they_are_asked_for(tree: HostTree, watch: Watch) -> None:
     assert tree.reader().read()["proc.cpu.threads"] == 1
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from accelmetrics.backends.contract import Number, Reading, ReadOptions
 from accelmetrics.backends.host.collector import HostDriver, HostReader
 from accelmetrics.backends.host.linux import linux_driver
+from accelmetrics.schemas.selection import MetricSelection
 
 PID = 4242
 TICK = os.sysconf("SC_CLK_TCK")
@@ -104,6 +105,7 @@ class HostTree:
         pid: int,
         *,
         ticks: int = 0,
+        system: int = 0,
         waited: int = 0,
         start: int = 5000,
         parent: int = 1,
@@ -114,7 +116,7 @@ class HostTree:
         children: tuple[int, ...] | None = (),
     ) -> None:
         """One process with its entry, its CPUs and the list of its children (None: a kernel without such lists)."""
-        head = f"{pid} ({name}) {state} {parent} {pid} {pid} 0 -1 4194560 100 0 0 0 {ticks} 0 {waited} 0 20 0 {threads} 0 {start}"
+        head = f"{pid} ({name}) {state} {parent} {pid} {pid} 0 -1 4194560 100 0 0 0 {ticks} {system} {waited} 0 20 0 {threads} 0 {start}"
         self.write(f"/proc/{pid}/stat", f"{head} 12345678 {pages} 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0\n")
         cpus = "Cpus_allowed:\tff\nCpus_allowed_list:\t0-7"
         self.write(f"/proc/{pid}/status", f"Name:\t{name}\nPPid:\t{parent}\n{cpus}\nMems_allowed_list:\t0\n")
@@ -136,10 +138,10 @@ class HostTree:
         for name, text in files.items():
             self.write(f"/sys/fs/cgroup{path}/{name.replace('_', '.')}", text + "\n")
 
-    def reader(self, pid: int = PID, children: bool = False, disk_paths: tuple[str, ...] = ()) -> "Watch":
+    def reader(self, pid: int = PID, children: bool = False, disk_paths: tuple[str, ...] = (), metrics: str = "all") -> "Watch":
         """A reader of this tree."""
         driver = linux_driver(self.clock)
-        return Watch(self, driver, driver.reader(ReadOptions(pid, children, disk_paths)))
+        return Watch(self, driver, driver.reader(ReadOptions(pid, children, disk_paths, metrics=MetricSelection(metrics))))
 
 
 class Watch:
