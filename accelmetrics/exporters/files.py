@@ -87,6 +87,7 @@ class LineFile:
         self._size = UNKNOWN
         self._began_ns: int | None = None
         self._unsynced = 0
+        self._last = (0, b"")  # the place of what was written here last, and it
 
     def open(self) -> None:
         """Make the file, or see what is in it.
@@ -141,7 +142,7 @@ class LineFile:
 
     def _drop(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
-        self._head, self._size, self._began_ns, self._unsynced, self.fresh = b"", UNKNOWN, None, 0, True
+        self._head, self._size, self._began_ns, self._unsynced, self.fresh, self._last = b"", UNKNOWN, None, 0, True, (0, b"")
         if descriptor is not None:
             os.close(descriptor)
 
@@ -196,8 +197,9 @@ class LineFile:
             if not head.startswith(self._beginning[: len(head)]):
                 begin = self._beginning.decode()
                 raise DocumentError(f"{self.path} is there already, and is something else: it does not begin with {begin}")
-            before, self._size = self._size, file.seek(0, os.SEEK_END)
-            self.fresh = self.fresh or self._size < before
+            self._size = file.seek(0, os.SEEK_END)
+        place, last = self._last  # another writer may have made a file that was cut short longer than it was
+        self.fresh = self.fresh or os.pread(descriptor, len(last), place) != last
         end = _end_of_lines(descriptor, self._size)
         if end < self._size and self._complete(os.pread(descriptor, self._size - end, end)):
             write_all(descriptor, b"\n")
@@ -275,6 +277,7 @@ class LineFile:
             raise
         self.fresh = False
         self._unsynced += 1
+        self._last = self._size, lines
         self._size += len(lines)
         self._head = self._head or lines[: lines.index(b"\n") + 1]
         self._began_ns = time_ns if self._began_ns is None else self._began_ns

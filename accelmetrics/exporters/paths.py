@@ -12,6 +12,8 @@ import os
 import stat
 from pathlib import Path
 
+from accelmetrics.schemas.errors import InvalidOptionError
+
 LINKS = 40
 """Links that the system follows."""
 OPEN_TO_ALL = stat.S_ISVTX | stat.S_IWOTH
@@ -46,6 +48,34 @@ def followed(path: Path) -> Path:
     if at.exists():
         check_owner(at.stat(), at)
     return at
+
+
+def folder_for_files(path: str | os.PathLike[str]) -> Path:
+    """Return where a folder is that new files are made in, or will be.
+
+    Raises:
+        InvalidOptionError: There can be no such folder.
+    """
+    try:
+        found = followed(absolute(path))
+        if found.exists() and not found.is_dir():
+            raise InvalidOptionError(f"{path} is no directory: the files are made in one")
+    except OSError as error:
+        raise InvalidOptionError(f"{path} cannot be written to: {error.strerror or error}") from error
+    return found
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder where it is missing: for its owner alone in a folder that is open to all.
+
+    Raises:
+        PermissionError: Another user was quicker there.
+        OSError: It cannot be made.
+    """
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(0o700 if is_open_to_all(path.parent.stat()) else 0o777, exist_ok=True)
+    followed(path)
 
 
 def check_owner(status: os.stat_result, path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from accelmetrics.exporters.fields import measured, seconds_since, step_number, utf8
 from accelmetrics.exporters.files import same_file, write_all
-from accelmetrics.exporters.paths import absolute
+from accelmetrics.exporters.paths import folder_for_files, make_folder
 from accelmetrics.schemas.errors import require
 from accelmetrics.schemas.metric import PARTITION
 from accelmetrics.schemas.record import Record
@@ -45,13 +45,14 @@ class TensorboardExporter:
 
     Raises:
         MissingDependencyError: tensorboard is not installed.
+        InvalidOptionError: Something else than a directory has one of the names, or another user has put it there.
     """
 
     name = "tensorboard"
 
     def __init__(self, logdir: str, *, run: str = "system", metrics: MetricChoice = STANDARD) -> None:
         require("tensorboard", "tensorboard")
-        self._directory = absolute(logdir) / run
+        self._directory = folder_for_files(folder_for_files(logdir) / run)
         self._path = self._directory
         self.metrics = MetricSelection(metrics)
         self._file: BinaryIO | None = None
@@ -66,7 +67,7 @@ class TensorboardExporter:
         """
         from tensorboard.compat.proto.event_pb2 import Event
 
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_folder(self._directory)
         now = int(time.time())
         # As TensorBoard's own writer names them: it reads them in the order of their names.
         name = f"events.out.tfevents.{now:010d}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from accelmetrics.dialects.training import gpu_lines, training_lines
 from accelmetrics.exporters.files import LineFile, is_json
-from accelmetrics.exporters.paths import absolute, followed
+from accelmetrics.exporters.paths import folder_for_files, make_folder
 from accelmetrics.schemas.errors import DocumentError, InvalidOptionError
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelection
@@ -39,13 +39,7 @@ class TrainingFilesExporter:
     def __init__(self, directory: str | Path, *, fsync_every: int = 60, metrics: MetricChoice = STANDARD) -> None:
         if fsync_every < 0:
             raise InvalidOptionError(f"fsync_every is {fsync_every!r}: it must be at least 0")
-        self.directory = absolute(directory)
-        try:
-            self.directory = followed(self.directory)
-            if self.directory.exists() and not self.directory.is_dir():
-                raise InvalidOptionError(f"{directory} is no directory: the files are made in one")
-        except OSError as error:
-            raise InvalidOptionError(f"{directory} cannot be written to: {error.strerror or error}") from error
+        self.directory = folder_for_files(directory)
         self.metrics = MetricSelection(metrics)
         self._every = fsync_every
         self._files: tuple[LineFile, ...] = ()
@@ -62,7 +56,7 @@ class TrainingFilesExporter:
         Raises:
             OSError: The directory or a file cannot be made; neither is there.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_folder(self.directory)
         moment = f"{datetime.now(timezone.utc):%Y%m%d_%H%M%S}"
         for number in itertools.count():
             ending = f"metrics_{moment}{f'-{number}' if number else ''}.jsonl"

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from accelmetrics.exporters.fields import measured, utf8
 from accelmetrics.exporters.network import RejectedError
-from accelmetrics.exporters.paths import absolute
+from accelmetrics.exporters.paths import folder_for_files, make_folder
 from accelmetrics.schemas.errors import InvalidOptionError, require, without_secrets
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import STANDARD, MetricChoice, MetricSelection
@@ -65,7 +65,7 @@ class WandbExporter:
         metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
 
     Raises:
-        InvalidOptionError: The mode is none.
+        InvalidOptionError: The mode is none, or the directory cannot be one, or is another user's in a shared folder.
         MissingDependencyError: wandb is not installed.
     """
 
@@ -92,7 +92,7 @@ class WandbExporter:
         self._wanted = run
         entity, _, project = (project or "").rpartition("/")
         self._apart = bool(project or name or group)
-        folder = absolute(directory) if directory else None
+        folder = folder_for_files(directory) if directory else None
         chosen = {"project": project, "entity": entity, "name": name, "group": group, "mode": mode, "dir": folder}
         self._options: dict[str, Any] = {key: value for key, value in chosen.items() if value}
         self._prefix = prefix
@@ -109,6 +109,7 @@ class WandbExporter:
         Raises:
             ConnectionError: W&B is away.
             RejectedError: There is no login, or W&B refused.
+            OSError: The directory cannot be made.
         """
         joined = self._program_run()
         self._ours = joined is None
@@ -136,7 +137,7 @@ class WandbExporter:
         if options.get("mode", os.environ.get("WANDB_MODE", "online")) == "online" and sys.stdin is not None and sys.stdin.isatty():
             self._need_login()  # W&B would ask for it on the terminal
         if folder := options.get("dir"):
-            folder.mkdir(parents=True, exist_ok=True)  # W&B falls back to /tmp without a word
+            make_folder(folder)  # W&B falls back to /tmp without a word
         known = self._wandb.Settings.model_fields
         settings = self._wandb.Settings(**{name: value for name, value in SETTINGS.items() if name in known})
         try:

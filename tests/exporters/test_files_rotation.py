@@ -131,6 +131,20 @@ def test_moved_away(tmp_path: Path) -> None:
     assert written(path) == [4]
 
 
+@pytest.mark.parametrize("more", [0, 1, 20])
+def test_cut_short_beside_another_writer(tmp_path: Path, more: int) -> None:
+    """As ``copytruncate`` does it: each writer begins with a header again, also one that finds the file as long as it was, or longer."""
+    path = tmp_path / "run.jsonl"
+    with exporting(JsonlExporter(path)) as first, exporting(JsonlExporter(path)) as second:
+        fill(first, 0, 3)
+        fill(second, 3, 6)
+        path.write_bytes(b"")
+        fill(first, 6, 6 + more)
+        fill(second, 50, 52)
+        fill(first, 60, 62)
+    assert written(path) == [*range(6, 6 + more), 50, 51, 60, 61]
+
+
 def csv_written(path: Path) -> list[int]:
     return [int(row[MARK]) for row in rows(path)]
 

@@ -112,6 +112,43 @@ def test_what_is_new_in_a_shared_folder_is_its_owners_alone(write: Write, shared
     assert stat.S_IMODE((tmp_path / "run.lp").stat().st_mode) == 0o644
 
 
+FOLDERS = pytest.mark.parametrize("target", ["tensorboard:{}", "training-files:{}", "wandb:?mode=offline&directory={}"])
+
+
+@AS_ROOT
+@FOLDERS
+@pytest.mark.parametrize("kind", ["link", "folder"])
+def test_another_users_folder_is_not_written_to(target: str, kind: str, shared: Path, tmp_path: Path) -> None:
+    """Neither one that was there before, nor one that was put there when it had been looked for."""
+    precious, place = tmp_path / "precious", shared / "run"
+    precious.mkdir()
+    exporter = create(target.format(place))
+    if kind == "link":
+        place.symlink_to(precious)
+    else:
+        place.mkdir()
+    os.chown(place, ANOTHER, ANOTHER, follow_symlinks=False)
+    with pytest.raises(PermissionError, match="another user's"):
+        exporter.open()
+    with pytest.raises(InvalidOptionError, match="another user's"):
+        create(target.format(place))
+    assert [*precious.iterdir(), *place.iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "training-files"])
+def test_a_new_folder_in_a_shared_one_is_its_owners_alone(name: str, shared: Path, tmp_path: Path) -> None:
+    """Elsewhere the user's mask decides."""
+    for place, mode in ((shared / "new" / "run", 0o700), (tmp_path / "new" / "run", 0o755)):
+        before = os.umask(0o022)
+        try:
+            exporter = create(f"{name}:{place}")
+            exporter.open()
+        finally:
+            os.umask(before)
+        exporter.close()
+        assert stat.S_IMODE(place.parent.stat().st_mode) == mode
+
+
 def test_a_link_put_there_after_it_was_looked_up_is_not_followed(tmp_path: Path) -> None:
     """By the system itself."""
     exporter = create(f"jsonl:{tmp_path / 'run.jsonl'}")

@@ -176,9 +176,9 @@ def test_no_framework_is_loaded(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_is_passing(tmp_path: Path) -> None:
-    """A file stands where the directory should be: an OSError, and closing is quiet."""
-    (tmp_path / "log").write_text("")
+    """A file was put where the directory should be: an OSError, and closing is quiet."""
     exporter = TensorboardExporter(str(tmp_path / "log"))
+    (tmp_path / "log").write_text("")
     with pytest.raises(OSError, match="log"):
         exporter.open()
     exporter.close()
