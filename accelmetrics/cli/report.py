@@ -16,10 +16,10 @@ from accelmetrics.cli.output import Stdout, say
 from accelmetrics.monitor import settings
 from accelmetrics.monitor.history import HistoryRow, Layout, RowMaker
 from accelmetrics.monitor.statistics import WindowAggregator
-from accelmetrics.monitor.steps import Work, rates
+from accelmetrics.monitor.steps import Done, Work, rates
 from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
-from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.record import Record, Source
 from accelmetrics.schemas.recording import RecordFile, recordings
 from accelmetrics.schemas.selection import ALL, MetricSelection
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
@@ -206,18 +206,22 @@ def report(records: Iterable[Record]) -> summaries.Plain | None:
     Those of one process of a run are to be in the order of their time. The host's metrics are those of the first host.
     """
     by_process: dict[tuple[str, str, str], _Stream] = {}
-    work = Work()
+    own, heard = Work(), dict[tuple[str, str, str], Work]()
     for record in records:
         process = stream_of(record)
         stream = by_process.get(process) or by_process.setdefault(process, _Stream(record))
         if stream.add(record):
-            for step in record.steps:
-                work.add(step)
+            ours = {step.source for step in record.own_steps}
+            for step in record.steps:  # of other ranks too, which may have recordings of their own
+                (own if step.source in ours else heard.setdefault(process, Work())).add(step)
     streams = list(by_process.values())
     if not streams:
         return None
     for stream in streams:
         stream.settle()
+    work: dict[tuple[str, Source], Done] = {}
+    for totals in (*(one.totals for one in heard.values()), own.totals):
+        work.update(totals)
     begin, end = min(stream.begin for stream in streams), max(stream.end for stream in streams)
     kinds = {place.identity.kind for stream in streams for place in stream.places.values()}
     host = {key: held for key, held in streams[0].aggregator.summary().items() if key.partition(".")[0] not in kinds}
@@ -231,7 +235,7 @@ def report(records: Iterable[Record]) -> summaries.Plain | None:
         "gaps": sorted((gap for stream in streams for gap in stream.gaps), key=lambda gap: str(gap["after"])),
         "devices": {key: device for stream in streams for key, device in _devices(stream, streams)},
         "host": {key: held._asdict() for key, held in host.items()},
-        "work": {name: rate._asdict() for name, rate in rates(work.totals).items()},
+        "work": {name: rate._asdict() for name, rate in rates(work).items()},
     }
 
 

@@ -61,7 +61,8 @@ class OtelDialect(Dialect):
     def points(self, record: Record) -> Iterable[Point]:
         """Give the machine, the last number of everything that the program logged, and the monitor's own state."""
         yield from machine_points(record.snapshot)
-        yield from {point.name: point for step in record.steps for point in step_points(step)}.values()
+        logged = (point for step in record.steps for point in step_points(step))
+        yield from {(point.name, *point.labels.values()): point for point in logged}.values()
         if record.monitor is not None:
             yield from monitor_points(record.monitor, otel=True)
 
@@ -92,10 +93,11 @@ def machine_points(snapshot: Snapshot) -> Iterator[Point]:
 
 def step_points(step: Step) -> Iterator[Point]:
     """Give what the program logged at one moment: ``accel.training.loss``."""
+    labels = {} if step.rank is None else {"accelmetrics.rank": str(step.rank), **({"host.name": step.node} if step.node else {})}
     if step.step is not None:
-        yield Point("accel.training.step", step.step, {}, "gauge", "{step}", "The program's own step.")
+        yield Point("accel.training.step", step.step, labels, "gauge", "{step}", "The program's own step.")
     for name, value in step.values.items():
-        yield Point(f"accel.training.{_NOT_IN_NAMES.sub('_', name)}", float(value), {}, "gauge", "", "Logged by the program.")
+        yield Point(f"accel.training.{_NOT_IN_NAMES.sub('_', name)}", float(value), labels, "gauge", "", "Logged by the program.")
 
 
 @per_key

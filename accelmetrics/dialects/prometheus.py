@@ -17,7 +17,7 @@ from accelmetrics.dialects.health import health, identity_labels, jobs, label_na
 from accelmetrics.schemas.catalogue import per_key, recognise
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.metric import BASE_UNITS, PARTITION, Kind, Metric, split_series
-from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.record import Record, Source
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, own_processes
 
 SHARED: Mapping[str, str] = {
@@ -172,11 +172,15 @@ def measurements(record: Record) -> Iterator[Point]:
             continue
         device = found.device
         yield found.point(value, identities.get(device) or ({"accelerator": device, "uuid": device} if device else {}))
-    latest: dict[str, Number] = {}
+    latest: dict[Source, dict[str, Number]] = {}
     for step in record.steps:
-        latest.update(step.values if step.step is None else {**step.values, "step": step.step})
-    for name, value in latest.items():
-        yield Point(f"training_{label_name(name)}", value, {}, "gauge", "", "The number that the program logged last under this name.")
+        latest.setdefault(step.source, {}).update(step.values if step.step is None else {**step.values, "step": step.step})
+    for (rank, node), values in latest.items():
+        labels = {} if rank is None else {"rank": str(rank), **({"node": node} if node else {})}
+        for name, value in values.items():
+            yield Point(
+                f"training_{label_name(name)}", value, labels, "gauge", "", "The number that the program logged last under this name."
+            )
 
 
 def process_points(snapshot: Snapshot, most: int) -> Iterator[Point]:

@@ -17,7 +17,7 @@ from itertools import accumulate
 
 from accelmetrics.dialects.contract import Dialect, Distribution, Number, Point
 from accelmetrics.dialects.tables import DialectRow, DialectTable, convert, designation
-from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.record import Record, Step, in_json
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
 from accelmetrics.schemas.vitals import processors
 
@@ -107,7 +107,7 @@ class Training(Dialect):
         """Count the record; give each device's gauges, then what the program logged and what was counted of it."""
         if record.snapshot is not self._latest:
             self._latest = record.snapshot
-            for step in record.steps:
+            for step in record.own_steps:
                 self._count_step(step)
             for device, value in allocator(record.snapshot, ALLOCATED).items():
                 before = self._allocated.get(device, Distribution(0, 0.0))
@@ -156,9 +156,9 @@ def gpu_lines(record: Record) -> Iterator[JsonLine]:
 def training_lines(record: Record) -> Iterator[JsonLine]:
     """Give a line per step that was logged. What is missing is None."""
     held = {field: allocator(record.snapshot, name).values() for field, name in ALLOCATOR_FIELDS.items()}
-    for step in record.steps:
+    for step in record.own_steps:
         line: JsonLine = {"timestamp": rfc3339(step.time_ns), "step": step.step}
-        line.update((field, step.values.get(name)) for field, name in STEP_FIELDS.items())
+        line.update((field, in_json(step.values[name]) if name in step.values else None) for field, name in STEP_FIELDS.items())
         line.update((field, convert(sum(values), "By", "MiBy") if values else None) for field, values in held.items())
         yield line
 

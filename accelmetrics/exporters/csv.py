@@ -61,21 +61,21 @@ def row(record: Record) -> Cells:
     Of numbers that were logged several times since the last record these are the latest.
 
     Raises:
-        DocumentError: A value is not finite.
+        DocumentError: A metric is not finite.
     """
     metrics = record.snapshot.metrics
     cells: Cells = {TIME: record.snapshot.timestamp}
     cells.update((_plain(key), value) for key, value in metrics.items())
-    for step in record.steps:
+    wrong = [name for name, value in metrics.items() if isinstance(value, float) and not isfinite(value)]
+    if wrong:
+        raise DocumentError(f"the record cannot be written as a row: {wrong[0]} = {metrics[wrong[0]]} is not finite")
+    for step in record.own_steps:
         if step.step is not None:
             cells["step"] = step.step
         for name, value in step.values.items():
             taken = name in (TIME, "step") or name.startswith((LABEL, LOGGED)) or name in metrics or resolve(name) is not None
             cells[_plain(LOGGED + name if taken else name)] = value
     cells.update((_plain(LABEL + name), _plain(value)) for name, value in record.labels.items())
-    wrong = [name for name, value in cells.items() if isinstance(value, float) and not isfinite(value)]
-    if wrong:
-        raise DocumentError(f"the record cannot be written as a row: {wrong[0]} = {cells[wrong[0]]} is not finite")
     return cells
 
 

@@ -11,6 +11,7 @@ import base64
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from math import isfinite
 from pathlib import Path
 from typing import Literal
 
@@ -165,10 +166,12 @@ def lines(record: Record, prefix: str = "", precision: str = "ns") -> Iterator[s
         fields = {name: (_integer if _is_whole(key) else _float)(snapshot.metrics[key]) for name, key in keys.items()}
         yield from _line(prefix + (slot.identity.kind if slot else "host"), tags, fields, snapshot.time_ns // unit)
     for step in record.steps:
-        fields = {name: _float(value) for name, value in step.values.items()}
+        fields = {name: _float(value) for name, value in step.values.items() if isfinite(value)}  # the protocol has no others
+        source = {"host": step.node, "rank": "" if step.rank is None else str(step.rank)}
         if step.step is not None:
             fields["step"] = _integer(step.step)
-        yield from _line(f"{prefix}training", common, fields, step.time_ns // unit)
+        tags = {**common, **{name: text for name, text in source.items() if text}}
+        yield from _line(f"{prefix}training", tags, fields, step.time_ns // unit)
     if record.monitor is not None:
         fields = {name.removeprefix("monitor."): _integer(value) for name, value in record.monitor.flat().items()}
         fields["interval"] = _float(record.monitor.interval)  # the one that is no counter

@@ -135,7 +135,7 @@ class MlflowExporter:
     def _metrics(self, record: Record) -> Iterator[Metric]:
         from mlflow.entities import Metric
 
-        for step in record.steps:
+        for step in record.own_steps:
             number = step_number(step, self._began_ns)
             for name, value in step.values.items():
                 yield Metric(clean(name), value, step.time_ns // 1_000_000, number)

@@ -24,7 +24,7 @@ from accelmetrics.dialects.health import NO_HISTORY, HealthHistory, health
 from accelmetrics.dialects.prometheus import PROMETHEUS, measurements, process_points
 from accelmetrics.dialects.registry import dialect as dialect_of
 from accelmetrics.schemas.errors import InvalidOptionError, require
-from accelmetrics.schemas.record import DeviceLabels, Record, Step
+from accelmetrics.schemas.record import DeviceLabels, Record, Source, Step
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -122,7 +122,7 @@ class ScrapeCache:
         self._clock = clock
         self._dropped = 0
         self._counted: _Latest | None = None
-        self._steps: tuple[Step, ...] = ()
+        self._steps: dict[Source, Step] = {}
         self._latest = _Latest(None, NO_HISTORY, 0.0, {})
 
     @property
@@ -147,16 +147,16 @@ class ScrapeCache:
     def _serve(self, record: Record) -> None:
         # Each record is counted once and in order, whether a scrape sees it or not: here, never on the thread of a scrape.
         counted = tuple(self._measured(record)) if self._dialect.counting else None
-        if record.steps:  # one step that holds the last value of each name
-            steps = (*self._steps, *record.steps)
-            number = next((step.step for step in reversed(steps) if step.step is not None), None)
-            self._steps = (Step(steps[-1].time_ns, number, {name: value for step in steps for name, value in step.values.items()}),)
-        record = record._replace(steps=self._steps)
+        for step in record.steps:  # of each process one step that holds the last value of each name
+            last = self._steps.get(step.source, step)
+            number = last.step if step.step is None else step.step
+            self._steps[step.source] = step._replace(step=number, values={**last.values, **step.values})
+        record = record._replace(steps=tuple(self._steps.values()))
         self._latest = _Latest(record, self._latest.history.after(record), self._clock.monotonic(), {}, counted)
 
     def forget(self) -> None:
         """Go back to the state before the first record."""
-        self._steps = ()
+        self._steps = {}
         self._latest = _Latest(None, NO_HISTORY, 0.0, {})
 
     def metrics(self, openmetrics: bool = False, packed: bool = False) -> bytes:

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
+from math import isfinite
 from typing import Literal
 
 from accelmetrics.exporters.fields import by_device, identity_tags
@@ -119,10 +120,13 @@ def gauges(record: Record, tagged: bool) -> Iterator[Gauge]:
     else:
         for key, value in record.snapshot.metrics.items():
             yield key, value, common
-    for step in record.steps:
+    for step in record.steps if tagged else record.own_steps:
         logged = {**step.values, "step": step.step} if step.step is not None else step.values
+        source = {"host": step.node, "rank": "" if step.rank is None else str(step.rank)}
+        own = {**common, **{name: text for name, text in source.items() if text}} if tagged else common
         for name, value in logged.items():
-            yield f"training.{name}", value, common
+            if isfinite(value):  # StatsD has no others; nonFinite counts them
+                yield f"training.{name}", value, own
     for name, value in record.monitor.flat().items() if record.monitor is not None else ():
         yield name, value, common
 

@@ -97,7 +97,7 @@ class TensorboardExporter:
         assert self._file is not None
         labels = dict(record.labels)
         events = []
-        for step in record.steps:
+        for step in record.own_steps:
             values = {utf8(name): value for name, value in step.values.items()}
             events.append(self._event(step.time_ns, step_number(step, self._began_ns), values))
         time_ns = record.snapshot.time_ns

@@ -196,7 +196,7 @@ class WandbExporter:
 
     def _rows(self, record: Record) -> Iterator[tuple[int, dict[str, int | float]]]:
         """Yield when, in nanoseconds since 1970, and what: a row for each step of the program, and one for the snapshot."""
-        for step in record.steps:
+        for step in record.own_steps:
             row: dict[str, int | float] = {f"{TRAINING}{name}": value for name, value in step.values.items()}
             yield step.time_ns, row if step.step is None else row | {TRAINING_STEP: step.step}
         yield record.snapshot.time_ns, {f"{self._prefix}{key}": value for key, value in measured(record).items()}

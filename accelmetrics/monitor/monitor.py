@@ -123,9 +123,12 @@ class Monitor:
         self._not_taken = ""  # the names of those that were not warned about
         extra = TorchMemory(self._metrics) if pid in {None, os.getpid()} else None
 
+        rank = self.labels.get("rank", "")
+        source = (int(rank) if rank.isdecimal() else None, self.labels["hostname"])
+
         def new_state() -> MonitorState:
             windows = Windows(self._clock.monotonic, lambda: self._current().request())
-            return MonitorState(self.interval, timeout, self.labels, extra, History(history), windows, StepLog())
+            return MonitorState(self.interval, timeout, self.labels, extra, History(history), windows, StepLog(source))
 
         self._new_state = new_state
         self._reset()

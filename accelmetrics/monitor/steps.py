@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 import operator
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 from math import isfinite
-from typing import NamedTuple, SupportsFloat
+from typing import Any, NamedTuple, cast
 
-from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.monitor.energy import Meter
+from accelmetrics.monitor.tensors import Deferred, noted
+from accelmetrics.monitor.ticker import Flag
+from accelmetrics.sampling.workers import OnDemandThread
 from accelmetrics.schemas.record import Source, Step
 
 PENDING = 20_000
@@ -22,6 +26,16 @@ TAKING = 1.0
 """Seconds that one ``take`` waits for another: a signal handler that stops the monitor may have interrupted that one."""
 WORK = ("tokens", "samples")
 """What is counted per second and per joule."""
+STILL_RUNS = 10
+"""In its own steps' durations: for how long a process that logs nothing is taken to work on."""
+NOT_FINITE = "nonFinite"
+"""The name under which numbers that are not finite are counted."""
+SETTLING = 1.0
+"""Seconds that the end waits for tensors that are still computed."""
+IDLE = 60.0
+"""Seconds for which the thread that converts tensors waits for the next one."""
+FIRST_LOOK, LONGEST_PAUSE = 0.0005, 0.02
+"""Seconds between two looks at whether a device is done: at first, and at most."""
 LARGEST_STEP = 2**63
 """What readers of files and databases take."""
 LARGEST = 1.7e308
@@ -96,72 +110,240 @@ def rates(after: Totals, before: Totals = {}) -> dict[str, Rate]:  # noqa: B006 
     }
 
 
+class _Logged:
+    """What one process logged at one moment, on its way.
+
+    Attributes:
+        at: When, on the monitor's clock.
+        step: What will be given out; its values are completed by the thread that converts.
+        values: Those values.
+        whole: Set when no value is a tensor any more; None where none was.
+    """
+
+    __slots__ = ("at", "step", "values", "whole")
+
+    def __init__(self, at: float, step: Step, values: dict[str, Any], whole: Flag | None) -> None:
+        self.at = at
+        self.step = step
+        self.values = values
+        self.whole = whole
+
+
+class _Process:
+    """The steps of one process of the job.
+
+    Attributes:
+        pending: Those that wait to be given out.
+        last: The last one that was given out, and the energy until then.
+        rates: By kind of work, what it did in a second when it last said so.
+        until: Until when those rates are taken to hold: it may have ended.
+    """
+
+    def __init__(self) -> None:
+        self.pending: deque[_Logged] = deque(maxlen=PENDING)
+        self.last: tuple[_Logged, tuple[float, float] | None] | None = None
+        self.rates: dict[str, float] = {}
+        self.until = float("-inf")
+
+
 class StepLog:
-    """Takes what is logged, from any thread and from signal handlers, and gives it out with the next reading.
+    """Takes what the processes of a job log, from any thread and from signal handlers, and gives it out with the next reading.
+
+    Args:
+        source: The process that it is in.
 
     Attributes:
         given: The last steps that were given out.
         work: What those that were ever given out come to.
     """
 
-    def __init__(self) -> None:
-        self.work = Work()
-        self._pending: deque[tuple[float, Step]] = deque(maxlen=PENDING)
+    def __init__(self, source: Source = (None, "")) -> None:
         self.given: deque[Step] = deque(maxlen=KEPT_STEPS)
+        self.work = Work()
+        self._source = source
+        self._processes: dict[Source, _Process] = {source: _Process()}
+        self._not_finite: list[None] = []  # grows by one for each: one call in C
         self._taking = threading.Lock()
-        # The moment of the last one that was given out, what it was, and the energy until then.
-        self._last: tuple[float, Step, tuple[float, float] | None] | None = None
         self._warned: set[str] = set()
+        self._unconverted: deque[_Logged] = deque(maxlen=PENDING)
+        self._woken = Flag()
+        self._ending = False
+        self._converter = OnDemandThread("accelmetrics-steps", lambda: self._unconverted, self._convert)
 
-    def add(self, at: float, time_ns: int, step: object, values: Mapping[str, SupportsFloat | None]) -> None:
-        """Note numbers; what is none, or not finite, is left out and told once. Never waits, and raises nothing."""
-        found = ((name, self._number(name, value)) for name, value in values.items())
-        numbers = {name: number for name, number in found if number is not None}
-        if len(self._pending) == PENDING:
+    def add(self, at: float, time_ns: int, step: object, values: Mapping[str, object], source: Source | None = None) -> None:
+        """Note numbers. Never waits, neither for a device, and raises nothing.
+
+        What is no number is left out and told once. Numbers that are not finite are kept, told once and counted: from the first on each
+        step has their count so far as ``nonFinite``. Tensors are converted on a thread of ours; the step is given out after that.
+
+        Args:
+            at: When, on the monitor's clock.
+            time_ns: When, in nanoseconds since 1970.
+            step: The program's own step.
+            values: Its numbers by name.
+            source: The process of the job that logged it, which has converted and counted itself; this one when left out.
+        """
+        numbers: dict[str, Any] = {}
+        waits = False
+        for name, value in values.items():
+            kind = type(value)
+            if kind is float or kind is int:
+                found: Any = self._number(name, cast("float", value)) if source is None else value
+            elif value is None:
+                continue
+            else:
+                found = self._noted(name, value)
+                waits = waits or type(found) is Deferred
+            if found is not None:
+                numbers[name] = found
+        rank, node = self._source if source is None else source
+        whole = Flag() if waits else None
+        logged = _Logged(at, Step(time_ns, None if step is None else self._step(step), numbers, rank, node), numbers, whole)
+        process = self._processes.get((rank, node)) or self._processes.setdefault((rank, node), _Process())
+        if len(process.pending) == PENDING:
             self._warn("", "monitor.log: %d steps wait for a reading: the oldest go", PENDING)
-        self._pending.append((at, Step(time_ns, self._step(step), numbers)))
+        if source is None and self._not_finite:
+            numbers.setdefault(NOT_FINITE, len(self._not_finite))
+        process.pending.append(logged)
+        if waits:
+            self._unconverted.append(logged)
+            self._ending = False
+            self._woken.set()
+            self._converter.start()
 
     def take(self, meter: Meter, everything: bool = False) -> tuple[Step, ...]:
-        """Return what was logged up to the last reading of the devices' energy; all of it at the end.
+        """Return what was logged up to the last reading of the devices' energy, in the order of its time; all of it at the end.
 
         Args:
             meter: The energy of all selected devices.
-            everything: Whether steps whose energy is not known yet are given out too.
+            everything: Whether steps whose energy is not known yet are given out too. Tensors that are still computed are waited for,
+                a second at most.
         """
-        found: list[Step] = []
+        found: list[tuple[_Logged, _Process]] = []
         if not self._taking.acquire(timeout=TAKING):
             return ()
         try:
-            while self._pending and (everything or self._pending[0][0] <= meter.latest):
-                at, logged = self._pending.popleft()
-                joules, before = meter.at(at), self._last
-                self._last = (at, logged, joules)
-                derived: dict[str, float] = {}
-                if before is not None and at > before[0]:
-                    used = joules[1] - before[2][1] if joules and before[2] and joules[0] == before[2][0] else 0.0
-                    derived = _derived(logged, before[1], at - before[0], used, meter.devices)
-                found.append(Step(logged.time_ns, logged.step, {**logged.values, **derived, **logged.values}))
-                self.work.add(found[-1])
-            self.given.extend(found)
+            if everything:
+                self._settle()
+            for process in tuple(self._processes.values()):
+                pending = process.pending
+                while pending and (everything or (pending[0].at <= meter.latest and self._is_whole(pending[0]))):
+                    found.append((pending.popleft(), process))
+            found.sort(key=lambda pair: pair[0].at)
+            steps = tuple(self._completed(process, logged, meter) for logged, process in found)
+            for step in steps:
+                self.work.add(step)
+            self.given.extend(steps)
         finally:
             self._taking.release()
-        return tuple(found)
+        return steps
 
-    def _number(self, name: str, value: SupportsFloat | None) -> int | float | None:
-        if value is None or (type(value) is int and abs(value) <= LARGEST):
+    def _completed(self, process: _Process, logged: _Logged, meter: Meter) -> Step:
+        """Return a step with what follows from it and the one before of the same process."""
+        joules, before = meter.at(logged.at), process.last
+        process.last = (logged, joules)
+        values = logged.values
+        if not self._is_whole(logged):  # given out without them: the device may never answer
+            values = {name: value for name, value in values.copy().items() if type(value) is not Deferred}
+        derived: dict[str, float] = {}
+        if before is not None and logged.at > before[0].at:
+            seconds, last = logged.at - before[0].at, before[1]
+            used = joules[1] - last[1] if joules and last and joules[0] == last[0] else 0.0
+            step, step_before = logged.step.step, before[0].step.step
+            advanced = step - step_before if step is not None and step_before is not None else 1
+            if advanced > 0:
+                derived["step_seconds"] = seconds / advanced
+            process.until = logged.at + STILL_RUNS * seconds
+            process.rates = {name: values[name] / seconds for name in WORK if name in values and isfinite(values[name])}
+            for name, rate in process.rates.items():
+                derived[f"{name}_per_second"] = rate
+                if used > 0:
+                    per_joule = self._rate(name, logged.at) * seconds / used
+                    derived[f"{name}_per_joule"] = per_joule
+                    derived[f"{name}_per_joule_of_mean_device"] = per_joule * meter.devices
+        return logged.step._replace(values={**values, **{name: rate for name, rate in derived.items() if isfinite(rate)}, **values})
+
+    def _rate(self, name: str, at: float) -> float:
+        """Return the work of all processes in a second: their devices' energy is that of all together."""
+        return sum(process.rates.get(name, 0.0) for process in tuple(self._processes.values()) if at <= process.until)
+
+    @staticmethod
+    def _is_whole(logged: _Logged) -> bool:
+        return logged.whole is None or logged.whole.is_set()
+
+    def _settle(self) -> None:
+        """Wait for the tensors that are still computed, a second at most, and end the thread that converts them."""
+        by = time.monotonic() + SETTLING
+        for process in tuple(self._processes.values()):
+            for logged in process.pending.copy():
+                if logged.whole is not None and not logged.whole.wait(by - time.monotonic()):
+                    self._warn("late", "monitor.log: a device has not computed what was logged: it is left out")
+        self._ending = True
+        self._woken.set()
+
+    def _convert(self) -> None:
+        """Convert tensors in the order in which they were logged, on a thread of its own; ends where there are none for a while."""
+        while True:
+            self._woken.clear()  # before looking: what comes later sets it again
+            try:
+                logged = self._unconverted.popleft()
+            except IndexError:
+                if self._ending or not self._woken.wait(IDLE):
+                    return
+                continue
+            for name, value in logged.values.copy().items():
+                if type(value) is Deferred:
+                    number = self._converted(name, value)
+                    if number is None:
+                        logged.values.pop(name)
+                    else:
+                        logged.values[name] = number
+            if self._not_finite:
+                logged.values[NOT_FINITE] = len(self._not_finite)
+            assert logged.whole is not None
+            logged.whole.set()
+
+    def _converted(self, name: str, value: Deferred) -> float | None:
+        """Convert one, when the device has computed it; None where it does not before the end."""
+        pause = FIRST_LOOK
+        while not (ready := guarded(value.ready)).value and ready.failure is None:
+            if self._ending:
+                return None
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        outcome = guarded(value.value) if ready.failure is None else ready
+        if outcome.failure is not None:
+            self._refuse(name, "tensor", outcome)
+            return None
+        return None if outcome.value is None else self._number(name, outcome.value)
+
+    def _number(self, name: str, value: float) -> float | None:
+        """Return a number, counted where it is not finite; None for a whole one that no float holds."""
+        if type(value) is int:
+            if abs(value) <= LARGEST:
+                return value
+            self._warn(name, "monitor.log: %s is a whole number that no float holds: left out, here and from now on", name)
+            return None
+        if isfinite(value):
             return value
-        outcome = guarded(float, value)  # a tensor of several numbers, or of another package, may raise anything
+        self._not_finite.append(None)
+        self._warn(f"{name} not finite", "monitor.log: %s is %s: kept, and counted as %s from now on", name, value, NOT_FINITE)
+        return value
+
+    def _noted(self, name: str, value: object) -> float | Deferred | None:
+        """Return a number, or what gives it later; None for what is none."""
+        outcome = guarded(noted, value)  # a tensor of several numbers, or of another package, may raise anything
         if isinstance(outcome.error, SystemExit):
-            raise outcome.error  # of a signal handler: the program ends while it waits for the tensor
-        number = outcome.value
-        if number is not None and isfinite(number):
-            return number
-        self._warn(name, "monitor.log: %s is a %s that is no finite number: left out, here and from now on", name, type(value).__name__)
-        return None
+            raise outcome.error  # of a signal handler: the program ends while it waits for the number
+        if outcome.failure is not None:
+            self._refuse(name, type(value).__name__, outcome)
+        return self._number(name, outcome.value) if isinstance(outcome.value, float) else outcome.value
+
+    def _refuse(self, name: str, kind: str, outcome: Outcome[Any]) -> None:
+        detail = outcome.failure.detail if outcome.failure is not None else ""
+        self._warn(name, "monitor.log: %s is a %s that is no single number: left out, here and from now on (%s)", name, kind, detail)
 
     def _step(self, step: object) -> int | None:
-        if step is None:
-            return None
         whole = step if isinstance(step, int) else guarded(operator.index, step).value  # type: ignore[arg-type]  # that is what is asked
         if whole is not None and -LARGEST_STEP <= whole < LARGEST_STEP:
             return int(whole)
@@ -172,19 +354,3 @@ class StepLog:
         if mark not in self._warned:
             self._warned.add(mark)
             log.warning(words, *details)
-
-
-def _derived(logged: Step, last: Step, seconds: float, joules: float, devices: int) -> dict[str, float]:
-    """Return a step's duration, its rates, and its work per joule where the joules since the last step are above 0."""
-    found = {}
-    advanced = logged.step - last.step if logged.step is not None and last.step is not None else 1
-    if advanced > 0:
-        found["step_seconds"] = seconds / advanced
-    for name in WORK:
-        if name in logged.values:
-            amount = logged.values[name]
-            found[f"{name}_per_second"] = amount / seconds
-            if joules > 0:
-                found[f"{name}_per_joule"] = amount / joules
-                found[f"{name}_per_joule_of_mean_device"] = amount / (joules / devices)
-    return {name: rate for name, rate in found.items() if isfinite(rate)}

@@ -68,7 +68,20 @@ def _finite_number(value: object) -> int | float:
     return value
 
 
+def _logged_number(value: object) -> int | float:
+    """Return a finite number, or the one that a text stands for."""
+    return float(value) if isinstance(value, str) and value in NOT_FINITE else _finite_number(value)
+
+
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+"""How documents have numbers of the program that are not finite."""
 Number = Annotated[int | float, PlainValidator(_finite_number), WithJsonSchema({"type": "number"})]
+LoggedNumber = Annotated[
+    int | float,
+    PlainValidator(_logged_number),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": list(NOT_FINITE)}]}),
+]
+"""A number that the program logged, which may be none that JSON has."""
 Timestamp = Annotated[int, PlainValidator(parse_timestamp), WithJsonSchema({"type": "string", "format": "date-time"})]
 """Nanoseconds since 1970 of what is an RFC 3339 timestamp in the document."""
 Key = Annotated[str, StringConstraints(min_length=1)]

@@ -77,7 +77,7 @@ def reading(record: Record, stream: str, monitor: bool) -> dict[str, Any]:
     """
     snapshot = record.snapshot
     line: dict[str, Any] = {"timestamp": snapshot.timestamp, "stream": stream}
-    numbered = [step.step for step in record.steps if step.step is not None]
+    numbered = [step.step for step in record.own_steps if step.step is not None]
     if numbered:
         line["step"] = numbered[-1]
     line["metrics"] = snapshot.metrics

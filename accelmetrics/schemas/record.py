@@ -1,6 +1,7 @@
 """What a monitor hands to exporters at every tick: the snapshot, and what the program and the monitor have to say beside it."""
 
 from collections.abc import Callable, Mapping
+from math import isfinite, isnan
 from typing import Any, NamedTuple, Protocol
 
 from accelmetrics.schemas.snapshot import Device, Snapshot, rfc3339, to_text
@@ -26,7 +27,8 @@ class Step(NamedTuple):
         time_ns: When, in nanoseconds since 1970 (UTC).
         step: The program's own step, None where it named none.
         values: Its numbers by name (``loss``, ``learning_rate``, ``tokens``), and those derived from them
-            (``step_seconds``, ``tokens_per_second``, ``tokens_per_joule``).
+            (``step_seconds``, ``tokens_per_second``, ``tokens_per_joule``). They may be NaN or infinite, and ``nonFinite`` is how many
+            were so far.
         rank: The rank of the process that logged it; None where it has none.
         node: The machine that it ran on.
     """
@@ -41,6 +43,13 @@ class Step(NamedTuple):
     def source(self) -> Source:
         """The process that logged it."""
         return self.rank, self.node
+
+
+def in_json(value: float) -> float | str:
+    """Return a number as JSON has it, which has none that are not finite: those are ``"NaN"``, ``"Infinity"``, ``"-Infinity"``."""
+    if isinstance(value, int) or isfinite(value):
+        return value
+    return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 class ExporterStatus(NamedTuple):
@@ -108,11 +117,17 @@ class Record(NamedTuple):
     monitor: MonitorStatus | None = None
     device_labels: Mapping[str, Mapping[str, str]] = NO_DEVICE_LABELS
 
+    @property
+    def own_steps(self) -> tuple[Step, ...]:
+        """What the process that the record is of logged, and no other of its job: for sinks in which a name is one series."""
+        rank, node = self.labels.get("rank", ""), self.labels.get("hostname", self.snapshot.hostname)
+        return tuple(step for step in self.steps if (step.rank is None or str(step.rank) == rank) and step.node in ("", node))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the snapshot's document with three more parts, each left out where there is nothing to say.
 
-        ``labels``; ``training``: a list of ``timestamp``, ``step`` and the logged numbers under ``values``; ``monitor``: flat
-        numbers. Readers of snapshots pass over them.
+        ``labels``; ``training``: a list of ``timestamp``, ``step``, the ``rank`` and ``node`` of the process where they are known, and the
+        logged numbers under ``values``; ``monitor``: flat numbers. Readers of snapshots pass over them.
         """
         document = self.snapshot.to_dict()
         if self.labels:
@@ -124,8 +139,17 @@ class Record(NamedTuple):
         return document
 
     def training(self) -> list[dict[str, Any]]:
-        """Return what the program logged, as documents have it."""
-        return [{"timestamp": rfc3339(step.time_ns), "step": step.step, "values": dict(step.values)} for step in self.steps]
+        """Return what the program logged, as documents have it; a number that is not finite is a text there."""
+        return [
+            {
+                "timestamp": rfc3339(step.time_ns),
+                "step": step.step,
+                **({} if step.rank is None else {"rank": step.rank}),
+                **({"node": step.node} if step.node else {}),
+                "values": {name: in_json(value) for name, value in step.values.items()},
+            }
+            for step in self.steps
+        ]
 
     def to_json(self) -> str:
         """Return the document as text on one line, as :meth:`Snapshot.to_json` writes it.

@@ -38,6 +38,7 @@ from accelmetrics.schemas.document import (
     BackendEntry,
     Devices,
     Key,
+    LoggedNumber,
     Number,
     Part,
     ProcessEntry,
@@ -163,7 +164,7 @@ class RecordFile:
         for number, record in enumerate(self):
             times.append(record.snapshot.time_ns / 1e9)
             values = {key: value for key, value in record.snapshot.metrics.items() if selection.wants(key)}
-            logged = {f"{LOGGED}{name}": value for step in record.steps for name, value in step.values.items()}
+            logged = {f"{LOGGED}{name}": value for step in record.own_steps for name, value in step.values.items()}
             for key, value in {**values, **logged}.items():
                 column = columns.setdefault(key, array("d"))
                 column.extend(repeat(nan, number - len(column)))
@@ -294,7 +295,9 @@ class StepEntry(Part):
 
     timestamp: Timestamp = Field(description="When (RFC 3339, UTC).")
     step: int | None = Field(None, description="The program's own step; null where it named none.")
-    values: dict[Key, Number] = Field(description="Its numbers by name.")
+    rank: int | None = Field(None, description="The rank of the process that logged it; null where it has none.")
+    node: str = Field("", description="The machine that it ran on; empty where that is not known.")
+    values: dict[Key, LoggedNumber] = Field(description="Its numbers by name. Those that are not finite are texts.")
 
 
 class _Changing(Part):
@@ -313,7 +316,7 @@ class _Changing(Part):
         snapshot = Snapshot(
             self.timestamp, header.hostname, metrics, header.identities, header.unavailable, tuple(backends), processes, header.unlisted
         )
-        steps = tuple(Step(step.timestamp, step.step, step.values) for step in self.training)
+        steps = tuple(Step(step.timestamp, step.step, step.values, step.rank, step.node) for step in self.training)
         return Record(snapshot, header.labels, steps, None if self.monitor is None else _status(self.monitor))
 
 

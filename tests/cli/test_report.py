@@ -176,6 +176,16 @@ def test_throttling_is_told_by_reason(tmp_path: Path) -> None:
     assert "gpu.0 was throttled for 4.0 s: swPowerCap" in report(path)
 
 
+def test_work_of_ranks_adds_up(tmp_path: Path) -> None:
+    """In one recording that has the steps of both, and beside the other rank's own: none is counted twice."""
+    logged = {"tokens": 1000, "tokens_per_second": 500.0, "tokens_per_joule": 5.0}
+    steps = tuple(Step(int((START + second) * 1e9), second, logged, rank, "node-1") for second in (2, 4) for rank in (0, 1))
+    both = {rank: [record(0, {}, rank=rank), record(4, {}, rank=rank, steps=steps)] for rank in ("0", "1")}
+    paths = [write(tmp_path / f"{rank}.jsonl", records) for rank, records in both.items()]
+    for given in (paths[:1], paths[1:], paths):
+        assert summary(*given)["work"] == {"tokens": {"per_second": pytest.approx(1000.0), "per_joule": pytest.approx(5.0)}}
+
+
 def test_work_is_told_per_second_and_per_joule(tmp_path: Path) -> None:
     """Throughput over the time of the steps; efficiency where their energy is known."""
     values = {"tokens": 1000, "tokens_per_second": 500.0, "tokens_per_joule": 5.0}

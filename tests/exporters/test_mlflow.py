@@ -53,6 +53,19 @@ def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("database")) if request.param == "database" else f"file://{tmp_path}/mlruns"
 
 
+def test_what_is_not_finite_is_kept_and_other_ranks_are_not_mixed_in(uri: str) -> None:
+    """A loss that has gone stands at its step; a metric is one series."""
+    exporter = create(f"mlflow:?tracking_uri={uri}&experiment=hw")
+    taken = record()
+    own = Step(taken.snapshot.time_ns, 8, {"loss": float("nan"), "nonFinite": 1}, 0, "node-1")
+    exporter.open()
+    exporter.export(taken._replace(steps=(*taken.steps, own, own._replace(values={"loss": 9.0}, rank=1))))
+    exporter.close()
+    (found,) = stored(uri)
+    assert [(repr(value), step) for value, _, step in found.metrics["loss"]] == [("0.25", 7), ("nan", 8)]
+    assert [value for value, _, _ in found.metrics["nonFinite"]] == [1.0]
+
+
 def test_a_run_of_ours_holds_everything(tmp_path: Path, uri: str) -> None:
     """Experiment, name, labels, every metric with its time and step; the run is ended by closing."""
     exporter = create(f"mlflow:?tracking_uri={uri}&experiment=hw&run_name=node-1")

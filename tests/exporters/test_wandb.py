@@ -17,6 +17,7 @@ from accelmetrics.exporters.network import RejectedError
 from accelmetrics.exporters.registry import create
 from accelmetrics.exporters.wandb import SETTINGS, WandbExporter
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError
+from accelmetrics.schemas.record import Step
 from tests.exporters.wandb_file import environment, read, runs_by_file
 from tests.records import LABELS, record
 from tests.support.programs import Program
@@ -41,6 +42,20 @@ def logged_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     yield
     wandb.teardown()
     sys.exit, sys.excepthook = hooks
+
+
+def test_what_is_not_finite_is_kept_and_other_ranks_are_not_mixed_in(tmp_path: Path) -> None:
+    """A loss that has gone stands in the row of its step; a name is one series."""
+    exporter = create("wandb:?project=hw&mode=offline&directory=runs")
+    taken = record()
+    taken = taken._replace(snapshot=taken.snapshot.with_values({}, {}), labels={"rank": "0", "hostname": taken.snapshot.hostname})
+    own = Step(taken.snapshot.time_ns, 8, {"loss": float("nan"), "nonFinite": 1}, 0, taken.snapshot.hostname)
+    exporter.open()
+    exporter.export(taken._replace(steps=(own, own._replace(values={"loss": 9.0}, rank=1))))
+    exporter.close()
+    (written,) = read(tmp_path / "runs")
+    (row,) = [row for row in written.history if "training/loss" in row]
+    assert (repr(float(row["training/loss"])), row["training/nonFinite"]) == ("nan", 1)
 
 
 def test_every_reading_is_a_row_of_a_run_of_ours(tmp_path: Path) -> None:

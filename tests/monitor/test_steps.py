@@ -10,7 +10,7 @@ import numpy
 import pytest
 
 from accelmetrics.monitor.energy import Meter
-from accelmetrics.monitor.steps import KEPT_STEPS, PENDING, StepLog
+from accelmetrics.monitor.steps import KEPT_STEPS, PENDING, StepLog, rates
 from accelmetrics.schemas.record import Step
 from tests.monitor.watching import row
 
@@ -57,19 +57,72 @@ def test_the_programs_end_is_let_through() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [float("nan"), float("-inf"), 10**400, "0.5 W", [1.0], Tensor(1.0, 2.0), Tensor(error=KeyError("x"))],
+    "value", [10**400, "0.5 W", [1.0], Tensor(1.0, 2.0), Tensor(error=KeyError("x"))], ids=["int", "text", "list", "tensor", "error"]
 )
-def test_what_is_no_finite_number_is_left_out_and_told_once(value: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_no_number_is_left_out_and_told_once(value: object, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is raised into the program, whatever the value does; the other numbers of the step are kept."""
     steps = StepLog()
     with caplog.at_level(logging.WARNING, logger="accelmetrics"):
         for number in range(3):
-            steps.add(1.0, 10, number, {"loss": value, "epoch": 1})  # type: ignore[dict-item]
+            steps.add(1.0, 10, number, {"loss": value, "epoch": 1})
     assert [step.values for step in steps.take(meter(2.0))] == [{"epoch": 1}] * 3
-    assert [message.getMessage() for message in caplog.records] == [
-        f"monitor.log: loss is a {type(value).__name__} that is no finite number: left out, here and from now on"
-    ]
+    (told,) = [message.getMessage() for message in caplog.records]
+    assert told.startswith("monitor.log: loss is a ")
+    assert "left out, here and from now on" in told
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), Tensor(float("inf"))], ids=["nan", "infinity", "tensor"])
+def test_what_is_not_finite_is_kept_told_once_and_counted(value: float, caplog: pytest.LogCaptureFixture) -> None:
+    """A loss that has gone is what a training is watched for: each step from there on has the count."""
+    steps = StepLog()
+    with caplog.at_level(logging.WARNING, logger="accelmetrics"):
+        for number, loss in enumerate((0.5, value, value, 0.25)):
+            steps.add(1.0, 10, number, {"loss": loss})
+    found = [step.values for step in steps.take(meter(2.0))]
+    assert [repr(values["loss"]) for values in found] == ["0.5", repr(float(value)), repr(float(value)), "0.25"]
+    assert [values.get("nonFinite") for values in found] == [None, 1, 2, 2]
+    (told,) = [message.getMessage() for message in caplog.records]
+    assert told == f"monitor.log: loss is {float(value)}: kept, and counted as nonFinite from now on"
+
+
+def test_work_that_is_not_finite_spoils_no_rate() -> None:
+    """Of the process that logged it, and of the others beside it."""
+    steps = StepLog((0, "node"))
+    for at in (0.5, 1.5):
+        steps.add(at, 0, None, {"tokens": float("nan")})
+        steps.add(at, 0, None, {"tokens": 300}, source=(1, "node"))
+    found = steps.take(meter(2.0))
+    assert "tokens_per_second" not in found[2].values
+    assert found[3].values["tokens_per_joule"] == pytest.approx(1.0)
+    assert rates(steps.work.totals)["tokens"].per_second == pytest.approx(300.0)
+
+
+def test_ranks_work_side_by_side() -> None:
+    """Two ranks of 100 tokens per 0.1 s do 2,000 a second together; each step has its own rank's rate, and what all do per joule."""
+    steps = StepLog((0, "node"))
+    for number in range(10):
+        steps.add(0.1 * number, 0, number, {"tokens": 100})
+        steps.add(0.1 * number + 0.03, 0, number, {"tokens": 100}, source=(1, "node"))
+    found = steps.take(meter(2.0))
+    assert [step.rank for step in found] == [0, 1] * 10
+    assert {round(step.values["tokens_per_second"]) for step in found[2:]} == {1000}
+    assert found[-1].values["tokens_per_joule"] == pytest.approx(2000.0 / 300.0)
+    (rate,) = rates(steps.work.totals).values()
+    assert rate.per_second == pytest.approx(2000.0)
+    assert rate.per_joule == pytest.approx(2000.0 / 300.0, rel=0.1)
+
+
+def test_a_rank_that_has_ended_is_counted_no_more() -> None:
+    """Its share of the energy is the others' from then on."""
+    steps = StepLog((0, "node"))
+    steps.add(0.0, 0, 0, {"tokens": 100}, source=(1, "node"))
+    for number in range(30):
+        steps.add(0.1 * number, 0, number, {"tokens": 100})
+        if number == 1:
+            steps.add(0.1, 0, 1, {"tokens": 100}, source=(1, "node"))
+    found = [step for step in steps.take(meter(4.0)) if step.rank == 0]
+    assert found[2].values["tokens_per_joule"] == pytest.approx(2000.0 / 300.0)
+    assert found[-1].values["tokens_per_joule"] == pytest.approx(1000.0 / 300.0)
 
 
 @pytest.mark.parametrize(

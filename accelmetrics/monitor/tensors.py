@@ -1,0 +1,88 @@
+"""Numbers of frameworks: noted without waiting for the device that computes them, and converted on another thread.
+
+No framework is imported: what is not loaded cannot have made a value. What may change afterwards is copied where it is noted: PyTorch's
+tensors on the stream that the program uses, so that a later step of that stream does not change the copy. JAX's arrays never change.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, SupportsFloat, cast
+
+
+def _at_once() -> bool:
+    return True
+
+
+class Deferred(NamedTuple):
+    """A number that a device may still be computing.
+
+    Attributes:
+        value: Converts it; may wait for the device.
+        ready: Returns whether that would not wait, as far as can be told. Waits for nothing.
+    """
+
+    value: Callable[[], float]
+    ready: Callable[[], bool] = _at_once
+
+
+def noted(value: object) -> float | Deferred:
+    """Return a value that is one number: at once if the host has it, else what gives it later.
+
+    Raises:
+        TypeError: It has several elements, or is of ranks that have not been reduced.
+        Exception: Whatever a framework raises.
+    """
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    if tensor is not None and isinstance(value, tensor):
+        return _of_torch(value)
+    if not hasattr(value, "shape"):
+        return float(cast("SupportsFloat", value))
+    array = getattr(sys.modules.get("jax"), "Array", None)
+    if array is not None and isinstance(value, array):
+        found: Any = value
+        _single(found.size)
+        return Deferred(partial(_item, found), getattr(found, "is_ready", _at_once))
+    own = getattr(sys.modules.get("numpy"), "ndarray", ())
+    if isinstance(value, own) or type(value).__module__ == "numpy":
+        host: Any = value
+        _single(host.size)
+        return _item(host)
+    return Deferred(partial(float, cast("SupportsFloat", value)))  # of TensorFlow and others, whose tensors do not change
+
+
+def _of_torch(tensor: Any) -> float | Deferred:
+    """Copy a tensor on the stream that the program uses; the events of CUDA, ROCm and XPU tell when that is done."""
+    _single(tensor.numel())
+    placements = getattr(tensor, "placements", None)
+    if placements is not None:  # a DTensor: converting one that is not reduced is a collective
+        if not all(placement.is_replicate() for placement in placements):
+            raise TypeError("a DTensor that is not replicated: pass tensor.full_tensor()")
+        tensor = tensor.to_local()
+    tensor = tensor.detach()
+    if tensor.device.type == "cpu":
+        return _item(tensor)
+    copy = tensor.clone()
+    device: Any = getattr(sys.modules["torch"], tensor.device.type, None)
+    if not (hasattr(device, "Event") and hasattr(device, "current_stream")):
+        return Deferred(partial(_item, copy))
+    event = device.Event()
+    event.record(device.current_stream(tensor.device))
+    return Deferred(partial(_fetched, device, copy), event.query)
+
+
+def _fetched(device: Any, copy: Any) -> float:
+    """Fetch a copy that is complete, on a stream of its own: on the program's it would wait for what is queued there."""
+    with device.stream(device.Stream(copy.device)):
+        return _item(copy)
+
+
+def _item(array: Any) -> float:
+    return float(array.item())
+
+
+def _single(elements: int) -> None:
+    if elements != 1:
+        raise TypeError(f"{elements} elements, and not one number")
