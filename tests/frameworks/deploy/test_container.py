@@ -1,0 +1,117 @@
+"""The image: its file, the image that it makes, and Compose beside it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.frameworks.deploy.tools import DEPLOY, ROOT, run, tool
+from tests.support.missing import MissingHere
+from tests.support.waiting import HANG
+
+FILE = DEPLOY / "container" / "Containerfile"
+COMPOSE = DEPLOY / "compose"
+MOST_ADDED = 160 * 2**20
+"""Bytes that the image adds to its base: pydantic, grpc, tornado and the exposition's library."""
+
+
+def test_the_file_is_clean() -> None:
+    """By its linter."""
+    done = run("hadolint", FILE)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_compose_takes_its_file() -> None:
+    """By the Compose specification's own schema; what it mounts is there."""
+    done = run("check-jsonschema", "--builtin-schema", "vendor.compose-spec", COMPOSE / "compose.yaml")
+    assert done.returncode == 0, done.stdout
+    services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
+    for volume in services["prometheus"]["volumes"]:
+        source = volume.partition(":")[0]
+        assert not source.startswith(".") or (COMPOSE / source).exists(), source
+    build = services["accelmetrics"]["build"]
+    assert (COMPOSE / build["context"] / build["dockerfile"]).samefile(FILE)
+
+
+def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
+    """As it lies in the container: configuration and alerts in one folder."""
+    for path in (COMPOSE / "prometheus.yml", DEPLOY / "prometheus" / "alerts.yml"):
+        (tmp_path / path.name).write_text(path.read_text())
+    done = run("promtool", "check", "config", tmp_path / "prometheus.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = run("promtool", "check", "rules", "--lint=all", "--lint-fatal", tmp_path / "alerts.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Store:
+    """Images of a test's own, which no other program sees."""
+
+    def __init__(self, folder: Path) -> None:
+        self._where = [tool("buildah"), "--root", f"{folder}/images", "--runroot", f"{folder}/run", "--storage-driver", "vfs"]
+
+    def __call__(self, *arguments: str | Path) -> str:
+        done = subprocess.run(
+            [*self._where, *map(str, arguments)], capture_output=True, text=True, timeout=4 * HANG, stdin=subprocess.DEVNULL
+        )
+        if done.returncode and "permission" in done.stderr.lower() and "newuidmap" in done.stderr:
+            raise MissingHere("platform: containers cannot be built by this user")
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store with a base image of Debian with Python, made here since no registry is asked."""
+    folder = tmp_path_factory.mktemp("store")
+    rootfs = folder / "rootfs.tar"
+    made = run("mmdebstrap", "--quiet", "--variant=minbase", "--include=python3,python3-venv", "bookworm", rootfs)
+    assert made.returncode == 0, made.stderr
+    store = Store(folder)
+    base = store("from", "scratch")
+    store("add", "--quiet", base, rootfs, "/")
+    store("commit", "--quiet", base, "base")
+    rootfs.unlink()
+    yield store
+    store("rm", "--all")
+    store("rmi", "--all", "--force")
+
+
+@pytest.fixture(scope="module")
+def image(store: Store, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The image that the file makes, from packages that lie ready."""
+    wheels = tmp_path_factory.mktemp("wheels")
+    wanted = [f"{ROOT}[otlp,serve,tpu]", "hatchling", "hatch-fancy-pypi-readme"]
+    subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--dest", wheels, *wanted], check=True, timeout=4 * HANG)
+    arguments = ("BASE=localhost/base", "PIP_ARGS=--no-index --find-links=/wheels")
+    options = [f"--build-arg={argument}" for argument in arguments]
+    store("bud", "--isolation=chroot", *options, f"--volume={wheels}:/wheels", "-f", FILE, "-t", "accelmetrics", ROOT)
+    return "localhost/accelmetrics"
+
+
+@pytest.mark.timeout(8 * HANG)
+def test_the_image_runs_without_rights(store: Store, image: str) -> None:
+    """As a number that is no user, with what the command line says it does by default."""
+    said = json.loads(store("inspect", "--type", "image", image))["OCIv1"]["config"]
+    assert said["User"] == "65532:65532"
+    assert (said["Entrypoint"], said["Cmd"]) == (["accelmetrics"], ["serve", "--listen", "0.0.0.0:22235"])
+    container = store("from", image)
+    document = json.loads(store("run", "--isolation=chroot", container, "--", "accelmetrics", "dump", "--json", "--settle", "0"))
+    assert [one["status"] for one in document["backends"] if one["name"] == "host"] == ["ok"]
+    assert store("run", "--isolation=chroot", container, "--", "id", "-u") == "65532"
+    extras = "import google.protobuf, grpc, opentelemetry.proto, prometheus_client, tornado"
+    store("run", "--isolation=chroot", container, "--", "/opt/accelmetrics/bin/python", "-c", extras)
+
+
+def test_the_image_is_small(store: Store, image: str) -> None:
+    """Neither pip nor sources are in it."""
+    container = store("from", image)
+    size = store("run", "--isolation=chroot", container, "--", "du", "-sb", "/opt/accelmetrics").split()[0]
+    assert int(size) < MOST_ADDED
+    absent = "test ! -e /source && test ! -e /opt/accelmetrics/bin/pip"
+    store("run", "--isolation=chroot", container, "--", "sh", "-c", absent)

@@ -1,0 +1,143 @@
+"""The systemd unit: as it stands, and running beside a simulated driver in a container that boots systemd."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.frameworks.deploy.tools import DEPLOY, ROOT, run, tool
+from tests.simulators.nvml import NvmlSimulator
+from tests.support.missing import MissingHere
+from tests.support.waiting import HANG
+
+UNIT = DEPLOY / "systemd" / "accelmetrics.service"
+GROUPS = DEPLOY / "systemd" / "accelmetrics.conf"
+MOST_EXPOSED = 3.0
+
+PROGRAM = """\
+#!{python}
+import sys
+sys.path[:0] = ["/opt/accelmetrics/checkout", "/opt/accelmetrics/packages"]
+from accelmetrics.cli.main import program
+sys.exit(program())
+"""
+# Installed packages are the machine's own here, and so is the driver; a real machine needs none of this.
+HERE = """\
+[Service]
+Environment=LD_LIBRARY_PATH=/opt/python/lib:/opt/driver
+Environment=NVMLSIM_STATE=/opt/state/{state}
+ReadWritePaths=/opt/state
+"""
+PROBE = """\
+[Unit]
+After=accelmetrics.service
+Wants=accelmetrics.service
+[Service]
+Type=oneshot
+ExecStart={python} /opt/probe/probe.py
+ExecStopPost=/bin/systemctl poweroff --force
+"""
+PROBING = """
+import json, pathlib, subprocess, time, urllib.error, urllib.request
+
+def metrics():
+    try:
+        return urllib.request.urlopen("http://127.0.0.1:22235/metrics", timeout=5).read().decode()
+    except (urllib.error.URLError, OSError):
+        return ""
+
+def state(*names):
+    said = subprocess.run(["systemctl", "show", "accelmetrics", *("-p" + name for name in names)], capture_output=True, text=True).stdout
+    return dict(line.split("=", 1) for line in said.splitlines())
+
+until = time.monotonic() + LIMIT
+while "accel_power_watts{" not in (text := metrics()) and time.monotonic() < until:
+    time.sleep(0.1)
+pid = state("MainPID")["MainPID"]
+found = {
+    "state": state("ActiveState", "NRestarts", "DynamicUser"),
+    "uid": pathlib.Path("/proc", pid).stat().st_uid if pid != "0" else None,
+    "capabilities": [line for line in pathlib.Path("/proc", pid, "status").read_text().splitlines() if line.startswith("CapEff")],
+    "metrics": text,
+    "journal": subprocess.run(["journalctl", "-u", "accelmetrics", "-o", "cat"], capture_output=True, text=True).stdout,
+    "stopped": subprocess.run(["systemctl", "stop", "accelmetrics"]).returncode,
+    "after": state("ActiveState", "Result"),
+}
+pathlib.Path("/opt/probe/found.json").write_text(json.dumps(found))
+"""
+
+
+def test_systemd_knows_every_line(tmp_path: Path) -> None:
+    """A word on its error output is an unknown key or a bad value, which it passes over otherwise."""
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/accelmetrics/bin/accelmetrics", "/bin/true"))
+    done = run("systemd-analyze", "verify", "--man=no", unit)
+    assert (done.returncode, done.stderr) == (0, "")
+    unit.write_text(unit.read_text().replace("DynamicUser", "DynamicUsr"))
+    assert "DynamicUsr" in run("systemd-analyze", "verify", "--man=no", unit).stderr
+
+
+def test_little_is_exposed() -> None:
+    """Of ten points, where ten is a unit without any limit."""
+    done = run("systemd-analyze", "security", "--offline=yes", "--no-pager", f"--threshold={MOST_EXPOSED * 10:.0f}", UNIT)
+    assert done.returncode == 0, done.stdout
+
+
+@contextmanager
+def root_directory(folder: Path) -> Iterator[Path]:
+    """This machine's own file system at another place, since a container cannot boot from the root itself."""
+    folder.mkdir()
+    if os.geteuid() or run("mount", "--bind", "/", folder).returncode:
+        raise MissingHere("platform: only root may mount and boot a container here")
+    try:
+        yield folder
+    finally:
+        run("umount", "--lazy", folder)
+
+
+@pytest.mark.timeout(4 * HANG)
+def test_it_serves_a_driver_as_a_user_without_rights(tmp_path: Path) -> None:
+    """Booted: systemd itself makes the user, the groups and the limits, and stops it cleanly."""
+    python, packages = Path("/opt/python/bin", Path(sys.executable).resolve().name), sysconfig.get_paths()["platlib"]
+    probe = tmp_path / "probe"
+    probe.mkdir()
+    (probe / "probe.py").write_text(f"LIMIT = {HANG}\n{PROBING}")
+    (tmp_path / "accelmetrics").write_text(PROGRAM.format(python=python))
+    (tmp_path / "accelmetrics").chmod(0o755)
+    (tmp_path / "probe.service").write_text(PROBE.format(python=python))
+    with NvmlSimulator(gpus=2) as simulator, root_directory(tmp_path / "root") as root:
+        (tmp_path / "here.conf").write_text(HERE.format(state=simulator.state.name))
+        simulator.state.chmod(0o666)  # a driver's nodes are anyone's to open
+        simulator.state.parent.chmod(0o755)
+        binds = {probe: "/opt/probe", simulator.state.parent: "/opt/state"}
+        read_only = {
+            UNIT: "/etc/systemd/system/accelmetrics.service",
+            GROUPS: "/usr/lib/sysusers.d/accelmetrics.conf",
+            tmp_path / "here.conf": "/etc/systemd/system/accelmetrics.service.d/here.conf",
+            tmp_path / "probe.service": "/etc/systemd/system/probe.service",
+            tmp_path / "accelmetrics": "/opt/accelmetrics/bin/accelmetrics",
+            ROOT: "/opt/accelmetrics/checkout",
+            Path(packages): "/opt/accelmetrics/packages",
+            Path(sys.base_prefix): "/opt/python",
+            simulator.library.parent: "/opt/driver",
+        }
+        options = [f"--bind={place}:{there}" for place, there in binds.items()]
+        options += [f"--bind-ro={place}:{there}" for place, there in read_only.items()]
+        command = [tool("systemd-nspawn"), "-D", str(root), "--volatile=overlay", "--register=no", "--keep-unit", *options]
+        boot = [*command, "--boot", "systemd.unit=probe.service"]
+        done = subprocess.run(boot, capture_output=True, text=True, timeout=3 * HANG, stdin=subprocess.DEVNULL)
+    assert (probe / "found.json").exists(), done.stdout[-3000:] + done.stderr
+    found = json.loads((probe / "found.json").read_text())
+    assert found["state"] == {"ActiveState": "active", "NRestarts": "0", "DynamicUser": "yes"}, found["journal"]
+    assert 61184 <= found["uid"] <= 65519, "the range of dynamic users"
+    assert found["capabilities"] == ["CapEff:\t0000000000000000"]
+    assert 'accel_power_watts{accelerator="gpu.1"' in found["metrics"], found["journal"]
+    assert (found["stopped"], found["after"]) == (0, {"ActiveState": "inactive", "Result": "success"}), found["journal"]
