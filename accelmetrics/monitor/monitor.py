@@ -15,15 +15,17 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from math import isnan
 from types import SimpleNamespace, TracebackType
-from typing import Any, SupportsFloat, cast
+from typing import Any, SupportsFloat, TypeVar, cast
 
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.guard import guarded
 from accelmetrics.exporters.registry import create
 from accelmetrics.monitor import settings
 from accelmetrics.monitor.export_worker import ExportWorker, distinct
+from accelmetrics.monitor.findings import FindingEngine, FindingNotifier
 from accelmetrics.monitor.history import History
 from accelmetrics.monitor.job import job_labels
+from accelmetrics.monitor.rules import DEFAULT, RuleChoice, rules_of
 from accelmetrics.monitor.run import MonitorState, Phase, Run, Stream, end_all, log, stop_all_at_exit
 from accelmetrics.monitor.steps import StepLog, Totals
 from accelmetrics.monitor.ticker import MonitorClock, Ticker, shared_ticker
@@ -33,9 +35,12 @@ from accelmetrics.sampling.engine import hostname
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible
 from accelmetrics.sampling.sampler import Sampler, hashable
 from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.finding import Finding, Findings
 from accelmetrics.schemas.record import Exporter, MonitorStatus, Step
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
+
+T = TypeVar("T")
 
 CLOSE_TIMEOUT = 5.0
 """Seconds that a stop takes at most, while exporters deliver what is queued."""
@@ -63,6 +68,10 @@ class Monitor:
         labels: Travel with every record, besides ``run_id``, ``hostname``, ``rank`` and the job's identity as Slurm,
             Kubernetes, Ray and torchrun tell it; the same name here wins.
         history: How many readings are remembered, or for how long (a ``timedelta``); 0 for none.
+        rules: What the run is judged by: ``"default"``, ``"none"``, names, settings such as ``{"hot": {"above": 75}}``, or rules. See
+            docs/findings.md.
+        on_finding: Called with every :class:`~accelmetrics.schemas.finding.Finding` that begins, and again when it is over, on a thread of
+            its own.
         timeout: Seconds within which a reading is answered.
         open_timeout: Seconds that the first reading waits for sources that are still opening.
         isolation: ``"thread"``, or ``"process"`` to read in a child process.
@@ -89,6 +98,8 @@ class Monitor:
         disk_paths: Sequence[str] = ("/",),
         labels: Mapping[str, str] | None = None,
         history: int | timedelta = 300,
+        rules: RuleChoice = DEFAULT,
+        on_finding: Callable[[Finding], object] | None = None,
         timeout: float = DEFAULT_TIMEOUT,
         open_timeout: float = DEFAULT_OPEN_TIMEOUT,
         isolation: Isolation = "thread",
@@ -119,16 +130,20 @@ class Monitor:
         for exporter in map(create, _listed(exporters)):
             if not any(exporter is known.exporter for known in self._workers.values()):
                 self._add_worker(exporter)
+        if on_finding is not None:
+            self._add_worker(FindingNotifier(_callable(on_finding)))
         self._inherited: list[ExportWorker] = []  # of the parent, in the child of a fork
         self._not_taken = ""  # the names of those that were not warned about
         extra = TorchMemory(self._metrics) if pid in {None, os.getpid()} else None
 
         rank = self.labels.get("rank", "")
         source = (int(rank) if rank.isdecimal() else None, self.labels["hostname"])
+        chosen = rules_of(rules)
 
         def new_state() -> MonitorState:
             windows = Windows(self._clock.monotonic, lambda: self._current().request())
-            return MonitorState(self.interval, timeout, self.labels, extra, History(history), windows, StepLog(source))
+            findings = FindingEngine(chosen, self.interval, self.labels)
+            return MonitorState(self.interval, timeout, self.labels, extra, History(history), windows, StepLog(source), findings)
 
         self._new_state = new_state
         self._reset()
@@ -247,6 +262,11 @@ class Monitor:
         return self._current().error
 
     @property
+    def findings(self) -> Findings:
+        """What rules have found: what lasts, what was over last, and what they could not judge. Iterating gives what lasts."""
+        return self._current().state.findings.findings
+
+    @property
     def windows(self) -> tuple[Window, ...]:
         """The last windows that have ended, 32 at most, in the order of their ends."""
         return tuple(self._current().state.windows.past.copy())
@@ -295,8 +315,7 @@ class Monitor:
         Raises:
             InvalidOptionError: It cannot be called.
         """
-        if not callable(callback):
-            raise InvalidOptionError(f"{callback!r} cannot be called: subscribe a function that takes a snapshot")
+        _callable(callback)
         self._current()
         exporter = SimpleNamespace(name="callback", open=bool, export=lambda record: callback(record.snapshot), flush=bool, close=bool)
         with self._lock:
@@ -343,6 +362,17 @@ class Monitor:
                 self._workers = {}
             self._reset()
         return self._run
+
+
+def _callable(callback: T) -> T:
+    """Return a callback.
+
+    Raises:
+        InvalidOptionError: It cannot be called.
+    """
+    if not callable(callback):
+        raise InvalidOptionError(f"{callback!r} cannot be called: give a function that takes a snapshot, or a finding")
+    return callback
 
 
 def _interval(interval: object) -> float:

@@ -22,6 +22,7 @@ from weakref import WeakSet, ref
 from accelmetrics.backends.guard import guarded
 from accelmetrics.monitor.energy import Meter
 from accelmetrics.monitor.export_worker import Delivery, ExportWorker, on_exporter_thread
+from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.history import History, RowMaker
 from accelmetrics.monitor.steps import StepLog
 from accelmetrics.monitor.ticker import Flag, Ticker
@@ -95,6 +96,7 @@ class MonitorState(NamedTuple):
         history: Where ticks are remembered.
         windows: Where readings are summarised.
         steps: What the program logs.
+        findings: Judges readings by rules.
     """
 
     interval: float
@@ -104,6 +106,7 @@ class MonitorState(NamedTuple):
     history: History
     windows: Windows
     steps: StepLog
+    findings: FindingEngine
 
 
 class Phase(IntEnum):
@@ -150,7 +153,7 @@ class Run:
         self._streams: dict[int, ref[Stream]] = {}
         self._rows = RowMaker()
         self._meter = Meter()
-        self._joined = False
+        self._joined = self._judged = False
         self._ticks = self._missed = self._timed_out = 0
         self._silent: dict[str, str] = {}  # by source that did not answer the last tick, why
         self._told: set[tuple[str, str]] = set()  # sources and statuses that were logged
@@ -182,6 +185,7 @@ class Run:
         if self.state.extra is not None and (found := guarded(self.state.extra, snapshot).value):
             snapshot = snapshot.with_metrics(found)  # a new one: other monitors may have been given the same
         row = self._rows.row(snapshot, at, self._joined)
+        self._judged = self._judged and self._joined
         self._joined, self.failure = True, ""
         self.state.windows.feed(row)
         self._meter.add(row)
@@ -190,11 +194,14 @@ class Run:
         self._ticks += 1
         self._timed_out += any(status.status == "timed_out" for status in snapshot.backends)
         self._note_silence(snapshot.backends)
-        self.state.history.add(self._rows.tick_row(snapshot, row))
+        tick_row = self._rows.tick_row(snapshot, row)
+        self.state.history.add(tick_row)
         self.latest = snapshot
         steps = self.state.steps.take(self._meter)
+        findings = self.state.findings.judge(snapshot, tick_row, steps, self._judged)
+        self._judged = True
         if self._deliveries:
-            self._put(Record(snapshot, self.state.labels, steps, self.status))
+            self._put(Record(snapshot, self.state.labels, steps, self.status, findings=findings))
         for stream in living(self._streams):
             stream.put(snapshot)
 
@@ -298,7 +305,7 @@ class Run:
                 stream.put(None)
             steps = self.state.steps.take(self._meter, everything=True)
             if steps and self.latest is not None:
-                self._put(Record(self.latest, self.state.labels, steps, self.status))
+                self._put(Record(self.latest, self.state.labels, steps, self.status, findings=self.state.findings.findings))
         for delivery in tuple(self._deliveries.values()):
             delivery.close(self._by)
         self.left.set()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite, isnan
 from typing import Any, NamedTuple, Protocol
 
+from accelmetrics.schemas.finding import NO_FINDINGS, Findings
 from accelmetrics.schemas.snapshot import Device, Snapshot, rfc3339, to_text
 
 NO_LABELS: Mapping[str, str] = {}
@@ -109,6 +110,7 @@ class Record(NamedTuple):
         steps: What the program logged since the last record.
         monitor: How the monitor fares; None for a snapshot that no monitor took, and where a recording does not say it again.
         device_labels: By device key, what an exporter's ``device_labels`` says of who uses it. They are in no document.
+        findings: What rules have found until then.
     """
 
     snapshot: Snapshot
@@ -116,6 +118,7 @@ class Record(NamedTuple):
     steps: tuple[Step, ...] = ()
     monitor: MonitorStatus | None = None
     device_labels: Mapping[str, Mapping[str, str]] = NO_DEVICE_LABELS
+    findings: Findings = NO_FINDINGS
 
     @property
     def own_steps(self) -> tuple[Step, ...]:
@@ -124,10 +127,11 @@ class Record(NamedTuple):
         return tuple(step for step in self.steps if (step.rank is None or str(step.rank) == rank) and step.node in ("", node))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the snapshot's document with three more parts, each left out where there is nothing to say.
+        """Return the snapshot's document with four more parts, each left out where there is nothing to say.
 
         ``labels``; ``training``: a list of ``timestamp``, ``step``, the ``rank`` and ``node`` of the process where they are known, and the
-        logged numbers under ``values``; ``monitor``: flat numbers. Readers of snapshots pass over them.
+        logged numbers under ``values``; ``monitor``: flat numbers; ``findings``. Readers of snapshots pass over
+        them.
         """
         document = self.snapshot.to_dict()
         if self.labels:
@@ -136,6 +140,8 @@ class Record(NamedTuple):
             document["training"] = self.training()
         if self.monitor is not None:
             document["monitor"] = self.monitor.flat()
+        if self.findings != NO_FINDINGS:
+            document["findings"] = self.findings.to_dict()
         return document
 
     def training(self) -> list[dict[str, Any]]:

@@ -1,0 +1,296 @@
+"""Judges a run by rules: what begins, lasts and ends, with windows and hysteresis, in bounded memory.
+
+It works on the monitor's thread, at most once a second, on the row of values that the history keeps too. Each rule is called under the
+guard: one that fails or is slow costs itself alone, and is told as one that cannot judge.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import isnan
+
+from accelmetrics.backends.guard import guarded
+from accelmetrics.monitor.history import Row
+from accelmetrics.monitor.measures import Measure, RuleInput
+from accelmetrics.monitor.rules import Rule
+from accelmetrics.schemas.errors import Unavailable
+from accelmetrics.schemas.finding import NO_FINDINGS, SEVERITIES, CannotTell, Finding, Findings
+from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.snapshot import Snapshot
+
+EVERY = 1.0
+"""Seconds between two readings that are judged, at least: a rule over an hour needs no more."""
+COVERED = 0.8
+"""Of a rule's window: a gap in its readings longer than the rest begins the window anew."""
+GAP = 3.0
+"""In intervals of the monitor: a shorter gap is none."""
+FORGOTTEN = 600.0
+"""Seconds after which what has not been read any more has no state: its finding is over."""
+PATIENCE = 10.0
+"""Seconds for which something must be missing before a rule is told to be unable to judge."""
+MOST = 1024
+"""Things that one rule keeps track of."""
+ENDED = 64
+"""Findings that are kept after they are over."""
+SLOW, SLOW_TIMES = 0.25, 5
+"""A rule that takes longer than so many seconds so many times in a row is not called any more."""
+
+log = logging.getLogger("accelmetrics")
+
+
+class _State:
+    """Where a rule stands with one thing: since when its condition holds, when it was read last, since when it does not hold."""
+
+    __slots__ = ("finding", "off", "seen", "since")
+
+    def __init__(self, at: float) -> None:
+        self.since = self.seen = at
+        self.off: float | None = None
+        self.finding: Finding | None = None
+
+
+class _Judge:
+    """One rule at work.
+
+    Attributes:
+        rule: The rule.
+        failure: Why it cannot be called, or failed last; None while it does not.
+        findings: What lasts, by what it is about.
+    """
+
+    def __init__(self, rule: Rule, longest_gap: float) -> None:
+        self.rule = rule
+        self.findings: dict[str, Finding] = {}
+        self._sign = 1.0 if rule.below is None else -1.0
+        self._limit = self._sign * rule.limit
+        self._clear = self._limit if rule.clear is None else self._sign * rule.clear
+        self._gap = max(longest_gap, (1 - COVERED) * rule.seconds)
+        self._states: dict[str, _State] = {}
+        self._slow = 0
+        made = guarded(rule.measure, **rule.options)
+        self._measure: Measure | None = made.value
+        self.failure: Unavailable | None = made.failure
+
+    def judge(self, given: RuleInput, changed: list[Finding]) -> None:
+        """Judge one reading; what begins and ends is added to ``changed``. Raises what the rule's own code raises."""
+        if self._measure is None:
+            return
+        outcome = guarded(self._judged, self._measure, given, changed)
+        self._slow = self._slow + 1 if outcome.seconds > SLOW else 0
+        if outcome.failure is not None and self.failure is None:
+            log.warning("rule %s failed and judges nothing: %s", self.rule.name, outcome.failure.detail)
+        self.failure = outcome.failure
+        if self._slow >= SLOW_TIMES:
+            self.failure = Unavailable(
+                "rule_failed", f"it took longer than {SLOW:g} s {SLOW_TIMES} times in a row, and is not called any more"
+            )
+            self._measure = None
+            log.warning("rule %s: %s", self.rule.name, self.failure.detail)
+
+    def _judged(self, measure: Measure, given: RuleInput, changed: list[Finding]) -> None:
+        rule, states, at = self.rule, self._states, given.at
+        found = measure(given)
+        sign, limit = self._sign, self._limit
+        for key, value in found.items():
+            number = sign * value
+            state = states.get(key)
+            if number > limit:
+                if state is None:
+                    if len(states) >= MOST:
+                        continue
+                    state = states[key] = _State(at)
+                elif state.finding is None and (not given.joined or at - state.seen > self._gap):
+                    state.since = at
+                state.seen, state.off = at, None
+                if state.finding is None and at - state.since >= rule.seconds:
+                    state.finding = self.findings[key] = self._finding(key, value, self._time(given, state.since), measure)
+                    changed.append(state.finding)
+            elif state is not None and not isnan(number):
+                self._relax(key, state, number, given, changed)
+        if states:
+            for key in [key for key, state in states.items() if at - state.seen > max(FORGOTTEN, self._gap) and key not in found]:
+                self._end(key, states[key].seen, given, changed)
+
+    def _relax(self, key: str, state: _State, number: float, given: RuleInput, changed: list[Finding]) -> None:
+        """Take a number that is not beyond the limit."""
+        at = given.at
+        if state.finding is None:
+            del self._states[key]
+            return
+        if number > self._clear or (
+            state.off is not None and (not given.joined or at - state.seen > max(self._gap, self.rule.clear_seconds))
+        ):
+            state.off = None
+        if number <= self._clear:
+            state.off = at if state.off is None else state.off
+            if at - state.off >= self.rule.clear_seconds:
+                self._end(key, state.off, given, changed)
+        state.seen = at
+
+    def _end(self, key: str, at: float, given: RuleInput, changed: list[Finding]) -> None:
+        finding = self._states.pop(key).finding
+        if finding is not None:
+            self.findings.pop(key, None)
+            changed.append(finding._replace(until_ns=self._time(given, at)))
+
+    @staticmethod
+    def _time(given: RuleInput, at: float) -> int:
+        """A moment of the monotonic clock on the wall clock, as the reading has it."""
+        return given.snapshot.time_ns - int((given.at - at) * 1e9)
+
+    def _finding(self, key: str, value: float, since_ns: int, measure: Measure) -> Finding:
+        rule = self.rule
+        words: Callable[[str], str] = getattr(measure, "words", str)
+        said = {**rule.options, "value": value, "limit": rule.limit, "seconds": rule.seconds, "words": words(key)}
+        return Finding(rule.name, rule.severity, key, rule.says.format_map(said), float(value), rule.limit, since_ns, None, rule.advice)
+
+
+class FindingEngine:
+    """Judges readings by rules.
+
+    Only the monitor's thread calls ``judge``; ``findings`` may be read from any thread.
+
+    Args:
+        rules: The rules.
+        interval: Seconds between two readings.
+        labels: Those of the run.
+
+    Attributes:
+        findings: What was found until the last reading.
+    """
+
+    def __init__(self, rules: Sequence[Rule], interval: float, labels: Mapping[str, str]) -> None:
+        self.findings: Findings = NO_FINDINGS
+        self._judges = [_Judge(rule, GAP * max(interval, EVERY)) for rule in rules]
+        self._given = RuleInput(labels)
+        self._steps: list[Step] = []
+        self._joined = True
+        self._due = float("-inf")
+        self._ended: deque[Finding] = deque(maxlen=ENDED)
+        self._lacks = _Lacks(self._judges)
+
+    def judge(self, snapshot: Snapshot, row: Row, steps: Iterable[Step], joined: bool) -> Findings:
+        """Judge a reading.
+
+        Args:
+            snapshot: The reading.
+            row: Its values.
+            steps: What was logged since the one before.
+            joined: Whether nothing was left out since then (a pause, a start).
+
+        Returns:
+            All findings until then.
+        """
+        if not self._judges:
+            return self.findings
+        self._steps.extend(steps)
+        self._joined = self._joined and joined
+        # A tick comes a little early or late: half of the shortest interval more or less is the same pace.
+        if joined and row.at < self._due:
+            return self.findings
+        self._due = row.at + EVERY - min(0.05, EVERY / 2)
+        given, changed = self._given, list[Finding]()
+        given.take(snapshot, row, self._steps, self._joined)
+        self._steps, self._joined = [], True
+        for judge in self._judges:
+            judge.judge(given, changed)
+        lacks = self._lacks.after(given)
+        if changed or lacks is not self.findings.cannot_tell:
+            self._publish(changed, lacks)
+        return self.findings
+
+    def _publish(self, changed: Sequence[Finding], lacks: tuple[CannotTell, ...]) -> None:
+        for finding in changed:
+            if finding.until_ns is None:
+                log.log(logging.INFO if finding.severity == "info" else logging.WARNING, "%s (%s)", finding, finding.advice)
+            else:
+                self._ended.append(finding)
+        current = [finding for judge in self._judges for finding in judge.findings.values()]
+        current.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+        self.findings = Findings(tuple(current), tuple(self._ended), lacks)
+
+
+class _Lacks:
+    """What rules cannot judge: found out anew when devices, keys or reasons change, told once it has lasted."""
+
+    def __init__(self, judges: Sequence[_Judge]) -> None:
+        self._judges = judges
+        self._marks: tuple[object, ...] = ()
+        self._logged: set[str] = set()
+        self._found: dict[tuple[object, ...], tuple[CannotTell, float]] = {}  # with since when
+        self._told: tuple[CannotTell, ...] = ()
+
+    def after(self, given: RuleInput) -> tuple[CannotTell, ...]:
+        """Return what cannot be judged for a while now; the same object while nothing changes."""
+        snapshot = given.snapshot
+        for step in given.steps:
+            if len(self._logged) < MOST:
+                self._logged.update(step.values)
+        marks = (given.layout, snapshot.unavailable, snapshot.identities, len(self._logged), [judge.failure for judge in self._judges])
+        if marks != self._marks:
+            self._marks = marks
+            before = self._found
+            found = ((one[:-1], one) for one in self._of_rules(given))  # its words may count seconds
+            self._found = {mark: (one, before[mark][1] if mark in before else given.at) for mark, one in found}
+        told = tuple(one for one, since in self._found.values() if given.at - since >= PATIENCE)
+        if told != self._told:
+            self._told = told
+        return self._told
+
+    def _of_rules(self, given: RuleInput) -> Iterator[CannotTell]:
+        for judge in self._judges:
+            rule = judge.rule
+            if judge.failure is not None:
+                yield CannotTell(rule.name, (), "", "rule_failed", judge.failure.detail)
+            elif rule.logged and not self._logged:
+                yield CannotTell(rule.name, (), rule.logged[0], "not_logged", "the program logged nothing")
+            elif rule.logged and "*" not in rule.logged and self._logged.isdisjoint(rule.logged):
+                yield CannotTell(rule.name, (), rule.logged[0], "not_logged", f"the program logged no {rule.logged[0]}")
+            yield from self._of_devices(rule, given)
+
+    def _of_devices(self, rule: Rule, given: RuleInput) -> Iterator[CannotTell]:
+        """Yield what a rule lacks of devices, those with the same reason together."""
+        lacks: dict[tuple[str, str, str], list[str]] = {}
+        for slot in given.snapshot.identities:
+            if slot.identity.parent or (rule.vendor and slot.identity.vendor != rule.vendor):
+                continue
+            names = next((names for names in rule.needs if not given.has(slot.key, names)), None)
+            if names is not None:
+                found = (given.snapshot.unavailable.get(f"{slot.key}.{name}") for name in names)
+                why = next((why for why in found if why is not None), None)
+                why = why or Unavailable("not_selected", "it is not among the metrics that are read, or its source does not give it")
+                lacks.setdefault((names[0], str(why.reason), why.detail), []).append(slot.key)
+        for (metric, reason, detail), keys in lacks.items():
+            yield CannotTell(rule.name, tuple(keys), metric, reason, detail)
+
+
+class FindingNotifier:
+    """Calls a function with every finding that begins, and again when it is over.
+
+    Args:
+        callback: The function.
+    """
+
+    name = "on_finding"
+
+    def __init__(self, callback: Callable[[Finding], object]) -> None:
+        self._callback = callback
+        self._told: frozenset[Finding] = frozenset()
+
+    def open(self) -> None:
+        """Nothing is to be opened."""
+
+    def export(self, record: Record) -> None:
+        """Tell what is new in a record."""
+        told, self._told = self._told, frozenset((*record.findings.current, *record.findings.ended))
+        for finding in (*record.findings.ended, *record.findings.current):
+            if finding not in told:
+                self._callback(finding)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def close(self) -> None:
+        """Nothing is to be given back."""

@@ -1,0 +1,446 @@
+"""What rules measure on devices: one number of each at every reading that is judged.
+
+A measure is called with a :class:`RuleInput` and gives numbers by what they are about, a device's key mostly; what has none at this
+reading (it was not read, or not anew) is absent. One that looks back keeps what it needs itself, in bounded memory.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations, pairwise
+from statistics import median
+
+from accelmetrics.monitor.history import REPEATED, Layout, Row, device_columns
+from accelmetrics.schemas.errors import Reason
+from accelmetrics.schemas.metric import LINK
+from accelmetrics.schemas.record import Step
+from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION
+from accelmetrics.schemas.xid import meaning
+
+Names = tuple[str, ...]
+"""Metrics of which each device's first is taken."""
+Values = Mapping[str, float]
+Measure = Callable[["RuleInput"], Values]
+
+TORCH = "torch."
+"""Before the name of a metric of PyTorch's allocator on a device."""
+SLOWED = ("throttle.hwSlowdown", "throttle.hwThermalSlowdown", "throttle.hwPowerBrakeSlowdown", "throttle.swThermalSlowdown")
+JOBS = ("slurm.job.id", "ray.job.id", "k8s.pod.name", "torchrun.run.id")
+"""Labels of a run that holds the devices it sees."""
+ASLEEP = frozenset({Reason.SUSPENDED, Reason.NOT_IN_USE})
+
+
+class RuleInput:
+    """What rules judge: a reading, and what the program logged since the one that was judged before.
+
+    Attributes:
+        at: When it was read, on the monitor's monotonic clock, in seconds.
+        snapshot: The reading.
+        steps: What was logged.
+        labels: Those of the run.
+        joined: Whether no pause or restart lies between this reading and the one before.
+        layout: The keys of the reading.
+    """
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        self.at = 0.0
+        self.snapshot = Snapshot(0, "", {})
+        self.steps: Sequence[Step] = ()
+        self.labels = labels
+        self.joined = False
+        self.layout: Layout = ()
+        self._row: array[float] = array("d")
+        self._columns: Mapping[str, Mapping[str, int]] = {}
+        self._bound: dict[Names, list[tuple[str, int]]] = {}
+        self._numbered: dict[tuple[str, str], list[tuple[str, str, int]]] = {}
+        self._values: dict[Names, Values] = {}
+
+    def take(self, snapshot: Snapshot, row: Row, steps: Sequence[Step], joined: bool) -> None:
+        """Go on to another reading."""
+        self.at, self.snapshot, self.steps, self.joined = row.at, snapshot, steps, joined
+        self._row = row.values
+        self._values.clear()
+        if row.layout is not self.layout:
+            self.layout = row.layout
+            columns = {name: dict(found) for name, found in device_columns(row.layout).items()}
+            for column, key in enumerate(row.layout):
+                if key.startswith(TORCH):
+                    _, number, name = key.split(".", 2)
+                    columns.setdefault(f"{TORCH}{name}", {})[f"gpu.{number}"] = column
+            self._columns = columns
+            self._bound.clear()
+            self._numbered.clear()
+
+    def has(self, device: str, names: Names) -> bool:
+        """Return whether a device gives one of these metrics, anew or not."""
+        whole = [name for name in names if LINK not in name]
+        linked = [name.partition(LINK) for name in names if LINK in name]
+        return any(device in self._columns.get(name, ()) for name in whole) or any(
+            device == one for before, _, behind in linked for one, _, _ in self.numbered(before, behind)
+        )
+
+    def values(self, names: Names) -> Values:
+        """Return by device its value under the first of these names that it gives; not one that was served again."""
+        found = self._values.get(names)
+        if found is None:
+            bound = self._bound.get(names)
+            if bound is None:
+                columns: dict[str, int] = {}
+                for name in reversed(names):
+                    columns.update(self._columns.get(name, ()))
+                bound = self._bound[names] = list(columns.items())
+            row = self._row
+            found = self._values[names] = {device: value for device, column in bound if (value := row[column]) != REPEATED}
+        return found
+
+    def numbered(self, before: str, behind: str) -> list[tuple[str, str, float]]:
+        """Return the values of metrics with a number in their name: device, number and value.
+
+        Args:
+            before: What stands before the number: ``nvlink.``.
+            behind: What stands behind it: ``.state``.
+        """
+        bound = self._numbered.get((before, behind))
+        if bound is None:
+            bound = self._numbered[before, behind] = [
+                (device, name[len(before) : -len(behind)], column)
+                for name, columns in self._columns.items()
+                if name.startswith(before) and name.endswith(behind)
+                for device, column in columns.items()
+            ]
+        row = self._row
+        return [(device, number, value) for device, number, column in bound if (value := row[column]) != REPEATED]
+
+
+class Latest:
+    """Gives a metric as it is read.
+
+    Args:
+        metric: Its names, of which each device's first counts.
+    """
+
+    def __init__(self, metric: Names) -> None:
+        self._names = metric
+
+    def __call__(self, given: RuleInput) -> Values:
+        return given.values(self._names)
+
+
+class Margin:
+    """Gives how far a device is below the temperature at which it slows itself down, in kelvins."""
+
+    def __call__(self, given: RuleInput) -> Values:
+        temperatures, limits = given.values(TEMPERATURE), given.values(("tempLimit.slowdown",))
+        return {device: limit - temperatures[device] for device, limit in limits.items() if device in temperatures}
+
+
+class ThrottledShare:
+    """Gives the share of a window during which heat or the power supply held the clocks of a loaded device down, in percent.
+
+    Args:
+        span: Seconds of the window; shares are known once it is filled by four fifths.
+        load: Utilisation above which a device is loaded, in percent.
+    """
+
+    PARTS = 30
+
+    def __init__(self, span: float, load: float) -> None:
+        self._span, self._load = span, load
+        self._last = 0.0
+        self._parts: dict[str, deque[list[float]]] = defaultdict(deque)  # by device: begin, seconds throttled, seconds known
+
+    def __call__(self, given: RuleInput) -> Values:
+        elapsed = given.at - self._last
+        joined = given.joined and elapsed <= self._span / 5
+        self._last = given.at
+        loads = given.values(UTILIZATION)
+        reasons = [given.values((name,)) for name in SLOWED]
+        shares: dict[str, float] = {}
+        for device, load in loads.items():
+            told = [values[device] for values in reasons if device in values]
+            if not told:
+                continue
+            parts = self._parts[device]
+            if not parts or given.at - parts[-1][0] >= self._span / self.PARTS:
+                parts.append([given.at, 0.0, 0.0])
+            while parts and given.at - parts[0][0] > self._span:
+                parts.popleft()
+            if joined and parts:
+                parts[-1][1] += elapsed * (load > self._load and any(told))
+                parts[-1][2] += elapsed
+            known = sum(part[2] for part in parts)
+            if known >= 0.8 * self._span:
+                shares[device] = 100 * sum(part[1] for part in parts) / known
+        return shares
+
+
+class Recent:
+    """Gives by how much counters rose of late. A counter that begins anew counts from 0.
+
+    Args:
+        counters: Their names.
+        span: For how many seconds a rise counts.
+        standing: Whether what a counter holds at its first reading counts as a rise.
+    """
+
+    def __init__(self, counters: Names, span: float, standing: bool) -> None:
+        self._counters, self._span, self._standing = counters, span, standing
+        self._last: dict[tuple[str, str], float] = {}
+        self._rises: dict[str, deque[tuple[float, float, str]]] = {}  # by device: when, by how much, of which counter
+
+    def __call__(self, given: RuleInput) -> Values:
+        recent: dict[str, float] = {}
+        for device, counter, value in self._read(given):
+            before = self._last.get((device, counter))
+            self._last[device, counter] = value
+            recent.setdefault(device, 0.0)
+            since = value - before if before is not None and value >= before else value if before is not None or self._standing else 0.0
+            if since > 0:
+                self._rises.setdefault(device, deque(maxlen=1024)).append((given.at, since, counter))
+        for device, rises in self._rises.items():
+            while rises and given.at - rises[0][0] > self._span:
+                rises.popleft()
+            recent[device] = sum(rise for _, rise, _ in rises)
+        return recent
+
+    def _read(self, given: RuleInput) -> Iterable[tuple[str, str, float]]:
+        return [(device, name, value) for name in self._counters for device, value in given.values((name,)).items()]
+
+    def words(self, device: str) -> str:
+        """Name the counter that rose last."""
+        rises = self._rises.get(device)
+        return rises[-1][2] if rises else ""
+
+
+class RecentXids(Recent):
+    """Gives how many Xid errors of some codes a device reported of late.
+
+    Args:
+        codes: Which codes.
+        others: Whether all codes but these are meant.
+        span: For how many seconds one counts.
+    """
+
+    def __init__(self, codes: Sequence[int], others: bool, span: float) -> None:
+        super().__init__((), span, standing=True)
+        self._codes, self._others = frozenset(map(str, codes)), others
+
+    def __call__(self, given: RuleInput) -> Values:
+        return {**dict.fromkeys(given.values(("xidErrors",)), 0.0), **super().__call__(given)}
+
+    def _read(self, given: RuleInput) -> Iterable[tuple[str, str, float]]:
+        return [one for one in given.numbered("xid.", ".errors") if (one[1] in self._codes) != self._others]
+
+    def words(self, device: str) -> str:
+        """Say what the code means that came last."""
+        code = super().words(device)
+        return f"{code}: {meaning(int(code))}" if code else ""
+
+
+class CounterRate:
+    """Gives how fast a counter rises, per second.
+
+    Args:
+        counter: Its name.
+    """
+
+    def __init__(self, counter: str) -> None:
+        self._names = (counter,)
+        self._last: dict[str, tuple[float, float]] = {}
+
+    def __call__(self, given: RuleInput) -> Values:
+        rates: dict[str, float] = {}
+        for device, value in given.values(self._names).items():
+            at, before = self._last.get(device, (given.at, value))
+            self._last[device] = given.at, value
+            if given.at > at and value >= before and given.joined:
+                rates[device] = (value - before) / (given.at - at)
+        return rates
+
+
+class LinksDown:
+    """Gives how many NVLinks are down that were up before, or that are up on a device of the same product.
+
+    A device of which no link was ever up has none that is missed: its bridge may not be there.
+    """
+
+    def __init__(self) -> None:
+        self._most: dict[str, int] = {}
+
+    def __call__(self, given: RuleInput) -> Values:
+        up: dict[str, int] = {}
+        for device, _, state in given.numbered("nvlink.", ".state"):
+            up[device] = up.get(device, 0) + (state > 0)
+        if not up:
+            return up
+        products = {slot.key: slot.identity.name for slot in given.snapshot.identities}
+        of_product: dict[str, int] = {}
+        for device, count in up.items():
+            most = self._most[device] = max(count, self._most.get(device, 0))
+            product = products.get(device, "")
+            of_product[product] = max(most, of_product.get(product, 0))
+        return {device: of_product[products.get(device, "")] - count if self._most[device] else 0 for device, count in up.items()}
+
+
+class MissingDevices:
+    """Gives 1 for a device that gives nothing, or a source that is silent though its hardware is there; 0 for the others."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}  # whole devices that were ever listed, and their sources
+        self._words: dict[str, str] = {}
+
+    def __call__(self, given: RuleInput) -> Values:
+        snapshot = given.snapshot
+        self._known.update((slot.key, slot.backend) for slot in snapshot.identities if not slot.identity.parent)
+        missing: dict[str, float] = {}
+        for device in self._known:
+            missing[device] = not given.has(device, (*POWER, *UTILIZATION, *TEMPERATURE, *MEMORY_USED)) and self._is_missing(
+                device, snapshot
+            )
+        listed = set(self._known.values())
+        for status in snapshot.backends:
+            if status.name not in listed and status.devices:
+                missing[status.name] = status.silent
+                self._words[status.name] = status.detail
+        return missing
+
+    def _is_missing(self, device: str, snapshot: Snapshot) -> bool:
+        if snapshot.values_of(device):
+            return False
+        reasons = {str(why.reason) for why in snapshot.reasons_of(device).values()}
+        listed = any(slot.key == device for slot in snapshot.identities)
+        self._words[device] = ", ".join(sorted(reasons)) if listed else "it is not listed any more"
+        return not listed or (bool(reasons) and ASLEEP.isdisjoint(reasons))  # without reasons none of its metrics is read
+
+    def words(self, key: str) -> str:
+        """Say why it gives nothing."""
+        return self._words.get(key, "")
+
+
+class IdleHeld:
+    """Gives the utilisation of devices that a job, a pod or a program holds; 100 for those that are free.
+
+    Args:
+        held_bytes: Device memory in use from which on a device counts as held, whoever holds it.
+    """
+
+    def __init__(self, held_bytes: float) -> None:
+        self._held = held_bytes
+
+    def __call__(self, given: RuleInput) -> Values:
+        loads, used = given.values(UTILIZATION), given.values(MEMORY_USED)
+        if all(load > 5 for load in loads.values()):
+            return loads
+        in_job = any(given.labels.get(label) for label in JOBS)
+        slots = {slot.key: slot for slot in given.snapshot.identities}
+
+        def held(device: str) -> bool:
+            slot = slots.get(device)
+            if slot is None:
+                return False
+            return (in_job and slot.visible_index is not None) or (not slot.identity.unified and used.get(device, 0.0) >= self._held)
+
+        return {device: load if held(device) else 100.0 for device, load in loads.items()}
+
+
+class RelativeClock:
+    """Gives the clock of a fully loaded device in percent of the median of its peers: same product, same power limit, as loaded.
+
+    Args:
+        load: Utilisation above which a device is fully loaded, in percent.
+        least: Devices of which a median is taken at least.
+    """
+
+    def __init__(self, load: float, least: float) -> None:
+        self._load, self._least = load, least
+
+    def __call__(self, given: RuleInput) -> Values:
+        loads, clocks, limits = given.values(UTILIZATION), given.values(("smClock",)), given.values(POWER_LIMIT)
+        groups: dict[tuple[str, float], dict[str, float]] = {}
+        for slot in given.snapshot.identities:
+            device = slot.key
+            if loads.get(device, 0.0) > self._load and device in clocks:
+                groups.setdefault((slot.identity.name, limits.get(device, 0.0)), {})[device] = clocks[device]
+        found: dict[str, float] = {}
+        for peers in groups.values():
+            usual = median(peers.values()) if len(peers) >= self._least else 0.0
+            if usual > 0:
+                found.update((device, 100 * clock / usual) for device, clock in peers.items())
+        return found
+
+
+class Unmoved:
+    """Gives for how many seconds the energy counter of a device that draws power stands still; 0 while it moves.
+
+    Args:
+        watts: Power above which it must move.
+        readings: Readings for which it must have stood still.
+    """
+
+    def __init__(self, watts: float, readings: float) -> None:
+        self._watts, self._readings = watts, readings
+        self._since: dict[str, tuple[float, float, int]] = {}  # by device: the counter, since when, readings since then
+
+    def __call__(self, given: RuleInput) -> Values:
+        if not given.joined:
+            self._since.clear()
+        powers = given.values(POWER)
+        found: dict[str, float] = {}
+        for device, joules in given.values(("energyJoules",)).items():
+            counter, since, readings = self._since.get(device, (joules, given.at, 0))
+            if joules != counter or powers.get(device, 0.0) <= self._watts:
+                counter, since, readings = joules, given.at, 0
+            self._since[device] = counter, since, readings + 1
+            found[device] = given.at - since if readings >= self._readings else 0.0
+        return found
+
+
+class Growth:
+    """Gives how fast a device's memory fills, in percent of it per hour, where it would be full within a day; else 0.
+
+    It is the Theil-Sen slope of the least use in each part of the window: what a program frees now and then does not count, nor does a
+    single step. All but one part must use more than the one before. PyTorch's own use counts where it is known, since its allocator
+    gives nothing back.
+
+    Args:
+        span: Seconds of the window.
+        parts: Parts of the window.
+        hours: Within how many hours the memory would be full.
+    """
+
+    def __init__(self, span: float, parts: float, hours: float) -> None:
+        self._part, self._parts, self._hours = span / parts, int(parts), hours
+        self._least: dict[str, deque[tuple[float, float]]] = {}  # by device, of each part: when it began, and the least use in it
+        self._slopes: dict[str, float] = {}
+
+    def __call__(self, given: RuleInput) -> Values:
+        if not given.joined:
+            self._least.clear()
+            self._slopes.clear()
+        used = dict(given.values(MEMORY_PERCENT))
+        totals = given.values(MEMORY_TOTAL)
+        for device, allocated in given.values((f"{TORCH}memoryAllocatedBytes",)).items():
+            if totals.get(device):
+                used[device] = 100 * allocated / totals[device]
+        for device, share in used.items():
+            least = self._least.setdefault(device, deque(maxlen=self._parts + 1))
+            if not least or given.at - least[-1][0] >= self._part:
+                if len(least) == least.maxlen:
+                    least.popleft()
+                if least:
+                    self._slopes[device] = self._slope(least)
+                least.append((given.at, share))
+            elif share < least[-1][1]:
+                least[-1] = least[-1][0], share
+        return {device: self._slopes[device] for device in used if device in self._slopes}
+
+    def _slope(self, least: Sequence[tuple[float, float]]) -> float:
+        if len(least) < self._parts:
+            return 0.0
+        rises = sum(after[1] > before[1] for before, after in pairwise(least))
+        slope = 3600 * median((after[1] - before[1]) / (after[0] - before[0]) for before, after in combinations(least, 2))
+        is_filling = rises >= len(least) - 2 and slope > 0 and (100 - least[-1][1]) / slope < self._hours
+        return slope if is_filling else 0.0
