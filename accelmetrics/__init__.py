@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from accelmetrics.backends.visible import Visibility, visibility
     from accelmetrics.integrations.training import TrainingRun, training
     from accelmetrics.monitor.monitor import Monitor
+    from accelmetrics.monitor.rules import Rule
     from accelmetrics.monitor.window import Window
     from accelmetrics.sampling.coroutines import asample
     from accelmetrics.sampling.sampler import Sampler, sample
@@ -32,13 +33,14 @@ if TYPE_CHECKING:
         Unavailable,
         UnknownNameError,
     )
+    from accelmetrics.schemas.finding import CannotTell, Finding, Findings
     from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess
     from accelmetrics.schemas.record import Exporter, MonitorStatus, Record, Step
     from accelmetrics.schemas.recording import recordings
     from accelmetrics.schemas.selection import MetricSelection
     from accelmetrics.schemas.snapshot import Device, Snapshot
     from accelmetrics.schemas.summary import Energy, Summary
-    from accelmetrics.visibility.allocation import Allocation, Finding, Worker, allocation
+    from accelmetrics.visibility.allocation import Allocation, AllocationFinding, Worker, allocation
     from accelmetrics.visibility.doctor import diagnose
     from accelmetrics.visibility.processes import ProcessInfo, ProcessListing, processes
     from accelmetrics.visibility.visible import visible_devices
@@ -46,7 +48,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AccelMetricsError",
     "Allocation",
+    "AllocationFinding",
     "BackendStatus",
+    "CannotTell",
     "Device",
     "DeviceIdentity",
     "DeviceProcess",
@@ -55,6 +59,7 @@ __all__ = [
     "Energy",
     "Exporter",
     "Finding",
+    "Findings",
     "InvalidOptionError",
     "MetricSelection",
     "MissingDependencyError",
@@ -64,6 +69,7 @@ __all__ = [
     "ProcessListing",
     "Reason",
     "Record",
+    "Rule",
     "Sampler",
     "Snapshot",
     "SourceError",
@@ -90,7 +96,9 @@ __all__ = [
 _HOMES = {
     "AccelMetricsError": "schemas.errors",
     "Allocation": "visibility.allocation",
+    "AllocationFinding": "visibility.allocation",
     "BackendStatus": "schemas.identity",
+    "CannotTell": "schemas.finding",
     "Device": "schemas.snapshot",
     "DeviceIdentity": "schemas.identity",
     "DeviceProcess": "schemas.identity",
@@ -98,7 +106,8 @@ _HOMES = {
     "DriverGoneError": "schemas.errors",
     "Energy": "schemas.summary",
     "Exporter": "schemas.record",
-    "Finding": "visibility.allocation",
+    "Finding": "schemas.finding",
+    "Findings": "schemas.finding",
     "InvalidOptionError": "schemas.errors",
     "MetricSelection": "schemas.selection",
     "MissingDependencyError": "schemas.errors",
@@ -108,6 +117,7 @@ _HOMES = {
     "ProcessListing": "visibility.processes",
     "Reason": "schemas.errors",
     "Record": "schemas.record",
+    "Rule": "monitor.rules",
     "Sampler": "sampling.sampler",
     "Snapshot": "schemas.snapshot",
     "SourceError": "schemas.errors",

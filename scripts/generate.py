@@ -7,6 +7,7 @@
 - ``docs/lines-schema.json``: the JSON Schema of the lines that the exporter ``jsonl`` writes;
 - ``docs/metrics.md``: the reference for readers;
 - ``docs/configuration.md``: the options of commands, variables, the configuration file and ``Monitor``;
+- ``docs/findings.md``: its table of rules;
 - ``tests/promises.txt``: what users may rely on.
 
 With ``--check`` nothing is written; the exit status is 1 when a file is not current.
@@ -29,6 +30,7 @@ SCHEMA = Path("docs/schema.json")
 LINES = Path("docs/lines-schema.json")
 REFERENCE = Path("docs/metrics.md")
 CONFIGURATION = Path("docs/configuration.md")
+FINDINGS = Path("docs/findings.md")
 PROMISES = Path("tests/promises.txt")
 
 
@@ -81,6 +83,13 @@ def configuration() -> str:
     return render()
 
 
+def findings() -> str:
+    """The page about findings, with the table of rules as they are."""
+    from scripts.generate_findings import render
+
+    return render()
+
+
 def promises() -> str:
     """The text of what users may rely on."""
     from scripts.generate_promises import render
@@ -97,6 +106,7 @@ OUTPUTS: dict[Path, Callable[[], str]] = {
     LINES: lines,
     REFERENCE: reference,
     CONFIGURATION: configuration,
+    FINDINGS: findings,
     PROMISES: promises,
 }
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isnan
 
 from accelmetrics.backends.guard import guarded
-from accelmetrics.monitor.history import Row
+from accelmetrics.monitor.history import HistoryRow
 from accelmetrics.monitor.measures import Measure, RuleInput
 from accelmetrics.monitor.rules import Rule
 from accelmetrics.schemas.errors import Unavailable
@@ -171,7 +171,7 @@ class FindingEngine:
         self._ended: deque[Finding] = deque(maxlen=ENDED)
         self._lacks = _Lacks(self._judges)
 
-    def judge(self, snapshot: Snapshot, row: Row, steps: Iterable[Step], joined: bool) -> Findings:
+    def judge(self, snapshot: Snapshot, row: HistoryRow, steps: Iterable[Step], joined: bool) -> Findings:
         """Judge a reading.
 
         Args:

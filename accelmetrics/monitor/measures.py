@@ -7,12 +7,12 @@ reading (it was not read, or not anew) is absent. One that looks back keeps what
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
 from statistics import median
 
-from accelmetrics.monitor.history import REPEATED, Layout, Row, device_columns
+from accelmetrics.monitor.history import REPEATED, HistoryRow, Layout, device_columns
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.metric import LINK
 from accelmetrics.schemas.record import Step
@@ -58,7 +58,7 @@ class RuleInput:
         self._numbered: dict[tuple[str, str], list[tuple[str, str, int]]] = {}
         self._values: dict[Names, Values] = {}
 
-    def take(self, snapshot: Snapshot, row: Row, steps: Sequence[Step], joined: bool) -> None:
+    def take(self, snapshot: Snapshot, row: HistoryRow, steps: Sequence[Step], joined: bool) -> None:
         """Go on to another reading."""
         self.at, self.snapshot, self.steps, self.joined = row.at, snapshot, steps, joined
         self._row = row.values
@@ -141,7 +141,7 @@ class ThrottledShare:
     """Gives the share of a window during which heat or the power supply held the clocks of a loaded device down, in percent.
 
     Args:
-        span: Seconds of the window; shares are known once it is filled by four fifths.
+        span: Seconds of the window; shares are known once four fifths of it are.
         load: Utilisation above which a device is loaded, in percent.
     """
 
@@ -150,31 +150,51 @@ class ThrottledShare:
     def __init__(self, span: float, load: float) -> None:
         self._span, self._load = span, load
         self._last = 0.0
-        self._parts: dict[str, deque[list[float]]] = defaultdict(deque)  # by device: begin, seconds throttled, seconds known
+        self._windows: dict[str, _Window] = {}
 
     def __call__(self, given: RuleInput) -> Values:
         elapsed = given.at - self._last
         joined = given.joined and elapsed <= self._span / 5
         self._last = given.at
-        loads = given.values(UTILIZATION)
         reasons = [given.values((name,)) for name in SLOWED]
         shares: dict[str, float] = {}
-        for device, load in loads.items():
+        for device, load in given.values(UTILIZATION).items():
             told = [values[device] for values in reasons if device in values]
             if not told:
                 continue
-            parts = self._parts[device]
-            if not parts or given.at - parts[-1][0] >= self._span / self.PARTS:
-                parts.append([given.at, 0.0, 0.0])
-            while parts and given.at - parts[0][0] > self._span:
-                parts.popleft()
-            if joined and parts:
-                parts[-1][1] += elapsed * (load > self._load and any(told))
-                parts[-1][2] += elapsed
-            known = sum(part[2] for part in parts)
-            if known >= 0.8 * self._span:
-                shares[device] = 100 * sum(part[1] for part in parts) / known
+            window = self._windows.get(device) or self._windows.setdefault(device, _Window())
+            slowed = elapsed if load > self._load and any(told) else 0.0
+            window.add(given.at, *((slowed, elapsed) if joined else (0.0, 0.0)), self._span / self.PARTS, self._span)
+            if window.whole >= 0.8 * self._span:
+                shares[device] = 100 * window.part / window.whole
         return shares
+
+
+class _Window:
+    """Two sums over the last seconds, of which one is a part of the other.
+
+    Attributes:
+        part: The one.
+        whole: The other.
+    """
+
+    def __init__(self) -> None:
+        self.part = self.whole = 0.0
+        self._pieces: deque[list[float]] = deque()  # since when, and the sums since then
+
+    def add(self, at: float, part: float, whole: float, piece: float, span: float) -> None:
+        """Add to both, and take away what is older than ``span``; pieces of so many seconds are kept together."""
+        pieces = self._pieces
+        if not pieces or at - pieces[-1][0] >= piece:
+            pieces.append([at, 0.0, 0.0])
+        pieces[-1][1] += part
+        pieces[-1][2] += whole
+        self.part += part
+        self.whole += whole
+        while at - pieces[0][0] > span:
+            _, old_part, old_whole = pieces.popleft()
+            self.part = max(0.0, self.part - old_part)
+            self.whole = max(0.0, self.whole - old_whole)
 
 
 class Recent:
@@ -290,25 +310,30 @@ class MissingDevices:
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}  # whole devices that were ever listed, and their sources
+        self._marks: tuple[object, ...] = ()
+        self._missing: dict[str, float] = {}
+        self._silent: set[str] = set()  # sources that were silent before they listed any device
         self._words: dict[str, str] = {}
 
     def __call__(self, given: RuleInput) -> Values:
         snapshot = given.snapshot
-        self._known.update((slot.key, slot.backend) for slot in snapshot.identities if not slot.identity.parent)
-        missing: dict[str, float] = {}
-        for device in self._known:
-            missing[device] = not given.has(device, (*POWER, *UTILIZATION, *TEMPERATURE, *MEMORY_USED)) and self._is_missing(
-                device, snapshot
-            )
+        marks = given.layout, snapshot.identities, snapshot.unavailable
+        if marks != self._marks:
+            self._marks = marks
+            self._known.update((slot.key, slot.backend) for slot in snapshot.identities if not slot.identity.parent)
+            self._missing = {device: self._is_missing(device, given) for device in self._known}
+        missing = dict(self._missing)
         listed = set(self._known.values())
         for status in snapshot.backends:
-            if status.name not in listed and status.devices:
-                missing[status.name] = status.silent
+            if status.name in self._silent or (status.silent and status.name not in listed):
+                self._silent.add(status.name)
+                missing[status.name] = status.silent and status.name not in listed
                 self._words[status.name] = status.detail
         return missing
 
-    def _is_missing(self, device: str, snapshot: Snapshot) -> bool:
-        if snapshot.values_of(device):
+    def _is_missing(self, device: str, given: RuleInput) -> bool:
+        snapshot = given.snapshot
+        if given.has(device, (*POWER, *UTILIZATION, *TEMPERATURE, *MEMORY_USED)) or snapshot.values_of(device):
             return False
         reasons = {str(why.reason) for why in snapshot.reasons_of(device).values()}
         listed = any(slot.key == device for slot in snapshot.identities)
@@ -402,8 +427,8 @@ class Growth:
     """Gives how fast a device's memory fills, in percent of it per hour, where it would be full within a day; else 0.
 
     It is the Theil-Sen slope of the least use in each part of the window: what a program frees now and then does not count, nor does a
-    single step. All but one part must use more than the one before. PyTorch's own use counts where it is known, since its allocator
-    gives nothing back.
+    single step: all parts but one must use more than the one before, and the rise be three times what any departs from it. PyTorch's
+    own use counts where it is known, since its allocator gives nothing back.
 
     Args:
         span: Seconds of the window.
@@ -441,6 +466,10 @@ class Growth:
         if len(least) < self._parts:
             return 0.0
         rises = sum(after[1] > before[1] for before, after in pairwise(least))
-        slope = 3600 * median((after[1] - before[1]) / (after[0] - before[0]) for before, after in combinations(least, 2))
-        is_filling = rises >= len(least) - 2 and slope > 0 and (100 - least[-1][1]) / slope < self._hours
-        return slope if is_filling else 0.0
+        slope = median((after[1] - before[1]) / (after[0] - before[0]) for before, after in combinations(least, 2))
+        level = median(share - slope * at for at, share in least)
+        departure = max(abs(share - slope * at - level) for at, share in least)
+        rise = slope * (least[-1][0] - least[0][0])
+        if slope <= 0 or rises < len(least) - 2 or rise < 3 * departure or (100 - least[-1][1]) / (3600 * slope) > self._hours:
+            return 0.0
+        return 3600 * slope

@@ -100,6 +100,8 @@ class Rule(NamedTuple):
         for name, value in settings.items():
             if name not in self.settings:
                 raise UnknownNameError(f"setting of the rule {self.name}", name, self.settings)
+            if name != "severity" and not isinstance(self.options.get(name), tuple) and not _is_number(value):
+                raise InvalidOptionError(f"the rule {self.name!r} cannot be used: {name} is {value!r}: it must be a number")
             more = {"options": {**rule.options, name: value}} if name in self.options else {name: value}
             rule = rule._replace(**more)
         if "clear" not in settings and self.clear is not None:

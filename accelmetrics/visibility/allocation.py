@@ -111,7 +111,7 @@ class Pool(NamedTuple):
     used: tuple[str, ...]
 
 
-class Finding(NamedTuple):
+class AllocationFinding(NamedTuple):
     """One remark about an allocation.
 
     Attributes:
@@ -144,7 +144,7 @@ class Allocation(NamedTuple):
     workers: tuple[Worker, ...]
     devices: tuple[UsedDevice, ...]
     pools: tuple[Pool, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[AllocationFinding, ...]
 
     @property
     def as_expected(self) -> bool:
@@ -279,7 +279,7 @@ def _worker(member: job.Member, role: str, held: Mapping[str, int | None], slots
 
 def _findings(
     made: Allocation, members: Sequence[job.Member], snapshot: Snapshot, processes: ProcessesByDevice, unclear: Mapping[str, Unavailable]
-) -> Iterator[Finding]:
+) -> Iterator[AllocationFinding]:
     """List everything to know, what was asked for first.
 
     Args:
@@ -303,12 +303,12 @@ def _findings(
     yield from _device_findings(made, members, processes, unclear)
     for status in snapshot.backends:
         if status.name != "host" and status.status in {"failed", "timed_out", "degraded"}:
-            yield Finding("source", f"{status.name}: {status.detail}")
+            yield AllocationFinding("source", f"{status.name}: {status.detail}")
 
 
 def _pool_findings(
     pool: Pool, made: Allocation, members: Sequence[job.Member], processes: ProcessesByDevice, unclear: Sequence[str]
-) -> Iterator[Finding]:
+) -> Iterator[AllocationFinding]:
     """Compare what was expected of a role with what its workers use, and find other users of its devices.
 
     Those are neither of the role, nor of another role that the device is expected of, nor their helpers.
@@ -317,16 +317,16 @@ def _pool_findings(
     pids = tuple(pid for pid, role in roles.items() if role == pool.role)
     expected = f"{pool.role}: expected on {_listed(pool.expected)}"
     if not pids:
-        yield Finding("pool_differs", f"{pool.role}: no process has this role; expected on {_listed(pool.expected)}", (), pool.expected)
+        yield AllocationFinding("pool_differs", f"{pool.role}: no process has this role; expected on {_listed(pool.expected)}", (), pool.expected)
         return
     missing = [key for key in pool.expected if key not in pool.used and key not in unclear]
     extra = [key for key in pool.used if key not in pool.expected]
     if missing or extra:
         parts = [f"does not use {_listed(missing)}"] * bool(missing) + [f"uses {_listed(extra)} beyond that"] * bool(extra)
-        yield Finding("pool_differs", f"{expected}, {' and '.join(parts)}", pids, (*missing, *extra))
+        yield AllocationFinding("pool_differs", f"{expected}, {' and '.join(parts)}", pids, (*missing, *extra))
     if unclear:
         text = f"{expected}, but which processes use {_listed(unclear)} cannot be told"
-        yield Finding("pool_unclear", text, pids, tuple(unclear))
+        yield AllocationFinding("pool_unclear", text, pids, tuple(unclear))
     labels = {worker.pid: worker.label for worker in made.workers}
     found: dict[tuple[int, ...], list[str]] = {}
     for key in pool.expected:
@@ -342,30 +342,30 @@ def _pool_findings(
     for intruders, keys in found.items():
         names = _listed([labels.get(pid, f"PID {pid}") for pid in intruders])
         verb = "is" if len(keys) == 1 else "are"
-        yield Finding("pool_differs", f"{expected} alone, but {_listed(keys)} {verb} also used by {names}", intruders, tuple(keys))
+        yield AllocationFinding("pool_differs", f"{expected} alone, but {_listed(keys)} {verb} also used by {names}", intruders, tuple(keys))
 
 
 def _same_rank(one: job.Member, other: job.Member) -> bool:
     return one.below_in_rank(other) or other.below_in_rank(one)
 
 
-def _shared(one: Worker, other: Worker, common: tuple[str, ...]) -> Finding:
+def _shared(one: Worker, other: Worker, common: tuple[str, ...]) -> AllocationFinding:
     text = f"{one.label} and {other.label} both use {_listed(common)}"
     pids = (one.pid, other.pid)
     if one.lists and other.lists and one.visible is not None and other.visible is not None and not {*one.visible} & {*other.visible}:
         text += f", though each asked for its own: {_asked(one)} and {_asked(other)}"
-        return Finding("shared_unasked", text, pids, common)
-    return Finding("shared_device", text, pids, common)
+        return AllocationFinding("shared_unasked", text, pids, common)
+    return AllocationFinding("shared_device", text, pids, common)
 
 
-def _worker_findings(worker: Worker, environment: Environment, variables: str, unclear: bool) -> Iterator[Finding]:
+def _worker_findings(worker: Worker, environment: Environment, variables: str, unclear: bool) -> Iterator[AllocationFinding]:
     """Compare a worker's list with what it uses."""
     if environment.gone:
-        yield Finding("gone", environment.why, (worker.pid,))
+        yield AllocationFinding("gone", environment.why, (worker.pid,))
         return
     seen = worker.visible or ()
     if environment.values is None:
-        yield Finding("unreadable", f"{worker.label}: {environment.why}; its list and rank are not known", (worker.pid,))
+        yield AllocationFinding("unreadable", f"{worker.label}: {environment.why}; its list and rank are not known", (worker.pid,))
     if worker.visible is not None:
         # Where the driver lists the processes of a split device under the whole, that may be any of its partitions.
         inside = {part for key in seen for part in (key, ".".join(key.split(".")[:2]))}
@@ -373,32 +373,32 @@ def _worker_findings(worker: Worker, environment: Environment, variables: str, u
         if outside:
             allowed = _listed(seen) if seen else "no device"
             text = f"{worker.label} uses {_listed(outside)}, outside its list ({_asked(worker)}: {allowed})"
-            yield Finding("outside_list", text, (worker.pid,), outside)
+            yield AllocationFinding("outside_list", text, (worker.pid,), outside)
     for note in worker.notes if environment.values is not None else ():
-        yield Finding("list_problem", f"{worker.label}: {note}", (worker.pid,))
+        yield AllocationFinding("list_problem", f"{worker.label}: {note}", (worker.pid,))
     if not worker.lists and variables and len(seen) > 1:
-        yield Finding("no_list", f"{worker.label}: no list is set ({variables}): it sees all {len(seen)} devices", (worker.pid,))
+        yield AllocationFinding("no_list", f"{worker.label}: no list is set ({variables}): it sees all {len(seen)} devices", (worker.pid,))
     if not worker.used and not unclear:
         given = f", though it was given {_listed(seen)}" if worker.lists and seen else ""
-        yield Finding("no_device", f"{worker.label} uses no device{given}", (worker.pid,))
+        yield AllocationFinding("no_device", f"{worker.label} uses no device{given}", (worker.pid,))
 
 
 def _device_findings(
     made: Allocation, members: Sequence[job.Member], processes: ProcessesByDevice, unclear: Mapping[str, Unavailable]
-) -> Iterator[Finding]:
+) -> Iterator[AllocationFinding]:
     for device in made.devices:
         if device.pids == ():
             holders = [worker.label for worker in made.workers if worker.lists and device.key in (worker.visible or ())]
             given = f", though it is in the list of {_listed(holders)}" if holders else ""
-            yield Finding("unused_device", f"no process uses {device.key} ({device.name}){given}", (), (device.key,))
+            yield AllocationFinding("unused_device", f"no process uses {device.key} ({device.name}){given}", (), (device.key,))
     for key, found in processes.items():
         pids = tuple(process.pid for process in found if job.owner(members, process.pid) is None)
         if pids:
             text = f"{key} is also used by {', '.join(map(str, pids))}, not of the processes asked about"
-            yield Finding("stranger", text, pids, (key,))
+            yield AllocationFinding("stranger", text, pids, (key,))
     for why in dict.fromkeys(unclear.values()):
         keys = tuple(key for key, other in unclear.items() if other == why)
-        yield Finding("use_unknown", f"which processes use {_listed(keys)} cannot be told: {why.detail or why.reason}", (), keys)
+        yield AllocationFinding("use_unknown", f"which processes use {_listed(keys)} cannot be told: {why.detail or why.reason}", (), keys)
 
 
 def _asked(worker: Worker) -> str:
