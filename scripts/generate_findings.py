@@ -18,41 +18,31 @@ def render() -> str:
 
 
 def _table() -> Iterator[str]:
-    yield "| rule | severity | it holds | for | it is over | for | reads |\n|---|---|---|---|---|---|---|\n"
+    yield "| rule | severity | there is a finding when | for | reads |\n|---|---|---|---|---|\n"
     for rule in RULES:
-        comparison, calm = ("above", "at or below") if rule.below is None else ("below", "at or above")
+        words = rule.when.format_map({**rule.options, "limit": rule.limit})
+        yield f"| `{rule.name}` | {rule.severity} | {words} | {_seconds(rule.seconds)} | {_read(rule)} |\n"
+    yield "\n| rule | over when | for | options | what to do |\n|---|---|---|---|---|\n"
+    for rule in RULES:
         clear = rule.limit if rule.clear is None else rule.clear
-        cells = (
-            f"`{rule.name}`",
-            rule.severity,
-            f"{_measured(rule)} {comparison} {rule.limit:g}",
-            _seconds(rule.seconds),
-            f"{calm} {clear:g}",
-            _seconds(rule.clear_seconds),
-            _read(rule),
-        )
-        yield f"| {' | '.join(cells)} |\n"
-    yield "\n| rule | what to do | options |\n|---|---|---|\n"
-    for rule in RULES:
-        options = ", ".join(f"`{name}={value:g}`" for name, value in rule.options.items() if isinstance(value, (int, float)) and value is not True and value is not False)
-        yield f"| `{rule.name}` | {rule.advice} | {options} |\n"
+        calm = f"at most {clear:g}" if rule.below is None else f"at least {clear:g}"
+        yield f"| `{rule.name}` | {calm} | {_seconds(rule.clear_seconds)} | {_options(rule)} | {rule.advice} |\n"
 
 
-def _measured(rule: Rule) -> str:
-    """What its measure gives, in words."""
-    words = (rule.measure.__doc__ or "").partition("\n")[0].removeprefix("Gives ").rstrip(".:")
-    metric = rule.options.get("metric")
-    return f"`{metric[0]}`" if metric else words
+def _options(rule: Rule) -> str:
+    """What may be set of it beside limits and times."""
+    numbers = {name: value for name, value in rule.options.items() if type(value) in (int, float)}
+    return ", ".join(f"`{name}={value:g}`" for name, value in numbers.items())
 
 
 def _seconds(seconds: float) -> str:
     if seconds == 0:
-        return "at once"
+        return ""
     return f"{seconds / 60:g} min" if seconds >= 60 else f"{seconds:g} s"
 
 
 def _read(rule: Rule) -> str:
     read = [f"`{names[0]}`" for names in rule.needs]
     logged = [f"logged `{rule.logged[0]}`" if rule.logged != ("*",) else "logged steps"] if rule.logged else []
-    vendor = [f"({rule.vendor.upper()} only)"] if rule.vendor else []
-    return ", ".join((*read, *logged, *vendor)) or "which devices answer"
+    vendor = " (NVIDIA)" if rule.vendor == "nvidia" else ""
+    return ", ".join((*read, *logged)) + vendor or "which devices answer"

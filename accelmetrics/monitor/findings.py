@@ -137,7 +137,7 @@ class _Judge:
 
     @staticmethod
     def _time(given: RuleInput, at: float) -> int:
-        """A moment of the monotonic clock on the wall clock, as the reading has it."""
+        """Return a moment of the monotonic clock on the wall clock, as the reading has it."""
         return given.snapshot.time_ns - int((given.at - at) * 1e9)
 
     def _finding(self, key: str, value: float, since_ns: int, measure: Measure) -> Finding:
@@ -204,7 +204,7 @@ class FindingEngine:
     def _publish(self, changed: Sequence[Finding], lacks: tuple[CannotTell, ...]) -> None:
         for finding in changed:
             if finding.until_ns is None:
-                log.log(logging.INFO if finding.severity == "info" else logging.WARNING, "%s (%s)", finding, finding.advice)
+                log.info("%s (%s)", finding, finding.advice)
             else:
                 self._ended.append(finding)
         current = [finding for judge in self._judges for finding in judge.findings.values()]
@@ -280,7 +280,7 @@ class FindingNotifier:
         self._told: frozenset[Finding] = frozenset()
 
     def open(self) -> None:
-        """Nothing is to be opened."""
+        """Do nothing: a function needs no opening."""
 
     def export(self, record: Record) -> None:
         """Tell what is new in a record."""
@@ -290,7 +290,7 @@ class FindingNotifier:
                 self._callback(finding)
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing: nothing waits."""
 
     def close(self) -> None:
-        """Nothing is to be given back."""
+        """Do nothing: there is nothing to give back."""

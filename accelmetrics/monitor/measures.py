@@ -349,7 +349,7 @@ class IdleHeld:
     """Gives the utilisation of devices that a job, a pod or a program holds; 100 for those that are free.
 
     Args:
-        held_bytes: Device memory in use from which on a device counts as held, whoever holds it.
+        held_bytes: Device memory in use from which on a device counts as held, by any program.
     """
 
     def __init__(self, held_bytes: float) -> None:

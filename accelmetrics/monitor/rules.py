@@ -46,6 +46,7 @@ class Rule(NamedTuple):
     Attributes:
         name: Its name.
         severity: How grave it is when it holds.
+        when: When it holds, in words; ``{limit}`` and the options stand for what they are.
         measure: Called with the options when a monitor is made; what it gives is called with a
             :class:`~accelmetrics.monitor.measures.RuleInput` at every reading that is judged, once a second at most, and gives numbers by
             what they are about: a device's key, ``rank 2``, or an empty text.
@@ -64,6 +65,7 @@ class Rule(NamedTuple):
 
     name: str
     severity: Severity
+    when: str
     measure: Callable[..., Measure]
     says: str
     advice: str
@@ -147,6 +149,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "hot",
         "warning",
+        "core above {limit:g} °C",
         Latest,
         "core at {value:.0f} °C, above {limit:g} °C for {seconds:g} s",
         _COOL,
@@ -160,6 +163,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "overheating",
         "critical",
+        "core above {limit:g} °C",
         Latest,
         "core at {value:.0f} °C, above {limit:g} °C for {seconds:g} s",
         "Take load off the device before it slows down or shuts itself off. " + _COOL,
@@ -173,6 +177,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "near_slowdown",
         "warning",
+        "core less than {limit:g} K below the temperature at which it slows itself down",
         Margin,
         "core {value:.0f} K below the temperature at which it slows itself down, for {seconds:g} s",
         _COOL,
@@ -185,6 +190,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "memory_full",
         "info",
+        "more than {limit:g} % of its memory in use",
         Latest,
         "{value:.0f} % of its memory in use, above {limit:g} % for {seconds:g} s",
         "Fine for programs that reserve all of it; else lower the batch size before an allocation fails.",
@@ -198,6 +204,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "throttled",
         "warning",
+        "heat or the power supply held its clocks down for more than {limit:g} % of the last {span:g} s, at a utilisation above {load:g} %",
         ThrottledShare,
         "clocks held down by heat or the power supply for {value:.0f} % of {span:g} s under load",
         f"See the reasons under throttle.…; {_COOL[0].lower()}{_COOL[1:]} For a power brake, the rack's supply.",
@@ -209,6 +216,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "ecc_uncorrected",
         "critical",
+        "memory errors that could not be corrected, within the last {span:g} s or at the first reading",
         Recent,
         "{value:.0f} memory errors that could not be corrected",
         "Results since then may be wrong: go back to a checkpoint. " + _TO_DRAIN,
@@ -219,6 +227,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "remap_pending",
         "warning",
+        "memory rows wait for a reset to be replaced by spare ones",
         Latest,
         "memory rows wait to be replaced by spare ones",
         "Reset the GPU when its job has ended.",
@@ -229,6 +238,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "remap_failed",
         "critical",
+        "a memory row could not be replaced by a spare one",
         Latest,
         "a memory row could not be replaced by a spare one",
         "Drain the node and have the GPU replaced.",
@@ -239,6 +249,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "xid_hardware",
         "critical",
+        "Xid errors that speak against the hardware, within the last {span:g} s: {codes}",
         RecentXids,
         "Xid {words}",
         _TO_DRAIN,
@@ -250,6 +261,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "xid_program",
         "info",
+        "Xid errors that programs cause, within the last {span:g} s: {codes}",
         RecentXids,
         "Xid {words}",
         "Most often an error of the program: run it under compute-sanitizer. The same on many programs speaks against the GPU.",
@@ -261,6 +273,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "xid",
         "warning",
+        "any other Xid error within the last {span:g} s, but those for corrected errors",
         RecentXids,
         "Xid {words}",
         "Look the code up in NVIDIA's catalogue of Xid errors; look at the kernel's log for what came with it.",
@@ -272,6 +285,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "nvlink_down",
         "critical",
+        "an NVLink is down that was up before, or that is up on another device of the same product",
         LinksDown,
         "{value:.0f} NVLinks down",
         "Collective operations are slow or fail: drain the node, reset the GPUs and the fabric manager.",
@@ -284,6 +298,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "nvlink_errors",
         "warning",
+        "NVLink transmissions were repeated or links set up again within the last {span:g} s",
         Recent,
         "{value:.0f} NVLink transmissions repeated or links set up again within {span:g} s",
         "A link is failing: reseat the board or its bridge, and drain the node where they go on.",
@@ -295,6 +310,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "nvlink_crc",
         "warning",
+        "more than {limit:g} NVLink checksum errors a second",
         CounterRate,
         "{value:.0f} NVLink checksum errors a second, above {limit:g} for {seconds:g} s",
         "A link is failing: reseat the board or its bridge, and drain the node where they go on.",
@@ -309,6 +325,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "device_missing",
         "critical",
+        "it is listed, or was, and gives nothing; or a source whose hardware is there is silent",
         MissingDevices,
         "gives nothing for {seconds:g} s ({words})",
         "`accelmetrics doctor` says what the driver lacks; a device that fell off the bus needs a reset or a reboot.",
@@ -319,6 +336,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "idle_held",
         "info",
+        "utilisation below {limit:g} %, while the run's job or pod sees it or {held_bytes:.0f} bytes of its memory are in use",
         IdleHeld,
         "utilisation below {limit:g} % for {seconds:g} s while it is held",
         "End what holds the device, or find what the program waits for.",
@@ -332,6 +350,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "straggler",
         "warning",
+        "clock below {limit:g} % of the median of at least {least:g} devices of its product and power limit, each busier than {load:g} %",
         RelativeClock,
         "clock at {value:.0f} % of its peers' median, below {limit:g} % for {seconds:g} s",
         "It slows the whole job down: compare its temperature, power limit and throttle reasons with the others'.",
@@ -345,6 +364,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "stuck_counter",
         "warning",
+        "its energy counter stands still for {readings:g} readings and {limit:g} s, while it draws more than {watts:g} W",
         Unmoved,
         "energy counter stands still for {value:.0f} s while power is drawn",
         "Energy of this device is wrong from here on; reload the driver, and report it to the vendor.",
@@ -356,6 +376,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "leak",
         "warning",
+        "memory in use grows by more than {limit:g} % of it an hour, over {span:g} s and without pause, and would be full in {hours:g} h",
         Growth,
         "memory in use grows by {value:.1f} % of it an hour: full within {hours:g} h",
         "Look for what the program keeps from step to step: losses with their graphs, lists of tensors, growing caches.",

@@ -317,7 +317,9 @@ def _pool_findings(
     pids = tuple(pid for pid, role in roles.items() if role == pool.role)
     expected = f"{pool.role}: expected on {_listed(pool.expected)}"
     if not pids:
-        yield AllocationFinding("pool_differs", f"{pool.role}: no process has this role; expected on {_listed(pool.expected)}", (), pool.expected)
+        yield AllocationFinding(
+            "pool_differs", f"{pool.role}: no process has this role; expected on {_listed(pool.expected)}", (), pool.expected
+        )
         return
     missing = [key for key in pool.expected if key not in pool.used and key not in unclear]
     extra = [key for key in pool.used if key not in pool.expected]
@@ -342,7 +344,9 @@ def _pool_findings(
     for intruders, keys in found.items():
         names = _listed([labels.get(pid, f"PID {pid}") for pid in intruders])
         verb = "is" if len(keys) == 1 else "are"
-        yield AllocationFinding("pool_differs", f"{expected} alone, but {_listed(keys)} {verb} also used by {names}", intruders, tuple(keys))
+        yield AllocationFinding(
+            "pool_differs", f"{expected} alone, but {_listed(keys)} {verb} also used by {names}", intruders, tuple(keys)
+        )
 
 
 def _same_rank(one: job.Member, other: job.Member) -> bool:

@@ -23,7 +23,7 @@ from tests.monitor.watching import Recorder, gpus, no_threads
 from tests.support.waiting import HANG, wait_for
 
 DRAWING = Rule(
-    "drawing", "info", Latest, "{value:.0f} W", "Nothing.", above=50, options={"metric": ("powerWatts",)}, needs=(("powerWatts",),)
+    "drawing", "info", "", Latest, "{value:.0f} W", "Nothing.", above=50, options={"metric": ("powerWatts",)}, needs=(("powerWatts",),)
 )
 
 
@@ -42,6 +42,7 @@ def test_every_rule_of_the_table_can_be_used_and_says_what_to_do() -> None:
     assert len(BUILT_IN) == len(rules.RULES)
     for rule in rules.RULES:
         assert rules.checked(rule) is rule
+        assert rule.when.format_map({**rule.options, "limit": rule.limit})
         assert rule.says
         assert rule.advice.endswith(".")
 
@@ -242,7 +243,7 @@ class Broken:
 @pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(3), KeyboardInterrupt(), StopIteration(), RecursionError("deep")])
 def test_a_rule_that_raises_costs_itself_alone(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
     """It is told once, as one that cannot judge; the others go on. What it had found stays."""
-    broken = Rule("broken", "info", lambda: Broken(error, 5), "works", "Mend it.", above=0)
+    broken = Rule("broken", "info", "", lambda: Broken(error, 5), "works", "Mend it.", above=0)
     clock, backend = FakeClock(), healthy_gpus(2, FakeClock())
     backend.device(1).set(temp=90)
     with Monitor(1.0, backends=[backend], rules=["overheating", broken], clock=clock) as monitor:
@@ -262,7 +263,7 @@ def test_a_rule_that_cannot_be_made_is_told_too() -> None:
     def never() -> Measure:
         raise OSError("no file")
 
-    with JudgedRun(["hot", Rule("never", "info", never, "", "", above=0)]) as run:
+    with JudgedRun(["hot", Rule("never", "info", "", never, "", "", above=0)]) as run:
         run.go(60)
         assert [(lack.rule, lack.reason) for lack in run.findings.cannot_tell] == [("never", "rule_failed")]
 
@@ -270,7 +271,7 @@ def test_a_rule_that_cannot_be_made_is_told_too() -> None:
 def test_a_slow_rule_is_not_called_any_more() -> None:
     """After it was slow several times in a row."""
     calls: list[float] = []
-    slow = Rule("slow", "info", lambda: Counted(calls), "", "", above=0)
+    slow = Rule("slow", "info", "", lambda: Counted(calls), "", "", above=0)
     with patch.object(engine, "SLOW", -1.0), JudgedRun([slow]) as run:
         run.go(200)
         assert len(calls) == engine.SLOW_TIMES
@@ -280,7 +281,7 @@ def test_a_slow_rule_is_not_called_any_more() -> None:
 
 def test_a_rule_about_ever_new_things_keeps_a_bounded_number() -> None:
     """Of findings too."""
-    endless = Rule("endless", "info", lambda: lambda given: {f"thing {given.at}": 1.0}, "new", "", above=0, clear_seconds=1)
+    endless = Rule("endless", "info", "", lambda: lambda given: {f"thing {given.at}": 1.0}, "new", "", above=0, clear_seconds=1)
     with patch.object(engine, "MOST", 20), JudgedRun([endless], devices=1) as run:
         run.go(3600)
         assert len(run.findings.current) <= 20
@@ -290,7 +291,7 @@ def test_a_rule_about_ever_new_things_keeps_a_bounded_number() -> None:
 def test_a_number_that_is_none_changes_nothing() -> None:
     """NaN is neither beyond the limit nor below it."""
     values = iter([1.0, 1.0, *[float("nan")] * 5, 0.0])
-    rule = Rule("odd", "info", lambda: lambda given: {"": next(values)}, "odd", "", above=0)
+    rule = Rule("odd", "info", "", lambda: lambda given: {"": next(values)}, "odd", "", above=0)
     with JudgedRun([rule], devices=1) as run:
         run.go(70)
         assert run.names() == [("odd", "")]
@@ -343,7 +344,7 @@ def test_rules_about_one_vendor_say_nothing_of_another() -> None:
 def test_readings_are_judged_once_a_second_at_most() -> None:
     """A tenth of ten readings a second."""
     calls: list[float] = []
-    count = Rule("count", "info", lambda: Counted(calls), "", "", above=0)
+    count = Rule("count", "info", "", lambda: Counted(calls), "", "", above=0)
     with JudgedRun([count], devices=1, interval=0.1) as run:
         run.go(60)
         assert 55 <= len(calls) <= 66
