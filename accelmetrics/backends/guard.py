@@ -64,11 +64,13 @@ if hasattr(os, "register_at_fork"):
 def waiting_for(tool: str) -> Iterator[None]:
     """Note that this thread waits for a tool: a reading that is late for it can name it."""
     thread = threading.get_ident()
-    WAITS[thread] = Wait(tool, time.time_ns())
+    before, WAITS[thread] = WAITS.get(thread), Wait(tool, time.time_ns())
     try:
         yield
     finally:
         WAITS.pop(thread, None)
+        if before is not None:
+            WAITS[thread] = before
 
 
 def guarded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:

@@ -44,13 +44,36 @@ def amd(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-@pytest.mark.parametrize("vendor", [nvidia, graphcore, amd])
+@pytest.mark.parametrize("vendor", [nvidia, graphcore])
 def test_other_sources_answer(vendor: Callable[[Path], dict[str, str]], isolation: str, tmp_path: Path) -> None:
     environment = {**os.environ, "ACCELMETRICS_VALIDATE": "0", **vendor(tmp_path)}
     with Program(SAMPLES, vendor.__name__, isolation, env=environment) as program:
         assert program.told() == ["ok", "timed_out", True]
         assert program.told() == ["ok", "timed_out", True]
         assert program.end() == 0, program.errors
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_what_a_kernel_driver_says_is_read_beside_its_library(isolation: str, tmp_path: Path) -> None:
+    """After a while, in which the library may still be loaded; what would be asked of that says that it hangs."""
+    program = """
+        import sys
+        import accelmetrics
+        from accelmetrics.backends.amd import in_process
+        in_process.FIRST_OPENING = 0.3
+        sampler = accelmetrics.Sampler(["amd"], isolation=sys.argv[1])
+        while "gpu.0.powerWatts" not in sampler.sample().metrics:
+            pass
+        snapshot = sampler.sample()
+        tell(snapshot.backends[0].status, *snapshot.unavailable["gpu.0.fanSpeed"])
+        if sys.argv[1] == "process":
+            sampler.close()
+    """
+    with Program(program, isolation, env={**os.environ, "ACCELMETRICS_VALIDATE": "0", **amd(tmp_path)}) as running:
+        status, reason, detail = running.told()
+        assert (status, reason) == ("ok", "timed_out")
+        assert detail.startswith(f"{tmp_path}/rocm/lib/libamd_smi.so has not answered since ")
+        assert running.end() == 0, running.errors
 
 
 def test_another_sampler_reads_what_was_read_before(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ in 1/65536 J; memory in bytes, PCIe speed in millions of transfers.
 
 Beside the kernel's files the module is asked on a thread of its own. A reading waits for it as long as its calls return, and for one that
 stands still less than half a second; from then on what it used to give is ``timed_out`` until the call has returned, and no reading waits.
-A stuck call is never repeated: there is one thread for a card, which serves one reading at a time.
+A stuck call is never repeated: there is one thread for a card, which serves one reading at a time, and one attempt in a process to open
+the module, which is waited for at the beginning only.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,9 +25,10 @@ from accelmetrics.backends.amd import amdsmi_library
 from accelmetrics.backends.amd.cards import TOTAL, USED, device_memory, is_suspended, memory_rows, pcie_generation
 from accelmetrics.backends.amd.gpu_metrics import JOULE
 from accelmetrics.backends.contract import MOST_DEVICES, Value
-from accelmetrics.backends.guard import Outcome, guarded
+from accelmetrics.backends.guard import WAITS, Outcome, guarded, waiting_for
 from accelmetrics.backends.kit.fields import DeviceRecord, Field, Table
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
+from accelmetrics.schemas.snapshot import rfc3339_second
 
 NO_PERMISSION = 10
 NOT_SUPPORTED = (2, 3)
@@ -207,6 +210,52 @@ FIRST_PATIENCE, LATER_PATIENCE = 0.4, 0.05
 """Seconds for which a call may stand still: as a rule, and after one did, until the module has answered again."""
 SLICE = 0.05
 """Seconds between two looks at a call's progress. More than that never counts: a busy interpreter is no hung driver."""
+
+
+class Attempt:
+    """An attempt to open the module, which may hang: a library's constructor, or its first call into the driver.
+
+    Args:
+        addresses: As for :func:`open_cards`.
+
+    Attributes:
+        outcome: What came of it; None while it has not returned.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self.outcome: Outcome[dict[str, AmdsmiCard]] | None = None
+        self._returned = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(addresses,), name="accelmetrics-amdsmi-opening", daemon=True)
+        ATTEMPTS.add(self)
+        self._thread.start()
+
+    def _run(self, addresses: Sequence[str]) -> None:
+        with waiting_for("amdsmi"):
+            self.outcome = guarded(open_cards, addresses)
+        ATTEMPTS.discard(self)
+        self._returned.set()
+
+    def cards(self, seconds: float) -> dict[str, AmdsmiCard]:
+        """Return the cards by PCI address, waiting at most so long.
+
+        Raises:
+            SourceError: It failed, or has not returned (``timed_out``).
+        """
+        self._returned.wait(seconds)
+        if self.outcome is None:
+            wait = WAITS.get(self._thread.ident or 0)
+            since = "" if wait is None else f"{wait.tool} has not answered since {rfc3339_second(wait.since)}"
+            raise SourceError(Reason.TIMED_OUT, since or "it is being opened", backend="amd")
+        if isinstance(self.outcome.error, SourceError):
+            raise self.outcome.error
+        return self.outcome.value or {}
+
+
+ATTEMPTS: set[Attempt] = set()
+"""Those that have not returned. While there is one no other is made, which would hang as well."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=ATTEMPTS.clear)
 
 
 class Trust:

@@ -2,7 +2,8 @@
 
 They are merged metric by metric: what the files have is read from them, what they lack is asked of the module, where there is
 one that matches, on a thread of its own (:mod:`~accelmetrics.backends.amd.amdsmi_worker`). Opening the library wakes cards, so it is
-left alone while one of them sleeps, and tried when all are awake.
+left alone while one of them sleeps, and tried when all are awake. While it is being opened for longer than that should take, the files
+are read, and what they lack is ``timed_out``; it is used once it is open.
 
 A card that sleeps is not read: every metric's reason is ``suspended``. One that its driver let go of is lost; when there is
 none left, the driver has gone, and is opened again when it is back.
@@ -17,7 +18,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accelmetrics.backends.amd.amdsmi_worker import METRICS, OVERDUE, AmdsmiCard, AmdsmiWorker, Trust, open_cards
+from accelmetrics.backends.amd.amdsmi_worker import ATTEMPTS, METRICS, OVERDUE, AmdsmiCard, AmdsmiWorker, Attempt, Trust, open_cards
 from accelmetrics.backends.amd.cards import TopologyNode, gpu_nodes, gpus, is_driven
 from accelmetrics.backends.amd.processes import DriverProcesses
 from accelmetrics.backends.amd.sysfs import CARDS, PARTITIONS, Card, identify, partition, shows_values
@@ -31,6 +32,8 @@ from accelmetrics.schemas.identity import DeviceIdentity
 SYSFS, AMDSMI = "sysfs", "amdsmi"
 RELIST = 30.0
 """Seconds between two looks at which cards there are: it reads through the whole PCI bus."""
+FIRST_OPENING, LATER_OPENING = 4.0, 0.4
+"""Seconds to wait for the module to be opened where there are files too: when the driver is opened, and by a reading."""
 
 
 class DriverUnit:
@@ -85,7 +88,8 @@ class InProcessDriver:
             self.units.append(DriverUnit(identity, card))
             self.units += [DriverUnit(partition(identity, node), card, node) for node in parts] if len(parts) > 1 else []
         self.with_files = SYSFS in sources and any(map(shows_values, self._addresses))
-        self._failure = self._open_library() if AMDSMI in sources else None
+        self._attempt: Attempt | None = None
+        self._failure = self._open_library(FIRST_OPENING) if AMDSMI in sources else None
         if not self.with_files and not self._library:
             if SYSFS not in sources and self._failure is not None:
                 raise self._failure
@@ -110,6 +114,12 @@ class InProcessDriver:
         return OVERDUE.detail if any(worker.hangs for worker in self._workers()) else ""
 
     @property
+    def late(self) -> Unavailable | None:
+        """Why the module's values are missing while it is being opened; None when it is not."""
+        failure = self._failure
+        return failure.unavailable if failure is not None and failure.reason == Reason.TIMED_OUT else None
+
+    @property
     def devices(self) -> Sequence[DeviceIdentity]:
         return self._devices
 
@@ -124,12 +134,28 @@ class InProcessDriver:
     def _workers(self) -> list[AmdsmiWorker]:
         return [unit.library for unit in self.units if isinstance(unit.library, AmdsmiWorker)]
 
-    def _open_library(self) -> SourceError | None:
-        """Open the module, and give each card what it knows of it. Returns why it does not open."""
+    def _open_library(self, seconds: float) -> SourceError | None:
+        """Open the module, and give each card what it knows of it.
+
+        Args:
+            seconds: How long to wait for it, where the files are read meanwhile.
+
+        Returns:
+            Why it does not open, or has not yet.
+        """
         try:
-            self._library = open_cards(self._addresses)
+            if self.with_files:
+                if self._attempt is None and ATTEMPTS:
+                    raise SourceError(Reason.TIMED_OUT, "an earlier attempt to open it has not returned", backend="amd")
+                self._attempt = self._attempt or Attempt(self._addresses)
+                self._library = self._attempt.cards(seconds)
+            else:
+                self._library = open_cards(self._addresses)
         except SourceError as error:
             return error.with_traceback(None)  # which holds this driver
+        finally:
+            if self._attempt is not None and self._attempt.outcome is not None:
+                self._attempt = None
         for unit in self.units:
             card = self._library.get(unit.card.address) if unit.node is None else None
             unit.library = AmdsmiWorker(card, self._trust) if card is not None and self.with_files else card
@@ -141,16 +167,20 @@ class InProcessDriver:
         Raises:
             DriverGoneError: There are new cards or partitions: the driver is to be opened again. One that has gone is lost.
         """
-        if now < self._relist_at or not self._looking.acquire(blocking=False):
+        opened = self._attempt is not None and self._attempt.outcome is not None
+        if (now < self._relist_at and not opened) or not self._looking.acquire(blocking=False):
             return
         try:
+            if opened:
+                self._failure = self._open_library(0.0)
+                return
             self._relist_at = now + RELIST
             (addresses, partitions), (listed, parts) = _list(), self._listed
             there = {part for part in parts if part[0] in addresses}
             if addresses - listed or {part for part in partitions if part[0] in addresses} != there:
                 raise DriverGoneError(Reason.DRIVER_UNAVAILABLE, "there are cards or partitions that were not listed yet", backend="amd")
-            if self._failure is not None and self._failure.reason == Reason.SUSPENDED:
-                self._failure = self._open_library()
+            if self._failure is not None and self._failure.reason in (Reason.SUSPENDED, Reason.TIMED_OUT):
+                self._failure = self._open_library(LATER_OPENING)
         finally:
             self._looking.release()
 
@@ -211,7 +241,8 @@ class InProcessReader:
             found = CARDS.read(unit.card.record(now, unified, progress), counters, now)
         wanted = {name for name in METRICS if not isinstance(found.get(name), (int, float))}
         if library is None or not wanted:
-            return found
+            late = driver.late if driver.with_files else None
+            return found if late is None else {**found, **dict.fromkeys(wanted, late)}
         try:
             said = library.read(wanted, unified, progress)
         except SourceError:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from accelmetrics import Sampler, diagnose
-from accelmetrics.backends.amd import amdsmi_library, backend
+from accelmetrics.backends.amd import amdsmi_library, backend, in_process
 from accelmetrics.backends.amd.amdsmi_worker import FIRST_PATIENCE, LATER_PATIENCE, Trust
 from accelmetrics.backends.amd.in_process import RELIST, InProcessDriver
 from accelmetrics.backends.contract import Reading, ReadOptions
@@ -18,6 +18,7 @@ from accelmetrics.schemas.errors import Reason, SourceError, Unavailable
 from tests.backends.amd.fake_clock import FakeClock
 from tests.sampling.conftest import until
 from tests.simulators.amdgpu import Device, Tree, machines
+from tests.support.waiting import wait_for
 
 OPTIONS = ReadOptions(pid=1)
 THROWN = [TypeError("unexpected"), AttributeError("no amdsmi_get"), KeyError("libamd_smi.so"), OSError(5, "Input/output error")]
@@ -214,6 +215,35 @@ def test_a_module_that_was_refused_is_not_looked_for_again(card: Device, monkeyp
 
 
 # Calls that hang
+
+
+def test_while_it_is_being_opened_the_files_are_read_and_the_rest_is_timed_out(card: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is opened once in a process, and used when that has returned."""
+    goes_on, begun = threading.Event(), []
+
+    def init() -> None:
+        begun.append(1)
+        goes_on.wait()
+
+    ecc = {"correctable_count": 17, "uncorrectable_count": 2}
+    install(monkeypatch, Module(card.address, TypeError("no"), amdsmi_init=init, amdsmi_get_gpu_total_ecc_count=lambda handle: ecc))
+    monkeypatch.setattr(in_process, "FIRST_OPENING", 0.05)
+    clock = FakeClock()
+    opened, another = InProcessDriver(clock), InProcessDriver(clock)
+    assert opened.source == another.source == "sysfs"
+    reader = opened.reader(OPTIONS)
+    reading = reader.read(0, [])
+    assert values(reading) == of_files()
+    why = reading.unavailable["correctedMemoryErrors"]
+    assert (why.reason, why.detail[:30]) == (Reason.TIMED_OUT, "amdsmi has not answered since ")
+    clock.now += RELIST
+    assert another.reader(OPTIONS).read(0, []).unavailable["correctedMemoryErrors"].reason == Reason.TIMED_OUT
+    assert begun == [1]
+    goes_on.set()
+    wait_for(lambda: values(reader.read(0, [])).get("correctedMemoryErrors") == 17)
+    assert (opened.source, opened.remark) == ("sysfs+amdsmi", "")
+    clock.now += RELIST
+    assert values(another.reader(OPTIONS).read(0, []))["correctedMemoryErrors"] == 17
 
 
 class Fans:
