@@ -418,7 +418,7 @@ def see_neuron(environ: Environ, devices: Identities) -> VisibleSet:
     """
     if CORES in environ:
         listed = VisibleList(CORES, environ[CORES])
-        entries = [part for entry in listed.value.split(",") for part in _range(entry.strip())]
+        entries = [part for entry in listed.value.split(",") for part in number_range(entry.strip())]
         return _numbers_alone(listed, entries, {device.vendor_index: place for place, device in enumerate(devices)}, rising=True)
     wanted = environ.get(CORE_COUNT, "0")
     lists = (VisibleList(CORE_COUNT, wanted),) if CORE_COUNT in environ else ()
@@ -427,8 +427,8 @@ def see_neuron(environ: Environ, devices: Identities) -> VisibleSet:
     return VisibleSet(None, False, lists, (f"{CORE_COUNT}={wanted} says how many cores, not which",))
 
 
-def _range(entry: str) -> Sequence[str]:
-    """List the entries that a range stands for; the entry itself where it is no range of a sensible length."""
+def number_range(entry: str) -> Sequence[str]:
+    """List the entries that a range such as ``0-3`` stands for; the entry itself where it is no range of a sensible length."""
     found = _RANGE.fullmatch(entry)
     if found is None or not 0 <= int(found[2]) - int(found[1]) < LARGEST_RANGE:
         return (entry,)

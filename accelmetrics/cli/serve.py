@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ from accelmetrics.cli.monitoring import FunctionExporter, checked, exporters, mo
 from accelmetrics.cli.output import Stdout
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import AccelMetricsError
+from accelmetrics.visibility.attribution import Attribution, ClaimSource
+from accelmetrics.visibility.pod_resources import pod_source
+from accelmetrics.visibility.slurm_jobs import Job, dcgm_source, job_source
 
 if TYPE_CHECKING:
     from accelmetrics.schemas.record import Record
@@ -36,6 +40,7 @@ OPTIONS: arguments.Groups = {
         **arguments.flags(settings.ENDPOINT),
         "--make-password": {"metavar": "USER", "help": "ask for a password and print the line for the --auth file, then exit"},
     },
+    "who holds the devices": arguments.flags(settings.HOLDERS),
     "the readings": arguments.watching("serve"),
     "where else they go": arguments.flags(settings.EXPORTING, "serve"),
     arguments.READ: arguments.READING,
@@ -48,6 +53,7 @@ def run(options: Namespace, out: Stdout) -> int:
         out.write(_password_line(options.make_password))
         return 0
     from accelmetrics.exporters.prometheus import PrometheusExporter
+    from accelmetrics.monitor.job_summaries import JobSummaries
 
     endpoint = PrometheusExporter(
         options.listen,
@@ -68,17 +74,36 @@ def run(options: Namespace, out: Stdout) -> int:
     own = _own_keys()
     served = endpoint.export if options.pid else lambda record: endpoint.export(_without(own, record))
     with until_stopped() as stopped, closing(endpoint), checked(options):
-        watching = monitor(options, [FunctionExporter("prometheus", served), *exporters(options, out)])
+        attribution = Attribution()
+        sinks = [FunctionExporter("prometheus", served), *exporters(options, out)]
+        watching = monitor(options, sinks, attribution=attribution)
+        summaries = JobSummaries(watching, options.summaries)
+        attribution.add(_sources(options, summaries))
         # The endpoint opens before the monitor starts: what keeps it from listening ends the command, and is said once.
         try:
             endpoint.open()
         except OSError as error:
             raise AccelMetricsError(f"cannot listen on {endpoint.address}: {error}") from error
-        with watching:
+        with watching, closing(summaries), attribution:
             address = f"{'https' if options.tls_cert else 'http'}://{endpoint.address}/metrics"
             tell(f"serving {address}", f"accelmetrics serve: {address}", data={"address": address})
             stopped.wait()
     return int(tell_losses(watching))
+
+
+def _sources(options: Namespace, follow: Callable[[Sequence[Job]], object]) -> Iterator[ClaimSource]:
+    """Yield where it is looked up who holds the devices.
+
+    Args:
+        options: Of the command.
+        follow: Called with the jobs at each look.
+    """
+    if options.attribution in {"auto", "slurm"}:
+        yield job_source(options.jobs, follow)
+    if options.attribution != "none" and options.dcgm_jobs:
+        yield dcgm_source(options.dcgm_jobs)
+    if options.attribution in {"auto", "kubernetes"}:
+        yield pod_source(options.kubelet, needed=options.attribution == "kubernetes")
 
 
 def _own_keys() -> frozenset[str]:

@@ -31,6 +31,15 @@ COLUMNS = (
     ("temp", "temperature_celsius", "°C", 1.0),
 )
 """Of tables: the heading, the measure, its unit, and what is one of that."""
+JOB_COLUMNS = (
+    ("util mean", "utilization_percent_mean", "%", 1.0),
+    ("memory max", "memory_used_bytes_max", " GiB", GIB),
+    ("power mean", "power_watts_mean", " W", 1.0),
+    ("temp max", "temperature_celsius_max", "°C", 1.0),
+)
+"""Of a job's devices, likewise."""
+HOURS = {"held_hours": "held", "used_hours": "used", "wasted_hours": "wasted", "unmeasured_hours": "not measured"}
+"""Of a job: what its hours are called."""
 PROCESS = {"cpu_percent": ("cpu", 1.0), "memory_bytes": ("proc.memory.rssMB", MIB), "threads": ("proc.cpu.threads", 1.0)}
 """Of the watched process: the key, and the factor to the unit of reports."""
 STATISTICS = ("mean", "max", "count")
@@ -116,6 +125,31 @@ def of_process(window: Window) -> dict[str, Any]:
     summary = window.summary
     held = {name: (summary[key], factor) for name, (key, factor) in PROCESS.items() if key in summary}
     return {name: {"mean": one.mean * factor, "max": one.max * factor, "count": one.count} for name, (one, factor) in held.items()}
+
+
+# Of a job
+
+
+def of_job(summary: Plain) -> str:
+    """Return what a job came to, as the monitor of its node has written it, for people."""
+    labels, seconds, number = summary["labels"], int(summary["ended"] - summary["began"]), summary["devices_held"]
+    about = ", ".join(labels[name] for name in ("user", "partition") if name in labels)
+    lasted = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    lines = [
+        f"job {summary['job_id']}{f' ({about})' if about else ''} on {summary['hostname']}: "
+        f"{number} device{'' if number == 1 else 's'} for {lasted}",
+        f"  GPU hours: {', '.join(f'{_hours(summary[name])} {words}' for name, words in HOURS.items())}",
+        f"  energy: {_energy(summary['energy_joules'])}",
+    ]
+    rows = [("", *(heading for heading, *_ in JOB_COLUMNS), "energy")]
+    for device in summary["devices"]:
+        cells = (_cell(device, name, unit, scale) if device[name] is not None else NONE for _, name, unit, scale in JOB_COLUMNS)
+        rows.append((device["device"], *cells, _energy(device["energy_joules"])))
+    return "\n".join((*lines, *aligned(rows, "  ", numeric=True))) + "\n"
+
+
+def _hours(hours: float | None) -> str:
+    return "unknown" if hours is None else f"{hours:.2f}"
 
 
 # Of a recording: views of the document that ``report`` makes

@@ -123,21 +123,21 @@ class Amd(Dialect):
     def points(self, record: Record) -> Iterator[Point]:
         """Give how many devices there are, then each device with what is known of the job and the pod that use it."""
         snapshot = record.snapshot
-        job = _job(record.labels)
+        own = jobs(record.labels).get("slurm", {})
         answered = answering(snapshot)
         if answered:
             whole = sum(not slot.identity.parent for slot in snapshot.identities)
             yield Point(COUNT, whole, {"hostname": snapshot.hostname}, "gauge", "1", "Devices of the machine.")
         for slot in answered:
-            labels = {**_labels(slot, snapshot.hostname), **job, **record.device_labels.get(slot.key, {})}
+            job = _job(record.holders.of(slot.key, "job") or own)
+            labels = {**_labels(slot, snapshot.hostname), **job, **record.pod_labels(slot.key)}
             yield from self._table.points(snapshot, slot, labels)
             for clock, table in CLOCKS.items():
                 yield from table.points(snapshot, slot, {**labels, "clock_type": clock})
 
 
-def _job(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return what the exporter says of a Slurm job, from the labels of a record."""
-    told = jobs(labels).get("slurm", {})
+def _job(told: Mapping[str, str]) -> dict[str, str]:
+    """Return what the exporter says of a job."""
     named = {"job_id": "job_id", "job_user": "user", "job_partition": "partition"}
     return {label: told[name] for label, name in named.items() if name in told}
 

@@ -309,7 +309,7 @@ class Dcgm(Dialect):
             whole, _ = parent_and_partition(slot)
             labels = {
                 **_labels(slot, parents.get(f"gpu.{whole}", slot), record.snapshot.hostname),
-                **record.device_labels.get(slot.key, {}),
+                **_users(record, slot.key),
             }
             yield from self._told(record.snapshot, slot, divided, whole_devices, labels)
 
@@ -392,6 +392,12 @@ def _labels(slot: DeviceSlot, parent: DeviceSlot, hostname: str) -> Mapping[str,
         "DCGM_FI_DRIVER_VERSION": who.driver_version,
     }
     return {label: value for label, value in labels.items() if value}
+
+
+def _users(record: Record, device: str) -> dict[str, str]:
+    """Return the pod and the job that hold a device, as the exporter names them: where several do, none."""
+    job = record.holders.of(device, "job").get("job_id")
+    return {**record.pod_labels(device), **({"hpc_job": job} if job else {})}
 
 
 DCGM = Dcgm()

@@ -173,6 +173,7 @@ def _throttle(key: str) -> tuple[str, str] | None:
 _UP = "1 if the device answered at the last reading, 0 if it is listed and fails."
 _ERRORS = "Readings that the source failed at, wholly or of some devices."
 _TIMEOUTS = "Readings in which the source gave no answer in time."
+_ASKED = "1 if the source that tells who holds the devices answered, else 0."
 _THROTTLED = "For how long the clocks were held down for this reason, as far as readings say: each stands for the time before it."
 
 
@@ -205,6 +206,8 @@ def health(record: Record | None, history: HealthHistory | None = None, fresh: b
         yield from _counted(known)
     if about := run_labels(record.labels):
         yield _gauge("accelmetrics_run_info", 1, about, "1", "The labels of the run that is watched.")
+    for source, failure in record.holders.sources.items():
+        yield _gauge("accelmetrics_attribution_success", fresh and not failure, {"source": source}, "1", _ASKED)
     if record.monitor is not None:
         yield from monitor_points(record.monitor)
 

@@ -62,6 +62,7 @@ SHARED: Mapping[str, str] = {
 """By name. A test holds it to the catalogue: each shared metric has its sentence, and no other."""
 
 _JOB = "What the scheduler calls the job that uses the device; joined on accelerator and uuid."
+_POD = "A container of a pod that the device was given to; joined on accelerator and uuid."
 _PROCESS = "A process that uses the device; as many as were asked for, those that hold most memory."
 _NUMBERS = ("numa_node", "cores", "gpu_instance_id", "minor_number")
 _IDENTITY = ("kind", "vendor", "architecture", "pci_bus_id", "serial", "driver_version", "runtime_version", "firmware")
@@ -148,13 +149,19 @@ def _info(slot: DeviceSlot, identity: Mapping[str, str]) -> Point:
 
 
 def _users(record: Record, identities: Mapping[str, Mapping[str, str]]) -> Iterator[Point]:
-    """Give the job that the record is of with each device, and who uses a device where the exporter was told."""
-    for scheduler, job in jobs(record.labels).items():
+    """Give the job that the record is of with each device, and who holds a device where the exporter or the monitor was told."""
+    own = jobs(record.labels)
+    for scheduler, job in own.items():
         for identity in identities.values():
             yield Point("accel_job_info", 1, {**identity, "scheduler": scheduler, **job}, "gauge", "1", _JOB)
     for key, user in record.device_labels.items():
         if user and key in identities:
             yield Point("accel_job_info", 1, {**identities[key], "scheduler": "kubernetes", **user}, "gauge", "1", _JOB)
+    told = {job.get("job_id") for job in own.values()}
+    for holder in record.holders.found:
+        if holder.device in identities and not (holder.kind == "job" and holder.labels.get("job_id") in told):
+            name, meaning = ("accel_job_info", _JOB) if holder.kind == "job" else ("accel_pod_info", _POD)
+            yield Point(name, 1, {**identities[holder.device], **holder.labels}, "gauge", "1", meaning)
 
 
 def measurements(record: Record) -> Iterator[Point]:

@@ -36,7 +36,7 @@ from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT,
 from accelmetrics.sampling.sampler import Sampler, hashable
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.schemas.finding import Finding, Findings
-from accelmetrics.schemas.record import Exporter, MonitorStatus, Step
+from accelmetrics.schemas.record import Exporter, HoldersOf, MonitorStatus, Step
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 
@@ -76,6 +76,7 @@ class Monitor:
         open_timeout: Seconds that the first reading waits for sources that are still opening.
         isolation: ``"thread"``, or ``"process"`` to read in a child process.
         amd_source: The one source to read AMD's GPUs from.
+        attribution: Tells who holds the devices, for every record: :class:`~accelmetrics.visibility.attribution.Attribution`.
         clock: Where time is taken from, and what waits; only tests give one.
 
     Raises:
@@ -104,6 +105,7 @@ class Monitor:
         open_timeout: float = DEFAULT_OPEN_TIMEOUT,
         isolation: Isolation = "thread",
         amd_source: str | None = None,
+        attribution: HoldersOf | None = None,
         clock: MonitorClock | None = None,
     ) -> None:
         options: dict[str, Any] = {
@@ -143,7 +145,8 @@ class Monitor:
         def new_state() -> MonitorState:
             windows = Windows(self._clock.monotonic, lambda: self._current().request())
             findings = FindingEngine(chosen, self.interval, self.labels)
-            return MonitorState(self.interval, timeout, self.labels, extra, History(history), windows, StepLog(source), findings)
+            steps = StepLog(source)
+            return MonitorState(self.interval, timeout, self.labels, extra, History(history), windows, steps, findings, attribution)
 
         self._new_state = new_state
         self._reset()

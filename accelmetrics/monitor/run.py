@@ -27,8 +27,9 @@ from accelmetrics.monitor.history import History, RowMaker
 from accelmetrics.monitor.steps import StepLog
 from accelmetrics.monitor.ticker import Flag, Ticker
 from accelmetrics.monitor.window import Windows, living
+from accelmetrics.schemas.finding import Findings
 from accelmetrics.schemas.identity import BackendStatus
-from accelmetrics.schemas.record import MonitorStatus, Record
+from accelmetrics.schemas.record import NO_HOLDERS, HoldersOf, MonitorStatus, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 
 LAST_READING = 1.5
@@ -97,6 +98,7 @@ class MonitorState(NamedTuple):
         windows: Where readings are summarised.
         steps: What the program logs.
         findings: Judges readings by rules.
+        attribution: Tells who holds the devices of a reading.
     """
 
     interval: float
@@ -107,6 +109,7 @@ class MonitorState(NamedTuple):
     windows: Windows
     steps: StepLog
     findings: FindingEngine
+    attribution: HoldersOf | None = None
 
 
 class Phase(IntEnum):
@@ -201,7 +204,7 @@ class Run:
         findings = self.state.findings.judge(snapshot, tick_row, steps, self._judged)
         self._judged = True
         if self._deliveries:
-            self._put(Record(snapshot, self.state.labels, steps, self.status, findings=findings))
+            self._put(snapshot, steps, findings)
         for stream in living(self._streams):
             stream.put(snapshot)
 
@@ -305,7 +308,7 @@ class Run:
                 stream.put(None)
             steps = self.state.steps.take(self._meter, everything=True)
             if steps and self.latest is not None:
-                self._put(Record(self.latest, self.state.labels, steps, self.status, findings=self.state.findings.findings))
+                self._put(self.latest, steps, self.state.findings.findings)
         for delivery in tuple(self._deliveries.values()):
             delivery.close(self._by)
         self.left.set()
@@ -317,7 +320,10 @@ class Run:
         if not on_exporter_thread():  # else the interpreter's exit has to wait for them
             _running.discard(self)
 
-    def _put(self, record: Record) -> None:
+    def _put(self, snapshot: Snapshot, steps: tuple[Step, ...], findings: Findings) -> None:
+        tell = self.state.attribution
+        holders = NO_HOLDERS if tell is None else guarded(tell, snapshot).value or NO_HOLDERS
+        record = Record(snapshot, self.state.labels, steps, self.status, findings=findings, holders=holders)
         for worker in self.workers:
             worker.put(record)
 

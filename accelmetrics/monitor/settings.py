@@ -40,6 +40,8 @@ MAX_SECONDS = 1_000_000.0
 SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400
 """Seconds between two readings."""
 MAX_PID = 2**31 - 1
+JOBS, SUMMARIES = "/run/accelmetrics/jobs", "/run/accelmetrics/summaries"
+KUBELET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 _RANGE = re.compile(r"(\d{1,4})-(\d{1,4})", re.ASCII)
@@ -278,6 +280,19 @@ ENDPOINT = (
     Option("max_series", count, "serve at most so many series", 20_000, "N", SERVE),
     Option("max_age", pause, "serve no reading that is older", None, "S", SERVE, usual="two intervals and 1 s, at least 5 s"),
 )
+HOLDERS = (
+    Option(
+        "attribution",
+        _choice("auto", "slurm", "kubernetes", "none"),
+        "where to ask which jobs and pods hold the devices; auto: what is there",
+        "auto",
+        takers=SERVE,
+    ),
+    Option("jobs", path, "where `accelmetrics job begin` writes jobs down", JOBS, "DIR", SERVE),
+    Option("summaries", path, "where to write what jobs came to", SUMMARIES, "DIR", SERVE),
+    Option("dcgm_jobs", path, "the folder of DCGM's exporter with a file of jobs for each GPU", None, "DIR", SERVE),
+    Option("kubelet", path, "the kubelet's socket for pod resources", KUBELET, "SOCKET", SERVE),
+)
 LINES = (
     Option("console", switch, "print a line a reading, and summaries", True, takers=RECORD),
     Option("summary_interval", span, "seconds from one summary to the next; 0: only at the end", 30.0, "S", RECORD, usual="30"),
@@ -293,6 +308,7 @@ TABLE: dict[str, tuple[Option, ...]] = {
     "where they go": EXPORTING,
     "what is read, and how": READING,
     "the endpoint of serve": ENDPOINT,
+    "who holds the devices": HOLDERS,
     "the lines of record": LINES,
     "the screen of watch": SCREEN,
 }

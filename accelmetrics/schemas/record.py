@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from math import isfinite, isnan
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from accelmetrics.schemas.finding import NO_FINDINGS, Findings
 from accelmetrics.schemas.snapshot import Device, Snapshot, rfc3339, to_text
@@ -19,6 +19,42 @@ EXPORTER_COUNTS = ("sent", "failed", "dropped", "queued")
 
 Source = tuple[int | None, str]
 """A process of the job: its rank, None where it has none, and its machine."""
+
+
+class Holder(NamedTuple):
+    """A job, or a container of a pod, that a device was given to.
+
+    Attributes:
+        device: The device's key.
+        kind: Which of both it is.
+        labels: What it is called: ``scheduler``, ``job_id``, ``user``, …; or ``pod``, ``namespace``, ``container``.
+    """
+
+    device: str
+    kind: Literal["job", "pod"]
+    labels: Mapping[str, str]
+
+
+class Holders(NamedTuple):
+    """Who holds the devices of this machine: several may hold one.
+
+    Attributes:
+        found: Each with its device.
+        sources: By source that was asked (``slurm``, ``dcgm``, ``kubernetes``), why its answer is missing; empty where it is there.
+    """
+
+    found: tuple[Holder, ...] = ()
+    sources: Mapping[str, str] = NO_LABELS
+
+    def of(self, device: str, kind: Literal["job", "pod"]) -> Mapping[str, str]:
+        """Return the labels of the one job or pod that holds a device; none where there is none, or more than one."""
+        held = [holder.labels for holder in self.found if holder.device == device and holder.kind == kind]
+        return held[0] if len(held) == 1 else NO_LABELS
+
+
+NO_HOLDERS = Holders()
+HoldersOf = Callable[[Snapshot], Holders]
+"""Tells who holds the devices of a reading. Called at every tick, on the monitor's thread: it must not wait."""
 
 
 class Step(NamedTuple):
@@ -111,6 +147,7 @@ class Record(NamedTuple):
         monitor: How the monitor fares; None for a snapshot that no monitor took, and where a recording does not say it again.
         device_labels: By device key, what an exporter's ``device_labels`` says of who uses it. They are in no document.
         findings: What rules have found until then.
+        holders: The jobs and pods that devices were given to, where the monitor was told. They are in no document.
     """
 
     snapshot: Snapshot
@@ -119,12 +156,17 @@ class Record(NamedTuple):
     monitor: MonitorStatus | None = None
     device_labels: Mapping[str, Mapping[str, str]] = NO_DEVICE_LABELS
     findings: Findings = NO_FINDINGS
+    holders: Holders = NO_HOLDERS
 
     @property
     def own_steps(self) -> tuple[Step, ...]:
         """What the process that the record is of logged, and no other of its job: for sinks in which a name is one series."""
         rank, node = self.labels.get("rank", ""), self.labels.get("hostname", self.snapshot.hostname)
         return tuple(step for step in self.steps if (step.rank is None or str(step.rank) == rank) and step.node in ("", node))
+
+    def pod_labels(self, device: str) -> Mapping[str, str]:
+        """Return what an exporter's ``device_labels`` says of a device, else the one pod that holds it."""
+        return self.device_labels.get(device) or self.holders.of(device, "pod")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the snapshot's document with four more parts, each left out where there is nothing to say.

@@ -1,8 +1,7 @@
 """The messages of ``tpu.monitoring.runtime.RuntimeMetricService``, as far as they are read.
 
-Their fields stand in a table, by which the protobuf package reads them: no generated code, which would be bound to one
-release of that package. Fields are optional and strings are bytes here, so that what was sent can be told from what was not,
-and one string that is no UTF-8 costs nothing else.
+Their fields stand in a table, by which the protobuf package reads them. Strings are bytes here, so that one that is no UTF-8 costs
+nothing else.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from operator import add, mul
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.contract import MOST_DEVICES
+from accelmetrics.backends.kit import protobuf
 
 MAX_ELEMENTS = MOST_DEVICES
 """Entries of an answer, and buckets of a distribution: more than any honest answer holds."""
@@ -87,23 +87,7 @@ def message_classes() -> dict[str, Any]:
     Raises:
         ImportError: The package is not installed.
     """
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    file = descriptor_pb2.FileDescriptorProto(name=PACKAGE, package=PACKAGE)
-    kinds = descriptor_pb2.FieldDescriptorProto
-    for message, fields in SCHEMA.items():
-        described = file.message_type.add(name=message)
-        for words in fields.split(";"):
-            *repeated, kind, name, _, number = words.split()
-            label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
-            field = described.field.add(name=name, number=int(number), label=label)
-            if kind in SCHEMA:
-                field.type, field.type_name = kinds.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
-            else:
-                field.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in SCHEMA}
+    return protobuf.message_classes(PACKAGE, SCHEMA)
 
 
 def metric_request(name: str) -> bytes:
@@ -133,12 +117,7 @@ def supported_metrics(data: bytes) -> frozenset[str]:
 
 
 def _parsed(name: str, data: bytes) -> Any:
-    from google.protobuf.message import DecodeError
-
-    try:
-        return message_classes()[name].FromString(data)
-    except DecodeError as error:
-        raise ValueError(str(error)) from error
+    return protobuf.parse_message(message_classes()[name], data)
 
 
 def _bound(number: int) -> int:

@@ -1,0 +1,122 @@
+"""``accelmetrics job``: what a scheduler's Prolog and Epilog call when a job begins and ends on this node."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from accelmetrics.backends.guard import guarded
+from accelmetrics.cli import options as arguments
+from accelmetrics.cli.output import Stdout, say
+from accelmetrics.monitor.settings import JOBS, SUMMARIES, path, span
+from accelmetrics.visibility.slurm_jobs import job_of, job_text, parse_job, read_small, read_trusted
+
+WAIT = 5.0
+LOOK = 0.05
+"""Seconds between two looks for the summary."""
+
+EXAMPLES = """\
+  accelmetrics job begin                           in Slurm's Prolog: write down which devices the job was given
+  accelmetrics job end >> /var/log/jobs.txt        in its Epilog: print what the job came to, and remove the file
+  accelmetrics job end --json
+
+`accelmetrics serve` reads the files: it tells Prometheus who holds which device, and measures the job. Where it does not run, there is
+no summary and nothing else is missing. The scripts are in deploy/slurm; docs/cluster.md says the rest.
+
+A Prolog that fails drains its node, so the exit status is 0 also when something went wrong: a line on standard error says what."""
+OPTIONS: arguments.Groups = {
+    "": {
+        "action": {"choices": ("begin", "end"), "metavar": "begin|end", "help": "which of both it is"},
+        "--jobs": {"type": path.parse, "default": JOBS, "metavar": "DIR", "help": f"where jobs are written down (default: {JOBS})"},
+    },
+    "the summary, at the end": {
+        "--summaries": {
+            "type": path.parse,
+            "default": SUMMARIES,
+            "metavar": "DIR",
+            "help": f"where `accelmetrics serve` writes them (default: {SUMMARIES})",
+        },
+        "--wait": {"type": span.parse, "default": WAIT, "metavar": "S", "help": f"seconds to wait for it (default: {WAIT:g})"},
+        "--json": {"action": "store_true", "help": "print it as one JSON object"},
+    },
+}
+
+
+def run(options: Namespace, out: Stdout) -> int:
+    """Begin or end a job; what goes wrong is a line on standard error, and never the job's failure."""
+    outcome = guarded(_begin, options.jobs) if options.action == "begin" else guarded(_end, options, out)
+    if outcome.failure is not None:
+        say(f"accelmetrics job {options.action}: {outcome.failure.detail}")
+    return 0
+
+
+def _begin(folder: str) -> None:
+    job = job_of(os.environ, time.time())
+    if job.devices:
+        _write(Path(folder, f"{job.job_id}.json"), job_text(job))
+    else:
+        say(f"accelmetrics job begin: job {job.job_id} has no devices: nothing is written")
+
+
+def _write(file: Path, text: str) -> None:
+    from accelmetrics.exporters.files import replace_file
+
+    file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    replace_file(file, text.encode())
+
+
+def _end(options: Namespace, out: Stdout) -> None:
+    job_id = job_of(os.environ, time.time()).job_id
+    file = Path(options.jobs, f"{job_id}.json")
+    try:
+        text = read_trusted(file)
+    except FileNotFoundError:
+        say(f"accelmetrics job end: {file} is not there: the job had no devices, or its Prolog did not run `accelmetrics job begin`")
+        return
+    try:
+        job = parse_job(text)._replace(ended=time.time())
+        result = Path(options.summaries, f"{job_id}.json")
+        if _summary(result, job.began) is None:
+            say(f"accelmetrics job end: no summary of job {job_id}: `accelmetrics serve` has not noticed it")
+            return
+        _write(file, job_text(job))
+        found = _ended(result, job.began, options.wait)
+    finally:
+        file.unlink(missing_ok=True)
+    if found is None:
+        say(f"accelmetrics job end: no summary of job {job_id} within {options.wait:g} s: `accelmetrics serve` does not write {result}")
+        return
+    if options.json:
+        out.write(json.dumps(found) + "\n")
+        return
+    from accelmetrics.cli.summaries import of_job
+
+    out.write(of_job(found))
+
+
+def _ended(file: Path, began: float, seconds: float) -> dict[str, Any] | None:
+    """Wait for the summary of the job that began then; None where it does not come."""
+    until = time.monotonic() + seconds
+    while True:
+        found = _summary(file, began)
+        if found is not None and found.get("state") == "ended":
+            return found
+        if time.monotonic() >= until:
+            return None
+        time.sleep(LOOK)
+
+
+def _summary(file: Path, began: float) -> dict[str, Any] | None:
+    """Read the summary of the job that began then; None where there is none, or that of an earlier job of this number.
+
+    It is the daemon's, which is another user: it is shown, and nothing else.
+    """
+    try:
+        found = json.loads(read_small(file)[0])
+    except FileNotFoundError:
+        return None
+    return found if isinstance(found, dict) and found.get("began") == began else None

@@ -1,0 +1,211 @@
+"""Who holds the devices of this machine: jobs and pods, looked up in the background and joined with the devices of a reading.
+
+A source (:mod:`~accelmetrics.visibility.slurm_jobs`, :mod:`~accelmetrics.visibility.pod_resources`) lists claims: a holder, and the
+devices in the words of its scheduler. Those words are resolved here, by UUID, PCI address or minor number; by a driver's number only where
+that is what a source's numbers mean. Each source has a thread of its own, so that a kubelet that hangs holds up no reading.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Literal, NamedTuple
+
+from accelmetrics.backends.guard import guarded
+from accelmetrics.schemas.record import Holder, Holders
+from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
+
+STALE = 6
+"""Intervals of a source after which its last answer is not served any more."""
+LEAST_STALE = 10.0
+ABSENT = 1.0
+"""Seconds between two looks for a source that is not there, which costs next to nothing."""
+TOLD = 1000
+"""Problems that are remembered as told."""
+
+log = logging.getLogger("accelmetrics")
+
+
+class DeviceRef(NamedTuple):
+    """A device in the words of a scheduler.
+
+    Attributes:
+        by: What its value is: a UUID; a PCI address; the number of NVIDIA's device node; the number that NVIDIA's driver gives it, with
+            ``.<GPU instance>`` behind it for a MIG instance, which may stand behind a minor number too; the number of a TPU.
+        value: The UUID, address or number.
+    """
+
+    by: Literal["uuid", "pci", "minor", "index", "tpu"]
+    value: str
+
+
+class Claim(NamedTuple):
+    """A job or a container, and the devices that it was given.
+
+    Attributes:
+        kind: Which of both it is.
+        labels: What it is called.
+        devices: What it was given.
+    """
+
+    kind: Literal["job", "pod"]
+    labels: Mapping[str, str]
+    devices: tuple[DeviceRef, ...]
+
+
+class Listing(NamedTuple):
+    """One answer of a source.
+
+    Attributes:
+        claims: What it says.
+        problems: What of it could not be used, in words; each is logged once.
+    """
+
+    claims: tuple[Claim, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class ClaimSource(NamedTuple):
+    """Where claims are read.
+
+    Attributes:
+        name: What it is called.
+        interval: Seconds between two looks.
+        read: Looks, within a bounded time; None where there is no such thing on this machine. What it raises is why there is no answer.
+    """
+
+    name: str
+    interval: float
+    read: Callable[[], Listing | None]
+
+
+class Attribution:
+    """Looks up who holds the devices. A context manager; called with a reading, it tells who holds its devices, at once.
+
+    Args:
+        sources: Where claims are read. Where two tell of the same job on the same device, the first is believed.
+    """
+
+    def __init__(self, sources: Iterable[ClaimSource] = ()) -> None:
+        self._polls: list[_Poll] = []
+        self._end = threading.Event()
+        self.add(sources)
+
+    def add(self, sources: Iterable[ClaimSource]) -> None:
+        """Ask these too, from the next start on."""
+        self._polls += map(_Poll, sources)
+
+    def start(self) -> Attribution:
+        """Begin to look, each source on a thread of its own."""
+        self._end = threading.Event()
+        for poll in self._polls:
+            threading.Thread(target=poll.run, args=(self._end,), name=f"accelmetrics-{poll.source.name}", daemon=True).start()
+        return self
+
+    def close(self) -> None:
+        """End. A look that is going on is not waited for."""
+        self._end.set()
+
+    def __enter__(self) -> Attribution:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __call__(self, snapshot: Snapshot) -> Holders:
+        """Tell who holds the devices of a reading."""
+        listings = {poll.source.name: poll.latest() for poll in self._polls}
+        claims = [claim for listing, _ in listings.values() if listing is not None for claim in listing.claims]
+        failures = {name: failure for name, (listing, failure) in listings.items() if failure or listing is not None}
+        return Holders(tuple(resolve(claims, snapshot.identities)), failures)
+
+
+class _Poll:
+    """One source, and its last answer."""
+
+    def __init__(self, source: ClaimSource) -> None:
+        self.source = source
+        self._latest: tuple[float, Listing | None] = (0.0, None)
+        self._failure = ""
+        self._told: dict[str, None] = {}
+
+    def run(self, end: threading.Event) -> None:
+        """Look until the end."""
+        while not end.is_set():
+            self.look()
+            absent = self._latest[1] is None and not self._failure
+            end.wait(min(self.source.interval, ABSENT) if absent else self.source.interval)
+
+    def look(self) -> None:
+        """Look once; why there is no answer is logged when it changes, and so is that there is one again."""
+        outcome = guarded(self.source.read)
+        failure = outcome.failure.detail if outcome.failure is not None else ""
+        if failure and failure != self._failure:
+            log.warning("who holds the devices is not known from %s: %s", self.source.name, failure)
+        elif self._failure and not failure:
+            log.warning("%s tells again who holds the devices", self.source.name)
+        self._failure = failure
+        if not failure:
+            self._latest = (time.monotonic(), outcome.value)
+            for problem in outcome.value.problems if outcome.value is not None else ():
+                if problem not in self._told:
+                    if len(self._told) >= TOLD:
+                        self._told.clear()
+                    self._told[problem] = None
+                    log.warning("%s: %s", self.source.name, problem)
+
+    def latest(self) -> tuple[Listing | None, str]:
+        """Return the last answer, unless it is too old, and why the last look gave none."""
+        at, listing = self._latest
+        fresh = time.monotonic() - at <= max(LEAST_STALE, STALE * self.source.interval)
+        return listing if fresh else None, self._failure or ("" if fresh or listing is None else "it gives no answer")
+
+
+def resolve(claims: Iterable[Claim], slots: Sequence[DeviceSlot]) -> Iterator[Holder]:
+    """Find the devices of claims; one that is not among those given is passed over.
+
+    Args:
+        claims: Who was given what. A job that is told twice of a device counts once.
+        slots: The devices.
+    """
+    known = _names(slots)
+    seen: set[tuple[str, str, object]] = set()
+    for claim in claims:
+        called = claim.labels.get("job_id") if claim.kind == "job" else tuple(claim.labels.items())
+        for device in dict.fromkeys(known[each] for each in claim.devices if each in known):
+            if (device, claim.kind, called) not in seen:
+                seen.add((device, claim.kind, called))
+                yield Holder(device, claim.kind, claim.labels)
+
+
+def _names(slots: Sequence[DeviceSlot]) -> dict[DeviceRef, str]:
+    """Map what a device may be called to its key."""
+    found: dict[DeviceRef, str] = {}
+    wholes = {slot.identity.uuid: slot for slot in slots if not slot.identity.parent and slot.identity.uuid}
+    for slot in slots:
+        about = slot.identity
+        whole = wholes.get(about.parent) if about.parent else slot
+        behind = "" if whole is slot else f".{about.gpu_instance_id}"
+        if about.uuid:
+            found[DeviceRef("uuid", about.uuid)] = slot.key
+        if about.pci_bus_id and not about.parent:
+            found[DeviceRef("pci", pci_address(about.pci_bus_id))] = slot.key
+        if about.kind == "tpu":
+            found[DeviceRef("tpu", str(about.vendor_index))] = slot.key
+        if whole is not None and about.vendor == "nvidia" and (whole is slot or about.gpu_instance_id is not None):
+            # The first of several compute instances stands for their GPU instance, as everywhere.
+            found.setdefault(DeviceRef("index", f"{whole.identity.vendor_index}{behind}"), slot.key)
+            if whole.identity.minor_number is not None:
+                found.setdefault(DeviceRef("minor", f"{whole.identity.minor_number}{behind}"), slot.key)
+    return found
+
+
+def pci_address(text: str) -> str:
+    """Write a PCI address in one way: in small letters, its domain with four digits or as many as it needs."""
+    domain, colon, rest = text.strip().lower().partition(":")
+    if rest.count(":") == 0:  # no domain
+        return f"0000:{domain}{colon}{rest}"
+    return f"{domain.lstrip('0').rjust(4, '0')}:{rest}"

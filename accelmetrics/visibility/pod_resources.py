@@ -1,0 +1,143 @@
+"""Which containers hold which devices, as the kubelet of this node tells on its socket: ``v1.PodResourcesLister/List``.
+
+A device may be given to several containers, by time slices or MPS, and then has an id for each share: ``<uuid>::<n>``. Devices of dynamic
+resource allocation have names that only the cluster's ResourceSlices explain; those are named in the log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from accelmetrics.backends.kit.protobuf import message_classes, parse_message
+from accelmetrics.schemas.errors import Reason, SourceError, require
+from accelmetrics.visibility.attribution import Claim, ClaimSource, DeviceRef, Listing, pci_address
+
+METHOD = "/v1.PodResourcesLister/List"
+INTERVAL = 10.0
+DEADLINE = 5.0
+LARGEST_ANSWER = 16 * 1024 * 1024
+MOST_PODS = 4096
+LONGEST = 128
+
+SCHEMA = {
+    "Answer": "repeated Pod pods = 1",
+    "Pod": "bytes name = 1; bytes namespace = 2; repeated Container containers = 3",
+    "Container": "bytes name = 1; repeated Devices devices = 2; repeated Dynamic dynamic = 5",
+    "Devices": "bytes resource = 1; repeated bytes ids = 2",
+    "Dynamic": "bytes claim = 2; bytes namespace = 3; repeated Allocated allocated = 4",
+    "Allocated": "bytes driver = 2; bytes pool = 3; bytes device = 4",
+}
+"""By message of ``podresources/v1``, the fields that are read."""
+
+_GKE = re.compile(r"nvidia(\d{1,4})(?:/gi(\d{1,3}))?(?:/vgpu\d+)?", re.ASCII)
+_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII | re.IGNORECASE)
+_TPU = "google.com/tpu"
+
+
+def pod_source(socket: str, needed: bool = False) -> ClaimSource:
+    """Make the source.
+
+    Args:
+        socket: The kubelet's.
+        needed: Whether it is a failure that there is none: this is a node of a cluster.
+    """
+
+    def read() -> Listing | None:
+        if not needed and not Path(socket).exists():
+            return None
+        return listing(ask(socket))
+
+    return ClaimSource("kubernetes", INTERVAL, read)
+
+
+def ask(socket: str) -> bytes:
+    """Ask the kubelet once.
+
+    Raises:
+        SourceError: It gives no answer.
+        MissingDependencyError: ``grpcio`` or ``protobuf`` is not installed.
+    """
+    grpc = require("grpc", "kubernetes", "grpcio")
+    require("google.protobuf.message_factory", "kubernetes", "protobuf")
+    options = (("grpc.max_receive_message_length", LARGEST_ANSWER), ("grpc.enable_http_proxy", 0))
+    # A connection each time: a kubelet that was started anew has another socket under the same name.
+    with grpc.insecure_channel(f"unix://{Path(socket).absolute()}", options=options) as channel:
+        try:
+            return bytes(channel.unary_unary(METHOD)(b"", timeout=DEADLINE))
+        except grpc.RpcError as error:
+            code, words = error.code().name, str(error.details())[:LONGEST]
+            denied = "ermission denied" in words
+            reason = Reason.NO_PERMISSION if denied else Reason.DRIVER_UNAVAILABLE
+            raise SourceError(reason, f"{socket}: {code}: {words}{' (the socket is for root alone)' if denied else ''}") from error
+
+
+def listing(answer: bytes) -> Listing:
+    """Read an answer.
+
+    Raises:
+        ValueError: It is none.
+    """
+    problems: list[str] = []
+    pods = parse_message(_messages()["Answer"], answer).pods
+    if len(pods) > MOST_PODS:
+        problems.append(f"the kubelet tells of {len(pods)} pods: the first {MOST_PODS} are read")
+    claims = []
+    for pod in pods[:MOST_PODS]:
+        for container in pod.containers:
+            labels = {"pod": _text(pod.name), "namespace": _text(pod.namespace), "container": _text(container.name)}
+            devices = tuple(dict.fromkeys(_devices(container)))
+            if devices:
+                claims.append(Claim("pod", {name: value for name, value in labels.items() if value}, devices))
+            problems += (f"{labels['namespace']}/{labels['pod']} holds {words}" for words in _dynamic(container))
+    return Listing(tuple(claims), tuple(problems))
+
+
+@lru_cache(maxsize=1)
+def _messages() -> dict[str, Any]:
+    return message_classes("accelmetrics.podresources", SCHEMA)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")[:LONGEST]
+
+
+def _devices(container: Any) -> Iterator[DeviceRef]:
+    """Yield what may be a device that is read here; of what is not, such as network interfaces, no reading has the name."""
+    for given in container.devices:
+        resource = _text(given.resource)
+        for each in given.ids:
+            device = device_of(resource, _text(each))
+            if device is not None:
+                yield device
+
+
+def device_of(resource: str, name: str) -> DeviceRef | None:
+    """Read the id that a device plug-in gave a device: a UUID, a PCI address, GKE's ``nvidia0``, the number of a TPU.
+
+    Args:
+        resource: The resource that the pod asked for.
+        name: The id.
+    """
+    whole = name.partition("::")[0]
+    if whole.startswith(("GPU-", "MIG-")):
+        return DeviceRef("uuid", whole)
+    if _PCI.fullmatch(whole):
+        return DeviceRef("pci", pci_address(whole))
+    if found := _GKE.fullmatch(whole):
+        return DeviceRef("minor", found[1] + (f".{found[2]}" if found[2] else ""))
+    return DeviceRef("tpu", whole) if resource == _TPU and whole.isdecimal() else None
+
+
+def _dynamic(container: Any) -> Iterator[str]:
+    """Put into words what dynamic resource allocation gave a container."""
+    for claim in container.dynamic:
+        for one in claim.allocated:
+            driver, pool, device = map(_text, (one.driver, one.pool, one.device))
+            yield (
+                f"{device or 'a device'} of pool {pool} by the claim {_text(claim.namespace)}/{_text(claim.claim)}: which device {driver} "
+                "means by that stands in the cluster's ResourceSlices, which are not read"
+            )
