@@ -191,11 +191,11 @@ def select(selection: Sequence[str | Backend] | None) -> tuple[Backend, ...]:
     if twice:
         raise InvalidOptionError(f"backends names {', '.join(sorted(twice))} more than once")
     for backend in chosen:
-        describe(backend)
+        add_own_metrics(backend)
     return tuple(sorted(chosen, key=_place))
 
 
-def describe(backend: Backend) -> tuple[Metric, ...]:
+def add_own_metrics(backend: Backend) -> tuple[Metric, ...]:
     """Add the rows that only this backend has to the catalogue; what is wrong with them is said when it is opened."""
     rows: tuple[object, ...] = guarded(lambda: tuple(backend.own_metrics())).value or ()
     own = tuple(row for row in rows if isinstance(row, Metric))

@@ -44,7 +44,7 @@ def run(options: Namespace, out: Stdout) -> int:
     """Print the catalogue, or the part that was asked for."""
     names = [options.backend] if options.backend else registry.names()
     plug_ins = {name: registry.load(name) for name in names if name not in built_in.BUILT_IN}
-    own = [Section("Plug-in", name, registry.describe(plug_in)) for name, plug_in in plug_ins.items()]
+    own = [Section("Plug-in", name, registry.add_own_metrics(plug_in)) for name, plug_in in plug_ins.items()]
     given = _given(plug_ins)
     exact, sections = chosen(options.key, options.backend, options.preset, own, given)
     if options.json:

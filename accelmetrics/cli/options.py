@@ -14,9 +14,9 @@ from accelmetrics.schemas.errors import UnknownNameError
 if TYPE_CHECKING:
     from pathlib import Path
 
-Options = dict[str, dict[str, Any]]
+FlagArguments = dict[str, dict[str, Any]]
 """By an option's name, or an argument's: what argparse is told of it."""
-Groups = dict[str, Options]
+Groups = dict[str, FlagArguments]
 """By their heading in the help, which is empty for a command's own."""
 
 PROGRAM = "accelmetrics"
@@ -84,7 +84,7 @@ def documentation() -> Path:
     return next((folder for folder in (package / "docs", package.parent / "docs") if folder.is_dir()), package / "docs")
 
 
-def flags(options: Iterable[Option], command: str = "") -> Options:
+def flags(options: Iterable[Option], command: str = "") -> FlagArguments:
     """Return what argparse is told of options; of those that a command takes, where one is named.
 
     They leave nothing in what was parsed unless they are given: :func:`configure` fills in the rest.
@@ -133,7 +133,7 @@ def given(options: argparse.Namespace, wanted: Iterable[Option]) -> dict[str, An
 READ = "what is read, and how"
 READING = flags(settings.READING)
 """What is read, and how; :func:`reading` understands them."""
-CONFIG: Options = {
+CONFIG: FlagArguments = {
     "--config": {
         "type": settings.path.parse,
         "metavar": "FILE",
@@ -142,7 +142,7 @@ CONFIG: Options = {
 }
 
 
-def watching(command: str) -> Options:
+def watching(command: str) -> FlagArguments:
     """Return the options that say how a command watches, and where they may stand."""
     return {**flags(settings.READINGS, command), **CONFIG}
 
@@ -157,7 +157,7 @@ def absent_process(options: argparse.Namespace) -> str:
     return "" if is_visible(pid) else f"there is no process {pid}: nothing of it can be read"
 
 
-def only(*names: str) -> Options:
+def only(*names: str) -> FlagArguments:
     """Return some of the options that say what is read."""
     return {name: READING[name] for name in names}
 

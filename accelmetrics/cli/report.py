@@ -19,7 +19,7 @@ from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.monitor.steps import Done, Work, rates
 from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
-from accelmetrics.schemas.record import Record, Source
+from accelmetrics.schemas.record import Record, StepSource
 from accelmetrics.schemas.recording import RecordFile, recordings
 from accelmetrics.schemas.selection import ALL, MetricSelection
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, rfc3339
@@ -219,7 +219,7 @@ def report(records: Iterable[Record]) -> summaries.Plain | None:
         return None
     for stream in streams:
         stream.settle()
-    work: dict[tuple[str, Source], Done] = {}
+    work: dict[tuple[str, StepSource], Done] = {}
     for totals in (*(one.totals for one in heard.values()), own.totals):
         work.update(totals)
     begin, end = min(stream.begin for stream in streams), max(stream.end for stream in streams)

@@ -17,7 +17,7 @@ from accelmetrics.dialects.health import health, identity_labels, jobs, label_na
 from accelmetrics.schemas.catalogue import per_key, recognise
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.metric import BASE_UNITS, PARTITION, Kind, Metric, split_series
-from accelmetrics.schemas.record import Record, Source
+from accelmetrics.schemas.record import Record, StepSource
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, own_processes
 
 SHARED: Mapping[str, str] = {
@@ -179,7 +179,7 @@ def measurements(record: Record) -> Iterator[Point]:
             continue
         device = found.device
         yield found.point(value, identities.get(device) or ({"accelerator": device, "uuid": device} if device else {}))
-    latest: dict[Source, dict[str, Number]] = {}
+    latest: dict[StepSource, dict[str, Number]] = {}
     for step in record.steps:
         latest.setdefault(step.source, {}).update(step.values if step.step is None else {**step.values, "step": step.step})
     for (rank, node), values in latest.items():

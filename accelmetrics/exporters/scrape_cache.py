@@ -24,7 +24,7 @@ from accelmetrics.dialects.health import NO_HISTORY, HealthHistory, health
 from accelmetrics.dialects.prometheus import PROMETHEUS, measurements, process_points
 from accelmetrics.dialects.registry import dialect as dialect_of
 from accelmetrics.schemas.errors import InvalidOptionError, require
-from accelmetrics.schemas.record import DeviceLabels, Record, Source, Step
+from accelmetrics.schemas.record import DeviceLabels, Record, Step, StepSource
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -122,7 +122,7 @@ class ScrapeCache:
         self._clock = clock
         self._dropped = 0
         self._counted: _Latest | None = None
-        self._steps: dict[Source, Step] = {}
+        self._steps: dict[StepSource, Step] = {}
         self._latest = _Latest(None, NO_HISTORY, 0.0, {})
 
     @property

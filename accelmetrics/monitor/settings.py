@@ -50,7 +50,7 @@ _SERVICE = re.compile(rf"{PREFIX}(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT\w*)", re.AS
 """Variables that Kubernetes makes of the name of a Service."""
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """What an option's values are.
 
     Attributes:
@@ -97,7 +97,7 @@ class Kind(NamedTuple):
         return self.collect([self.parse(str(item)) for item in (value if isinstance(value, list) else [value])])
 
 
-def _number(words: str, allowed: Callable[[float], bool], kind: Callable[[str], float] = float) -> Kind:
+def _number(words: str, allowed: Callable[[float], bool], kind: Callable[[str], float] = float) -> ValueKind:
     """Make the kind of numbers that an option allows."""
 
     def parse(text: str) -> float:
@@ -109,10 +109,10 @@ def _number(words: str, allowed: Callable[[float], bool], kind: Callable[[str], 
             raise ArgumentTypeError(f"{text!r} must be {words}")
         return value
 
-    return Kind(words, parse, (int, float), example=60)
+    return ValueKind(words, parse, (int, float), example=60)
 
 
-def _choice(*choices: str) -> Kind:
+def _choice(*choices: str) -> ValueKind:
     words = " or ".join(choices)
 
     def parse(text: str) -> str:
@@ -120,10 +120,10 @@ def _choice(*choices: str) -> Kind:
             raise ArgumentTypeError(f"{text!r} must be {words}")
         return text
 
-    return Kind(words, parse, choices=choices)
+    return ValueKind(words, parse, choices=choices)
 
 
-def _switch(*others: str) -> Kind:
+def _switch(*others: str) -> ValueKind:
     """Make the kind of true and false, and of other words beside them."""
     words = " or ".join(("true", "false", *others))
 
@@ -133,7 +133,7 @@ def _switch(*others: str) -> Kind:
             raise ArgumentTypeError(f"{text!r} must be {words}")
         return word if word in others else word in TRUE
 
-    return Kind(words, parse, (bool, str) if others else (bool,))
+    return ValueKind(words, parse, (bool, str) if others else (bool,))
 
 
 def _path(text: str) -> str:
@@ -174,16 +174,16 @@ interval = _number(
 count = _number("a whole number above 0", lambda number: number > 0, int)
 amount = _number("a whole number from 0", lambda number: number >= 0, int)
 process_id = _number(f"a process id, a whole number from 1 to {MAX_PID}", lambda pid: 0 < pid <= MAX_PID, int)
-text = Kind("a text", str)
+text = ValueKind("a text", str)
 switch = _switch()
-path = Kind("a path", _path)
-names = Kind("a list of names", str, (list, str))
-backends = Kind("a list of names", lambda given: [name.strip() for name in given.split(",")], (list, str), example=["nvidia", "host"])
-devices = Kind("a list of device numbers, ranges, keys and UUIDs, such as 0,2-3 or gpu.1", _devices, (list, str, int), example="0,2-3")
-label = Kind("a table of names and texts", _label, (dict,), dict, example={"team": "vision"})
-texts = Kind("a list of texts", str, (list, str), list, example=["NAME"])
+path = ValueKind("a path", _path)
+names = ValueKind("a list of names", str, (list, str))
+backends = ValueKind("a list of names", lambda given: [name.strip() for name in given.split(",")], (list, str), example=["nvidia", "host"])
+devices = ValueKind("a list of device numbers, ranges, keys and UUIDs, such as 0,2-3 or gpu.1", _devices, (list, str, int), example="0,2-3")
+label = ValueKind("a table of names and texts", _label, (dict,), dict, example={"team": "vision"})
+texts = ValueKind("a list of texts", str, (list, str), list, example=["NAME"])
 exporters = texts._replace(example=["jsonl:run.jsonl"])
-paths = Kind("a list of paths", _path, (list, str), list)
+paths = ValueKind("a list of paths", _path, (list, str), list)
 
 
 class Option(NamedTuple):
@@ -201,7 +201,7 @@ class Option(NamedTuple):
     """
 
     name: str
-    kind: Kind
+    kind: ValueKind
     meaning: str
     default: Any = None
     metavar: str = ""

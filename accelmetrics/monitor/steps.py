@@ -16,7 +16,7 @@ from accelmetrics.monitor.energy import Meter
 from accelmetrics.monitor.tensors import Deferred, noted
 from accelmetrics.monitor.ticker import Flag
 from accelmetrics.sampling.workers import OnDemandThread
-from accelmetrics.schemas.record import Source, Step
+from accelmetrics.schemas.record import Step, StepSource
 
 PENDING = 20_000
 """Steps that wait for the next tick at most; the oldest go. A few hundred bytes each."""
@@ -59,7 +59,7 @@ class Done(NamedTuple):
     joules: float = 0.0
 
 
-class Rate(NamedTuple):
+class WorkRate(NamedTuple):
     """Work of all processes together.
 
     Attributes:
@@ -71,7 +71,7 @@ class Rate(NamedTuple):
     per_joule: float | None
 
 
-Totals = Mapping[tuple[str, Source], Done]
+Totals = Mapping[tuple[str, StepSource], Done]
 
 
 class Work:
@@ -82,7 +82,7 @@ class Work:
     """
 
     def __init__(self) -> None:
-        self.totals: dict[tuple[str, Source], Done] = {}
+        self.totals: dict[tuple[str, StepSource], Done] = {}
 
     def add(self, step: Step) -> None:
         """Take a step, if it says both how much was done and how fast."""
@@ -96,7 +96,7 @@ class Work:
                 )
 
 
-def rates(after: Totals, before: Totals = {}) -> dict[str, Rate]:  # noqa: B006  # never changed
+def rates(after: Totals, before: Totals = {}) -> dict[str, WorkRate]:  # noqa: B006  # never changed
     """Return, by kind of work, what was done between two states of the totals; without those in which nothing was."""
     found: dict[str, list[Done]] = {}
     for key, done in after.items():
@@ -105,7 +105,7 @@ def rates(after: Totals, before: Totals = {}) -> dict[str, Rate]:  # noqa: B006 
             found.setdefault(key[0], []).append(gained)
     sums = {name: Done(*map(sum, zip(*each, strict=True))) for name, each in found.items()}
     return {
-        name: Rate(sum(done.amount / done.seconds for done in found[name]), total.paid / total.joules if total.joules > 0 else None)
+        name: WorkRate(sum(done.amount / done.seconds for done in found[name]), total.paid / total.joules if total.joules > 0 else None)
         for name, total in sums.items()
     }
 
@@ -157,11 +157,11 @@ class StepLog:
         work: What those that were ever given out come to.
     """
 
-    def __init__(self, source: Source = (None, "")) -> None:
+    def __init__(self, source: StepSource = (None, "")) -> None:
         self.given: deque[Step] = deque(maxlen=KEPT_STEPS)
         self.work = Work()
         self._source = source
-        self._processes: dict[Source, _Process] = {source: _Process()}
+        self._processes: dict[StepSource, _Process] = {source: _Process()}
         self._not_finite: list[None] = []  # grows by one for each: one call in C
         self._taking = threading.Lock()
         self._warned: set[str] = set()
@@ -170,7 +170,7 @@ class StepLog:
         self._ending = False
         self._converter = OnDemandThread("accelmetrics-steps", lambda: self._unconverted, self._convert)
 
-    def add(self, at: float, time_ns: int, step: object, values: Mapping[str, object], source: Source | None = None) -> None:
+    def add(self, at: float, time_ns: int, step: object, values: Mapping[str, object], source: StepSource | None = None) -> None:
         """Note numbers. Never waits, neither for a device, and raises nothing.
 
         What is no number is left out and told once. Numbers that are not finite are kept, told once and counted: from the first on each

@@ -17,7 +17,7 @@ EXPORTER_COUNTS = ("sent", "failed", "dropped", "queued")
 """Fields of :class:`ExporterStatus` that are metrics too."""
 
 
-Source = tuple[int | None, str]
+StepSource = tuple[int | None, str]
 """A process of the job: its rank, None where it has none, and its machine."""
 
 
@@ -77,7 +77,7 @@ class Step(NamedTuple):
     node: str = ""
 
     @property
-    def source(self) -> Source:
+    def source(self) -> StepSource:
         """The process that logged it."""
         return self.rank, self.node
 
