@@ -41,7 +41,7 @@ EXIT_TIMEOUT = 1.8
 WAITING = 64
 """Snapshots that wait for a slow loop; the oldest go."""
 
-Extra = Callable[[Snapshot], Mapping[str, int]]
+Extra = Callable[[Snapshot], Mapping[str, int | float]]
 """Gives metrics of the watched program itself."""
 
 log = logging.getLogger("accelmetrics")

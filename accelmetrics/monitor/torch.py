@@ -2,7 +2,8 @@
 
 The package is never imported and CUDA never started: only a program that has done both has such numbers. They are the
 program's own view of memory, and are told apart from the driver's by their keys: ``torch.{i}.memoryAllocatedBytes`` is what
-tensors use, ``torch.{i}.memoryReservedBytes`` what the allocator holds, and ``{i}`` is the number of ``gpu.{i}``.
+tensors use, ``torch.{i}.memoryReservedBytes`` what the allocator holds, and ``{i}`` is the number of ``gpu.{i}``. One call of the
+allocator gives all of a device's, on CUDA and ROCm alike.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from typing import Any
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
-ALLOCATED, RESERVED = "memoryAllocatedBytes", "memoryReservedBytes"
+BYTES = {
+    "memoryAllocatedBytes": "allocated_bytes.all.current",
+    "memoryReservedBytes": "reserved_bytes.all.current",
+    "memoryPeakBytes": "allocated_bytes.all.peak",
+}
+"""By name, what ``torch.cuda.memory_stats`` calls it."""
+FRAGMENTATION = "memoryFragmentation"
 
 
 class TorchMemory:
@@ -32,17 +39,20 @@ class TorchMemory:
         self._identities: object = None
         self._keys: dict[int, str] = {}
 
-    def __call__(self, snapshot: Snapshot) -> Mapping[str, int]:
+    def __call__(self, snapshot: Snapshot) -> Mapping[str, int | float]:
         """Return bytes by key; nothing where the program does not use PyTorch on a GPU."""
         cuda = _started()
         if cuda is None:
             return {}
         if snapshot.identities is not self._identities:
             self._identities, self._keys = snapshot.identities, _matches(cuda, snapshot)
-        found = {}
+        found: dict[str, int | float] = {}
         for number, index in self._keys.items():
-            found[f"torch.{index}.{ALLOCATED}"] = int(cuda.memory_allocated(number))
-            found[f"torch.{index}.{RESERVED}"] = int(cuda.memory_reserved(number))
+            stats = cuda.memory_stats(number)
+            held = {name: int(stats.get(statistic, 0)) for name, statistic in BYTES.items()}
+            found.update((f"torch.{index}.{name}", value) for name, value in held.items())
+            if reserved := held["memoryReservedBytes"]:
+                found[f"torch.{index}.{FRAGMENTATION}"] = 100.0 * (reserved - held["memoryAllocatedBytes"]) / reserved
         return {key: value for key, value in found.items() if self._metrics.wants(key)}
 
 

@@ -40,6 +40,13 @@ def plain(uuid: str) -> str:
     return uuid.partition("-")[2]
 
 
+def held(index: int, allocated: int, reserved: int, peak: int = 0) -> dict[str, float]:
+    """What is given of a device that holds memory."""
+    bytes_ = {"memoryAllocatedBytes": allocated, "memoryReservedBytes": reserved, "memoryPeakBytes": peak}
+    found = {**bytes_, "memoryFragmentation": pytest.approx(100 * (1 - allocated / reserved))}
+    return {f"torch.{index}.{name}": value for name, value in found.items()}
+
+
 def run(body: str, places: Sequence[DeviceSlot], cards: Sequence[Card], environment: Mapping[str, str] | None = None) -> object:
     """What a program of its own, with the stand-in, prints last."""
     text = json.dumps([(place.key, place.visible_index, list(place.identity)) for place in places])
@@ -84,16 +91,17 @@ def test_devices_are_matched_by_their_uuid() -> None:
         Card(plain(GPUS[0].uuid).upper(), 0, 200),
     ]
     found = run("import torch; torch.cuda.init(); print(json.dumps(memory(snapshot)))", listed(*GPUS), cards)
-    assert found == {
-        "torch.2.memoryAllocatedBytes": 300,
-        "torch.2.memoryReservedBytes": 400,
-        "torch.0.memoryAllocatedBytes": 0,
-        "torch.0.memoryReservedBytes": 200,
-    }
+    assert found == {**held(2, 300, 400), **held(0, 0, 200)}
+
+
+def test_an_allocator_that_holds_nothing_is_not_fragmented() -> None:
+    """A share of nothing is no number."""
+    found = run("import torch; torch.cuda.init(); print(json.dumps(memory(snapshot)))", listed(GPUS[0]), [Card(plain(GPUS[0].uuid))])
+    assert found == dict.fromkeys(("torch.0.memoryAllocatedBytes", "torch.0.memoryReservedBytes", "torch.0.memoryPeakBytes"), 0)
 
 
 def test_matching_is_done_once_and_again_when_the_devices_change() -> None:
-    """Two calls a device and tick are all that it costs."""
+    """One call a device and tick is all that it costs."""
     body = """
         import torch
         torch.cuda.init()
@@ -105,14 +113,14 @@ def test_matching_is_done_once_and_again_when_the_devices_change() -> None:
     """
     cards = [Card(plain(GPUS[0].uuid), 5, 6), Card(plain(GPUS[1].uuid), 7, 8)]
     found = run(body, listed(*GPUS), cards)
-    assert found == [1 + 2 + 3 * 4, {"torch.1.memoryAllocatedBytes": 7, "torch.1.memoryReservedBytes": 8}, []]
+    assert found == [1 + 2 + 3 * 2, held(1, 7, 8), []]
 
 
 def test_a_partition_has_its_numbers_under_its_device() -> None:
     """A program on a MIG instance of gpu.1 sees that one alone; its UUID has a prefix of its own."""
     places = [*listed(*GPUS), DeviceSlot("gpu.1.mig.0", 0, 0, MIG)]
     found = run("import torch; torch.cuda.init(); print(json.dumps(memory(snapshot)))", places, [Card(plain(MIG.uuid), 11, 22)])
-    assert found == {"torch.1.memoryAllocatedBytes": 11, "torch.1.memoryReservedBytes": 22}
+    assert found == held(1, 11, 22)
 
 
 def test_amds_devices_are_matched_by_the_digits_of_their_unique_id() -> None:
@@ -121,7 +129,7 @@ def test_amds_devices_are_matched_by_the_digits_of_their_unique_id() -> None:
     found = run(
         "import torch; torch.cuda.init(); print(json.dumps(memory(snapshot)))", listed(GPUS[0], AMD), [Card(of_hip(AMD.uuid), 3, 4)]
     )
-    assert found == {"torch.1.memoryAllocatedBytes": 3, "torch.1.memoryReservedBytes": 4}
+    assert found == held(1, 3, 4)
 
 
 def test_without_uuids_devices_are_matched_by_what_is_visible_or_not_at_all() -> None:
@@ -129,12 +137,7 @@ def test_without_uuids_devices_are_matched_by_what_is_visible_or_not_at_all() ->
     body = "import torch; torch.cuda.init(); print(json.dumps(memory(snapshot)))"
     cards = [Card("", 10, 20), Card("", 30, 40)]
     found = run(body, listed(*GPUS, visible=[1, None, 0]), cards)
-    assert found == {
-        "torch.2.memoryAllocatedBytes": 10,
-        "torch.2.memoryReservedBytes": 20,
-        "torch.0.memoryAllocatedBytes": 30,
-        "torch.0.memoryReservedBytes": 40,
-    }
+    assert found == {**held(2, 10, 20), **held(0, 30, 40)}
     assert run(body, listed(*GPUS, visible=[None, None, None]), cards) == {}
     assert run(body, listed(GPUS[0], AMD, visible=[0, 0]), cards) == {}
 
@@ -162,7 +165,8 @@ def test_a_whole_monitor_has_them_in_its_snapshots_history_and_windows() -> None
         import torch
         from accelmetrics import Monitor, Sampler
         uuids = [device.uuid for device in Sampler(["nvidia"]).sample().devices]
-        torch.cuda._CARDS.extend({"uuid": uuids[index].removeprefix("GPU-"), "allocated": 100 + index, "reserved": 200} for index in (3, 1))
+        numbers = {"reserved": 200, "peak": 150}
+        torch.cuda._CARDS.extend({"uuid": uuids[index].removeprefix("GPU-"), "allocated": 100 + index, **numbers} for index in (3, 1))
         def ticks(monitor, count):
             while monitor.status.ticks < count:
                 time.sleep(0.01)
@@ -182,9 +186,5 @@ def test_a_whole_monitor_has_them_in_its_snapshots_history_and_windows() -> None
     """
     with simulator:
         found = run(body, [], [], simulator.environment())
-    mine = {
-        f"torch.{index}.{name}": value
-        for index in (3, 1)
-        for name, value in (("memoryAllocatedBytes", 100 + index), ("memoryReservedBytes", 200))
-    }
+    mine = {**held(3, 103, 200, 150), **held(1, 101, 200, 150)}
     assert found == [[], mine, [], 103.0, True, 200.0]

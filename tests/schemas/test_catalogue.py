@@ -31,7 +31,8 @@ GOLDEN = Path(__file__).with_name("golden_keys.txt")
 PER_SECOND_BY_TRADITION = {"pcieTxBytes", "pcieRxBytes", "nvlinkTxBytes", "nvlinkRxBytes"}
 UNSOURCED = {
     *("{kind}.{i}.pcieLinkSpeed", "wandb.memory.rssMB"),  # W&B's, described for documents that carry them
-    *("torch.{i}.memoryAllocatedBytes", "torch.{i}.memoryReservedBytes"),  # given by a monitor in the program
+    # Given by a monitor in the program.
+    *(f"torch.{{i}}.memory{name}" for name in ("AllocatedBytes", "ReservedBytes", "PeakBytes", "Fragmentation")),
     "{kind}.process.{i}.utilization",  # of devices that are no GPUs
 }
 

@@ -332,6 +332,24 @@ PROGRAM = (
         'accel.torch.memory.reserved{accelmetrics.gpu="{i}"}',
         integer=True,
     ),
+    Metric(
+        "torch.{i}.memoryPeakBytes",
+        "By",
+        "gauge",
+        "The most memory that the program's tensors used at once on gpu.{i}, since PyTorch's `reset_peak_memory_stats` was last called.",
+        "accel_torch_memory_peak_bytes",
+        'accel.torch.memory.peak{accelmetrics.gpu="{i}"}',
+        integer=True,
+    ),
+    Metric(
+        "torch.{i}.memoryFragmentation",
+        "%",
+        "gauge",
+        "Share of the memory that PyTorch's allocator holds on gpu.{i} that no tensor uses; missing while it holds none.",
+        "accel_torch_memory_fragmentation_ratio",
+        'accel.torch.memory.fragmentation{accelmetrics.gpu="{i}"}',
+        maximum=100,
+    ),
 )
 
 INSTANCES = {

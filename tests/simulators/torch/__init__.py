@@ -25,6 +25,7 @@ class Card(NamedTuple):
     uuid: str = ""
     allocated: int = 0
     reserved: int = 0
+    peak: int = 0
 
 
 def torch_environment(cards: Sequence[Card]) -> dict[str, str]:

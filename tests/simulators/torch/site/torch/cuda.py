@@ -45,16 +45,15 @@ def get_device_properties(device: int) -> SimpleNamespace:
     return SimpleNamespace(name="Stand-in", **({"uuid": _CUuuid(uuid)} if uuid else {}))
 
 
-def memory_allocated(device: int) -> int:
-    """Bytes in tensors."""
-    _use("memory_allocated")
-    return int(_CARDS[device]["allocated"])
-
-
-def memory_reserved(device: int) -> int:
-    """Bytes that the allocator holds."""
-    _use("memory_reserved")
-    return int(_CARDS[device]["reserved"])
+def memory_stats(device: int) -> dict[str, int]:
+    """Return what the allocator counts, as far as it is asked for."""
+    _use("memory_stats")
+    card = _CARDS[device]
+    return {
+        "allocated_bytes.all.current": int(card["allocated"]),
+        "allocated_bytes.all.peak": int(card.get("peak", 0)),
+        "reserved_bytes.all.current": int(card["reserved"]),
+    }
 
 
 def _use(name: str) -> None:
