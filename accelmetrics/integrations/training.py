@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -49,7 +50,10 @@ log = logging.getLogger("accelmetrics")
 class TrainingRun:
     """One training run in one process; made by :func:`accelmetrics.training`.
 
-    Once it is made it never raises into the program: what goes wrong is logged once, under the logger ``accelmetrics``.
+    It never raises into the program: what goes wrong is logged once, under the logger ``accelmetrics``.
+
+    Args:
+        monitor: The monitor below, started or not.
 
     Attributes:
         monitor: The monitor below: its windows, history, status and ``subscribe``.
@@ -59,22 +63,14 @@ class TrainingRun:
         node: The machine's name.
     """
 
-    def __init__(
-        self,
-        interval: float = 1.0,
-        exporters: Sequence[str | Exporter] = (),
-        *,
-        labels: Mapping[str, str] | None = None,
-        **options: Any,
-    ) -> None:
-        options.setdefault("visible", True)
-        self.monitor = Monitor(interval, exporters, labels=labels, **options)
-        found = self.monitor.labels
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
+        found = monitor.labels
         self.rank, self.local_rank = _number(found.get("rank")), _number(found.get("local_rank"))
         self.world_size = _number(found.get("world_size")) or 1
         self.node = found["hostname"]
-        self._window = self.monitor.tumbling_window()
-        self._begun = False
+        self._window = monitor.tumbling_window()
+        self._begun_in = 0  # the process: windows of a parent get no readings in its child
         self._worked: Totals = {}
         self._selections: dict[object, MetricSelection | None] = {}
         self._told: set[str] = set()
@@ -135,8 +131,10 @@ class TrainingRun:
         return f"<TrainingRun:{rank} {self.monitor!r}>"
 
     def _start(self) -> None:
-        if not self._begun:
-            self._begun = True
+        if self._begun_in != os.getpid():
+            if self._begun_in:
+                self._window = self.monitor.tumbling_window()
+            self._begun_in = os.getpid()
             self._window.begin()  # before the first reading, which belongs to it
         self.monitor.start()
 
@@ -228,7 +226,8 @@ def training(
         UnknownNameError: A backend, an exporter or a metric that does not exist.
         MissingDependencyError: An exporter needs a package that is not installed.
     """
-    return TrainingRun(interval, exporters, labels=labels, **options)
+    options.setdefault("visible", True)
+    return TrainingRun(Monitor(interval, exporters, labels=labels, **options))
 
 
 def _brief(known: Collection[str], latest: Snapshot | None) -> Iterator[str]:
