@@ -25,7 +25,15 @@ from tests.support.network import free_port
 from tests.support.waiting import HANG
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/backends.md", "docs/dialects.md", "docs/exporters.md", "docs/monitor.md", "docs/quickstart.md")
+PAGES = (
+    "README.md",
+    "docs/backends.md",
+    "docs/dialects.md",
+    "docs/exporters.md",
+    "docs/monitor.md",
+    "docs/quickstart.md",
+    "docs/training.md",
+)
 READERS_OWN = """\
 import time
 from types import SimpleNamespace
@@ -36,6 +44,7 @@ batches = [SimpleNamespace(tokens=512)] * 2
 """
 GOES_ON = {
     "README.md": "import accelmetrics\n",
+    "docs/training.md": "import accelmetrics\nrate, tracker = 0.001, SimpleNamespace(log=lambda row, step: None)\n",
     "docs/monitor.md": """\
 import accelmetrics
 from accelmetrics import Monitor

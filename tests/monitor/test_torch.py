@@ -40,10 +40,10 @@ def plain(uuid: str) -> str:
     return uuid.partition("-")[2]
 
 
-def held(index: int, allocated: int, reserved: int, peak: int = 0) -> dict[str, float]:
+def held(index: int, allocated: int, reserved: int, peak: int = 0) -> dict[str, object]:
     """What is given of a device that holds memory."""
-    bytes_ = {"memoryAllocatedBytes": allocated, "memoryReservedBytes": reserved, "memoryPeakBytes": peak}
-    found = {**bytes_, "memoryFragmentation": pytest.approx(100 * (1 - allocated / reserved))}
+    numbers = {"memoryAllocatedBytes": allocated, "memoryReservedBytes": reserved, "memoryPeakBytes": peak}
+    found = {**numbers, "memoryFragmentation": pytest.approx(100 * (1 - allocated / reserved))}
     return {f"torch.{index}.{name}": value for name, value in found.items()}
 
 
