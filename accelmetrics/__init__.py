@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.summary import Energy, Summary
     from accelmetrics.visibility.allocation import Allocation, AllocationFinding, Worker, allocation
     from accelmetrics.visibility.doctor import diagnose
-    from accelmetrics.visibility.processes import ProcessInfo, ProcessListing, processes
+    from accelmetrics.visibility.processes import ProcessInfo, ProcessListing, process_labels, processes
     from accelmetrics.visibility.visible import visible_devices
 
 __all__ = [
@@ -85,6 +85,7 @@ __all__ = [
     "allocation",
     "asample",
     "diagnose",
+    "process_labels",
     "processes",
     "recordings",
     "sample",
@@ -132,6 +133,7 @@ _HOMES = {
     "allocation": "visibility.allocation",
     "asample": "sampling.coroutines",
     "diagnose": "visibility.doctor",
+    "process_labels": "visibility.processes",
     "processes": "visibility.processes",
     "recordings": "schemas.recording",
     "sample": "sampling.sampler",

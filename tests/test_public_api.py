@@ -56,6 +56,7 @@ PUBLIC = {
     "allocation",
     "asample",
     "diagnose",
+    "process_labels",
     "processes",
     "recordings",
     "sample",

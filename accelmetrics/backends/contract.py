@@ -34,7 +34,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from accelmetrics.schemas.errors import Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind, DeviceProcess
 from accelmetrics.schemas.metric import NOTHING, Metric
 from accelmetrics.schemas.selection import ALL_METRICS, MetricSelection
@@ -45,6 +45,8 @@ Value = Number | Unavailable
 MOST_DEVICES = 1024
 """Devices of one driver: where one lists more, the number is not believed."""
 NO_REASONS: Mapping[str, Unavailable] = MappingProxyType({})
+NOT_NEEDED = Unavailable(Reason.NOT_SUPPORTED, "it is not read, since nothing that is wanted depends on it")
+"""Why processes are not known where nothing asks for them."""
 
 
 class Clock(Protocol):
@@ -115,9 +117,10 @@ class ReadOptions(NamedTuple):
         disk_paths: Mount points whose usage is reported.
         watched: Whether the user named the process. If not, it is the one that samples, and a source that can tell the devices
             of a process from others reports all of them.
-        metrics: The metrics that are wanted. A reader may leave out calls that give none of them, and lists of processes where no
-            metric of the watched process is wanted; it may as well ignore this, since what is not wanted is dropped anyway. It knows
-            names and no numbers of devices: ``metrics.wants_some("gpu.{i}.powerWatts")``.
+        metrics: The metrics that are wanted. A reader may leave out calls that give none of them, and lists of processes where neither a
+            metric of the watched process is wanted nor ``metrics.processes`` asks for them (``NOT_NEEDED`` is the reason then); it may as
+            well ignore this, since what is not wanted is dropped anyway. It knows names and no numbers of devices:
+            ``metrics.wants_some("gpu.{i}.powerWatts")``.
     """
 
     pid: int

@@ -155,6 +155,7 @@ class FunctionExporter:
     def __init__(self, name: str, export: Callable[[Record], None], other: Exporter | None = None) -> None:
         self.name = name
         self.metrics = getattr(other, "metrics", None)
+        self.processes = getattr(other, "processes", 0)
         self.export = export
         self.open = other.open if other is not None else lambda: None
         self.flush = other.flush if other is not None else lambda: None

@@ -54,6 +54,7 @@ def run(options: Namespace, out: Stdout) -> int:
         return 0
     from accelmetrics.exporters.prometheus import PrometheusExporter
     from accelmetrics.monitor.job_summaries import JobSummaries
+    from accelmetrics.visibility.processes import process_labels
 
     endpoint = PrometheusExporter(
         options.listen,
@@ -67,6 +68,7 @@ def run(options: Namespace, out: Stdout) -> int:
         allowed_hosts=",".join(options.allowed_hosts),
         per_link=options.per_link,
         processes=options.processes,
+        process_labels=process_labels(map(str.strip, options.process_labels.split(","))) if options.process_labels else None,
         max_age=options.max_age,
         max_series=options.max_series,
         own_process=True,
@@ -75,7 +77,9 @@ def run(options: Namespace, out: Stdout) -> int:
     served = endpoint.export if options.pid else lambda record: endpoint.export(_without(own, record))
     with until_stopped() as stopped, closing(endpoint), checked(options):
         attribution = Attribution()
-        sinks = [FunctionExporter("prometheus", served), *exporters(options, out)]
+        feed = FunctionExporter("prometheus", served)
+        feed.processes = options.processes
+        sinks = [feed, *exporters(options, out)]
         watching = monitor(options, sinks, attribution=attribution)
         summaries = JobSummaries(watching, options.summaries)
         attribution.add(_sources(options, summaries))

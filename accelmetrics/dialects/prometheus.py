@@ -16,8 +16,9 @@ from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import health, identity_labels, jobs, label_name
 from accelmetrics.schemas.catalogue import per_key, recognise
 from accelmetrics.schemas.errors import Unavailable
+from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.metric import BASE_UNITS, PARTITION, Kind, Metric, split_series
-from accelmetrics.schemas.record import Record, StepSource
+from accelmetrics.schemas.record import NO_PROCESS_LABELS, Record, StepSource
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, own_processes
 
 SHARED: Mapping[str, str] = {
@@ -190,18 +191,25 @@ def measurements(record: Record) -> Iterator[Point]:
             )
 
 
-def process_points(snapshot: Snapshot, most: int) -> Iterator[Point]:
+def largest_uses(snapshot: Snapshot, most: int) -> list[tuple[str, DeviceProcess]]:
+    """Return the processes that hold most of the devices' memory, each with its device's key; at most so many on all devices together."""
+    uses = [(key, use) for key, found in own_processes(snapshot).items() if not isinstance(found, Unavailable) for use in found]
+    return heapq.nlargest(most, uses, key=lambda one: -1 if one[1].memory_bytes is None else one[1].memory_bytes)
+
+
+def process_points(snapshot: Snapshot, most: int, labels_of: Mapping[int, Mapping[str, str]] = NO_PROCESS_LABELS) -> Iterator[Point]:
     """Give the processes that hold most of the devices' memory.
 
     Args:
         snapshot: The reading.
         most: At most so many processes, counted on all devices together.
+        labels_of: By number, what is known of whose the processes are.
     """
     identities = {slot.key: identity_labels(slot) for slot in snapshot.identities}
-    uses = [(key, use) for key, found in own_processes(snapshot).items() if not isinstance(found, Unavailable) for use in found]
-    for key, use in heapq.nlargest(most, uses, key=lambda one: -1 if one[1].memory_bytes is None else one[1].memory_bytes):
+    for key, use in largest_uses(snapshot, most):
         labels = {**identities[key], "pid": str(use.pid)}
-        yield Point("accel_process_info", 1, {**labels, **({"type": use.type} if use.type else {})}, "gauge", "1", _PROCESS)
+        about = {**labels_of.get(use.pid, {}), **labels, **({"type": use.type} if use.type else {})}
+        yield Point("accel_process_info", 1, about, "gauge", "1", _PROCESS)
         for name, value, over, unit, meaning in (
             ("accel_process_memory_bytes", use.memory_bytes, 1, "By", "Memory of the device that the process holds."),
             ("accel_process_utilization_ratio", use.utilization, 100, "1", "Share of the device's compute time that the process took."),

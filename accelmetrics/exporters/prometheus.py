@@ -11,7 +11,7 @@ from accelmetrics.exporters.http.access import Credentials, Tls
 from accelmetrics.exporters.network import Address
 from accelmetrics.exporters.scrape_cache import MAX_SERIES, OPENMETRICS, TEXT, ScrapeCache, accepts_gzip, prefers_openmetrics
 from accelmetrics.schemas.errors import InvalidOptionError, require
-from accelmetrics.schemas.record import DeviceLabels, Record
+from accelmetrics.schemas.record import DeviceLabels, ProcessLabels, Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class PrometheusExporter:
             ``namespace``, ``container``) go on the device's series in ``dcgm`` and ``amd``, and on ``accel_job_info``.
         metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
         processes: Serves the processes that hold most of the devices' memory, at most so many: number, type, memory, utilisation.
+        process_labels: Called with each reading and the numbers of the processes that are served; the labels that it gives (``user``,
+            ``pod``) go on ``accel_process_info``. :func:`accelmetrics.visibility.processes.process_labels` makes one.
 
     Attributes:
         address: Where it listens, with the port that the system chose once it is open.
@@ -89,6 +91,7 @@ class PrometheusExporter:
         device_labels: DeviceLabels | None = None,
         metrics: MetricChoice = ALL,
         processes: int = 0,
+        process_labels: ProcessLabels | None = None,
     ) -> None:
         require("tornado", "prometheus")
         from tornado.web import HTTPError
@@ -96,9 +99,19 @@ class PrometheusExporter:
         from accelmetrics.exporters.http.server import HttpAnswer, Route
 
         self.metrics = MetricSelection(metrics)
+        self.processes = processes
         self._answer, self._refusal = HttpAnswer, HTTPError
         self.address = self._wanted = Address.parse(address, PORT)
-        self._cache = ScrapeCache(dialect, max_series, max_age, per_link, own_process, device_labels, processes)
+        self._cache = ScrapeCache(
+            dialect,
+            max_series,
+            max_age=max_age,
+            per_link=per_link,
+            own_process=own_process,
+            device_labels=device_labels,
+            processes=processes,
+            process_labels=process_labels,
+        )
         if not tls_cert and (tls_key or tls_client_ca or tls_client_names is not None):
             raise InvalidOptionError("tls_key, tls_client_ca and tls_client_names need tls_cert, the server's certificate")
         self._tls = Tls(tls_cert, tls_key, tls_client_ca, tls_client_names) if tls_cert else None

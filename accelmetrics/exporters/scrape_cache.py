@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from accelmetrics.dialects.contract import Dialect, Number, Point
 from accelmetrics.dialects.health import NO_HISTORY, HealthHistory, health
-from accelmetrics.dialects.prometheus import PROMETHEUS, measurements, process_points
+from accelmetrics.dialects.prometheus import PROMETHEUS, largest_uses, measurements, process_points
 from accelmetrics.dialects.registry import dialect as dialect_of
 from accelmetrics.schemas.errors import InvalidOptionError, require
-from accelmetrics.schemas.record import DeviceLabels, Record, Step, StepSource
+from accelmetrics.schemas.record import NO_PROCESS_LABELS, DeviceLabels, ProcessLabels, Record, Step, StepSource
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -61,6 +61,7 @@ class _Latest(NamedTuple):
         taken: When it came, by the monotonic clock.
         written: Texts by form, and whether packed.
         points: Its points in a dialect that counts over all records, which it does when the record comes; None in another one.
+        of_processes: By number, what is known of whose the processes are.
     """
 
     record: Record | None
@@ -68,6 +69,7 @@ class _Latest(NamedTuple):
     taken: float
     written: dict[tuple[tuple[str, ...], bool], bytes]
     points: tuple[Point, ...] | None = None
+    of_processes: Mapping[int, Mapping[str, str]] = NO_PROCESS_LABELS
 
 
 class ScrapeCache:
@@ -83,6 +85,7 @@ class ScrapeCache:
         device_labels: Tells who uses a device, as ``pod``, ``namespace``, ``container``. An error costs the labels alone; an
             :class:`OSError` is logged, any other raised by ``take`` once the record is served.
         processes: At most so many processes have series of their own, in our own names whatever the dialect.
+        process_labels: Tells whose those are, as ``user``, ``pod``. Errors are taken as those of ``device_labels``.
         clock: Tells the time by ``monotonic`` and ``time_ns``.
 
     Raises:
@@ -91,15 +94,17 @@ class ScrapeCache:
         MissingDependencyError: ``prometheus-client`` is not installed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the options of two exporters, each with a default
         self,
         dialect: str | Dialect,
         max_series: int = MAX_SERIES,
+        *,
         max_age: float | None = None,
         per_link: bool = False,
         own_process: bool = False,
         device_labels: DeviceLabels | None = None,
         processes: int = 0,
+        process_labels: ProcessLabels | None = None,
         clock: Any = time,
     ) -> None:
         if max_series < 1:
@@ -119,6 +124,7 @@ class ScrapeCache:
         self._device_labels = device_labels
         self._labels_failed = False
         self._processes = processes
+        self._process_labels = process_labels
         self._clock = clock
         self._dropped = 0
         self._counted: _Latest | None = None
@@ -132,19 +138,22 @@ class ScrapeCache:
 
     def take(self, record: Record) -> None:
         """Serve this record from now on. What the program logged last is kept until it logs anew."""
-        labels = dict(record.device_labels)
+        labels, whose = dict(record.device_labels), NO_PROCESS_LABELS
         try:
+            if self._process_labels is not None and (pids := [use.pid for _, use in largest_uses(record.snapshot, self._processes)]):
+                told = self._process_labels(record.snapshot, list(dict.fromkeys(pids)))
+                whose = {pid: _texts(about) for pid, about in told.items()}
             if self._device_labels is not None:
                 labels.update((device.key, _texts(self._device_labels(device))) for device in record.snapshot.devices)
-                self._labels_failed = False
+            self._labels_failed = False
         except OSError as error:  # passes by itself; the record must not wait for it
             if not self._labels_failed:
-                log.warning("nothing is known of who uses the devices: %s", error)
+                log.warning("not all is known of who uses the devices: %s", error)
             self._labels_failed = True
         finally:
-            self._serve(record._replace(device_labels=labels))
+            self._serve(record._replace(device_labels=labels), whose)
 
-    def _serve(self, record: Record) -> None:
+    def _serve(self, record: Record, whose: Mapping[int, Mapping[str, str]]) -> None:
         # Each record is counted once and in order, whether a scrape sees it or not: here, never on the thread of a scrape.
         counted = tuple(self._measured(record)) if self._dialect.counting else None
         for step in record.steps:  # of each process one step that holds the last value of each name
@@ -152,7 +161,7 @@ class ScrapeCache:
             number = last.step if step.step is None else step.step
             self._steps[step.source] = step._replace(step=number, values={**last.values, **step.values})
         record = record._replace(steps=tuple(self._steps.values()))
-        self._latest = _Latest(record, self._latest.history.after(record), self._clock.monotonic(), {}, counted)
+        self._latest = _Latest(record, self._latest.history.after(record), self._clock.monotonic(), {}, counted, whose)
 
     def forget(self) -> None:
         """Go back to the state before the first record."""
@@ -190,7 +199,7 @@ class ScrapeCache:
         if latest.record is not None and fresh:
             found = self._measured(latest.record) if latest.points is None else latest.points
             yield from (point for point in found if not point.name.startswith(self._left_out))
-            yield from process_points(latest.record.snapshot, self._processes)
+            yield from process_points(latest.record.snapshot, self._processes, latest.of_processes)
 
     def _is_fresh(self, latest: _Latest) -> bool:
         record = latest.record

@@ -10,7 +10,7 @@ from accelmetrics.exporters.files import replace_file
 from accelmetrics.exporters.paths import absolute
 from accelmetrics.exporters.scrape_cache import MAX_SERIES, ScrapeCache
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.record import DeviceLabels, Record
+from accelmetrics.schemas.record import DeviceLabels, ProcessLabels, Record
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 
 ENDING = ".prom"
@@ -32,6 +32,7 @@ class TextfileExporter:
         device_labels: As of the exporter ``prometheus``.
         metrics: Which metrics the records that it is given have: see :class:`~accelmetrics.schemas.selection.MetricSelection`.
         processes: Writes the processes that hold most of the devices' memory, at most so many.
+        process_labels: As of the exporter ``prometheus``.
 
     Raises:
         InvalidOptionError: The name does not end in ``.prom``, or a number is not positive.
@@ -51,12 +52,16 @@ class TextfileExporter:
         device_labels: DeviceLabels | None = None,
         metrics: MetricChoice = ALL,
         processes: int = 0,
+        process_labels: ProcessLabels | None = None,
     ) -> None:
         self.path = absolute(path)
         if self.path.suffix != ENDING:
             raise InvalidOptionError(f"the file {str(self.path)!r} must end in {ENDING}: node_exporter reads no other")
-        self._cache = ScrapeCache(dialect, max_series, per_link=per_link, device_labels=device_labels, processes=processes)
+        self._cache = ScrapeCache(
+            dialect, max_series, per_link=per_link, device_labels=device_labels, processes=processes, process_labels=process_labels
+        )
         self.metrics = MetricSelection(metrics)
+        self.processes = processes
         self._written: os.stat_result | None = None
 
     def open(self) -> None:

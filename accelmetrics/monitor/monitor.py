@@ -125,11 +125,14 @@ class Monitor:
         self.labels: Mapping[str, str] = {"run_id": uuid.uuid4().hex[:12], "hostname": hostname(), **job_labels(), **_labels(labels)}
         Sampler(**options).close()  # what cannot be used is told here, where the caller sees it
         self._metrics = MetricSelection(options["metrics"])
+        made = [create(exporter) for exporter in _listed(exporters)]
+        if not self._metrics.everything and any(getattr(exporter, "processes", 0) for exporter in made):
+            options["metrics"] = self._metrics = self._metrics.with_processes()
         self._clock = MonitorClock() if clock is None else clock
         self._key: Hashable = _key(options, self.interval) if clock is None else object()
         self._make = lambda: Sampler(**options, clock=clock)
         self._workers: dict[str, ExportWorker] = {}
-        for exporter in map(create, _listed(exporters)):
+        for exporter in made:
             if not any(exporter is known.exporter for known in self._workers.values()):
                 self._add_worker(exporter)
         if on_finding is not None:

@@ -277,6 +277,7 @@ ENDPOINT = (
     Option("keys", text, "whose names the metrics have", "prometheus", "NAME", SERVE),
     Option("per_link", switch, "serve every link of NVLink and xGMI by itself too: more than twice the series", False, takers=SERVE),
     Option("processes", amount, "serve the N processes too that hold most of the devices' memory", 0, "N", SERVE, usual="none"),
+    Option("process_labels", names, "of those, what to say beside number and type: user, pod, container, slurm_job", None, "LIST", SERVE),
     Option("max_series", count, "serve at most so many series", 20_000, "N", SERVE),
     Option("max_age", pause, "serve no reading that is older", None, "S", SERVE, usual="two intervals and 1 s, at least 5 s"),
 )

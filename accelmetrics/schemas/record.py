@@ -1,6 +1,6 @@
 """What a monitor hands to exporters at every tick: the snapshot, and what the program and the monitor have to say beside it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite, isnan
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -13,6 +13,9 @@ LOGGED = "training."
 NO_DEVICE_LABELS: Mapping[str, Mapping[str, str]] = {}
 DeviceLabels = Callable[[Device], Mapping[str, str]]
 """Tells who uses a device, in labels (``pod``, ``namespace``, ``container``); none where nothing is known."""
+NO_PROCESS_LABELS: Mapping[int, Mapping[str, str]] = {}
+ProcessLabels = Callable[[Snapshot, Sequence[int]], Mapping[int, Mapping[str, str]]]
+"""Tells whose processes of a reading are, by their numbers, in labels (``user``, ``pod``); none where nothing is known."""
 EXPORTER_COUNTS = ("sent", "failed", "dropped", "queued")
 """Fields of :class:`ExporterStatus` that are metrics too."""
 
@@ -220,6 +223,7 @@ class Exporter(Protocol):
 
     Where it has an attribute ``metrics`` that is a :class:`~accelmetrics.schemas.selection.MetricSelection`, its records have
     those metrics alone, and those that the monitor was told by choice where it is a ``default``; otherwise all.
+    Where its attribute ``processes`` is true, the processes on the devices are read whichever metrics are.
     """
 
     name: str

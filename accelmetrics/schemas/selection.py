@@ -21,6 +21,8 @@ PRESETS = {
     ALL: "everything",
 }
 """What each preset has, in words."""
+PROCESSES = "processes"
+"""The item that stands for the lists of processes (``snapshot.processes``), which are no metric."""
 _WITHIN = {"core": {"core"}, "standard": {"core", "standard"}, ALL: {"core", "standard", ALL}}
 """By preset, what the rows that it has are marked with."""
 _NUMBER = re.compile(r"(?<![^.])[\d*]+(?![^.])")
@@ -41,29 +43,33 @@ class MetricSelection:
         items: A text with items by comma, or the items one by one. An item is a preset (``core``, ``wandb``, ``standard``, ``all``), a
             metric's name (``powerWatts``; ``process.temp`` for the watched process on a device), a key (``gpu.0.powerWatts``), or a
             pattern of names or keys in which ``*`` stands for any text (``nvlink.*``, ``gpu.0.*``). ``-`` before it excludes.
+            ``processes`` asks for the lists of processes, which metrics of the watched process bring too.
         default: Whether it holds only as long as the user chose nothing: :meth:`widened` adds what was asked for elsewhere.
 
     Attributes:
         items: The items, as they were given.
         default: Whether it is such a default; one that is made of it is too.
         everything: Whether no key is left out.
+        processes: Whether the lists of processes are asked for by that word.
 
     Raises:
         InvalidOptionError: There is no item, or one is no text.
         UnknownNameError: An item is no preset, name, key or pattern; the message suggests the nearest.
     """
 
-    __slots__ = ("_chosen", "_excluded", "_general", "_known", "_last", "default", "everything", "items")
+    __slots__ = ("_chosen", "_excluded", "_general", "_known", "_last", "default", "everything", "items", "processes")
 
     def __init__(self, items: str | Iterable[str] | MetricSelection = ALL, *, default: bool = False) -> None:
         self.default: bool = default or (isinstance(items, MetricSelection) and items.default)
         self.items = _items(items)
-        self._chosen = tuple(_Item.of(item) for item in self.items if not item.startswith("-")) or (_Item.of(ALL),)
+        chosen = [item for item in self.items if not item.startswith("-")]
+        self._chosen = tuple(_Item.of(item) for item in chosen or [ALL] if item != PROCESSES)
         self._excluded = tuple(_Item.of(item[1:].strip()) for item in self.items if item.startswith("-"))
         self._forget()
 
     def _forget(self) -> None:
         self._general = tuple(item.general for item in self._chosen)
+        self.processes = PROCESSES in self.items
         self.everything = not self._excluded and any(item.text == ALL for item in self._chosen)
         self._known: dict[str, bool] = {}
         self._last = _Selected()
@@ -88,6 +94,11 @@ class MetricSelection:
         """Return a default with what is read by choice as well: all items of ``read`` but ``all`` and exclusions; any other as it is."""
         named = [item for item in read.items if item != ALL and not item.startswith("-")]
         return MetricSelection((*self.items, *named)) if self.default and named else self
+
+    def with_processes(self) -> MetricSelection:
+        """Return the same with the lists of processes."""
+        chosen = any(not item.startswith("-") for item in self.items)
+        return MetricSelection((*self.items, PROCESSES) if chosen else (ALL, PROCESSES, *self.items))
 
     def select(self, snapshot: Snapshot) -> Snapshot:
         """Return the same moment with the wanted metrics and reasons alone; the snapshot itself where everything is wanted."""

@@ -13,15 +13,16 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.kit.processes import WHOLE_MACHINE, ancestors, is_visible, namespace_of
 from accelmetrics.backends.kit.system import read_once, read_text, sysroot
 from accelmetrics.sampling.engine import hostname
-from accelmetrics.schemas.errors import Unavailable
+from accelmetrics.schemas.errors import Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.record import ProcessLabels
 from accelmetrics.schemas.snapshot import Snapshot, own_processes, plain, reason_entry, rfc3339_second
 
 WHOLE_HIERARCHY = "cgroup:[4026531835]"
@@ -41,6 +42,8 @@ _STATE, _STARTED = 0, 19
 """Places behind the name in ``/proc/PID/stat``."""
 _JOBS = ("container", "pod", "slurm_job")
 _SYSTEMS_PART = ("user", "command", "started", *_JOBS, "runtime", "slurm_step")
+LABELS = ("user", *_JOBS, "runtime", "slurm_step")
+"""Fields that may be labels of a process in exporters."""
 _DRIVERS_PART = ("memory_bytes", "utilization", "memory_utilization")
 
 
@@ -143,6 +146,33 @@ def processes(snapshot: Snapshot, *, parents: bool = False) -> ProcessListing:
         tuple(key for key, found in told.items() if found == ()),
         {key: found for key, found in told.items() if isinstance(found, Unavailable)},
     )
+
+
+def process_labels(names: Iterable[str]) -> ProcessLabels:
+    """Make what tells exporters whose the processes are, from the system that the reading is of.
+
+    Args:
+        names: Which labels: of ``user``, ``container``, ``runtime``, ``pod``, ``slurm_job``, ``slurm_step``.
+
+    Returns:
+        A function of a reading and numbers of processes. It gives what could be read, and nothing in place of the rest.
+
+    Raises:
+        UnknownNameError: One is none of them. A command line is not, which may hold secrets.
+    """
+    wanted = tuple(dict.fromkeys(names))
+    for name in wanted:
+        if name not in LABELS:
+            raise UnknownNameError("label of a process", name, LABELS)
+
+    def tell(snapshot: Snapshot, pids: Sequence[int]) -> dict[int, dict[str, str]]:
+        if snapshot.hostname != hostname():
+            return {}
+        system = SystemReader()
+        found = {pid: system.look_up(pid, snapshot.time_ns / 1e9) for pid in pids}
+        return {pid: {name: value for name in wanted if (value := getattr(process, name))} for pid, process in found.items()}
+
+    return tell
 
 
 def _by_memory(use: DeviceProcess) -> tuple[float, int]:

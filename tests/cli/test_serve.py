@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import getpass
 import os
 import re
 import signal
@@ -107,6 +108,25 @@ def test_other_names_are_served() -> None:
                 metrics = get(f"{base}/metrics")[1]
             assert "DCGM_FI_DEV_GPU_TEMP{" in metrics
             assert re.findall(r'^accel_process_info\{.*pid="(\d+)"', metrics, re.MULTILINE) == pids
+
+
+def test_processes_are_served_whatever_is_selected_and_say_whose_they_are() -> None:
+    """With `--metrics core` too, of which they are none; a label that there is not is refused."""
+    me = os.getpid()
+    with NvmlSimulator(1) as simulator:
+        simulator.processes(0, [Process(me, used=1 << 30)])
+        options = ("--processes", "5", "--process-labels", "user, pod", "--metrics", "core", "--backends", "nvidia")
+        with serving(*options, **simulator.environment()) as (_, base):
+            ready(base)
+            metrics = get(f"{base}/metrics")[1]
+    (info,) = re.findall(r"^accel_process_info\{(.*)\}", metrics, re.MULTILINE)
+    assert f'pid="{me}"' in info
+    assert f'user="{getpass.getuser()}"' in info
+    assert re.findall(r"^accel_process_memory_bytes\{.* (\S+)$", metrics, re.MULTILINE) == ["1.073741824e+09"]
+    assert "accel_fan_speed_ratio" not in metrics
+    refused = call("serve", "--processes", "5", "--process-labels", "usr")
+    assert refused.returncode == 2
+    assert "Did you mean 'user'" in refused.stderr
 
 
 def test_only_names_of_this_machine_are_answered_to() -> None:

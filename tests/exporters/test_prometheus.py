@@ -11,13 +11,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
-from accelmetrics import Snapshot
+from accelmetrics import Sampler, Snapshot
 from accelmetrics.dialects import registry as dialects
 from accelmetrics.dialects.contract import Dialect, Point
 from accelmetrics.exporters import registry
@@ -27,11 +27,12 @@ from accelmetrics.exporters.prometheus import PORT, PrometheusExporter
 from accelmetrics.exporters.scrape_cache import ScrapeCache
 from accelmetrics.exporters.textfile import TextfileExporter
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError
+from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.record import MonitorStatus, Record, Step
 from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.snapshot import Device
 from accelmetrics.testing import FakeClock
-from tests.records import record
+from tests.records import machine, record
 from tests.support.threads import own_threads
 from tests.support.waiting import HANG
 
@@ -211,6 +212,35 @@ def test_labels_are_made_texts() -> None:
     assert "pod=" not in served
 
 
+def test_whose_a_process_is_stands_on_its_info_alone() -> None:
+    """The function is asked of the processes that are served, once for each; it changes no label that says which series it is."""
+    asked: list[list[int]] = []
+
+    def whose(snapshot: Snapshot, pids: Sequence[int]) -> dict[int, dict[str, str]]:
+        assert snapshot.processes
+        asked.append(list(pids))
+        return {7: {"user": "anna", "pod": "", "pid": "0"}, 9: {"user": 'bo"b\n'}}
+
+    backend = machine()
+    backend.device(0).run(DeviceProcess(7, "compute", 2**30), DeviceProcess(8, "", 2**20), DeviceProcess(9, "", 2**31))
+    backend.device(1).run(DeviceProcess(7, "", 2**29))
+    with Sampler([backend], timeout=HANG) as sampler:
+        taken = sampler.sample()
+    cache = ScrapeCache("prometheus", processes=3, process_labels=whose)
+    cache.take(Record(taken))
+    served = [line for line in cache.metrics().decode().splitlines() if line.startswith("accel_process_")]
+    assert asked == [[9, 7]]
+    info = [line for line in served if line.startswith("accel_process_info{")]
+    assert len(info) == 3
+    assert [line.count('user="anna"') for line in info if 'pid="7"' in line] == [1, 1]
+    assert [line.count('user="bo\\"b\\n"') for line in info if 'pid="9"' in line] == [1]
+    assert not any("user=" in line for line in served if line not in info)
+    assert not any("pod=" in line or 'pid="0"' in line for line in served)
+    none = ScrapeCache("prometheus", process_labels=whose)
+    none.take(Record(taken))
+    assert len(asked) == 1
+
+
 def test_what_is_not_selected_is_not_down() -> None:
     """A device of which nothing is wanted stays up while it is listed, and so does the whole of a reading without a value."""
     cache = ScrapeCache("prometheus")
@@ -237,7 +267,7 @@ def test_a_function_that_fails_costs_the_labels_alone(tmp_path: Path, caplog: py
     for _ in range(2):
         cache.take(record())
     assert b"DCGM_FI_DEV_POWER_USAGE" in cache.metrics()
-    assert [line.message for line in caplog.records] == ["nothing is known of who uses the devices: the kubelet is away"]
+    assert [line.message for line in caplog.records] == ["not all is known of who uses the devices: the kubelet is away"]
     path = tmp_path / "now.prom"
     written = TextfileExporter(path, dialect="dcgm", device_labels=wrong)
     with pytest.raises(KeyError):

@@ -10,10 +10,13 @@ from collections.abc import Generator
 import pytest
 
 from accelmetrics import Snapshot
+from accelmetrics.backends.contract import Reader, ReadOptions
 from accelmetrics.monitor import export_worker
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.monitor.run import WAITING, Stream
 from accelmetrics.schemas.record import Record
+from accelmetrics.schemas.selection import MetricSelection
+from accelmetrics.testing.fake import FakeDriver
 from tests.monitor.watching import Gate, HeldClock, Recorder, gpus, no_threads, returned, threads, ticks
 from tests.sampling.conftest import until
 from tests.support.waiting import HANG
@@ -85,6 +88,25 @@ def test_an_exporter_that_opens_late_is_given_what_waited() -> None:
         assert exporter.records == []
         gate.release()
     assert [record.monitor.ticks for record in exporter.records if record.monitor] == list(range(1, monitor.status.ticks + 1))
+
+
+@pytest.mark.parametrize(("metrics", "read"), [("core", "core,processes"), ("-nvlink*", "all,processes,-nvlink*"), ("all", "all")])
+def test_an_exporter_that_wants_processes_has_them_read(metrics: str, read: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the monitor was told; without such an exporter they are read as it was told."""
+    told: list[MetricSelection] = []
+    backend, reader = gpus(1), FakeDriver.reader
+
+    def watched(driver: FakeDriver, options: ReadOptions) -> Reader:
+        told.append(options.metrics)
+        return reader(driver, options)
+
+    monkeypatch.setattr(FakeDriver, "reader", watched)
+    for wants, expected in ((5, read), (0, metrics)):
+        exporter = Recorder()
+        exporter.processes = wants  # type: ignore[attr-defined]
+        with Monitor(0.05, [exporter], backends=[backend], metrics=metrics) as monitor:
+            ticks(monitor, 1)
+        assert str(told[-1]) == expected
 
 
 def test_a_restart_beside_an_exporter_that_still_hangs_calls_it_from_one_thread_only() -> None:

@@ -175,6 +175,20 @@ def test_a_plug_ins_own_row_is_no_misspelt_key(monkeypatch: pytest.MonkeyPatch) 
     assert MetricSelection("gpu.0.hotspotTempp").wants("gpu.0.hotspotTempp")
 
 
+def test_lists_of_processes_are_asked_for_by_their_word() -> None:
+    """It has no key, and leaves the choice of keys as it is; only ``process.*`` can be excluded."""
+    assert wanted("processes") == []
+    assert wanted("core,processes") == wanted("core")
+    for items in ("core", "-gpu.*", "standard,-nvlink*", "all"):
+        chosen = MetricSelection(items)
+        assert not chosen.processes
+        assert chosen.with_processes().processes
+        assert [key for key in KEYS if chosen.with_processes().wants(key)] == wanted(items)
+        assert pickle.loads(pickle.dumps(chosen.with_processes())).processes
+    with pytest.raises(UnknownNameError, match="'processes'"):
+        MetricSelection("all,-processes")
+
+
 @pytest.mark.parametrize("items", ["", " ", "core,", "-", [], ["core", ""], 5, ["core", 7], None, b"core"])
 def test_what_is_no_list_of_items_is_refused(items: Any) -> None:
     with pytest.raises(InvalidOptionError, match="metrics is "):

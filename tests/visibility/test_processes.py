@@ -16,12 +16,12 @@ import pytest
 
 from accelmetrics import ProcessInfo, Sampler, Snapshot, processes
 from accelmetrics.backends.kit.system import read_once
-from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.errors import Reason, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.snapshot import NO_LIST
 from accelmetrics.testing import FakeBackend
 from accelmetrics.visibility import processes as module
-from accelmetrics.visibility.processes import membership
+from accelmetrics.visibility.processes import membership, process_labels
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="platform: reads /proc")
 
@@ -125,6 +125,24 @@ def test_a_process_of_ours(child: int) -> None:
     assert found.parents[0].pid == os.getpid()
     assert found.parents[0].command
     assert found.unlisted == {}
+
+
+def test_labels_of_processes(tree: Tree) -> None:
+    """Those that were asked for, where they are known; nothing of a process that has ended, or of another machine."""
+    tree.process(20, cgroup=f"0::/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope")
+    tree.process(21, uid=77)
+    taken = reading(DeviceProcess(20), DeviceProcess(21), DeviceProcess(22))
+    tell = process_labels(["user", "pod", "container"])
+    assert tell(taken, [20, 21, 22]) == {20: {"user": "anna", "pod": POD, "container": ID}, 21: {"user": "77"}, 22: {}}
+    elsewhere = Snapshot(taken.time_ns, "another", taken.metrics, taken.identities)
+    assert tell(elsewhere, [20]) == {}
+
+
+@pytest.mark.parametrize(("name", "near"), [("usr", "user"), ("command", "")])
+def test_a_label_that_there_is_not_is_refused(name: str, near: str) -> None:
+    """Nor is a command line one."""
+    with pytest.raises(UnknownNameError, match=f"Did you mean '{near}'" if near else "unknown label of a process 'command'"):
+        process_labels(["pod", name])
 
 
 def test_by_device_then_by_memory_and_devices_that_are_not_known(tree: Tree) -> None:

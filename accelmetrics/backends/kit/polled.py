@@ -22,7 +22,18 @@ from functools import cached_property, reduce
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Clock, Coverage, Detection, Processes, Reading, ReadOptions, Value
+from accelmetrics.backends.contract import (
+    MOST_DEVICES,
+    NOT_NEEDED,
+    SYSTEM_CLOCK,
+    Clock,
+    Coverage,
+    Detection,
+    Processes,
+    Reading,
+    ReadOptions,
+    Value,
+)
 from accelmetrics.backends.guard import Outcome, guarded
 from accelmetrics.backends.kit.fields import (
     NOT_READ,
@@ -316,7 +327,7 @@ class PolledReader:
     def read(self, unit: int, progress: list[Any]) -> Reading:
         driver = self._driver
         if not any(self._asked):
-            return Reading()
+            return Reading(processes=NOT_NEEDED)
         state = self._units.get(unit) or self._units.setdefault(unit, _Unit(len(driver.sources)))
         polls, before = [], state.polls
         for source, had, asked in zip(driver.sources, before, self._asked, strict=True):
@@ -411,7 +422,7 @@ def _wanted_sources(backend: PolledBackend, metrics: MetricSelection) -> list[bo
     machine = [any(map(metrics.wants_some, table.words)) for _, table in backend.tables]
     derived = any(metrics.wants_some(f"{kind}.{{i}}.{name}") for table, _ in backend.tables for name in table.derived)
     of_process = any(metrics.wants_some(f"{kind}.process.{{i}}.{name}") for name in backend.coverage().processes)
-    gives = [derived or of_process or each for each in map(any, zip(devices, machine, strict=True))]
+    gives = [derived or of_process or metrics.processes or each for each in map(any, zip(devices, machine, strict=True))]
     return [any(gives) and (wanted or not source.interval) for source, wanted in zip(backend.sources, gives, strict=True)]
 
 

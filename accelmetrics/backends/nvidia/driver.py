@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from accelmetrics.backends.contract import NO_REASONS, Block, Clock, Number, Reading, ReadOptions, Value
+from accelmetrics.backends.contract import NO_REASONS, NOT_NEEDED, Block, Clock, Number, Reading, ReadOptions, Value
 from accelmetrics.backends.kit.processes import ProcessTree
 from accelmetrics.backends.kit.system import parse_meminfo, read_once
 from accelmetrics.backends.nvidia.calls import MEMORY_NAMES, FastValues, Paced
@@ -21,7 +21,6 @@ from accelmetrics.schemas.identity import DeviceIdentity
 
 Reasons = Mapping[str, Unavailable]
 _NO_HOST_MEMORY = Unavailable(Reason.NOT_SUPPORTED, "the device shares the host's memory, and /proc/meminfo cannot be read")
-_NOT_READ = Unavailable(Reason.NOT_SUPPORTED, "it is not read, since nothing that is wanted depends on it")
 _OF_INSTANCES = ("gpu", "memory", "encoderUtilization", "decoderUtilization")
 _PARTITIONED = Unavailable(Reason.NOT_SUPPORTED, "the GPU is in MIG mode: it has no utilisation as a whole, see smActive of its instances")
 
@@ -85,7 +84,7 @@ class BoundDevice:
             self.unavailable = merged
         values = {name: value for block in self.blocks for name, value in zip(block.names, block.values, strict=True)}
         self.limit = values.get(POWER_LIMIT)
-        self.fast.depend_on(merged.get(POWER_LIMIT, _NOT_READ) if self.limit is None else self.limit, frozenset(values))
+        self.fast.depend_on(merged.get(POWER_LIMIT, NOT_NEEDED) if self.limit is None else self.limit, frozenset(values))
 
 
 class Listed:
@@ -262,7 +261,7 @@ class DeviceReader:
         if device.fast.unavailable is not before or device.unavailable is not slow_before or gpm.unavailable is not gpm_before:
             self._merge(device)
         blocks = [values, flags, gpm.block, *device.blocks]
-        processes = device.table.processes if device.table is not None else _NOT_READ
+        processes = device.table.processes if device.table is not None else NOT_NEEDED
         if processes and device.whole and not isinstance(processes, Unavailable):
             share = self._share.block(processes, now, values, self._listed.identity.memory_total_bytes, device.limit)
             if share is not None:

@@ -361,7 +361,7 @@ def needed_for(metrics: MetricSelection) -> frozenset[str]:
     parts = ("gpu.{i}", "gpu.{i}.mig.{i}")
     names = {name for name in (*covered.devices, *covered.optional) if any(metrics.wants_some(f"{part}.{name}") for part in parts)}
     of_process = {name for name in covered.processes if metrics.wants_some(f"gpu.process.{{i}}.{name}")}
-    if of_process:
+    if of_process or metrics.processes:
         names |= {PROCESSES, *of_process.intersection((*BOARD_METRICS, POWER_LIMIT))}
     for share in SHARES:
         if share.name in names:

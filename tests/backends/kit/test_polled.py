@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from accelmetrics import Sampler
-from accelmetrics.backends.contract import Reading, ReadOptions
+from accelmetrics.backends.contract import NOT_NEEDED, Reading, ReadOptions
 from accelmetrics.backends.kit import MEMORY, DeviceSample, Field, PolledBackend, Rate, Source, polled
 from accelmetrics.backends.kit.fields import DeviceRecord
 from accelmetrics.backends.kit.polled import RETRY, PolledDriver, pci_address
@@ -114,6 +114,7 @@ def test_one_poll_serves_every_device_and_consumer_for_half_an_interval(tool: To
         ("npu.1.temp", 1, 0),
         ("standard,-npu.*", 0, 0),
         ("cpu,gpu.0.powerWatts", 0, 0),
+        ("cpu,processes", 1, 1),
     ],
 )
 def test_a_source_that_gives_nothing_wanted_is_not_asked(tool: Tool, clock: FakeClock, metrics: str, polls: int, slow_polls: int) -> None:
@@ -128,6 +129,7 @@ def test_a_source_that_gives_nothing_wanted_is_not_asked(tool: Tool, clock: Fake
     reading = reader.read(0, [])
     assert (tool.polls - before[0], slow.polls - before[1]) == (polls, slow_polls)
     assert bool(values(reading)) == bool(polls)
+    assert (reading.processes == NOT_NEEDED) == (not polls), "that they are not listed is not for want of a list"
     if metrics == "memoryAllocated":
         assert values(reading)[metrics] == 50
 

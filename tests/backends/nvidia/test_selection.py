@@ -41,6 +41,8 @@ def names(reading: Reading) -> set[str]:
         ("throttle.*,-throttle.gpuIdle", {"nvmlDeviceGetCurrentClocksEventReasons"}),
         ("smActive", GPM),
         ("process.memoryAllocatedBytes", PROCESS_LISTS),
+        ("processes", PROCESS_LISTS),
+        ("temp,processes", PROCESS_LISTS | {"nvmlDeviceGetTemperature"}),
         ("process.temp", PROCESS_LISTS | {"nvmlDeviceGetTemperature"}),
         ("fanSpeed,-gpu.*", set()),
         ("cpu", set()),
