@@ -1,8 +1,11 @@
-"""``accelmetrics completion``: a shell's completion script, made by shtab."""
+"""``accelmetrics completion``: a shell's completion script, made by shtab; how lists, metrics and keys are completed is added here."""
 
 from __future__ import annotations
 
-from argparse import Namespace
+import re
+import shlex
+from argparse import Action, ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
@@ -13,19 +16,125 @@ EXAMPLES = """\
   accelmetrics completion zsh > "${fpath[1]}/_accelmetrics"
   accelmetrics completion tcsh > ~/.accelmetrics.csh      and a line `source ~/.accelmetrics.csh` in ~/.tcshrc
 
+Completed are commands, options and what they take: metrics and backends, in lists too (`--metrics core,gpu.3.te`), exporters, dialects,
+presets, files. In tcsh of metrics the presets alone. What other packages bring is known to a script that was made when they were there.
+
 It needs the extra: pip install 'accelmetrics[completion]'"""
 OPTIONS: arguments.Groups = {
     "": {
         "shell": {"choices": SHELLS, "metavar": "|".join(SHELLS), "help": ", ".join(SHELLS)},
     },
 }
+LISTS = {"metrics": "metrics", "key": "keys", "backends": "backends"}
+"""By the name under which an option is parsed, the words of which it takes one or more."""
+PATHS = ("FILE", "DIRECTORY", "PATH")
+"""What stands in the help for a file, or a directory."""
+
+_PLAIN = re.compile(r"[\w.*+-]+", re.ASCII)
+"""A word that needs no quotes."""
+_PLACEHOLDER = re.compile(r"\{\w+\}")
+
+# What completes the last item of a list. Of devices the words are those of the first: an item of another one, gpu.3.temp or gpu.*.temp, is
+# completed as one of the first is. A sign before an item excludes it.
+BASH = """
+_accelmetrics_{name}() {{
+  local word="${{COMP_WORDS[COMP_CWORD]}}" before stem="" line
+  before="${{word%"${{word##*,}}"}}"; word="${{word##*,}}"
+  if [[ $word == -* ]]; then before+=-; word="${{word#-}}"; fi
+  if [[ $word =~ ^([a-z]+)\\.([0-9]+|\\*)\\.(.*)$ ]]; then
+    before+="${{BASH_REMATCH[1]}}.${{BASH_REMATCH[2]}}."; stem="${{BASH_REMATCH[1]}}.0."; word="$stem${{BASH_REMATCH[3]}}"
+  fi
+  while IFS= read -r line; do printf '%s\\n' "$before${{line#"$stem"}}"; done < <(compgen -W '{words}' -- "$word")
+}}
+"""
+ZSH = """
+_accelmetrics_{name}() {{
+  local kind
+  local -a known=({words})
+  compset -P '*,'; compset -P '-'
+  for kind in ${{(u)${{(M)known:#*.0.*}}%%.*}}; do
+    if compset -P "$kind.(<->|\\\\*)."; then
+      compadd -- ${{${{(M)known:#$kind.0.*}}#$kind.0.}}
+      return
+    fi
+  done
+  compadd -- $known
+}}
+"""
 
 
 def run(options: Namespace, out: Stdout) -> int:
     """Print the script."""
     from accelmetrics.cli.main import root_parser
     from accelmetrics.schemas.errors import require
+    from accelmetrics.schemas.selection import PRESETS
 
-    script: str = require("shtab", "completion").complete(root_parser(whole=True), options.shell)
+    shtab = require("shtab", "completion")
+    root = root_parser(whole=True)
+    words, names = _words(), _names()
+    for action in _actions(root):
+        action.metavar = re.sub(r"[:[].*", "", action.metavar) if isinstance(action.metavar, str) else None  # zsh takes those for its own
+        if action.dest in LISTS:
+            function = f"_accelmetrics_{LISTS[action.dest]}"
+            plain = {"metrics": PRESETS, "backends": words["backends"]}.get(action.dest)
+            action.complete = {"bash": function, "zsh": function, "tcsh": plain and f"({' '.join(plain)})"}  # type: ignore[attr-defined]
+        elif action.dest in names:
+            action.choices = names[action.dest]
+        elif action.metavar in PATHS:
+            action.complete = shtab.FILE if action.metavar == "FILE" else shtab.DIRECTORY  # type: ignore[attr-defined]
+    functions = {
+        "bash": "".join(BASH.format(name=name, words=" ".join(known)) for name, known in words.items()),
+        "zsh": "".join(ZSH.format(name=name, words=shlex.join(known)) for name, known in words.items()),
+    }
+    script: str = shtab.complete(root, options.shell, preamble=functions)
     out.write(script.rstrip("\n") + "\n")
     return 0
+
+
+def _actions(root: ArgumentParser) -> Iterator[Action]:
+    """Give the options and arguments of all commands."""
+    for commands in root._actions:
+        for parser in commands.choices.values() if isinstance(commands.choices, dict) else ():
+            yield from parser._actions
+
+
+def _names() -> Mapping[str, Sequence[str]]:
+    """Return, by the name under which an option is parsed, the words of which it takes one."""
+    from accelmetrics.backends import amd, registry as backends
+    from accelmetrics.dialects import registry as dialects
+    from accelmetrics.exporters import registry as exporters
+
+    found = {"backend": backends.names(), "exporters": exporters.names(), "keys": dialects.names(), "amd_source": amd.SOURCES}
+    return {option: [name for name in names if _PLAIN.fullmatch(name)] for option, names in found.items()}
+
+
+def _words() -> Mapping[str, Sequence[str]]:
+    """Return the words that lists are completed with."""
+    from accelmetrics.backends import registry
+    from accelmetrics.schemas.selection import PRESETS
+
+    found = {
+        "metrics": [*PRESETS, *_spellings("*")],
+        "keys": [*_spellings("0")],
+        "backends": registry.names(),
+    }
+    return {name: [word for word in dict.fromkeys(words) if _PLAIN.fullmatch(word)] for name, words in found.items()}
+
+
+def _spellings(instance: str) -> Iterator[str]:
+    """Give the names of metrics and their keys, those of devices for the first of each kind.
+
+    Args:
+        instance: What stands for a disk, a link, a CPU.
+    """
+    from accelmetrics.schemas.catalogue import given_by, rows
+    from accelmetrics.schemas.catalogue.sources import KINDS
+    from accelmetrics.schemas.metric import ANY_KIND
+
+    for row in rows():
+        kinds = {KINDS[backend] for backend in given_by().get(row.key, ())} if ANY_KIND in row.key else {""}
+        spelt = [row.name] * bool(row.device_part)
+        for spelling in (row.key, *row.aliases):
+            first = spelling.replace(".{i}.", ".0.", 1) if row.device_part else spelling
+            spelt += [first.replace(ANY_KIND, kind) for kind in sorted(kinds)]
+        yield from (_PLACEHOLDER.sub(instance, one) for one in spelt)

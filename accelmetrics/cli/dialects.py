@@ -7,23 +7,24 @@ from argparse import Namespace
 from accelmetrics.backends.guard import guarded
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.output import Stdout
-from accelmetrics.cli.text import aligned
+from accelmetrics.cli.text import listing
 from accelmetrics.dialects import registry
 from accelmetrics.schemas import plug_ins
 
 EXAMPLES = """\
   accelmetrics dialects
+  accelmetrics dialects --json | jq -r '.[].name'
   accelmetrics dump --keys nvidia-smi --format csv
   accelmetrics record --exporter 'prometheus?dialect=dcgm'
 
 Which key has which name: docs/dialects.md"""
-OPTIONS: arguments.Groups = {}
+OPTIONS: arguments.Groups = {"": {"--json": {"action": "store_true", "help": "print a JSON array"}}}
 HEAD = ("NAME", "WHOSE NAMES", "NEEDS")
 
 
-def run(_options: Namespace, out: Stdout) -> int:
+def run(options: Namespace, out: Stdout) -> int:
     """Print a line for each."""
-    out.write("\n".join(aligned([HEAD, *map(_row, registry.names())])) + "\n")
+    out.write(listing(HEAD, [_row(name) for name in registry.names()], options.json))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -37,6 +38,13 @@ def aligned(rows: Sequence[Sequence[str]], indent: str = "", numeric: bool = Fal
         padded = ((cell, " " * (widest - cells(cell))) for cell in column)
         columns.append([space + cell if numeric and place else cell + space for cell, space in padded])
     return [(indent + (" " * GAP).join(row)).rstrip() for row in zip(*columns, strict=True)]
+
+
+def listing(head: Sequence[str], rows: Sequence[Sequence[str]], as_json: bool) -> str:
+    """Return what there is of one sort, a line each below a heading, or a JSON array: the name, what it is, and what it needs."""
+    if as_json:
+        return json.dumps([dict(zip(("name", "summary", "needs"), row, strict=True)) for row in rows], indent=2, ensure_ascii=False) + "\n"
+    return "\n".join(aligned([head, *rows])) + "\n"
 
 
 def packed(pairs: Sequence[tuple[str, str]], width: int, indent: str) -> list[str]:
