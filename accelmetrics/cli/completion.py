@@ -25,7 +25,7 @@ OPTIONS: arguments.Groups = {
         "shell": {"choices": SHELLS, "metavar": "|".join(SHELLS), "help": ", ".join(SHELLS)},
     },
 }
-LISTS = {"metrics": "metrics", "key": "keys", "backends": "backends"}
+LISTS = {"metrics": "metrics", "key": "keys", "backends": "backends", "rules": "rules"}
 """By the name under which an option is parsed, the words of which it takes one or more."""
 PATHS = ("FILE", "DIRECTORY", "PATH")
 """What stands in the help for a file, or a directory."""
@@ -76,7 +76,7 @@ def run(options: Namespace, out: Stdout) -> int:
         action.metavar = re.sub(r"[:[].*", "", action.metavar) if isinstance(action.metavar, str) else None  # zsh takes those for its own
         if action.dest in LISTS:
             function = f"_accelmetrics_{LISTS[action.dest]}"
-            plain = {"metrics": PRESETS, "backends": words["backends"]}.get(action.dest)
+            plain = {"metrics": PRESETS, "backends": words["backends"], "rules": words["rules"]}.get(action.dest)
             action.complete = {"bash": function, "zsh": function, "tcsh": plain and f"({' '.join(plain)})"}  # type: ignore[attr-defined]
         elif action.dest in names:
             action.choices = names[action.dest]
@@ -111,12 +111,14 @@ def _names() -> Mapping[str, Sequence[str]]:
 def _words() -> Mapping[str, Sequence[str]]:
     """Return the words that lists are completed with."""
     from accelmetrics.backends import registry
+    from accelmetrics.monitor import rules
     from accelmetrics.schemas.selection import PRESETS
 
     found = {
         "metrics": [*PRESETS, *_spellings("*")],
         "keys": [*_spellings("0")],
         "backends": registry.names(),
+        "rules": [rules.DEFAULT, rules.NONE, *rules.names()],
     }
     return {name: [word for word in dict.fromkeys(words) if _PLAIN.fullmatch(word)] for name, words in found.items()}
 

@@ -74,7 +74,7 @@ def monitor(options: Namespace, exporters: Sequence[str | Exporter], **watched: 
     """
     from accelmetrics.monitor.monitor import Monitor
 
-    return Monitor(options.interval, exporters, labels=options.labels, **{**reading(options), **watched})
+    return Monitor(options.interval, exporters, labels=options.labels, rules=options.rules, **{**reading(options), **watched})
 
 
 class Stop:

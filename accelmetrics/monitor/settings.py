@@ -240,11 +240,13 @@ SERVE, RECORD, WATCH = ("serve",), ("record",), ("watch",)
 EXPORTERS = "where records go, again for more: jsonl:run.jsonl, prometheus, otlp:http://host:4317, … (docs/exporters.md)"
 METRICS = "metrics: core, wandb, standard, all, names, keys, patterns; excluded behind a minus: standard,-nvlink*"
 VISIBLE = "only the devices that the watched process sees by its *_VISIBLE_DEVICES; with =renumber under its own numbers"
+RULES = "what findings are judged by: default, none, rules, their settings; without some: -throttled,hot.above=75 (docs/findings.md)"
 
 READINGS = (
     Option("interval", interval, "seconds between two readings", 1.0, "S", usual="1"),
     Option("labels", label, "a label for every record, again for more", {}, "NAME=VALUE", flag="--label"),
     Option("log_format", _choice("text", "json"), "how messages are written to standard error", "text", takers=COMMANDS),
+    Option("rules", names, RULES, "default", "LIST"),
     Option("history", amount, "how many readings are remembered", 300, takers=(MONITOR,)),
 )
 EXPORTING = (

@@ -348,7 +348,7 @@ def complaint(*arguments: str, env: Mapping[str, str]) -> str:
 def test_messages_as_json_lines(simulator: NvmlSimulator) -> None:
     """With level, time and the labels of every record; what is printed for people is as ever."""
     simulator.set(latency_us=10_000)
-    options = ("--backends", "nvidia", "--interval", "0.05", "--log-format", "json", "--label", "team=vision")
+    options = ("--backends", "nvidia", "--interval", "0.05", "--log-format", "json", "--label", "team=vision", "--rules", "none")
     said = json.loads(complaint(*options, env=environment(**simulator.environment())))
     assert said.keys() == {"timestamp", "level", "message", "logger", "labels"}
     assert (said["labels"]["team"], said["logger"], said["level"]) == ("vision", "accelmetrics", "warning")
