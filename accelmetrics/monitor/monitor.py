@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from math import isnan
 from types import SimpleNamespace, TracebackType
-from typing import Any, SupportsFloat, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeVar, cast
 
 from accelmetrics.backends.contract import Backend
 from accelmetrics.backends.guard import guarded
@@ -31,6 +31,7 @@ from accelmetrics.monitor.steps import StepLog, Totals
 from accelmetrics.monitor.ticker import MonitorClock, Ticker, shared_ticker
 from accelmetrics.monitor.torch import TorchMemory
 from accelmetrics.monitor.window import TumblingWindow, Window, Windows
+from accelmetrics.sampling.channel import NodeChannel
 from accelmetrics.sampling.engine import hostname
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible
 from accelmetrics.sampling.sampler import Sampler, hashable
@@ -40,8 +41,11 @@ from accelmetrics.schemas.record import Exporter, HoldersOf, MonitorStatus, Step
 from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from accelmetrics.sampling.node import NodeSampler
 
+Share = Literal["node"]
+T = TypeVar("T")
 CLOSE_TIMEOUT = 5.0
 """Seconds that a stop takes at most, while exporters deliver what is queued."""
 
@@ -77,7 +81,14 @@ class Monitor:
         isolation: ``"thread"``, or ``"process"`` to read in a child process.
         amd_source: The one source to read AMD's GPUs from.
         attribution: Tells who holds the devices, for every record: :class:`~accelmetrics.visibility.attribution.Attribution`.
+        share: ``"node"`` to take part in one reading with the other processes of the job on this machine: one of them reads, and
+            the next takes over when it ends. See docs/sharing.md.
         clock: Where time is taken from, and what waits; only tests give one.
+
+    Attributes:
+        interval: Seconds between two readings.
+        labels: Travel with every record.
+        channel: What is said to the other processes of the job on this machine, and how this one takes part, with ``share="node"``.
 
     Raises:
         InvalidOptionError: An option that cannot be used.
@@ -106,6 +117,7 @@ class Monitor:
         isolation: Isolation = "thread",
         amd_source: str | None = None,
         attribution: HoldersOf | None = None,
+        share: Share | None = None,
         clock: MonitorClock | None = None,
     ) -> None:
         options: dict[str, Any] = {
@@ -122,6 +134,8 @@ class Monitor:
             "amd_source": amd_source,
         }
         self.interval = _interval(interval)
+        if share not in (None, "node"):
+            raise InvalidOptionError(f"share is {share!r}: it must be 'node', or None to read alone")
         self.labels: Mapping[str, str] = {"run_id": uuid.uuid4().hex[:12], "hostname": hostname(), **job_labels(), **_labels(labels)}
         Sampler(**options).close()  # what cannot be used is told here, where the caller sees it
         self._metrics = MetricSelection(options["metrics"])
@@ -130,7 +144,13 @@ class Monitor:
             options["metrics"] = self._metrics = self._metrics.with_processes()
         self._clock = MonitorClock() if clock is None else clock
         self._key: Hashable = _key(options, self.interval) if clock is None else object()
-        self._make = lambda: Sampler(**options, clock=clock)
+        self.channel = NodeChannel()
+        self._make: Callable[[], Sampler | NodeSampler] = lambda: Sampler(**options, clock=clock)
+        if share is not None:
+            self._key = object()  # each takes part by itself
+            from accelmetrics.sampling.node import NodeSampler
+
+            self._make = lambda: NodeSampler(options, self.interval, self.channel, self.labels)
         self._workers: dict[str, ExportWorker] = {}
         for exporter in made:
             if not any(exporter is known.exporter for known in self._workers.values()):
@@ -149,7 +169,8 @@ class Monitor:
             windows = Windows(self._clock.monotonic, lambda: self._current().request())
             findings = FindingEngine(chosen, self.interval, self.labels)
             steps = StepLog(source)
-            return MonitorState(self.interval, timeout, self.labels, extra, History(history), windows, steps, findings, attribution)
+            kept = (self.interval, timeout, self.labels, extra, History(history), windows, steps, findings, attribution)
+            return MonitorState(*kept, shared=share is not None)
 
         self._new_state = new_state
         self._reset()

@@ -38,6 +38,8 @@ LAST_READING_SHARE = 0.5
 """Of a stop's time: how much of it that wait takes at most. The rest is the exporters'."""
 EXIT_TIMEOUT = 1.8
 """Seconds that the interpreter's exit waits at most, for all monitors together."""
+LEAVING = 1.0
+"""Seconds that a stop waits at most until other processes have been left, with which readings are shared."""
 WAITING = 64
 """Snapshots that wait for a slow loop; the oldest go."""
 
@@ -99,6 +101,7 @@ class MonitorState(NamedTuple):
         steps: What the program logs.
         findings: Judges readings by rules.
         attribution: Tells who holds the devices of a reading.
+        shared: Whether readings are shared with other processes.
     """
 
     interval: float
@@ -110,6 +113,7 @@ class MonitorState(NamedTuple):
     steps: StepLog
     findings: FindingEngine
     attribution: HoldersOf | None = None
+    shared: bool = False
 
 
 class Phase(IntEnum):
@@ -317,6 +321,8 @@ class Run:
         """Wait until the exporters are closed, or their time is up."""
         for worker, delivery in tuple(self._deliveries.items()):
             worker.join(delivery)
+        if self.state.shared:  # others take over, or find nothing that is left behind
+            self._ticker.wait_closed(min(self._by - time.monotonic(), LEAVING))
         if not on_exporter_thread():  # else the interpreter's exit has to wait for them
             _running.discard(self)
 

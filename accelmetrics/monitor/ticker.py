@@ -23,6 +23,7 @@ from accelmetrics.sampling.workers import OnDemandThread
 
 if TYPE_CHECKING:
     from accelmetrics.monitor.run import Run
+    from accelmetrics.sampling.node import NodeSampler
 
 REQUEST_PAUSE = 0.02
 """Seconds from one reading to a requested one: requests that come more often are answered together."""
@@ -102,7 +103,7 @@ class Ticker:
         clock: The clock of the schedule.
     """
 
-    def __init__(self, make: Callable[[], Sampler], interval: float, clock: MonitorClock) -> None:
+    def __init__(self, make: Callable[[], Sampler | NodeSampler], interval: float, clock: MonitorClock) -> None:
         self._make = make
         self._interval = interval
         self._clock = clock
@@ -112,6 +113,8 @@ class Ticker:
         self._joined: set[Run] = set()  # owed a first reading
         self._leaving: set[Run] = set()  # owed a last one
         self._requested = False
+        self._closed = Flag()  # not while there is a sampler
+        self._closed.set()
 
     def join(self, observer: Run) -> None:
         """Call an observer from now on, beginning with a reading that is taken at once."""
@@ -137,6 +140,11 @@ class Ticker:
         self._leaving.discard(observer)
         self._woken.set()
 
+    def wait_closed(self, seconds: float) -> None:
+        """Wait until the sampler is closed, at most so long; not while there are observers, nor on the thread that closes it."""
+        if not self._observers and not self._thread.is_current:
+            self._closed.wait(seconds)
+
     def request(self) -> None:
         """Have a reading taken soon, besides the ticks."""
         self._requested = True
@@ -148,17 +156,19 @@ class Ticker:
 
     def _run(self) -> None:
         """Tick until there are no observers."""
+        self._closed.clear()
         made = guarded(self._make)
         failure = made.failure
         if made.value is not None:
             failure = guarded(self._tick, made.value).failure
             guarded(made.value.close)
+        self._closed.set()
         if failure is not None:  # else those that are there now have joined just now
             for observer in tuple(self._observers):
                 guarded(observer.fail, failure.detail)
                 self._end(observer)
 
-    def _tick(self, sampler: Sampler) -> None:
+    def _tick(self, sampler: Sampler | NodeSampler) -> None:
         clock = self._clock
         due = clock.monotonic()
         while self._observers:
@@ -180,15 +190,19 @@ class Ticker:
                     due += missed * self._interval
                     for observer in tuple(self._observers):
                         guarded(observer.miss, missed)
-            self._wait(due, now, clock.monotonic() - now)
+            # A shared reading costs its time elsewhere, where requests are held up for it.
+            self._wait(due, now, clock.monotonic() - now if isinstance(sampler, Sampler) else 0.0)
 
-    def _read(self, sampler: Sampler, now: float, tick: bool, owed: set[Run]) -> None:
-        outcome = guarded(sampler.sample)
-        at = now
+    def _read(self, sampler: Sampler | NodeSampler, now: float, tick: bool, owed: set[Run]) -> None:
+        take, at, shared = sampler.sample, now, not isinstance(sampler, Sampler)
+        if not isinstance(sampler, Sampler) and tick and not owed:
+            take = sampler.scheduled  # taken for several processes: it may have begun before it was due here
+        outcome = guarded(take)
         if outcome.value is not None:
             # The devices' moment: at the first reading a driver may take seconds to open, for which nothing is known.
             ages = [status.age_seconds for status in outcome.value.backends if status.age_seconds is not None]
-            at = max(now, self._clock.monotonic() - min(ages, default=float("inf")))
+            read_at = self._clock.monotonic() - min(ages, default=float("inf"))
+            at = read_at if shared and ages else max(now, read_at)
         for observer in tuple(self._observers):  # without those that were dropped meanwhile
             failure = outcome.failure
             if outcome.value is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from accelmetrics.sampling.engine import ReadingCounts, ThreadEngine
 from accelmetrics.sampling.options import DEFAULT_OPEN_TIMEOUT, DEFAULT_TIMEOUT, Choice, Isolation, Visible, checked, items
 from accelmetrics.sampling.sources import SHARED, SourceRegistry
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.schemas.selection import ALL, MetricChoice
+from accelmetrics.schemas.selection import ALL, MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Sampler:
         )
         forced = frozenset(backend.name for backend in chosen) if backends is not None else frozenset()
         self._names = tuple(backend.name for backend in chosen)
-        self._metrics = options.metrics
+        self._checked = check_of(options.metrics)
         self._engine: ThreadEngine | ProcessEngine
         if isolation == "thread":
             self._engine = ThreadEngine(SHARED if clock is None else SourceRegistry(clock), chosen, forced, options)
@@ -95,7 +95,6 @@ class Sampler:
             self._engine = ProcessEngine(chosen, forced, options)
         else:
             raise InvalidOptionError(f"isolation is {isolation!r}: it must be 'thread' or 'process'")
-        self._validate = os.environ.get("ACCELMETRICS_VALIDATE") == "1"
         self._coroutines: CoroutineReader | None = None
 
     def sample(self) -> Snapshot:
@@ -109,12 +108,7 @@ class Sampler:
             DocumentError: Only with ``ACCELMETRICS_VALIDATE=1`` in the environment, which has every snapshot checked
                 against the schema: some backend broke it.
         """
-        snapshot = self._engine.sample()
-        if self._validate:
-            from accelmetrics.schemas.validation import validate
-
-            validate(snapshot, self._metrics)
-        return snapshot
+        return self._checked(self._engine.sample())
 
     async def asample(self) -> Snapshot:
         """Read everything once, as :meth:`sample`, while the caller's event loop runs on.
@@ -145,6 +139,19 @@ class Sampler:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def check_of(metrics: MetricSelection) -> Callable[[Snapshot], Snapshot]:
+    """Return what snapshots of these metrics go through: nothing, or the whole schema with ``ACCELMETRICS_VALIDATE=1``."""
+    if os.environ.get("ACCELMETRICS_VALIDATE") != "1":
+        return lambda snapshot: snapshot
+    from accelmetrics.schemas.validation import validate
+
+    def checked_one(snapshot: Snapshot) -> Snapshot:
+        validate(snapshot, metrics)
+        return snapshot
+
+    return checked_one
 
 
 _shared = lru_cache(MOST_SHARED)(Sampler)

@@ -1,0 +1,213 @@
+"""A reading that several processes share, as one of them sees it: its devices, its metrics, and the facts of its own process.
+
+What one process says of itself is read here and never shared: its CPU time and memory, what it uses of each device (from the list of
+processes that is shared), and which devices its ``*_VISIBLE_DEVICES`` leave it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from itertools import compress
+from typing import Any, NamedTuple
+
+from accelmetrics.backends.kit.processes import BOARD, PACE, ProcessTree, process_values
+from accelmetrics.backends.registry import select
+from accelmetrics.sampling.devices import VisibilityFilter
+from accelmetrics.sampling.node_wire import OWN, Layout, SharedReading
+from accelmetrics.sampling.options import DeviceSelection, checked
+from accelmetrics.sampling.sampler import Sampler
+from accelmetrics.schemas.errors import Unavailable
+from accelmetrics.schemas.identity import BackendStatus, DeviceProcess
+from accelmetrics.schemas.metric import device_key
+from accelmetrics.schemas.snapshot import DeviceSlot, Metrics, Snapshot
+
+HOST = "host"
+_OF_BOARD = ("memoryTotalBytes", *BOARD)
+"""What ``gpu.process.…`` is computed from or repeats."""
+
+
+class _Shown(NamedTuple):
+    """What one process sees of a layout.
+
+    Attributes:
+        slots: Its devices.
+        renamed: By the layout's key of a device, under which it stands here.
+        keys: The keys of its values.
+        wanted: Which of the layout's values they are.
+        unavailable: By key, why values are missing.
+        unlisted: By device key, why its processes are not known.
+        caveats: By backend, what to know about a selection by visibility.
+    """
+
+    slots: tuple[DeviceSlot, ...]
+    renamed: Mapping[str, str]
+    keys: tuple[str, ...]
+    wanted: tuple[bool, ...]
+    unavailable: Mapping[str, Unavailable]
+    unlisted: Mapping[str, Unavailable]
+    caveats: Mapping[str, str]
+
+
+class OwnView:
+    """Makes one process's snapshots of shared readings.
+
+    Args:
+        options: Those of :class:`~accelmetrics.sampling.sampler.Sampler`.
+
+    Attributes:
+        visible: What tells the devices that the process sees from others, once a reading has come.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.visible: tuple[str, ...] = ()
+        chosen = ("metrics", "gpus", "visible", "pid", "children", "disk_paths", "timeout", "open_timeout")
+        self._options = checked(**{name: options[name] for name in chosen if name in options})
+        self._selection = DeviceSelection(self._options.gpus)
+        self._filters: dict[str, VisibilityFilter] = {}
+        own = [key for key in OWN if self._options.metrics.wants(key)]
+        self._host: Sampler | None = None
+        if own and any(backend.name == HOST for backend in select(options.get("backends"))):
+            kept = {name: options[name] for name in ("pid", "children", "timeout", "open_timeout") if name in options}
+            self._host = Sampler([HOST], metrics=own, **kept)
+        self._tree = ProcessTree(self._options.pid or os.getpid())
+        self._layout: Layout | None = None
+        self._job: Collection[str] = ()
+        self._shown = _Shown((), {}, (), (), {}, {}, {})
+        self._reasons: tuple[object, Mapping[str, Unavailable]] = (None, {})
+        self._members: dict[str, list[DeviceProcess]] = {}
+        self._processes: tuple[object, Mapping[str, tuple[DeviceProcess, ...]]] = (None, {})
+        self._looked_at = float("-inf")
+
+    def close(self) -> None:
+        """Close what is read of this process."""
+        if self._host is not None:
+            self._host.close()
+
+    def snapshot(self, reading: SharedReading, job: Collection[str] = ()) -> Snapshot:
+        """Return what this process sees of a reading.
+
+        Args:
+            reading: The reading.
+            job: What tells the devices that the processes of its job see.
+
+        Raises:
+            UnknownNameError: ``gpus`` names a device that is not there.
+        """
+        if reading.layout is not self._layout or job != self._job:
+            self._show(reading.layout, job)
+            self._layout, self._job = reading.layout, job
+            self._processes = (None, {})
+        shown = self._shown
+        metrics = Metrics(zip(shown.keys, compress(reading.values, shown.wanted), strict=True))
+        self._add_processes(reading, metrics)
+        age = max(0.0, time.monotonic() - reading.ended)
+        statuses = [self._status(status, age) for status in reading.backends]
+        unavailable = shown.unavailable
+        if self._host is not None:
+            own = self._host.sample()
+            metrics.update(own.metrics)
+            if self._reasons[0] is not own.unavailable:
+                self._reasons = (own.unavailable, {**shown.unavailable, **own.unavailable})
+            unavailable = self._reasons[1]
+        return Snapshot(
+            reading.time_ns,
+            reading.layout.header.hostname,
+            metrics,
+            shown.slots,
+            unavailable,
+            tuple(statuses),
+            self._processes[1],
+            shown.unlisted,
+        )
+
+    def _show(self, layout: Layout, job: Collection[str]) -> None:
+        """Decide what this process sees of a layout."""
+        slots: list[DeviceSlot] = []
+        candidates: list[DeviceSlot] = []
+        renamed: dict[str, str] = {}
+        seen: list[str] = []
+        caveats: dict[str, str] = {}
+        listed = layout.header.identities
+        for backend in dict.fromkeys(slot.backend for slot in listed):
+            known = [slot for slot in listed if slot.backend == backend]
+            shown = self._seen(backend, known, job)
+            caveats[backend] = self._filters[backend].caveat
+            for key, slot in shown.items():
+                candidates.append(slot)
+                if slot.visible_index is not None:
+                    seen.append(slot.unique_id)
+                if self._selection.wants(slot):
+                    slots.append(slot)
+                    renamed[key] = slot.key
+        if self._options.gpus is not None:
+            self._selection.check(candidates)
+        self.visible = tuple(seen)
+        wants = self._options.metrics.wants
+        keys = [_own_key(key, renamed) for key in layout.keys]
+        wanted = tuple(key is not None and wants(key) for key in keys)
+        reasons = {_own_key(key, renamed): why for key, why in layout.header.unavailable.items()}
+        unavailable = {key: why for key, why in reasons.items() if key is not None and wants(key)}
+        unlisted = {renamed[key]: why for key, why in layout.header.unlisted.items() if key in renamed}
+        taken = tuple(key for key in compress(keys, wanted) if key is not None)
+        self._shown = _Shown(tuple(slots), renamed, taken, wanted, unavailable, unlisted, caveats)
+        self._reasons = (None, {})
+
+    def _seen(self, backend: str, known: Sequence[DeviceSlot], job: Collection[str]) -> Mapping[str, DeviceSlot]:
+        """Return the devices of one backend that are reported, by the key that they have in the layout.
+
+        With ``visible=True`` those are the devices that any process of the job sees here.
+        """
+        if backend not in self._filters:
+            self._filters[backend] = VisibilityFilter(self._options)
+        shown = self._filters[backend].show(known)
+        if self._options.visible is not True:
+            return shown
+        of_job = {slot.key: slot for slot in known if slot.unique_id in job}
+        return {slot.key: {**of_job, **shown}[slot.key] for slot in known if slot.key in shown or slot.key in of_job}
+
+    def _add_processes(self, reading: SharedReading, metrics: Metrics) -> None:
+        """Add what this process uses of each device, found out anew once a second and when the list of processes has changed."""
+        renamed = self._shown.renamed
+        now = time.monotonic()
+        if reading.processes is not self._processes[0] or now - self._looked_at >= PACE:
+            self._looked_at = now
+            if reading.processes is not self._processes[0]:
+                listed = {renamed[key]: found for key, found in reading.processes.items() if key in renamed}
+                self._processes = (reading.processes, listed)
+            self._members = {
+                slot.key: members
+                for slot in self._shown.slots
+                if not slot.identity.parent
+                and (members := [one for one in self._processes[1].get(slot.key, ()) if self._tree.owns(one.pid, now)])
+            }
+        if not self._members:
+            return
+        wants = self._options.metrics.wants
+        for slot in self._shown.slots:
+            if slot.key in self._members:
+                kind = slot.identity.kind
+                device = {name: value for name in _OF_BOARD if (value := metrics.get(f"{slot.key}.{name}")) is not None}
+                device.setdefault("memoryTotalBytes", slot.identity.memory_total_bytes or 0)
+                for name, value in process_values(kind, self._members[slot.key], device).items():
+                    if wants(key := f"{kind}.process.{slot.index}.{name}"):
+                        metrics[key] = value
+
+    def _status(self, status: BackendStatus, age: float) -> BackendStatus:
+        """Return how a source fared, its devices those that are shown, its age that of now."""
+        if status.age_seconds is not None:
+            status = status._replace(age_seconds=status.age_seconds + age)
+        caveat = self._shown.caveats.get(status.name, "")
+        if caveat:
+            status = status._replace(detail="; ".join(filter(None, (status.detail, caveat))))
+        return status
+
+
+def _own_key(key: str, renamed: Mapping[str, str]) -> str | None:
+    """Return a layout's key as this process has it; None where it is of a device that is not shown."""
+    parts = device_key(key)
+    if parts is None:
+        return key
+    device = renamed.get(parts.device)
+    return key if device == parts.device else device and device + key[len(parts.device) :]
