@@ -260,7 +260,7 @@ class NodeSampler:
         self._channel.role = ""
 
     def after_fork(self) -> None:
-        """In the child of a fork: close what belongs to the parent."""
+        """Close, in the child of a fork, what belongs to the parent."""
         if self._server is not None:
             self._server.after_fork()
         if self._meeting is not None:

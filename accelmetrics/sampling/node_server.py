@@ -242,7 +242,7 @@ class NodeServer:
         self._thread.join(CLOSING)
 
     def after_fork(self) -> None:
-        """In the child of a fork: close the copies of the connections, which would outlive the parent."""
+        """Close, in the child of a fork, the copies of the connections, which would outlive the parent."""
         for client in list(self.clients):
             client.connection.close()
         self._listener.close()
