@@ -90,19 +90,19 @@ class Attribution:
     """
 
     def __init__(self, sources: Iterable[ClaimSource] = ()) -> None:
-        self._polls: list[_Poll] = []
+        self._watched: list[_WatchedSource] = []
         self._end = threading.Event()
         self.add(sources)
 
     def add(self, sources: Iterable[ClaimSource]) -> None:
         """Ask these too, from the next start on."""
-        self._polls += map(_Poll, sources)
+        self._watched += map(_WatchedSource, sources)
 
     def start(self) -> Attribution:
         """Begin to look, each source on a thread of its own."""
         self._end = threading.Event()
-        for poll in self._polls:
-            threading.Thread(target=poll.run, args=(self._end,), name=f"accelmetrics-{poll.source.name}", daemon=True).start()
+        for one in self._watched:
+            threading.Thread(target=one.run, args=(self._end,), name=f"accelmetrics-{one.source.name}", daemon=True).start()
         return self
 
     def close(self) -> None:
@@ -117,14 +117,14 @@ class Attribution:
 
     def __call__(self, snapshot: Snapshot) -> Holders:
         """Tell who holds the devices of a reading."""
-        listings = {poll.source.name: poll.latest() for poll in self._polls}
+        listings = {one.source.name: one.latest() for one in self._watched}
         claims = [claim for listing, _ in listings.values() if listing is not None for claim in listing.claims]
         failures = {name: failure for name, (listing, failure) in listings.items() if failure or listing is not None}
         return Holders(tuple(resolve(claims, snapshot.identities)), failures)
 
 
-class _Poll:
-    """One source, and its last answer."""
+class _WatchedSource:
+    """One source, looked at again and again, and its last answer."""
 
     def __init__(self, source: ClaimSource) -> None:
         self.source = source
