@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from accelmetrics.cli.options import PROGRAM, Parser, UsageError, configure
+from accelmetrics.cli.options import PROGRAM, Parser, UsageError, configure, origin
 from accelmetrics.cli.output import Stdout, say
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, UnknownNameError, without_passwords
 
@@ -108,13 +108,16 @@ def _dispatch(arguments: list[str]) -> int:
         parser = Parser.for_command(first, COMMANDS[first], command.EXAMPLES)
         parser.add_options(command.OPTIONS)
         options = parser.parse_strictly(arguments[1:])
-        configure(first, options, command.OPTIONS)
+        found = configure(first, options, command.OPTIONS)
         with Stdout() as out:
             if "log_format" in options:
                 from accelmetrics.cli import monitoring
 
                 monitoring.begin(options)
-            return int(command.run(options, out))
+            try:
+                return int(command.run(options, out))
+            except (InvalidOptionError, UnknownNameError) as error:
+                raise UsageError(f"{error}{origin(str(error), found.values())}") from error
     if first and not first.startswith("-"):
         raise UnknownNameError("command", first, COMMANDS)
     parser = root_parser()

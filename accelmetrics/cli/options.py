@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from accelmetrics.monitor import settings
-from accelmetrics.monitor.settings import Option
+from accelmetrics.monitor.settings import Option, Setting
 from accelmetrics.schemas.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -107,10 +107,13 @@ def _flag(option: Option) -> dict[str, Any]:
     return {**details, "nargs": "?", "const": True, "metavar": "renumber"} if option.name == "visible" else details
 
 
-def configure(command: str, options: argparse.Namespace, groups: Groups) -> None:
+def configure(command: str, options: argparse.Namespace, groups: Groups) -> dict[str, Setting]:
     """Fill in what no flag gave: from the environment and the configuration file for a command that takes them, else the default.
 
     What is read, and how, is left to the library's own defaults.
+
+    Returns:
+        By name, the value of each option and what gave it.
 
     Raises:
         InvalidOptionError: A variable, the file or a value in it cannot be used.
@@ -119,9 +122,21 @@ def configure(command: str, options: argparse.Namespace, groups: Groups) -> None
     names = [details["dest"] for group in groups.values() for details in group.values() if details.get("default") is argparse.SUPPRESS]
     wanted = [settings.OPTIONS[name] for name in names]
     file = settings.read_file(options.config) if command in settings.COMMANDS else settings.ConfigFile("", {})
-    for name, setting in settings.resolve(wanted, given(options, wanted), command, file).items():
+    found = settings.resolve(wanted, given(options, wanted), command, file)
+    for name, setting in found.items():
         left = setting.source == settings.DEFAULT and settings.OPTIONS[name] in settings.READING
         setattr(options, name, None if left else setting.value)
+    return found
+
+
+def origin(words: str, found: Iterable[Setting]) -> str:
+    """Return where the value stands that a message quotes, unless a flag gave it: the command line does not show that."""
+    for setting in found:
+        texts = setting.value if isinstance(setting.value, list) else [setting.value]
+        parts = (part for text in texts if isinstance(text, str) for part in re.split("[,:?&=]", text))
+        if setting.source in (settings.FILE, settings.ENVIRONMENT) and any(f"{part!r}" in words for part in parts if part):
+            return f" (from the {setting.source}, {setting.where})"
+    return ""
 
 
 def given(options: argparse.Namespace, wanted: Iterable[Option]) -> dict[str, Any]:

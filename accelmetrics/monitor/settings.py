@@ -78,7 +78,7 @@ class ValueKind(NamedTuple):
         try:
             return self.collect([self.parse(word) for word in shlex.split(text)])
         except ValueError as error:
-            raise ArgumentTypeError(f"{text!r} cannot be split into words: {error}") from None
+            raise ArgumentTypeError(f"it cannot be split into words: {error}") from None  # it may hold a password
 
     def of_file(self, value: Any) -> Any:
         """Return the value that a file's value stands for."""

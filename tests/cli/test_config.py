@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -169,8 +170,8 @@ def test_what_is_no_file_is_refused(path: str, why: str) -> None:
         ("INTERVAL", "soon", "the environment variable ACCELMETRICS_INTERVAL: 'soon' must be a number of seconds"),
         (
             "EXPORTERS",
-            "'jsonl:x",
-            'the environment variable ACCELMETRICS_EXPORTERS: "\'jsonl:x" cannot be split into words: No closing quotation',
+            "'otlp:h?headers=a=hunter2",
+            "the environment variable ACCELMETRICS_EXPORTERS: it cannot be split into words: No closing quotation",
         ),
         ("LABELS", "team", "the environment variable ACCELMETRICS_LABELS: 'team' is no label: write NAME=VALUE"),
         ("CHILDREN", "perhaps", "the environment variable ACCELMETRICS_CHILDREN: 'perhaps' must be true or false"),
@@ -181,6 +182,33 @@ def test_a_variable_that_cannot_be_used_is_refused(name: str, text: str, said: s
     done = call("record", env=environment(**{f"ACCELMETRICS_{name}": text}))
     assert (done.returncode, done.stdout) == (2, "")
     assert said in one_line(done.stderr)
+    assert "hunter" not in done.stderr
+
+
+def test_a_name_that_does_not_exist_is_told_with_the_place_that_has_it(file: Path) -> None:
+    """The command line does not show it; what a flag gave needs no place."""
+    file.write_text('exporters = ["promtheus:127.0.0.1:0"]\n[watch]\nmetrics = "powerWats"\n')
+    done = call("record", "--backends", "host", "--config", str(file))
+    assert (done.returncode, one_line(done.stderr).rpartition(" (")[2]) == (2, f"from the file, {file}: exporters)")
+    done = call("watch", "--backends", "host", "--config", str(file))
+    assert (done.returncode, one_line(done.stderr).rpartition(" (")[2]) == (2, f"from the file, {file}: watch.metrics)")
+    done = call("record", env=environment(ACCELMETRICS_BACKENDS="host,nvida"))
+    assert (done.returncode, one_line(done.stderr).rpartition(" (")[2]) == (2, "from the environment, ACCELMETRICS_BACKENDS)")
+    done = call("record", "--backends", "nvida", env=environment(ACCELMETRICS_RULES="none"))
+    assert (done.returncode, "from the" in one_line(done.stderr)) == (2, False)
+
+
+def test_a_python_that_reads_no_toml_says_what_to_install(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As 3.10 does, without the extra; without a file nothing is needed."""
+    monkeypatch.setattr("accelmetrics.monitor.settings.sys", SimpleNamespace(version_info=(3, 10)))
+    monkeypatch.setitem(sys.modules, "tomli", None)
+    file.write_text("interval = 5")
+    done = call("config", "--config", str(file))
+    assert (done.returncode, one_line(done.stderr)) == (
+        1,
+        "accelmetrics config: the package 'tomli' is not installed: pip install 'accelmetrics[config]'",
+    )
+    assert call("config", env=environment(ACCELMETRICS_INTERVAL="3")).returncode == 0
 
 
 def test_variables_that_nothing_reads_are_told_and_not_refused() -> None:
