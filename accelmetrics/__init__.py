@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from accelmetrics.backends.visible import Visibility, visibility
     from accelmetrics.integrations.training import TrainingRun, training
     from accelmetrics.monitor.monitor import Monitor
-    from accelmetrics.monitor.rules import Rule
+    from accelmetrics.monitor.rule import Rule
     from accelmetrics.monitor.window import Window
     from accelmetrics.sampling.coroutines import asample
     from accelmetrics.sampling.sampler import Sampler, sample
@@ -118,7 +118,7 @@ _HOMES = {
     "ProcessListing": "visibility.processes",
     "Reason": "schemas.errors",
     "Record": "schemas.record",
-    "Rule": "monitor.rules",
+    "Rule": "monitor.rule",
     "Sampler": "sampling.sampler",
     "Snapshot": "schemas.snapshot",
     "SourceError": "schemas.errors",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from accelmetrics.monitor.rules import RULES, Rule
+from accelmetrics.monitor.rule import Rule
+from accelmetrics.monitor.rules import RULES
+from accelmetrics.monitor.step_measures import ANY
 
 FILE = Path(__file__).parents[1] / "docs" / "findings.md"
 BEGIN, END = "<!-- The table is generated: make generate -->\n", "<!-- End of the table -->\n"
@@ -43,6 +45,6 @@ def _seconds(seconds: float) -> str:
 
 def _read(rule: Rule) -> str:
     read = [f"`{names[0]}`" for names in rule.needs]
-    logged = [f"logged `{rule.logged[0]}`" if rule.logged != ("*",) else "logged steps"] if rule.logged else []
+    logged = [f"logged `{rule.logged[0]}`" if rule.logged != ANY else "logged steps"] if rule.logged else []
     vendor = " (NVIDIA)" if rule.vendor == "nvidia" else ""
     return ", ".join((*read, *logged)) + vendor or "which devices answer"

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import isnan
+from math import isfinite, isnan
 
 from accelmetrics.backends.guard import guarded
 from accelmetrics.monitor.history import HistoryRow
 from accelmetrics.monitor.measures import Measure, RuleInput
-from accelmetrics.monitor.rules import Rule
+from accelmetrics.monitor.rule import Rule
+from accelmetrics.monitor.step_measures import ANY, plain_name
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.finding import NO_FINDINGS, SEVERITIES, CannotTell, Finding, Findings
 from accelmetrics.schemas.record import Record, Step
@@ -104,7 +105,7 @@ class _Judge:
                 elif state.finding is None and (not given.joined or at - state.seen > self._gap):
                     state.since = at
                 state.seen, state.off = at, None
-                if state.finding is None and at - state.since >= rule.seconds:
+                if state.finding is None and at - state.since >= rule.seconds and isfinite(value):
                     state.finding = self.findings[key] = self._finding(key, value, self._time(given, state.since), measure)
                     changed.append(state.finding)
             elif state is not None and not isnan(number):
@@ -227,7 +228,7 @@ class _Lacks:
         snapshot = given.snapshot
         for step in given.steps:
             if len(self._logged) < MOST:
-                self._logged.update(step.values)
+                self._logged.update(map(plain_name, step.values))
         marks = (given.layout, snapshot.unavailable, snapshot.identities, len(self._logged), [judge.failure for judge in self._judges])
         if marks != self._marks:
             self._marks = marks
@@ -246,7 +247,7 @@ class _Lacks:
                 yield CannotTell(rule.name, (), "", "rule_failed", judge.failure.detail)
             elif rule.logged and not self._logged:
                 yield CannotTell(rule.name, (), rule.logged[0], "not_logged", "the program logged nothing")
-            elif rule.logged and "*" not in rule.logged and self._logged.isdisjoint(rule.logged):
+            elif rule.logged and rule.logged != ANY and self._logged.isdisjoint(rule.logged):
                 yield CannotTell(rule.name, (), rule.logged[0], "not_logged", f"the program logged no {rule.logged[0]}")
             yield from self._of_devices(rule, given)
 

@@ -150,7 +150,7 @@ class ThrottledShare:
     def __init__(self, span: float, load: float) -> None:
         self._span, self._load = span, load
         self._last = 0.0
-        self._windows: dict[str, _Window] = {}
+        self._windows: dict[str, WindowSums] = {}
 
     def __call__(self, given: RuleInput) -> Values:
         elapsed = given.at - self._last
@@ -162,7 +162,7 @@ class ThrottledShare:
             told = [values[device] for values in reasons if device in values]
             if not told:
                 continue
-            window = self._windows.get(device) or self._windows.setdefault(device, _Window())
+            window = self._windows.get(device) or self._windows.setdefault(device, WindowSums())
             slowed = elapsed if load > self._load and any(told) else 0.0
             window.add(given.at, *((slowed, elapsed) if joined else (0.0, 0.0)), self._span / self.PARTS, self._span)
             if window.whole >= 0.8 * self._span:
@@ -170,7 +170,7 @@ class ThrottledShare:
         return shares
 
 
-class _Window:
+class WindowSums:
     """Two sums over the last seconds, of which one is a part of the other.
 
     Attributes:
@@ -427,7 +427,7 @@ class Growth:
     """Gives how fast a device's memory fills, in percent of it per hour, where it would be full within a day; else 0.
 
     It is the Theil-Sen slope of the least use in each part of the window: what a program frees now and then does not count, nor does a
-    single step: all parts but one must use more than the one before, and the rise be three times what any departs from it. PyTorch's
+    single step: all parts but one must use more than the one before, and the rise be five times what any departs from it. PyTorch's
     own use counts where it is known, since its allocator gives nothing back.
 
     Args:
@@ -470,6 +470,6 @@ class Growth:
         level = median(share - slope * at for at, share in least)
         departure = max(abs(share - slope * at - level) for at, share in least)
         rise = slope * (least[-1][0] - least[0][0])
-        if slope <= 0 or rises < len(least) - 2 or rise < 3 * departure or (100 - least[-1][1]) / (3600 * slope) > self._hours:
+        if slope <= 0 or rises < len(least) - 2 or rise < 5 * departure or (100 - least[-1][1]) / (3600 * slope) > self._hours:
             return 0.0
         return 3600 * slope

@@ -25,7 +25,7 @@ from accelmetrics.monitor.export_worker import ExportWorker, distinct
 from accelmetrics.monitor.findings import FindingEngine, FindingNotifier
 from accelmetrics.monitor.history import History
 from accelmetrics.monitor.job import job_labels
-from accelmetrics.monitor.rules import DEFAULT, RuleChoice, rules_of
+from accelmetrics.monitor.rule_choice import DEFAULT, RuleChoice, rules_of
 from accelmetrics.monitor.run import MonitorState, Phase, Run, Stream, end_all, log, stop_all_at_exit
 from accelmetrics.monitor.steps import StepLog, Totals
 from accelmetrics.monitor.ticker import MonitorClock, Ticker, shared_ticker

@@ -1,17 +1,9 @@
-"""The rules that runs are judged by, one row each, and how some of them are chosen and set.
+"""The rules that runs are judged by, one row each.
 
-A row says what is measured, beyond which limit and for how long it must be so, and what to do. The engine in
-:mod:`accelmetrics.monitor.findings` does the rest, alike for all rows.
-
-A third-party package registers a :class:`Rule` under the entry-point group ``accelmetrics.rules``; it is asked for by name.
+The engine in :mod:`accelmetrics.monitor.findings` does alike for all rows what windows and limits ask for.
 """
 
 from __future__ import annotations
-
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import isfinite
-from typing import Any, NamedTuple
 
 from accelmetrics.monitor.measures import (
     SLOWED,
@@ -21,126 +13,28 @@ from accelmetrics.monitor.measures import (
     Latest,
     LinksDown,
     Margin,
-    Measure,
     MissingDevices,
-    Names,
     Recent,
     RecentXids,
     RelativeClock,
     ThrottledShare,
     Unmoved,
 )
-from accelmetrics.schemas import plug_ins
-from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
-from accelmetrics.schemas.finding import SEVERITIES, Severity
-from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, TEMPERATURE, UTILIZATION
-
-GROUP = "accelmetrics.rules"
-DEFAULT, NONE = "default", "none"
-_SETTING = re.compile(r"(?P<rule>[\w-]+)\.(?P<setting>\w+)=(?P<number>\S+)")
-
-
-class Rule(NamedTuple):
-    """One rule.
-
-    Attributes:
-        name: Its name.
-        severity: How grave it is when it holds.
-        when: When it holds, in words; ``{limit}`` and the options stand for what they are.
-        measure: Called with the options when a monitor is made; what it gives is called with a
-            :class:`~accelmetrics.monitor.measures.RuleInput` at every reading that is judged, once a second at most, and gives numbers by
-            what they are about: a device's key, ``rank 2``, or an empty text.
-        says: A finding's message; ``{value}``, ``{limit}``, ``{seconds}``, ``{words}`` and the options stand for what they are.
-        advice: What to do.
-        above: The limit above which it holds.
-        below: The limit below which it holds; one of both is given.
-        clear: It is over when the number is not beyond this one; the limit when left out.
-        seconds: For how long it must hold before there is a finding.
-        clear_seconds: For how long it must not, before the finding is over.
-        needs: What it reads of each device: for each number, the metrics of which the first is taken.
-        logged: What it needs the program to log: names of which one is enough, ``*`` for any; none for rules about devices.
-        vendor: The only vendor whose devices it is about; empty for all.
-        options: What the measure is called with.
-    """
-
-    name: str
-    severity: Severity
-    when: str
-    measure: Callable[..., Measure]
-    says: str
-    advice: str
-    above: float | None = None
-    below: float | None = None
-    clear: float | None = None
-    seconds: float = 0.0
-    clear_seconds: float = 0.0
-    needs: tuple[Names, ...] = ()
-    logged: Names = ()
-    vendor: str = ""
-    options: Mapping[str, Any] = {}
-
-    @property
-    def limit(self) -> float:
-        """The limit, on whichever side it holds."""
-        limit = self.below if self.above is None else self.above
-        return 0.0 if limit is None else limit
-
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """What may be set of it."""
-        limit = "below" if self.above is None else "above"
-        return ("severity", limit, "clear", "seconds", "clear_seconds", *self.options)
-
-    def with_settings(self, settings: Mapping[str, Any]) -> Rule:
-        """Return it with other limits, times or options; where only the limit moves, ``clear`` moves with it.
-
-        Raises:
-            UnknownNameError: It has no such setting; the message suggests the nearest.
-            InvalidOptionError: A value cannot be used.
-        """
-        rule = self
-        for name, value in settings.items():
-            if name not in self.settings:
-                raise UnknownNameError(f"setting of the rule {self.name}", name, self.settings)
-            if name != "severity" and not isinstance(self.options.get(name), tuple) and not _is_number(value):
-                raise InvalidOptionError(f"the rule {self.name!r} cannot be used: {name} is {value!r}: it must be a number")
-            more = {"options": {**rule.options, name: value}} if name in self.options else {name: value}
-            rule = rule._replace(**more)
-        if "clear" not in settings and self.clear is not None:
-            rule = rule._replace(clear=rule.limit + self.clear - self.limit)
-        return checked(rule)
-
-
-def checked(rule: Rule) -> Rule:
-    """Return a rule that can be judged by.
-
-    Raises:
-        InvalidOptionError: It cannot; the message says what is wrong with it.
-    """
-    numbers = {name: getattr(rule, name) for name in ("above", "below", "clear", "seconds", "clear_seconds")}
-    unfit = [name for name, value in numbers.items() if value is not None and not _is_number(value)]
-    wrong = ""
-    measure: object = rule.measure
-    if not callable(measure):
-        wrong = f"its measure {measure!r} cannot be called"
-    elif rule.severity not in SEVERITIES:
-        wrong = f"severity is {rule.severity!r}: it must be one of {', '.join(SEVERITIES)}"
-    elif (rule.above is None) == (rule.below is None):
-        wrong = "it needs a limit: above or below, and not both"
-    elif unfit:
-        wrong = f"{unfit[0]} is {numbers[unfit[0]]!r}: it must be a number"
-    elif min(rule.seconds, rule.clear_seconds) < 0:
-        wrong = "seconds and clear_seconds must not be below 0"
-    elif rule.clear is not None and (rule.clear > rule.limit if rule.below is None else rule.clear < rule.limit):
-        wrong = f"clear is {rule.clear:g}, which is beyond the limit {rule.limit:g}: no finding would end"
-    if wrong:
-        raise InvalidOptionError(f"the rule {rule.name!r} cannot be used: {wrong}")
-    return rule
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
-
+from accelmetrics.monitor.rule import Rule
+from accelmetrics.monitor.step_measures import (
+    ANY,
+    LOSS,
+    NORM,
+    Goodput,
+    Hang,
+    LossDecline,
+    LossSpike,
+    NonFinite,
+    NormJump,
+    StepTime,
+    SustainedNorm,
+)
+from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION
 
 _TO_DRAIN = "Drain the node, reset the GPU, and have it replaced if the error returns."
 _COOL = "Check fans, air flow and inlet temperature, and what the devices beside it draw."
@@ -385,96 +279,106 @@ RULES: tuple[Rule, ...] = (
         needs=(MEMORY_PERCENT,),
         options={"span": 3600.0, "parts": 6, "hours": 24.0},
     ),
+    Rule(
+        "non_finite",
+        "critical",
+        "the loss is NaN or infinite, or 0 beside a norm that is; or {norms:g} gradient norms in a row are not finite",
+        NonFinite,
+        "{words}",
+        "Go back to a checkpoint before it; lower the learning rate, look for a division by 0 or an overflow in half precision.",
+        above=0,
+        logged=(*LOSS, *NORM),
+        options={"calm": 100, "norms": 3},
+    ),
+    Rule(
+        "gradient",
+        "info",
+        "gradient norm above {limit:g} for {steps:g} steps in a row, after the first {warm_up:g}",
+        SustainedNorm,
+        "gradient norm {value:.3g}, above {limit:g} for {steps:g} steps",
+        "Clip gradients or lower the learning rate, unless norms are that large by how your loss is summed up.",
+        above=10,
+        clear=5,
+        logged=NORM,
+        options={"warm_up": 100, "steps": 10},
+    ),
+    Rule(
+        "gradient_jump",
+        "warning",
+        "gradient norm more than {limit:g} deviations above its moving average for {steps:g} steps, or {times:g} times it at one",
+        NormJump,
+        "gradient norm {value:.1f} deviations above its moving average",
+        "Look at the data of these steps; clip gradients or lower the learning rate if the loss follows.",
+        above=2.5,
+        clear=1,
+        clear_seconds=60,
+        logged=NORM,
+        options={"weight": 0.97, "usual": 2.5, "warm_up": 100, "steps": 5, "times": 10},
+    ),
+    Rule(
+        "loss_spike",
+        "warning",
+        "the loss is above {limit:g} times the median of the {steps:g} before",
+        LossSpike,
+        "loss is {value:.1f} times what it was",
+        "Look at the data of these steps; go back to a checkpoint if it does not come down.",
+        above=10,
+        clear=2,
+        clear_seconds=60,
+        logged=LOSS,
+        options={"steps": 10},
+    ),
+    Rule(
+        "loss_not_decreasing",
+        "info",
+        "the median loss of a quarter of all steps, at least {least:g}, is not {limit:g} % below that of as many before",
+        LossDecline,
+        "loss fell by {value:.2f} % from one quarter of the run to the next, less than {limit:g} %",
+        "Done, or stuck: compare with the evaluation; else look at the learning rate and its schedule.",
+        below=0.1,
+        clear=0.2,
+        logged=LOSS,
+        options={"least": 100},
+    ),
+    Rule(
+        "hang",
+        "critical",
+        "busier than {load:g} % at less than {power:g} % of its power limit, and no step for {least:g} s and {times:g} usual steps",
+        Hang,
+        "busy at little power, {words}",
+        "A collective operation waits for a rank: look at every rank's stack (py-spy dump), and for ranks that have ended.",
+        above=1,
+        clear=0,
+        seconds=60,
+        needs=(UTILIZATION, POWER, POWER_LIMIT),
+        logged=ANY,
+        options={"load": 99.0, "power": 40.0, "least": 300.0, "times": 10, "first": 1800.0},
+    ),
+    Rule(
+        "goodput",
+        "info",
+        "steps at their usual pace are less than {limit:g} % of the last {span:g} s between steps",
+        Goodput,
+        "steps take {value:.0f} % of the time, less than {limit:g} %",
+        "Look at what the rest goes to: loading data, evaluation, checkpoints, restarts.",
+        below=50,
+        clear=70,
+        logged=ANY,
+        options={"span": 3600.0},
+    ),
+    Rule(
+        "slow_steps",
+        "info",
+        "the median of the last {steps:g} steps is above {limit:g} % of the median of the run",
+        StepTime,
+        "steps take {value:.0f} % of their usual time for {seconds:g} s",
+        "See which devices are slower or waited for (straggler, throttled), and how fast data comes.",
+        above=150,
+        clear=120,
+        seconds=300,
+        clear_seconds=60,
+        logged=ANY,
+        options={"steps": 20, "least": 200},
+    ),
 )
 """The built-in rules: what ``"default"`` stands for."""
-BUILT_IN: Mapping[str, Rule] = {rule.name: rule for rule in RULES}
-
-RuleChoice = str | Sequence["str | Rule | Mapping[str, Any]"] | Mapping[str, Any]
-"""What rules are chosen with: see :func:`rules_of`."""
-
-
-def names() -> tuple[str, ...]:
-    """Return the names of all rules, those of other packages last."""
-    return plug_ins.names(GROUP, BUILT_IN)
-
-
-def rule_of(name: str) -> Rule:
-    """Return the rule of a name.
-
-    Raises:
-        UnknownNameError: There is none; the message suggests the nearest.
-        InvalidOptionError: It is another package's, and cannot be used.
-    """
-    if name in BUILT_IN:
-        return BUILT_IN[name]
-    with plug_ins.telling("rule", GROUP, name):
-        found = plug_ins.load("rule", GROUP, {}, name) if name in plug_ins.registered(GROUP) else None
-        if found is None:
-            raise UnknownNameError("rule", name, (DEFAULT, NONE, *names()))
-        if not isinstance(found, Rule):
-            raise InvalidOptionError(f"the rule {name!r} is {found!r}: register an accelmetrics.monitor.rules.Rule")
-    return checked(found)
-
-
-def rules_of(choice: RuleChoice) -> tuple[Rule, ...]:
-    """Return the rules that are chosen.
-
-    Args:
-        choice: A text with items by comma, or the items one by one: ``default`` (all built-in rules), ``none``, a rule's name, ``-`` and a
-            name to leave it out, ``hot.above=75`` to set a number of one, a :class:`Rule`, or a mapping of names to their settings (or to
-            None to leave them out). With nothing but settings and exclusions the others are the default ones.
-
-    Raises:
-        UnknownNameError: There is no such rule or setting; the message suggests the nearest.
-        InvalidOptionError: A choice or a value cannot be used.
-    """
-    items = list(_items(choice))
-    chosen = {name: given for name, given in items if isinstance(given, Rule)}
-    if not chosen and NONE not in dict(items):
-        chosen = dict(BUILT_IN)
-    for name, given in items:
-        if isinstance(given, Mapping) and name != NONE:
-            chosen[name] = (chosen.get(name) or rule_of(name)).with_settings(given)
-    for name, given in items:
-        if given is None and name not in chosen:
-            rule_of(name)  # says so where there is none
-        elif given is None:
-            del chosen[name]
-    return tuple(chosen.values())
-
-
-def _items(choice: RuleChoice) -> Iterator[tuple[str, Rule | Mapping[str, Any] | None]]:
-    """Yield by name what is said of rules: the rule where it is chosen, its settings, None where it is left out."""
-    listed: object = choice.split(",") if isinstance(choice, str) else [choice] if isinstance(choice, Mapping) else choice
-    for item in listed if isinstance(listed, Iterable) else [listed]:
-        if isinstance(item, Rule):
-            yield item.name, checked(item)
-        elif isinstance(item, Mapping):
-            for name, settings in item.items():
-                if settings is not None and not isinstance(settings, Mapping):
-                    raise InvalidOptionError(f"rules[{name!r}] is {settings!r}: it must be a mapping such as {{'above': 75}}, or None")
-                yield name, settings
-        elif isinstance(item, str):
-            yield from _word(item.strip())
-        else:
-            raise InvalidOptionError(
-                f"rules has {item!r}: it takes 'default', 'none', names of rules, Rule objects and mappings of settings"
-            )
-
-
-def _word(word: str) -> Iterator[tuple[str, Rule | Mapping[str, Any] | None]]:
-    """Yield what one item of a text says."""
-    if word == DEFAULT:
-        yield from BUILT_IN.items()
-    elif word == NONE:
-        yield NONE, {}
-    elif word.startswith("-"):
-        yield word[1:].strip(), None
-    elif match := _SETTING.fullmatch(word):
-        outcome = match["number"]
-        try:
-            yield match["rule"], {match["setting"]: float(outcome)}
-        except ValueError:
-            raise InvalidOptionError(f"rules has {word!r}: {outcome!r} is no number") from None
-    else:
-        yield word, rule_of(word)

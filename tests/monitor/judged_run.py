@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from accelmetrics.monitor.findings import FindingEngine
 from accelmetrics.monitor.history import RowMaker
-from accelmetrics.monitor.rules import RuleChoice, rules_of
+from accelmetrics.monitor.rule_choice import RuleChoice, rules_of
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.finding import Finding, Findings
 from accelmetrics.schemas.record import Step
@@ -100,6 +100,10 @@ class JudgedRun:
     def step(self, step: int | None = None, rank: int | None = None, **values: float) -> None:
         """Log a step, which comes with the next reading."""
         self._steps.append(Step(self.clock.time_ns(), step, values, rank))
+
+    def step_at(self, moment: float, step: int, rank: int | None = None, **values: float) -> None:
+        """As ``step``, logged at a moment of the clock that has passed."""
+        self._steps.append(Step(self.clock.time_ns() - int((self.clock.monotonic() - moment) * 1e9), step, values, rank))
 
     def go(self, seconds: float, each: Callable[[], object] = bool) -> Findings:
         """Let time pass, with a reading at every interval; return what was found until then.

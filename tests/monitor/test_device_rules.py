@@ -261,14 +261,14 @@ def test_memory_that_grows_steadily_leaks() -> None:
 
         def grow() -> None:
             hours = (run.clock.monotonic() - begin) / HOUR
-            run.gpu(0).set(memoryAllocated=50 + 3 * hours + run.chance.uniform(0, 20))
+            run.gpu(0).set(memoryAllocated=50 + 3 * hours + run.chance.uniform(0, 10))
             run.gpu(1).set(memoryAllocated=50 + 0.5 * hours)
             run.gpu(2).set(memoryAllocated=10 + 2 * hours)
             run.gpu(3).set(memoryAllocated=0.0 if hours < 0.5 else 60 + run.chance.uniform(0, 20))
 
         run.go(1.5 * HOUR, grow)
         assert [(finding.rule, finding.key) for finding in run.begun] == [("leak", "gpu.0")]
-        run.go(1.5 * HOUR, lambda: run.gpu(0).set(memoryAllocated=54 + run.chance.uniform(0, 20)))
+        run.go(1.5 * HOUR, lambda: run.gpu(0).set(memoryAllocated=57 + run.chance.uniform(0, 20)))
         assert run.names() == []
 
 

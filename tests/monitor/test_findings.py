@@ -11,10 +11,12 @@ from unittest.mock import patch
 import pytest
 
 from accelmetrics import InvalidOptionError, UnknownNameError
-from accelmetrics.monitor import findings as engine, rules
+from accelmetrics.monitor import findings as engine, rule_choice
 from accelmetrics.monitor.measures import Latest, Measure, RuleInput
 from accelmetrics.monitor.monitor import Monitor
-from accelmetrics.monitor.rules import BUILT_IN, Rule, RuleChoice, rules_of
+from accelmetrics.monitor.rule import Rule, checked
+from accelmetrics.monitor.rule_choice import BUILT_IN, RuleChoice, rules_of
+from accelmetrics.monitor.rules import RULES
 from accelmetrics.schemas import plug_ins
 from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding
 from accelmetrics.testing.fake import FakeClock
@@ -39,9 +41,9 @@ def _nothing_stays() -> Generator[None, None, None]:
 
 def test_every_rule_of_the_table_can_be_used_and_says_what_to_do() -> None:
     """Names are unique; each has a message and an advice."""
-    assert len(BUILT_IN) == len(rules.RULES)
-    for rule in rules.RULES:
-        assert rules.checked(rule) is rule
+    assert len(BUILT_IN) == len(RULES)
+    for rule in RULES:
+        assert checked(rule) is rule
         assert rule.when.format_map({**rule.options, "limit": rule.limit})
         assert rule.says
         assert rule.advice.endswith(".")
@@ -138,13 +140,11 @@ class _EntryPoint:
         return self._found
 
 
-@pytest.mark.parametrize(
-    ("found", "message"), [(DRAWING, ""), (5, "register an accelmetrics.monitor.rules.Rule"), (ImportError("no acme"), "no acme")]
-)
+@pytest.mark.parametrize(("found", "message"), [(DRAWING, ""), (5, "register an accelmetrics.Rule"), (ImportError("no acme"), "no acme")])
 def test_another_packages_rule_is_asked_for_by_name(found: object, message: str) -> None:
     """And is in no default: what is installed judges nothing unasked."""
-    with patch.object(plug_ins, "registered", lambda group: {"drawing": _EntryPoint(found)} if group == rules.GROUP else {}):
-        assert "drawing" in rules.names()
+    with patch.object(plug_ins, "registered", lambda group: {"drawing": _EntryPoint(found)} if group == rule_choice.GROUP else {}):
+        assert "drawing" in rule_choice.names()
         assert "drawing" not in [rule.name for rule in rules_of("default")]
         if message:
             with pytest.raises(InvalidOptionError, match=message):
