@@ -111,14 +111,14 @@ def _names() -> Mapping[str, Sequence[str]]:
 def _words() -> Mapping[str, Sequence[str]]:
     """Return the words that lists are completed with."""
     from accelmetrics.backends import registry
-    from accelmetrics.monitor import rules
+    from accelmetrics.monitor import rule_choice
     from accelmetrics.schemas.selection import PRESETS
 
     found = {
         "metrics": [*PRESETS, *_spellings("*")],
         "keys": [*_spellings("0")],
         "backends": registry.names(),
-        "rules": [rules.DEFAULT, rules.NONE, *rules.names()],
+        "rules": [rule_choice.DEFAULT, rule_choice.NONE, *rule_choice.names()],
     }
     return {name: [word for word in dict.fromkeys(words) if _PLAIN.fullmatch(word)] for name, words in found.items()}
 

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Generic, TypeVar
 
 from accelmetrics.monitor.measures import Names, RuleInput, Values, WindowSums
-from accelmetrics.schemas.record import Source, Step
+from accelmetrics.schemas.record import Step, StepSource
 from accelmetrics.schemas.vitals import POWER, POWER_LIMIT, UTILIZATION
 
 LOSS: Names = ("loss", "train_loss", "training_loss")
@@ -42,7 +42,7 @@ def logged(step: Step, names: Names) -> float | None:
     return next((value for name, value in step.values.items() if plain_name(name) in names), None)
 
 
-def about(source: Source) -> str:
+def about(source: StepSource) -> str:
     """Return what a finding of a process is about: its rank; empty without one."""
     return "" if source[0] is None else f"rank {source[0]}"
 
@@ -56,7 +56,7 @@ class _PerProcess(Generic[T]):
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._kept: dict[Source, T] = {}
+        self._kept: dict[StepSource, T] = {}
 
     def of(self, step: Step) -> T | None:
         """Return what is kept for the process that logged a step."""
@@ -287,7 +287,7 @@ class _Pace:
     LEAST = 3
 
     def __init__(self) -> None:
-        self.source: Source | None = None
+        self.source: StepSource | None = None
         self._last: Step | None = None
         self._seconds: deque[float] = deque(maxlen=RECENT)
 
@@ -314,7 +314,7 @@ class _Pace:
         return median(self._seconds) if len(self._seconds) >= self.LEAST else None
 
 
-def _order(source: Source) -> tuple[int, str]:
+def _order(source: StepSource) -> tuple[int, str]:
     rank, node = source
     return (-1 if rank is None else rank, node)
 
