@@ -57,6 +57,10 @@ SHARED: Mapping[str, str] = {
     "accel_host_disks_bytes_total": "Bytes read from or written to all disks since the first reading.",
     "accel_host_disk_bytes_total": "Bytes read from or written to the disk since the first reading.",
     "accel_host_network_bytes_total": "Bytes moved over all interfaces but loopback since the first reading.",
+    "accel_infiniband_bytes_total": "Bytes moved by the port of InfiniBand or RoCE since its driver was loaded.",
+    "accel_infiniband_packets_total": "Packets moved by the port of InfiniBand or RoCE since its driver was loaded.",
+    "accel_infiniband_errors_total": "Errors of the port of InfiniBand or RoCE, by what went wrong.",
+    "accel_infiniband_congestion_packets_total": "Packets by which RoCE tells of congestion, by what they are.",
     "accel_soc_cpu_ratio": "Share of the cores' capacity that was used: the time they were active, weighted by their clock.",
     "accel_soc_cpu_clock_hertz": "Clock of the cores of the cluster, averaged over them.",
 }

@@ -283,7 +283,7 @@ def pattern(template: str) -> str:
     if found is not None and not found.process:  # the keys of a partition stand below those of its device
         text = text.replace("{i}", rf"[0-9]+(\.{PARTITION}\.[0-9]+)?")
     text = fill(text, "[0-9]+").replace(ANY_KIND, _ANY_KIND).replace("{i}", "[0-9]+")
-    for placeholder in ("{path}", "{device}", "{label}"):
+    for placeholder in ("{path}", "{device}", "{port}", "{label}"):
         text = text.replace(placeholder, ".+")
     return f"^{text}$"
 

@@ -21,7 +21,7 @@ ANY_KIND = "{kind}"
 """Stands in a row's key where the metric means the same on every kind of device."""
 LINK, CODE = "{link}", "{code}"
 """Stand in a row's name for the number of a link, and the code of an error."""
-NO_KINDS = frozenset({"cpu", "disk", "torch"})
+NO_KINDS = frozenset({"cpu", "disk", "ib", "openmetrics", "torch"})
 """Words that numbers or names of other things follow in keys: ``cpu.3.cpu_percent`` is about no device."""
 
 # A plain dict, not a mapping proxy: it travels through pickle to a child process.

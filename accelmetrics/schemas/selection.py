@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"(?<![^.])[\d*]+(?![^.])")
 """A part of a key that is a number, whole or as a pattern."""
 MISSPELT = 0.85
 """How near a name is to a metric's, of 1, to be taken for that metric's misspelt."""
-_NAMED = re.compile(r"\{(?:path|device|label)\}")
+_NAMED = re.compile(r"\{(?:path|device|port|label)\}")
 """A placeholder that stands for any text, and no number."""
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 

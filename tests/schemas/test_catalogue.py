@@ -44,6 +44,8 @@ WITHOUT_PROMETHEUS = {
     "wandb.memory.rssMB",
     "proc.memory.rssBytes",
     "disk.{device}.readBps",
+    "ib.{port}.rxBps",
+    "ib.{port}.txBps",
     "disk.{device}.writeBps",
     "network.sentBps",
     "network.recvBps",
@@ -233,7 +235,7 @@ def test_placeholders_become_labels(row: Metric) -> None:
     """An instance that is not a device is a label; else two disks would be one series."""
     held = set(re.findall(r"\{\w+\}", row.name)) - ({"{i}"} if row.key.startswith("torch.") else set())
     for series in filter(None, (row.prometheus, row.otel if held else "")):
-        assert set(split_series(series)[1].values()) & {"{i}", "{path}", "{device}", "{label}", "{link}", "{code}"} == held
+        assert set(split_series(series)[1].values()) & {"{i}", "{path}", "{device}", "{port}", "{label}", "{link}", "{code}"} == held
 
 
 # Look-ups
@@ -402,7 +404,7 @@ def test_the_first_word_of_other_keys_is_no_kind_of_device() -> None:
     """The words that numbers and names of other things follow are those that the tables have."""
     heads = {row.key.partition(".")[0] for row in CATALOGUE if row.templated and not row.device_part and row.key.split(".")[1][0] == "{"}
     kinds = {row.key.partition(".")[0] for row in CATALOGUE if row.device_part} - {"{kind}"}
-    assert {head for head in heads if not is_kind(head)} == {"cpu", "disk", "torch"} == heads
+    assert {head for head in heads if not is_kind(head)} == {"cpu", "disk", "ib", "torch"} == heads
     assert kinds == {"gpu", "tpu", "trn", "ipu"}
     assert all(map(is_kind, (*kinds, "npu", "hpu", "dpu", "x86")))
     assert not any(map(is_kind, ("", "GPU", "my gpu", "gpu.0", "a_b", "7up", "gpü", None, 3)))

@@ -81,6 +81,7 @@ def test_a_row_s_pattern_meets_its_own_keys_alone(row: Metric) -> None:
             spelling.replace("{i}", "12")
             .replace("{path}", "/mnt/a.b")
             .replace("{device}", "sda")
+            .replace("{port}", "mlx5_0.1")
             .replace("{label}", "64mb")
             .replace("{link}", "7")
             .replace("{code}", "79")

@@ -62,6 +62,36 @@ _STATVFS = "statvfs, used / (used + available)"
 _DISKSTATS = "/proc/diskstats sectors × 512; elsewhere psutil.disk_io_counters"
 _NET_DEV = "/proc/net/dev without loopback; elsewhere psutil.net_io_counters"
 
+INFINIBAND = "/sys/class/infiniband"
+PORT_FILES = {
+    "rxBytesTotal": "counters/port_rcv_data",
+    "txBytesTotal": "counters/port_xmit_data",
+    "rxPacketsTotal": "counters/port_rcv_packets",
+    "txPacketsTotal": "counters/port_xmit_packets",
+    "linkActive": "state",
+    "linkRate": "rate",
+    "rxErrorsTotal": "counters/port_rcv_errors",
+    "txDiscardsTotal": "counters/port_xmit_discards",
+    "symbolErrorsTotal": "counters/symbol_error",
+    "linkDownedTotal": "counters/link_downed",
+    "linkRecoveriesTotal": "counters/link_error_recovery",
+    "linkIntegrityErrorsTotal": "counters/local_link_integrity_errors",
+    "rxRemotePhysicalErrorsTotal": "counters/port_rcv_remote_physical_errors",
+    "bufferOverrunsTotal": "counters/excessive_buffer_overrun_errors",
+    "txWaitsTotal": "counters/port_xmit_wait",
+    "outOfSequenceTotal": "hw_counters/out_of_sequence",
+    "packetSequenceErrorsTotal": "hw_counters/packet_seq_err",
+    "ackTimeoutsTotal": "hw_counters/local_ack_timeout_err",
+    "rnrRetryErrorsTotal": "hw_counters/rnr_nak_retry_err",
+    "outOfBufferTotal": "hw_counters/out_of_buffer",
+    "duplicateRequestsTotal": "hw_counters/duplicate_request",
+    "icrcErrorsTotal": "hw_counters/rx_icrc_encapsulated",
+    "cnpSentTotal": "hw_counters/np_cnp_sent",
+    "cnpHandledTotal": "hw_counters/rp_cnp_handled",
+    "ecnMarkedTotal": "hw_counters/np_ecn_marked_roce_packets",
+}
+"""Of a port of InfiniBand or RoCE: by the name of a value, the file below the port that has it."""
+
 GROUPS = {
     "cpus": KeyGroup(CPU_PACE, {}, {"cpu.{i}.cpu_percent": "/proc/stat cpu{i}; elsewhere psutil.cpu_times(percpu=True)"}),
     "cgroup": KeyGroup(
@@ -122,6 +152,15 @@ GROUPS = {
         },
     ),
     "tcp": KeyGroup(SLOW_PACE, {"network.tcpRetransmits": "/proc/net/snmp Tcp RetransSegs"}),
+    "infiniband": KeyGroup(
+        SLOW_PACE,
+        {},
+        {
+            **{f"ib.{{port}}.{name}": f"{INFINIBAND}/*/ports/*/{file}" for name, file in PORT_FILES.items()},
+            "ib.{port}.rxBps": "the difference of two readings of ib.{port}.rxBytesTotal",
+            "ib.{port}.txBps": "the difference of two readings of ib.{port}.txBytesTotal",
+        },
+    ),
     "load": KeyGroup(SLOW_PACE, dict.fromkeys(LOADS, "/proc/loadavg; elsewhere getloadavg()")),
     "temperature": KeyGroup(
         SLOW_PACE,

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from accelmetrics.backends.contract import ReadOptions
-from accelmetrics.backends.host.collector import CachedCollector, Counter, HostDriver, HostReader, MonotonicTime
+from accelmetrics.backends.host.collector import INFINIBAND, CachedCollector, Counter, HostDriver, HostReader, MonotonicTime
 from accelmetrics.backends.host.disks_network import (
     DiskCollector,
     choose_disks,
@@ -24,6 +24,7 @@ from accelmetrics.backends.host.disks_network import (
     parse_net_dev,
     parse_retransmits,
 )
+from accelmetrics.backends.host.infiniband import InfinibandCollector
 from accelmetrics.backends.host.memory import CgroupCollector, collect_memory
 from accelmetrics.backends.host.process import CpuModeCollector, LinuxProcesses, ProcessCollector, numbers_are_ours
 from accelmetrics.backends.host.processor import (
@@ -70,6 +71,7 @@ def linux_driver(clock: MonotonicTime = time.monotonic) -> HostDriver:
             CachedCollector("disks", "/proc/diskstats", DiskCollector(disks, partial(choose_disks, options.disk_paths))),
             CachedCollector("network", "/proc/net/dev", partial(collect_network, interfaces, counts_elsewhere, Counter(), Counter())),
             CachedCollector("tcp", "/proc/net/snmp", partial(collect_retransmits, segments, Counter())),
+            CachedCollector("infiniband", INFINIBAND, InfinibandCollector(options.metrics)),
             CachedCollector("load", "/proc/loadavg", partial(collect_load, parsed("/proc/loadavg", parse_loads))),
             CachedCollector("temperature", "the sensors", partial(collect_temperature, sensors)),
             CachedCollector("power", "/sys/class/powercap/intel-rapl:*/energy_uj", power),

@@ -62,6 +62,7 @@ SECTIONS: tuple[Section, ...] = (
     Section("Host", "Memory", host.MEMORY),
     Section("Host", "Disks", host.DISKS),
     Section("Host", "Network", host.NETWORK),
+    Section("Host", "InfiniBand and RoCE", host.INFINIBAND),
     Section("Host", "Apple silicon", host.APPLE),
     Section("Program", "PyTorch", host.PROGRAM),
 )

@@ -6,7 +6,7 @@ first reading, which itself has nothing to count from and answers ``needs_interv
 
 from __future__ import annotations
 
-from accelmetrics.schemas.metric import ABSOLUTE_ZERO, Metric
+from accelmetrics.schemas.metric import ABSOLUTE_ZERO, Metric, Preset, Unit
 
 PROCESS = (
     Metric(
@@ -243,6 +243,97 @@ NETWORK = (
         "accel_host_tcp_retransmits_total",
         "accel.network.tcp.retransmits",
         integer=True,
+    ),
+)
+
+_PORT = "port of InfiniBand or RoCE"
+
+
+def _moved(name: str, unit: Unit, what: str, direction: str, word: str) -> Metric:
+    otel, identity = ("hw.network.io", "hw.id") if unit == "By" else ("accel.infiniband.packets", "accelmetrics.port")
+    return Metric(
+        f"ib.{{port}}.{name}",
+        unit,
+        "counter",
+        f"{what} by the {_PORT} since its driver was loaded.",
+        f'accel_infiniband_{"bytes" if unit == "By" else "packets"}_total{{port="{{port}}",direction="{direction}"}}',
+        f'{otel}{{{identity}="{{port}}",network.io.direction="{word}"}}',
+        integer=True,
+    )
+
+
+def _failed(name: str, label: str, meaning: str, preset: Preset = "all") -> Metric:
+    series = f'accel_infiniband_errors_total{{port="{{port}}",error="{label}"}}'
+    otel = f'accel.infiniband.errors{{accelmetrics.port="{{port}}",error.type="{label}"}}'
+    return Metric(f"ib.{{port}}.{name}", "1", "counter", f"{meaning}.", series, otel, integer=True, preset=preset)
+
+
+INFINIBAND = (
+    _moved("rxBytesTotal", "By", "Bytes received", "rx", "receive"),
+    _moved("txBytesTotal", "By", "Bytes sent", "tx", "transmit"),
+    Metric("ib.{port}.rxBps", "By/s", "gauge", f"Bytes per second received by the {_PORT} over the interval."),
+    Metric("ib.{port}.txBps", "By/s", "gauge", f"Bytes per second sent by the {_PORT} over the interval."),
+    _moved("rxPacketsTotal", "1", "Packets received", "rx", "receive")._replace(preset="all"),
+    _moved("txPacketsTotal", "1", "Packets sent", "tx", "transmit")._replace(preset="all"),
+    Metric(
+        "ib.{port}.linkActive",
+        "1",
+        "gauge",
+        f"1 if the link of the {_PORT} is active, else 0.",
+        'accel_infiniband_link_active{port="{port}"}',
+        'accel.infiniband.link.active{accelmetrics.port="{port}"}',
+        integer=True,
+        maximum=1,
+    ),
+    Metric(
+        "ib.{port}.linkRate",
+        "Mbit/s",
+        "gauge",
+        f"Rate of the link of the {_PORT}.",
+        'accel_infiniband_link_bytes_per_second{port="{port}"}',
+        'accel.infiniband.link.rate{accelmetrics.port="{port}"}',
+    ),
+    _failed("rxErrorsTotal", "rx", "Packets received with an error", "standard"),
+    _failed("txDiscardsTotal", "tx_discard", "Packets that were not sent since the port is down or congested", "standard"),
+    _failed("symbolErrorsTotal", "symbol", "Minor errors of the link on a lane", "standard"),
+    _failed("linkDownedTotal", "link_downed", "How often recovery of the link failed, and it went down", "standard"),
+    _failed("linkRecoveriesTotal", "link_recovery", "How often recovery of the link succeeded"),
+    _failed("linkIntegrityErrorsTotal", "link_integrity", "How often the port had more errors of its link than allowed"),
+    _failed("rxRemotePhysicalErrorsTotal", "rx_remote_physical", "Packets that were marked as bad on the way"),
+    _failed("bufferOverrunsTotal", "buffer_overrun", "How often the port's buffer overran for long"),
+    _failed("outOfSequenceTotal", "out_of_sequence", "Packets received out of their order"),
+    _failed("packetSequenceErrorsTotal", "packet_sequence", "Answers by which the other side says that packets are missing"),
+    _failed("ackTimeoutsTotal", "ack_timeout", "How often the other side did not acknowledge in time"),
+    _failed("rnrRetryErrorsTotal", "rnr_retry", "Answers by which the other side says that it is not ready to receive"),
+    _failed("outOfBufferTotal", "out_of_buffer", "Packets dropped since the program had posted no buffer"),
+    _failed("duplicateRequestsTotal", "duplicate_request", "Requests that had been received before"),
+    _failed("icrcErrorsTotal", "icrc", "RoCE packets with a wrong checksum"),
+    Metric(
+        "ib.{port}.txWaitsTotal",
+        "1",
+        "counter",
+        "Ticks of the port's clock in which it had data to send and could not: a measure of congestion.",
+        'accel_infiniband_wait_ticks_total{port="{port}"}',
+        'accel.infiniband.wait{accelmetrics.port="{port}"}',
+        integer=True,
+        preset="all",
+    ),
+    *(
+        Metric(
+            f"ib.{{port}}.{name}",
+            "1",
+            "counter",
+            f"{meaning}.",
+            f'accel_infiniband_congestion_packets_total{{port="{{port}}",event="{event}"}}',
+            f'accel.infiniband.congestion{{accelmetrics.port="{{port}}",accelmetrics.event="{event}"}}',
+            integer=True,
+            preset="all",
+        )
+        for name, event, meaning in (
+            ("cnpSentTotal", "cnp_sent", "Congestion notifications that the port sent, as a receiver of RoCE"),
+            ("cnpHandledTotal", "cnp_handled", "Congestion notifications that the port slowed down for, as a sender of RoCE"),
+            ("ecnMarkedTotal", "ecn_marked", "RoCE packets received that a switch had marked for congestion"),
+        )
     ),
 )
 

@@ -11,6 +11,7 @@ from pytest_mock import MockerFixture
 
 from accelmetrics.backends.contract import Backend, Driver, Reading, ReadOptions
 from accelmetrics.backends.host import backend
+from accelmetrics.backends.host.collector import PORT_FILES
 from accelmetrics.schemas.catalogue import CATALOGUE
 from tests.backends.host.tree import PID, HostTree, values_of
 
@@ -82,6 +83,7 @@ def test_what_it_owes_and_may_give_is_what_it_declares() -> None:
         "cpu.{i}.cpu_percent",
         *(f"disk.{{path}}.{stem}" for stem in ("usagePercent", "usageGB")),
         *(f"disk.{{device}}.{stem}" for stem in ("in", "out", "readBps", "writeBps")),
+        *(f"ib.{{port}}.{name}" for name in (*PORT_FILES, "rxBps", "txBps")),
     }
     assert coverage.devices == coverage.processes == coverage.partitions == {}
     described = {row.key for row in CATALOGUE}

@@ -31,7 +31,8 @@ MEMORY = {"/proc/meminfo", "/proc/self/mountinfo", f"/proc/{PID}/cgroup"}
         ("memory_percent", {"memory", "cgroup"}),
         ("cpu", {"process", "cpus", "cgroup", "memory"}),
         ("proc.cpu.userPercent", {"modes", "process", "cpus", "cgroup", "memory"}),
-        ("all,-disk*,-network*,-cpu.*", {"modes", "process", "cpus", "cgroup", "memory", "load"}),
+        ("all,-disk*,-network*,-cpu.*", {"modes", "process", "cpus", "cgroup", "memory", "load", "infiniband"}),
+        ("ib.mlx5_0.1.rxBps", {"infiniband"}),
     ],
 )
 def test_groups_of_a_selection(metrics: str, groups: set[str]) -> None:
