@@ -24,6 +24,7 @@ class Registration(NamedTuple):
         pass_nodes: How a container is given the device nodes, where ``--device`` does not say it.
         visible: The variable that lists the numbers of the devices a program sees, where it is a plain list.
         imports: What opening and reading it imports besides, as names of modules; with a dot in front they are in this package.
+        library: Whether a library of the vendor's may be loaded into this process.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Registration(NamedTuple):
     pass_nodes: str = ""
     visible: str = ""
     imports: tuple[str, ...] = ()
+    library: bool = False
 
     @property
     def target(self) -> str:
@@ -45,12 +47,14 @@ class Registration(NamedTuple):
 # One line per vendor, in the order in which device numbers are given out; third-party backends follow by name, the host comes last.
 # Kept here so that naming a built-in backend does not pay for a scan of every installed package; a test holds it equal to the entry points.
 _ROWS = (
-    Registration("nvidia", "gpu", "nvidia", imports=(".nvidia.gpu", "pynvml")),
-    Registration("amd", "gpu", "amd", imports=(".amd.in_process",)),
+    Registration("nvidia", "gpu", "nvidia", imports=(".nvidia.gpu", "pynvml"), library=True),
+    Registration("amd", "gpu", "amd", imports=(".amd.in_process",), library=True),
     Registration("apple", "gpu", "apple", imports=(".apple.sources",)),
     Registration("tpu", "tpu", "tpu", imports=(".tpu.driver", "grpc", "google.protobuf.message_factory")),
     Registration("neuron", "trn", "neuron", imports=(".neuron.monitor", ".neuron.sysfs")),
-    Registration("graphcore", "ipu", "graphcore", ("1d95:*",), ("/dev/ipu*",), "gcipuinfo", "gc-docker, which passes the IPUs in"),
+    Registration(
+        "graphcore", "ipu", "graphcore", ("1d95:*",), ("/dev/ipu*",), "gcipuinfo", "gc-docker, which passes the IPUs in", library=True
+    ),
     Registration("rebellions", "npu", "rebellions", ("1eff:*:12",), ("/dev/rbln*",), visible="RBLN_DEVICES"),
     Registration("host", None, "host", imports=(".host.linux",) if sys.platform == "linux" else (".host.portable", "psutil")),
 )

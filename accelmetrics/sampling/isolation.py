@@ -1,5 +1,7 @@
 """``isolation="process"``: the same backends in children behind sockets, those of vendors in one and the host's in another.
 
+Where hardware of several vendors is here whose libraries are loaded into the process, each of these has a child of its own.
+
 What threads cannot promise, the child does: a driver call that does not end does not hold the program's exit, a library that calls
 ``exit`` takes only the child with it, a fork in the middle of a driver call finds no locked mutex here, and a busy interpreter delays
 a reading by two switches, not by one per driver call.
@@ -36,14 +38,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.contract import SYSTEM_CLOCK, Backend
+from accelmetrics.backends.built_in import BUILT_IN
+from accelmetrics.backends.contract import MOST_DEVICES, SYSTEM_CLOCK, Backend
 from accelmetrics.backends.guard import guarded
 from accelmetrics.backends.kit.watchdog import Watchdog, reap
 from accelmetrics.backends.registry import is_registered, select
-from accelmetrics.sampling.devices import Numbering
+from accelmetrics.sampling.devices import VENDOR_NUMBERED, DeviceRegistry, Numbering
 from accelmetrics.sampling.engine import SHORTEST_TURN, ReadingCounts, ThreadEngine, hostname
 from accelmetrics.sampling.options import Options
-from accelmetrics.sampling.sources import SHARED, checked_coverage
+from accelmetrics.sampling.sources import SHARED, checked_coverage, checked_detection
 from accelmetrics.schemas.errors import AccelMetricsError, InvalidOptionError, Reason, SourceError, Unavailable, UnknownNameError
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.snapshot import Snapshot
@@ -60,6 +63,8 @@ EXIT_STATUS_WAIT = 0.25
 """Seconds to wait for the exit status of a child that has closed the channel."""
 CLOSE_TIMEOUT, KILL_TIMEOUT = 1.0, 0.5
 """Seconds that a watchdog has to end the child when the sampler is closed, and then to be gone when it was killed itself."""
+DETECTION = 1.0
+"""Seconds within which it must be found out which vendors' hardware is here."""
 _LENGTH = struct.Struct("!I")
 _CHUNK = 1 << 20
 
@@ -216,9 +221,10 @@ class IsolatedPart:
         backends: Which backends, in numbering order.
         forced: Names of those that are opened whatever detection says.
         options: What to read, and how long to wait.
+        numbering: The numbers set aside for its devices; None where the child sets them aside.
     """
 
-    def __init__(self, backends: Sequence[Backend], forced: frozenset[str], options: Options) -> None:
+    def __init__(self, backends: Sequence[Backend], forced: frozenset[str], options: Options, numbering: Numbering | None = None) -> None:
         self._backends = tuple(_portable(backend) for backend in backends)
         self._forced = forced
         self._options = options
@@ -231,7 +237,7 @@ class IsolatedPart:
         self._retry_at = 0.0
         self._why = Unavailable(Reason.DRIVER_UNAVAILABLE)
         self._last = Snapshot(0, hostname(), {}, (), {}, [BackendStatus(backend.name, "failed") for backend in backends])
-        self._numbering: Numbering | None = None
+        self._numbering = numbering
 
     def ask(self) -> None:
         """Send for a reading, unless an earlier one is still owed."""
@@ -365,12 +371,14 @@ class ProcessEngine:
             raise InvalidOptionError("isolation='process' needs Unix sockets, which this platform does not have: use isolation='thread'")
         self.statistics = ReadingCounts()
         self._order = [backend.name for backend in backends]
+        self._forced = forced
         self._options = options
         vendors = [backend for backend in backends if backend.kind is not None]
         hosts = [backend for backend in backends if backend.kind is None]
         # Where there are others, devices that were asked for are looked for among theirs.
         parts = [(vendors, options), (hosts, options._replace(gpus=None) if vendors else options)]
         self._parts = [IsolatedPart(part, forced, wanted) for part, wanted in parts if part]
+        self._undivided = vendors if options.gpus is None else []
         self._lock = threading.Lock()
         _ENGINES.add(self)
 
@@ -380,6 +388,7 @@ class ProcessEngine:
         with self._lock:
             # A thread that waited for another's reading has what is left of its time, and a tenth of it in any case.
             until = max(until, time.monotonic() + SHORTEST_TURN * self._options.timeout)
+            self._divide()
             with ExitStack() as interrupted:  # in the middle of a message: a channel cannot be used any more
                 for part in self._parts:
                     interrupted.callback(part.disconnect)
@@ -392,6 +401,13 @@ class ProcessEngine:
                 if answer.error is not None:
                     raise answer.error
             return self._merged([answer.snapshot for answer in answers if answer.snapshot is not None])
+
+    def _divide(self) -> None:
+        """Give each vendor that loads a library a child of its own where several are here; done once."""
+        vendors, self._undivided = self._undivided, []
+        parts = [IsolatedPart(part, self._forced, self._options, numbering) for part, numbering in divided(vendors)]
+        if parts:
+            self._parts[:1] = parts
 
     def close(self) -> None:
         """End the children."""
@@ -420,11 +436,60 @@ class ProcessEngine:
             processes.update(more.processes)
             unlisted.update(more.unlisted)
         statuses.sort(key=lambda status: self._order.index(status.name))
+        identities.sort(key=lambda slot: self._order.index(slot.backend))
         moment = max(each.time_ns for each in snapshots)
         return Snapshot(moment, first.hostname, metrics, identities, reasons, statuses, processes, unlisted)
 
 
 _ENGINES: weakref.WeakSet[ProcessEngine] = weakref.WeakSet()
+
+
+def divided(vendors: Sequence[Backend]) -> list[tuple[list[Backend], Numbering]]:
+    """Divide vendors among children.
+
+    Returns:
+        For each child its backends, and the numbers set aside for the devices of all. What is listed beyond those is numbered far behind
+        them, apart from what others list. Nothing where one child is enough, or where it is not known how many devices there are.
+    """
+    loading = [backend for backend in vendors if backend.name not in BUILT_IN or BUILT_IN[backend.name].library]
+    found = _detected(vendors) if len(loading) > 1 else {}
+    apart = [backend for backend in loading if backend.name in found]
+    if len(apart) < 2 or not all(found[backend.name] or backend.kind in VENDOR_NUMBERED for backend in apart):
+        return []
+    devices = DeviceRegistry()
+    for backend in vendors:
+        if backend.name in found:
+            devices.reserve(backend.name, backend.kind or "", found[backend.name])
+    numbering, parts = devices.numbering, []
+    for number, one in enumerate(apart):
+        part = [backend for backend in vendors if backend is one or (not number and backend not in apart)]
+        beyond = {kind: free + number * MOST_DEVICES for kind, free in numbering.free.items()}
+        parts.append((part, numbering._replace(free=beyond)))
+    return parts
+
+
+def _detected(backends: Sequence[Backend]) -> dict[str, int]:
+    """Count the devices of each backend whose hardware is here; empty where looking for it does not return in time."""
+    found: dict[str, int] = {}
+
+    def look() -> None:
+        for backend in backends:
+            detection = guarded(checked_detection, backend).value
+            if detection is not None and detection.present:
+                found[backend.name] = detection.devices
+
+    if any(thread.is_alive() for thread in list(_LATE)):
+        return {}
+    thread = threading.Thread(target=look, name="accelmetrics-detection", daemon=True)
+    if guarded(thread.start).failure is None:
+        thread.join(DETECTION)
+    if thread.is_alive():
+        _LATE.add(thread)
+    return {} if thread.is_alive() else found
+
+
+_LATE: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Threads whose detection hangs: no other is begun beside them."""
 
 
 def _after_fork() -> None:

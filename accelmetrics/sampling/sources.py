@@ -124,7 +124,8 @@ def checked_coverage(backend: Backend) -> Coverage:
     return given
 
 
-def _detect(backend: Backend) -> Detection:
+def checked_detection(backend: Backend) -> Detection:
+    """Look for a backend's hardware; what is found is held to the contract."""
     found: object = backend.detect()
     if isinstance(found, Detection) and tuple(map(type, found[1:])) == (str, int, str) and found.devices >= 0:
         return found
@@ -240,7 +241,7 @@ class ManagedSource:
         if calls.setdefault(OPENING, worker) is not worker:
             return  # another worker is at it
         if self.opened is None:
-            looked = guarded(_detect, self.backend)
+            looked = guarded(checked_detection, self.backend)
             self.detection = looked.value or Detection(True, looked.failure.detail if looked.failure else "detection gave nothing")
             worth_it = self.detection.present or forced
             outcome: Outcome[OpenDriver | None] | None = guarded(prepare, self.backend) if worth_it else None

@@ -31,6 +31,7 @@ from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
 from accelmetrics.schemas.metric import Metric
 from accelmetrics.testing import FakeBackend
+from tests.simulators import hanging
 from tests.support.waiting import HANG, wait_for
 
 
@@ -516,6 +517,59 @@ def test_a_source_that_a_new_child_does_not_find_is_missed_and_read_again_when_i
     script.write_text("")
     wait_for(lambda: taker.sample().metrics.keys() == before.metrics.keys())
     taker.close()
+
+
+class Stuck(Scripted):
+    """A vendor whose library is loaded with the interpreter's lock held, and never returns from that."""
+
+    name = "stuck"
+    devices = (DeviceIdentity("gpu", "stuck", 0, uuid="GPU-7777-0"),)
+
+    def detect(self) -> Detection:
+        return Detection(True, "one", 1)
+
+    def open(self) -> Scripted:
+        ctypes.CDLL(self.script.read_text())
+        return self
+
+
+def test_a_vendor_whose_library_hangs_takes_no_other_along(script: Path, tmp_path: Path) -> None:
+    """Each has a child of its own, the numbers set aside for its devices, and is replaced by itself."""
+    library = tmp_path / "library"
+    library.write_text(str(hanging.library()))
+    with Sampler([Stuck(library), Scripted(script), "host"], isolation="process", timeout=TIMEOUT, open_timeout=0.5) as sampler:
+        snapshot = sampler.sample()
+        assert {status.name: status.status for status in snapshot.backends} == {"scripted": "ok", "stuck": "timed_out", "host": "ok"}
+        assert {"gpu.0.temp", "gpu.1.temp", "memory_percent"} <= snapshot.metrics.keys()
+        wait_for(lambda: "was ended" in sampler.sample().backends[1].detail)
+        library.write_text(str(hanging.library(returns=True)))
+        wait_for(lambda: sampler.sample().backends[1].status == "ok")
+        whole = sampler.sample()
+        assert [(device.key, device.vendor) for device in whole.devices] == [("gpu.0", "acme"), ("gpu.1", "acme"), ("gpu.2", "stuck")]
+        assert int(whole.metrics["gpu.0.pid"]) != int(whole.metrics["gpu.2.pid"])
+        assert Snapshot.from_json(whole.to_json()) == whole
+
+
+def test_vendors_share_a_child_where_one_alone_is_here(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or where it is not known in time what is here: a detection that hangs is not repeated beside it."""
+    begun = threading.Event()
+
+    def detect(_: Scripted) -> Detection:
+        begun.wait()
+        return Detection(True, "one", 1)
+
+    backends = [Scripted(script), Second(script)]
+    assert [part for part, _ in isolation.divided(backends)] == [[each] for each in backends]
+    with monkeypatch.context() as patch:
+        patch.setattr(Second, "detect", lambda self: Detection(False, "none"))
+        assert isolation.divided(backends) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(Second, "detect", detect)
+        patch.setattr(isolation, "DETECTION", 0.05)
+        assert isolation.divided(backends) == isolation.divided(backends) == []
+        assert len([thread for thread in threading.enumerate() if thread.name == "accelmetrics-detection"]) == 1
+        begun.set()
+    wait_for(lambda: len(isolation.divided(backends)) == 2)
 
 
 class Second(Scripted):
