@@ -1,8 +1,8 @@
 """``amd``: the metrics of AMD's device-metrics-exporter, ``gpu_…`` and ``pcie_…``, with its labels, on devices of any vendor.
 
-Its dashboards tell MI200 from MI300 by the part number of the board (``card_model``), which no source gives: ``card_model`` is the
-product's name, as the exporter itself has it where the number is empty. Their panels that ask for "none of these part numbers" show
-every device, those that ask for one of them stay empty.
+Its dashboards tell MI200 from MI300 by the part number of the board (``card_model``). Where the source gives none (``rocm-smi``, boards for
+workstations), ``card_model`` is the product's name, as the exporter itself has it: panels that ask for "none of these part numbers" show
+such a device, those that ask for one of them do not.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _labels(slot: DeviceSlot, hostname: str) -> Mapping[str, str]:
         "gpu_uuid": slot.unique_id,
         "gpu_partition_id": partition or "0",
         "hostname": hostname,
-        "card_model": who.name,
+        "card_model": who.part_number or who.name,
         "card_series": who.name,
         "card_vendor": who.vendor,
         "driver_version": who.driver_version,

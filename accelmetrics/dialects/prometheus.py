@@ -70,7 +70,7 @@ _JOB = "What the scheduler calls the job that uses the device; joined on acceler
 _POD = "A container of a pod that the device was given to; joined on accelerator and uuid."
 _PROCESS = "A process that uses the device; as many as were asked for, those that hold most memory."
 _NUMBERS = ("numa_node", "cores", "gpu_instance_id", "minor_number")
-_IDENTITY = ("kind", "vendor", "architecture", "pci_bus_id", "serial", "driver_version", "runtime_version", "firmware")
+_IDENTITY = ("kind", "vendor", "architecture", "pci_bus_id", "serial", "part_number", "driver_version", "runtime_version", "firmware")
 
 
 class SeriesTemplate(NamedTuple):

@@ -36,6 +36,7 @@ class DeviceIdentity(NamedTuple):
         parent: Identity (uuid) of the device that this one is a partition of, empty for a whole device.
         gpu_instance_id: Of a MIG instance, the id of its GPU instance on that device, which its compute instances share.
         minor_number: ``N`` of its device node ``/dev/nvidiaN``, which is not always the vendor's number.
+        part_number: Part number of its board, as its maker has it; empty when unknown.
         fabric: How it stands in the fabric that connects several machines' devices, in words; empty when there is none.
     """
 
@@ -59,6 +60,7 @@ class DeviceIdentity(NamedTuple):
     fabric: str = ""
     gpu_instance_id: int | None = None
     minor_number: int | None = None
+    part_number: str = ""
 
     @property
     def backend(self) -> str:

@@ -374,6 +374,7 @@ class Device:
     fabric: str
     gpu_instance_id: int | None
     minor_number: int | None
+    part_number: str
 
     def __init__(self, values: "_ByDevice | Snapshot", slot: DeviceSlot) -> None:
         self.key, self.index, self.visible_index, self.identity, _ = slot

@@ -93,6 +93,14 @@ def test_labels_are_the_exporter_s() -> None:
     }
 
 
+def test_boards_go_by_their_part_number() -> None:
+    """As the exporter's dashboards ask for them; a series of cards goes by the product's name."""
+    whole = card(0, "gfx942")
+    board = whole._replace(identity=whole.identity._replace(part_number="102-G30211-0C"))
+    labels = told(record({board: VALUES}))["gpu_gfx_activity"].labels
+    assert (labels["card_model"], labels["card_series"]) == ("102-G30211-0C", "AMD Instinct MI300X")
+
+
 def test_power_and_temperature_are_told_as_each_generation_has_them() -> None:
     """The power of the package under one name of the two alone, since dashboards add them up; MI300 has no edge sensor."""
     one = record({card(0, "gfx90a"): VALUES, card(1, "gfx942"): VALUES})

@@ -67,7 +67,8 @@ def test_every_dialect_is_documented(name: str) -> None:
 
 def test_no_alert_takes_a_state_for_throttling() -> None:
     """Idle GPUs give ``accel_throttle_active{reason="gpu_idle"}``: what alerts count is the seconds, or leaves that reason out."""
-    texts = [file.read_text() for file in (*DOCS.glob("*.md"), DOCS.parent / "README.md")]
-    alerts = [line for text in texts for line in text.splitlines() if re.match(r"\w.*\baccel_throttle_", line)]
+    root = DOCS.parent
+    texts = [file.read_text() for file in (*DOCS.glob("*.md"), root / "README.md", *(root / "deploy").rglob("*.yml"))]
+    alerts = [line for text in texts for line in text.splitlines() if re.match(r"( *expr: )?\w.*\baccel_throttle_", line)]
     assert any("accel_throttle_seconds_total" in line for line in alerts)
     assert [line for line in alerts if "accel_throttle_active" in line and not re.search(r'reason!=?~?"[^"]*gpu_idle', line)] == []

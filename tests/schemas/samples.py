@@ -122,6 +122,7 @@ def places(draw: st.DrawFn) -> tuple[DeviceSlot, ...]:
         numa_node=st.none() | st.integers(-1, 8),
         gpu_instance_id=st.none() | st.integers(0, 14),
         minor_number=st.none() | st.integers(0, 255),
+        part_number=st.text(max_size=12),
         cpu_affinity=st.text(max_size=12),
         unified=st.booleans(),
     )

@@ -92,6 +92,7 @@ def test_the_document_has_the_agreed_fields() -> None:
         "fabric": "",
         "gpu_instance_id": None,
         "minor_number": None,
+        "part_number": "",
     }
     assert document["unavailable"] == {"gpu.0.fanSpeed": {"reason": "not_supported", "detail": "NVML_ERROR_NOT_SUPPORTED"}}
     fields = ["name", "status", "detail", "source", "duration_seconds", "read_at", "age_seconds", "sequence", "devices"]

@@ -91,6 +91,7 @@ IDENTITY = {
     "uuid": "uuid",
     "pci_bus_id": "address",
     "serial": "board.product_serial",
+    "part_number": "board.model_number",
     "architecture": "asic.target_graphics_version",
     "driver_version": ("driver.version", "driver.driver_version"),
     "firmware": ("ifwi.version", "vbios.version"),

@@ -332,6 +332,7 @@ def identify(number_: int, address: str, nodes: Iterable[TopologyNode]) -> Devic
         # Of a driver that was installed apart from the kernel; the kernel's own has no version.
         driver_version=next((found for driver in DRIVERS if (found := read_text(f"/sys/module/{driver}/version"))), ""),
         firmware=said("vbios_version"),
+        part_number=said("product_number"),
         memory_total_bytes=memory if isinstance(memory, int) else None,
         unified=unified,
     )

@@ -75,6 +75,7 @@ def test_who_the_cards_are(stand_in: AmdSmiStandIn) -> None:
     first, second = backend.open().devices
     assert (first.name, first.uuid, first.pci_bus_id) == ("AMD Instinct MI210", "0x3b7a21c0ffee0001", "0000:63:00.0")
     assert (first.serial, first.architecture, first.driver_version) == ("PCB052210-0047", "gfx90a", "6.10.5")
+    assert first.part_number == "102-D67301-00"
     assert (first.firmware, first.memory_total_bytes) == ("022.040.003.043.000001", 65520 * MIB)
     assert (second.vendor_index, second.uuid) == (1, "0x3b7a21c0ffee0002")
 

@@ -124,6 +124,7 @@ def test_a_pair_of_dies_is_two_devices_with_ids_of_their_own(tree: Tree) -> None
     assert [device.uuid for device in devices] == ["0x1f9d5c0e77aa0001", "0x1f9d5c0e77aa0002"]
     assert {device.name for device in devices} == {"AMD INSTINCT MI250 (MCM) OAM AC MBA"}
     assert {device.serial for device in devices} == {"PCB031144-0021"}
+    assert {device.part_number for device in devices} == {"102-D65208-0C"}
 
 
 def test_the_power_of_a_package_is_told_once(tree: Tree) -> None:
@@ -186,6 +187,7 @@ def test_partitions_are_devices_below_their_card_with_memory_and_activity_alone(
     assert len({part.uuid for part in parts}) == 8
     assert [part.vendor_index for part in parts] == list(range(8))
     assert parts[3].name == "AMD Instinct MI300X OAM (CPX partition 3)"
+    assert {part.part_number for part in parts} == {"102-G30211-0C"}, "a partition is on its card's board"
     assert (parts[3].memory_total_bytes, parts[3].architecture) == (24 * GIB, "gfx942")
     reader = opened.reader(OPTIONS)
     assert values(reader.read(0, [])) == pytest.approx(MI300X)

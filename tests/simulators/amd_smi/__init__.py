@@ -66,7 +66,7 @@ def static(gpu: int, bdf: str, serial: str) -> dict[str, Any]:
         "limit": {"max_power": value(310, "W"), "socket_power": value(300, "W")},
         "driver": {"name": "amdgpu", "version": "6.10.5"},
         "ifwi": {"version": "022.040.003.043.000001"},
-        "board": {"product_serial": "PCB052210-0047"},
+        "board": {"model_number": "102-D67301-00", "product_serial": "PCB052210-0047"},
     }
 
 

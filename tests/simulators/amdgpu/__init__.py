@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 Content = str | bytes | int
-OF_THE_DRIVER = ("gpu_", "mem_", "pp_", "pcie_", "unique_id", "product_name", "serial_number", "vbios_version")
+OF_THE_DRIVER = ("gpu_", "mem_", "pp_", "pcie_", "unique_id", "product_", "serial_number", "vbios_version")
 """How the names of a driver's files begin: the others are the PCI bus's."""
 
 

@@ -61,6 +61,7 @@ def mi250(tree: Tree) -> tuple[Device, Device]:
             {
                 **{"class": "0x038000", "device": "0x7408", "revision": "0x00", "unique_id": unique, "gpu_busy_percent": 97 + die},
                 **{"product_name": "AMD INSTINCT MI250 (MCM) OAM AC MBA", "serial_number": "PCB031144-0021", "mem_busy_percent": 31 + die},
+                **{"product_number": "102-D65208-0C"},
                 **{"mem_info_vram_used": (11 + die) * GIB, "mem_info_vram_total": 64 * GIB, "pcie_replay_count": 0},
                 "ras/umc_err_count": f"ue: {die}\nce: 7",
                 "ras/gfx_err_count": "ue: 0\nce: 4",
@@ -108,6 +109,7 @@ def mi300x(tree: Tree, mode: str = "SPX", partitions: int = 1) -> Device:
         {
             **{"class": "0x120000", "device": "0x74a1", "revision": "0x00", "unique_id": "18ef14e9dec61d7e", "gpu_busy_percent": 95},
             **{"product_name": "AMD Instinct MI300X OAM", "mem_busy_percent": 62, "mem_info_vram_used": 30 * GIB},
+            "product_number": "102-G30211-0C",
             **{"mem_info_vram_total": 192 * GIB, "current_compute_partition": mode, "gpu_metrics": mi300_table()},
             **{"pp_dpm_sclk": "S: 132Mhz *\n0: 500Mhz \n1: 2100Mhz ", "pp_dpm_mclk": "0: 900Mhz \n1: 1300Mhz *"},
         },
