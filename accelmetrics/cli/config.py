@@ -75,7 +75,7 @@ def _found(options: argparse.Namespace) -> list[tuple[Option, Setting, list[str]
     """Return each option with a setting that it has, and the commands for which it has that one; secrets are hidden."""
     from accelmetrics.cli.main import load
 
-    command, *words = options.command or [""]
+    command, *words = [word for word in options.command[:1] if word != "--"] + options.command[1:] or [""]
     if command and command not in settings.TAKERS:
         raise UnknownNameError("command with a configuration", command, settings.TAKERS)
     by_taker = {}

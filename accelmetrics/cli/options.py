@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
         options, rest = self.parse_known_args(arguments)
         for word in rest:
             if word.startswith("-"):
-                known = [max(action.option_strings, key=len) for action in self._actions if action.option_strings]
+                known = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
                 raise UnknownNameError("option", word.partition("=")[0], known)
             raise UsageError(f"unexpected argument {word!r}: {self.format_usage().split(maxsplit=1)[1].strip()}")
         return options

@@ -27,6 +27,7 @@ OTHER_VARIABLES = {
     f"{PREFIX}SYSROOT": "a directory in front of `/sys`, `/proc` and `/dev`: the host's root mounted into a container",
     f"{PREFIX}VALIDATE": "`1`: every snapshot is held to the whole schema; for tests",
     f"{PREFIX}ROLE": "a process's role, for `accelmetrics allocation`",
+    f"{PREFIX}SOCKET": 'the socket of a daemon whose readings `Monitor(share="node")` takes, where that is not the usual one',
     f"{PREFIX}COMMAND": "set for the vendors' commands that we start, to know them by; read by nothing else",
     f"{PREFIX}LINE": "set for the command of `accelmetrics run`, to know its terminal by; read by nothing else",
 }
@@ -120,7 +121,7 @@ def _choice(*choices: str) -> ValueKind:
             raise ArgumentTypeError(f"{text!r} must be {words}")
         return text
 
-    return ValueKind(words, parse, choices=choices)
+    return ValueKind(words, parse, choices=choices, example=choices[0])
 
 
 def _switch(*others: str) -> ValueKind:
@@ -240,13 +241,14 @@ SERVE, RECORD, WATCH = ("serve",), ("record",), ("watch",)
 EXPORTERS = "where records go, again for more: jsonl:run.jsonl, prometheus, otlp:http://host:4317, … (docs/exporters.md)"
 METRICS = "metrics: core, wandb, standard, all, names, keys, patterns; excluded behind a minus: standard,-nvlink*"
 VISIBLE = "only the devices that the watched process sees by its *_VISIBLE_DEVICES; with =renumber under its own numbers"
-RULES = "what findings are judged by: default, none, rules, their settings; without some: -throttled,hot.above=75 (docs/findings.md)"
+RULES = "what findings are judged by: default, none, rules, their settings: default,-throttled,hot.above=75 (docs/findings.md)"
 
 READINGS = (
     Option("interval", interval, "seconds between two readings", 1.0, "S", usual="1"),
     Option("labels", label, "a label for every record, again for more", {}, "NAME=VALUE", flag="--label"),
     Option("log_format", _choice("text", "json"), "how messages are written to standard error", "text", takers=COMMANDS),
     Option("rules", names, RULES, "default", "LIST"),
+    Option("share", _choice("node"), "read together with the job's other processes on this machine (docs/sharing.md)", takers=(MONITOR,)),
     Option("history", amount, "how many readings are remembered", 300, takers=(MONITOR,)),
 )
 EXPORTING = (

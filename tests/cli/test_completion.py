@@ -61,7 +61,7 @@ def completed(script: Path, *words: str) -> list[str]:
         (["record", "--exporter", ""], list(exporters.BUILT_IN)),
         (["dump", "--keys", ""], list(dialects.BUILT_IN)),
         (["metrics", "--backend", ""], list(backends.names())),
-        (["record", "--rules", "-throt"], ["-throttled"]),
+        (["record", "--rules", "default,-throt"], ["default,-throttled"]),
         (["run", "--no-su"], ["--no-summary"]),
         (["conf"], ["config"]),
         (["serve", "--config", "/etc/passw"], ["/etc/passwd"]),
