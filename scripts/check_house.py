@@ -8,6 +8,7 @@ Reads the sources and runs nothing of them. One line per finding, ``file:line: w
 - no ``shell=True`` and no ``os.system`` or ``os.popen`` anywhere;
 - no note of unfinished work anywhere;
 - at most 12 Protocols in the package;
+- no two classes of the package have one name;
 - no name in the package has a word of the old vocabulary in it;
 - the docstring of a function or method of the package begins with a verb; those of classes and properties name the thing;
 - no comment, docstring or message speaks of persons ("nobody", "whoever");
@@ -20,7 +21,7 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -145,6 +146,17 @@ def protocols(source: Source) -> Iterator[Finding]:
 def unsubscripted(node: ast.expr) -> ast.expr:
     """``X`` of ``X[Y]``."""
     return node.value if isinstance(node, ast.Subscript) else node
+
+
+def shared_names(sources: Iterable[Source]) -> Iterator[Finding]:
+    """Find each class of the package whose name another one has; one within a class has that one's name before its own."""
+    homes: dict[str, Path] = {}
+    for source in sources:
+        for node in source.tree.body:
+            if isinstance(node, ast.ClassDef) and node.name in homes:
+                yield Finding(source.path, node.lineno, f"class {node.name}: {homes[node.name]} has one of that name")
+            elif isinstance(node, ast.ClassDef):
+                homes[node.name] = source.path
 
 
 def names(source: Source) -> Iterator[tuple[int, str]]:
@@ -307,13 +319,17 @@ def rules_of(path: Path) -> tuple[Rule, ...]:
 def check(root: Path) -> list[Finding]:
     """All findings below ``root``."""
     found: dict[Rule, list[Finding]] = {rule: [] for rule in (*EVERYWHERE, *IN_PACKAGE, *IN_TESTS)}
+    package = []
     for path in python_files(root):
         relative = path.relative_to(root)
         text = path.read_text(encoding="utf-8")
         source = Source(relative, text, ast.parse(text, filename=str(relative)))
         for rule in rules_of(relative):
             found[rule] += rule(source)
-    return sorted(finding for rule, findings in found.items() if len(findings) > AT_MOST.get(rule, 0) for finding in findings)
+        if relative.parts[0] == PACKAGE:
+            package.append(source)
+    broken = (finding for rule, findings in found.items() if len(findings) > AT_MOST.get(rule, 0) for finding in findings)
+    return sorted((*broken, *shared_names(package)))
 
 
 def main(arguments: list[str]) -> int:

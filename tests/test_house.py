@@ -13,6 +13,9 @@ GOOD = '''
 import contextlib
 class PointCache:
     """Worksheets and heartbeats are words of their own."""
+    class Entry: ...
+class LineCache:
+    class Entry: ...
     @property
     def size(self):
         """The number of points."""
@@ -34,6 +37,7 @@ BROKEN = {
     ),
     "an old word": ("accelmetrics/a.py", "class ExportOutlet: pass\n", "ExportOutlet: 'outlet'"),
     "an old word in a file's name": ("accelmetrics/shared_beat.py", "x = 1\n", "shared_beat: 'beat'"),
+    "two classes of one name": ("accelmetrics/a.py", "class Reading: ...\nclass Kept: ...\nclass Reading: ...\n", "class Reading"),
     "an old class": ("accelmetrics/a.py", "class _Flight: pass\n", "class _Flight"),
     "a docstring without a verb": ("accelmetrics/a.py", 'def f():\n    """The sum."""\n', "with 'The'"),
     "a docstring of a thing": ("accelmetrics/a.py", 'async def f():\n    """``x``, if it is there."""\n', "with '``x``,'"),

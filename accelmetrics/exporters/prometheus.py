@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from accelmetrics.dialects.contract import Dialect
-from accelmetrics.exporters.http.access import Credentials, Tls
+from accelmetrics.exporters.http.access import HttpCredentials, Tls
 from accelmetrics.exporters.network import Address
 from accelmetrics.exporters.scrape_cache import MAX_SERIES, OPENMETRICS, TEXT, ScrapeCache, accepts_gzip, prefers_openmetrics
 from accelmetrics.schemas.errors import InvalidOptionError, require
@@ -115,7 +115,7 @@ class PrometheusExporter:
         if not tls_cert and (tls_key or tls_client_ca or tls_client_names is not None):
             raise InvalidOptionError("tls_key, tls_client_ca and tls_client_names need tls_cert, the server's certificate")
         self._tls = Tls(tls_cert, tls_key, tls_client_ca, tls_client_names) if tls_cert else None
-        self._credentials = Credentials(auth_file, bearer_token_file) if auth_file or bearer_token_file else None
+        self._credentials = HttpCredentials(auth_file, bearer_token_file) if auth_file or bearer_token_file else None
         self._hosts = [name.strip() for name in (allowed_hosts or "").split(",") if name.strip()]
         self._server: Server | None = None
         self.routes: list[tuple[str, type[Route], dict[str, Any]]] = [

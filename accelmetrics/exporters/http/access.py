@@ -130,7 +130,7 @@ def password_line(user: str, password: str) -> str:
     return f"{user}:scrypt${COST}${BLOCK}${LANES}${'$'.join(stored)}"
 
 
-class Credentials:
+class HttpCredentials:
     """Compares what a client says with what lies in the files. A file that cannot be read lets nothing in.
 
     Args:

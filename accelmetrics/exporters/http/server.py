@@ -34,7 +34,7 @@ from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConn
 from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 from tornado.web import Application, HTTPError, RequestHandler
 
-from accelmetrics.exporters.http.access import Credentials, Tls
+from accelmetrics.exporters.http.access import HttpCredentials, Tls
 from accelmetrics.exporters.network import Address
 
 log = logging.getLogger("accelmetrics")
@@ -109,7 +109,7 @@ class TlsStream(SSLIOStream):
         super().close_fd()
 
 
-class Client:
+class ClientConnection:
     """A connection, as the context that tornado keeps with its requests.
 
     Args:
@@ -156,7 +156,7 @@ class Route(RequestHandler):
         """
         self._compute = compute
         self._public = public
-        self.client = cast(Client, cast(HTTP1Connection, self.request.connection).context)
+        self.client = cast(ClientConnection, cast(HTTP1Connection, self.request.connection).context)
         self.server = cast(Server, self.settings["server"])
 
     def set_default_headers(self) -> None:
@@ -192,7 +192,7 @@ class Route(RequestHandler):
         error = kwargs["exc_info"][1]
         said = error.log_message if isinstance(error, HTTPError) else f"{type(error).__name__}: see the program's log"
         if status_code == 401:
-            self.set_header("WWW-Authenticate", cast(Credentials, self.server.credentials).schemes)
+            self.set_header("WWW-Authenticate", cast(HttpCredentials, self.server.credentials).schemes)
         elif status_code == 405:
             said = "only GET and HEAD are served"
             self.set_header("Allow", "GET, HEAD")
@@ -228,7 +228,7 @@ class Server(HTTPServerConnectionDelegate):
         routes: Iterable[tuple[str, type[Route], Mapping[str, Any]]],
         *,
         tls: Tls | None = None,
-        credentials: Credentials | None = None,
+        credentials: HttpCredentials | None = None,
         allowed_hosts: Iterable[str] = (),
         limits: ClientLimits = ClientLimits(),  # noqa: B008 - it cannot be changed
     ) -> None:
@@ -248,7 +248,7 @@ class Server(HTTPServerConnectionDelegate):
         )
         self._parameters = HTTP1ConnectionParameters(max_header_size=limits.head_bytes, max_body_size=0)
         self._most = limits.affordable_connections
-        self._clients: set[Client] = set()
+        self._clients: set[ClientConnection] = set()
         self._places = asyncio.Semaphore(limits.computing)
         self._unauthenticated: Counter[str] = Counter()
         self._second = 0
@@ -341,11 +341,11 @@ class Server(HTTPServerConnectionDelegate):
         except OSError:  # the client is gone already
             accepted.close()
             return
-        client = Client(stream, host, self.limits.head)
+        client = ClientConnection(stream, host, self.limits.head)
         self._clients.add(client)
         HTTP1ServerConnection(stream, self._parameters, client).start_serving(self)
 
-    def _evict(self, clients: Iterable[Client]) -> bool:
+    def _evict(self, clients: Iterable[ClientConnection]) -> bool:
         """Close the connection that is missed least; False where all of them are being answered."""
         addresses = Counter(client.remote_ip for client in self._clients)
         waiting = (client for client in clients if not client.timeout.cancelled())
@@ -358,20 +358,20 @@ class Server(HTTPServerConnectionDelegate):
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         """Wait for a connection's first request or its next one."""
-        client = cast(Client, cast(HTTP1Connection, request_conn).context)
+        client = cast(ClientConnection, cast(HTTP1Connection, request_conn).context)
         if client.let_in:
             client.wait(self.limits.idle)
         return self._application.start_request(server_conn, request_conn)
 
     def on_close(self, server_conn: object) -> None:
         """Forget a connection."""
-        client = cast(Client, cast(HTTP1ServerConnection, server_conn).context)
+        client = cast(ClientConnection, cast(HTTP1ServerConnection, server_conn).context)
         client.timeout.cancel()
         self._clients.discard(client)
 
     # Requests, on the loop's thread
 
-    async def check(self, request: HTTPServerRequest, client: Client, public: bool) -> None:
+    async def check(self, request: HTTPServerRequest, client: ClientConnection, public: bool) -> None:
         """Check a request's host, site, certificate and credentials.
 
         Raises:
@@ -394,7 +394,7 @@ class Server(HTTPServerConnectionDelegate):
                 raise HTTPError(401, "credentials are missing or wrong")
         client.let_in = True
 
-    async def _guess(self, credentials: Credentials, client: Client, said: str) -> bool:
+    async def _guess(self, credentials: HttpCredentials, client: ClientConnection, said: str) -> bool:
         """Hash a password, one at a time of each address in turn, and for half of the time at most."""
         address = client.remote_ip
         if self._guesses[address] >= self.limits.guesses:
@@ -415,7 +415,7 @@ class Server(HTTPServerConnectionDelegate):
             if not self._guesses[address]:
                 del self._guesses[address], self._turns[address]
 
-    async def _limit(self, client: Client) -> None:
+    async def _limit(self, client: ClientConnection) -> None:
         """Count a request without valid credentials, and put it off where there are too many of its address in this second."""
         second = int(self._loop.time())
         if second != self._second:
@@ -425,7 +425,7 @@ class Server(HTTPServerConnectionDelegate):
         if self.credentials is not None and self._unauthenticated[client.remote_ip] > self.limits.unauthenticated:
             await self._put_off(client, "too many requests without valid credentials")
 
-    async def _put_off(self, client: Client, why: str) -> NoReturn:
+    async def _put_off(self, client: ClientConnection, why: str) -> NoReturn:
         client.wait(PUT_OFF + self.limits.write)
         await asyncio.sleep(PUT_OFF)
         raise HTTPError(429, why)

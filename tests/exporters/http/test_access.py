@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from accelmetrics.exporters.http.access import Credentials, password_line
+from accelmetrics.exporters.http.access import HttpCredentials, password_line
 from accelmetrics.exporters.prometheus import PrometheusExporter
 from tests.exporters.certificates import Authority
 from tests.records import record
@@ -93,7 +93,7 @@ def test_a_right_password_is_tried_once(tmp_path: Path, monkeypatch: pytest.Monk
     """Thereafter it is known without the cost of the hash; a wrong one is never known, whatever right one came before."""
     file = tmp_path / "passwords"
     file.write_text(password_line("ada", "secret"))
-    credentials = Credentials(str(file))
+    credentials = HttpCredentials(str(file))
     right = basic("ada", "secret")
     assert credentials.known(right) is None
     assert credentials.tried(right)
@@ -125,7 +125,7 @@ def test_an_unknown_user_is_hashed_like_a_known_one(tmp_path: Path, monkeypatch:
     """By the same numbers, so that time does not tell who has a password."""
     file = tmp_path / "passwords"
     file.write_text(password_line("ada", "secret"))
-    credentials = Credentials(str(file))
+    credentials = HttpCredentials(str(file))
     credentials.read()
     hashed: list[dict[str, object]] = []
     real = hashlib.scrypt
@@ -145,7 +145,7 @@ def test_lines_that_are_no_hashes_let_nothing_in(tmp_path: Path, caplog: pytest.
     file = tmp_path / "passwords"
     good = password_line("ada", "secret")
     file.write_text("eve:clear-text\nbob:" + good.partition(":")[2].replace("$16384$", "$1073741824$") + "\nnobody\n" + good)
-    credentials = Credentials(str(file))
+    credentials = HttpCredentials(str(file))
     with caplog.at_level(logging.WARNING, "accelmetrics"):
         credentials.read()
     assert len(caplog.messages) == 3
@@ -207,8 +207,8 @@ def test_a_password_file_that_is_no_text_is_one_that_cannot_be_read(tmp_path: Pa
     with pytest.raises(OSError, match=r"binary is not a password file: it is not UTF-8 at byte 4") as caught:
         PrometheusExporter("127.0.0.1:0", auth_file=str(file)).open()
     assert "secret" not in str(caught.value)
-    assert Credentials(str(file)).known(basic("ada", "secret")) is None
-    assert not Credentials(str(file)).tried(basic("ada", "secret"))
+    assert HttpCredentials(str(file)).known(basic("ada", "secret")) is None
+    assert not HttpCredentials(str(file)).tried(basic("ada", "secret"))
 
 
 # Certificates

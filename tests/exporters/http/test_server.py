@@ -20,7 +20,7 @@ import pytest
 from tornado.httputil import HTTPServerRequest
 
 from accelmetrics.exporters.http import access
-from accelmetrics.exporters.http.access import Credentials, Tls, password_line
+from accelmetrics.exporters.http.access import HttpCredentials, Tls, password_line
 from accelmetrics.exporters.http.server import ClientLimits, Compute, HttpAnswer, Route, Server, listen
 from accelmetrics.exporters.network import Address
 from accelmetrics.exporters.prometheus import PrometheusExporter
@@ -44,7 +44,7 @@ def serve() -> Iterator[Open]:
             routes: dict[str, Compute] | None = None,
             public: tuple[str, ...] = (),
             tls: Tls | None = None,
-            credentials: Credentials | None = None,
+            credentials: HttpCredentials | None = None,
             allowed_hosts: Iterable[str] = (),
             address: str = "127.0.0.1",
             **limits: float,
@@ -393,14 +393,14 @@ def test_a_route_that_fails_costs_its_own_request(serve: Open, caplog: pytest.Lo
 
 
 @pytest.fixture
-def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Credentials:
+def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HttpCredentials:
     """Lets in Ada, whose password takes half a millisecond to check."""
     monkeypatch.setattr(access, "COST", 2**8)
     (tmp_path / "users").write_text(password_line("ada", "secret"))
-    return Credentials(str(tmp_path / "users"))
+    return HttpCredentials(str(tmp_path / "users"))
 
 
-def test_requests_without_credentials_cost_no_scrape(serve: Open, closed: Credentials, secured: tuple[Tls, ssl.SSLContext]) -> None:
+def test_requests_without_credentials_cost_no_scrape(serve: Open, closed: HttpCredentials, secured: tuple[Tls, ssl.SSLContext]) -> None:
     """Beside clients of the same address that ask without end, each on a new TLS connection, all scrapes of who is known succeed."""
     server, ended = serve(tls=secured[0], credentials=closed, unauthenticated=5), threading.Event()
     refused: list[bytes] = []
@@ -427,7 +427,7 @@ def test_requests_without_credentials_cost_no_scrape(serve: Open, closed: Creden
 
 
 @pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"])
-def test_forty_guessers_do_not_lock_out_a_first_log_in(serve: Open, closed: Credentials, source: str) -> None:
+def test_forty_guessers_do_not_lock_out_a_first_log_in(serve: Open, closed: HttpCredentials, source: str) -> None:
     """The first log-in of who has the password succeeds, from another address and from the guessers' own; so do all later ones."""
     server, ended = serve(credentials=closed), threading.Event()
     statuses: list[int] = []
@@ -449,16 +449,16 @@ def test_forty_guessers_do_not_lock_out_a_first_log_in(serve: Open, closed: Cred
     assert set(statuses) <= {401, 429}
 
 
-def test_more_guesses_than_may_wait_are_refused(serve: Open, closed: Credentials, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_guesses_than_may_wait_are_refused(serve: Open, closed: HttpCredentials, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each address by itself; a guess whose client has gone is not tried."""
     gate, tried = Gate(), []
 
-    def slowly(self: Credentials, said: str) -> bool:
+    def slowly(self: HttpCredentials, said: str) -> bool:
         tried.append(said)
         gate()
         return False
 
-    monkeypatch.setattr(Credentials, "tried", slowly)
+    monkeypatch.setattr(HttpCredentials, "tried", slowly)
     server = serve(credentials=closed, guesses=3)
     request = f"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: {basic('ada', 'wrong')}\r\n\r\n".encode()
     waiting = [connect(server, request) for _ in range(3)]
@@ -475,12 +475,12 @@ def test_more_guesses_than_may_wait_are_refused(serve: Open, closed: Credentials
     assert len(tried) == 2
 
 
-def test_guessers_that_wait_make_room(serve: Open, closed: Credentials, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guessers_that_wait_make_room(serve: Open, closed: HttpCredentials, monkeypatch: pytest.MonkeyPatch) -> None:
     """With all connections of their address taken by passwords that wait, a client of the same address that is known is answered."""
     gate = Gate()
     server = serve(credentials=closed, connections=16)
     assert get(server, Authorization=basic("ada", "secret")) == 200
-    monkeypatch.setattr(Credentials, "tried", lambda *_: gate())
+    monkeypatch.setattr(HttpCredentials, "tried", lambda *_: gate())
     request = f"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: {basic('ada', 'wrong')}\r\n\r\n".encode()
     guessers = [connect(server, request) for _ in range(8)]
     wait_for(lambda: server._guesses["127.0.0.1"] == 8)
@@ -490,7 +490,7 @@ def test_guessers_that_wait_make_room(serve: Open, closed: Credentials, monkeypa
         guesser.close()
 
 
-def test_probes_cost_no_scrape_and_no_scrape_a_probe(serve: Open, closed: Credentials) -> None:
+def test_probes_cost_no_scrape_and_no_scrape_a_probe(serve: Open, closed: HttpCredentials) -> None:
     """What is answered without a password takes no place of what is computed, and waits for none."""
     gate = Gate()
 
@@ -509,7 +509,7 @@ def test_probes_cost_no_scrape_and_no_scrape_a_probe(serve: Open, closed: Creden
         told(scrape, b"at last")
 
 
-def test_probes_are_limited_as_all_that_needs_no_password(serve: Open, closed: Credentials) -> None:
+def test_probes_are_limited_as_all_that_needs_no_password(serve: Open, closed: HttpCredentials) -> None:
     """Where a password is asked for, and nowhere else."""
     for credentials, status in ((closed, 429), (None, 200)):
         server = serve({"/probe": lambda _: HttpAnswer(b"fine")}, ("/probe",), credentials=credentials, unauthenticated=0)
@@ -628,7 +628,7 @@ def test_random_authorizations_let_nothing_in(serve: Open, tmp_path: Path, caplo
     """Whatever bytes stand for an authorization, they are answered with 401 or 400, and there is nothing to report."""
     (tmp_path / "users").write_text(password_line("ada", "secret"))
     (tmp_path / "token").write_text("t0ken")
-    server = serve(credentials=Credentials(str(tmp_path / "users"), str(tmp_path / "token")), unauthenticated=1000)
+    server = serve(credentials=HttpCredentials(str(tmp_path / "users"), str(tmp_path / "token")), unauthenticated=1000)
     chance = random.Random(2)
     said = [b"Basic \xe9", b"Bearer \xe9", b"Basic YWRhOg==\xff", b"Basic w6k=", b"\xe9"]
     said += [chance.choice((b"Basic ", b"Bearer ", b"")) + chance.randbytes(chance.randrange(40)) for _ in range(200)]
