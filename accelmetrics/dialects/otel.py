@@ -61,6 +61,7 @@ class OtelDialect(Dialect):
     def points(self, record: Record) -> Iterable[Point]:
         """Give the machine, the last number of everything that the program logged, and the monitor's own state."""
         yield from machine_points(record.snapshot)
+        yield from finding_points(record)
         logged = (point for step in record.steps for point in step_points(step))
         yield from {(point.name, *point.labels.values()): point for point in logged}.values()
         if record.monitor is not None:
@@ -89,6 +90,15 @@ def machine_points(snapshot: Snapshot) -> Iterator[Point]:
         for state in STATES:
             labels = {**devices[slot.key], "hw.type": slot.identity.kind, "hw.state": state}
             yield Point("hw.status", int(state == stands), labels, "gauge", "1", "Whether the device is in this state.")
+
+
+def finding_points(record: Record) -> Iterator[Point]:
+    """Give what rules find: ``accel.finding``."""
+    devices = {slot.key: attributes(slot) for slot in record.snapshot.identities} if record.findings else {}
+    for finding in record.findings:
+        about = devices.get(finding.key) or ({"accelmetrics.key": finding.key} if finding.key else {})
+        labels = {**about, "accelmetrics.rule": finding.rule, "accelmetrics.severity": finding.severity}
+        yield Point("accel.finding", 1, labels, "gauge", "1", "1 while a rule finds something.")
 
 
 def step_points(step: Step) -> Iterator[Point]:

@@ -69,6 +69,7 @@ SHARED: Mapping[str, str] = {
 _JOB = "What the scheduler calls the job that uses the device; joined on accelerator and uuid."
 _POD = "A container of a pod that the device was given to; joined on accelerator and uuid."
 _PROCESS = "A process that uses the device; as many as were asked for, those that hold most memory."
+_FINDING = "1 while a rule finds something; there is no series when it is over."
 _NUMBERS = ("numa_node", "cores", "gpu_instance_id", "minor_number")
 _IDENTITY = ("kind", "vendor", "architecture", "pci_bus_id", "serial", "part_number", "driver_version", "runtime_version", "firmware")
 
@@ -184,6 +185,9 @@ def measurements(record: Record) -> Iterator[Point]:
             continue
         device = found.device
         yield found.point(value, identities.get(device) or ({"accelerator": device, "uuid": device} if device else {}))
+    for finding in record.findings:
+        about = identities.get(finding.key) or ({"key": finding.key} if finding.key else {})
+        yield Point("accel_finding", 1, {**about, "rule": finding.rule, "severity": finding.severity}, "gauge", "1", _FINDING)
     latest: dict[StepSource, dict[str, Number]] = {}
     for step in record.steps:
         latest.setdefault(step.source, {}).update(step.values if step.step is None else {**step.values, "step": step.step})

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from accelmetrics._version import __version__
 from accelmetrics.dialects.contract import Number, Point
 from accelmetrics.dialects.health import monitor_points
-from accelmetrics.dialects.otel import SCHEMA_URL, UPDOWNCOUNTERS, machine_points, step_points
+from accelmetrics.dialects.otel import SCHEMA_URL, UPDOWNCOUNTERS, finding_points, machine_points, step_points
 from accelmetrics.exporters.fields import INT64, utf8
 from accelmetrics.exporters.network import USER_AGENT, PemFiles, Poster, RejectedError, Response, check_timeout, words
 from accelmetrics.schemas.errors import InvalidOptionError, require
@@ -302,6 +302,7 @@ class RequestBuilder:
         metrics: dict[str, Any] = {}
         now = record.snapshot.time_ns
         self._add(scope, metrics, machine_points(record.snapshot), now)
+        self._add(scope, metrics, finding_points(record), now)
         for step in record.steps:
             self._add(scope, metrics, step_points(step), step.time_ns)
         if record.monitor is not None:

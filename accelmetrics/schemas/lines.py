@@ -14,9 +14,11 @@ every writer gives itself: several may write to one file. Values are read withou
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from accelmetrics.schemas.errors import Unavailable
+from accelmetrics.schemas.finding import NO_FINDINGS, Findings
 from accelmetrics.schemas.identity import BackendStatus
 from accelmetrics.schemas.record import MonitorStatus, Record
 from accelmetrics.schemas.snapshot import DeviceSlot, device_entry, reason_entry, to_text
@@ -67,13 +69,14 @@ class Header(NamedTuple):
         }
 
 
-def reading(record: Record, stream: str, monitor: bool) -> dict[str, Any]:
+def reading(record: Record, stream: str, monitor: bool, before: Findings = NO_FINDINGS) -> dict[str, Any]:
     """Return the line of a reading as plain containers; parts with nothing to say are left out.
 
     Args:
         record: The record.
         stream: The writer's name.
         monitor: Whether to say how the monitor fares.
+        before: The findings that were written last; only when they have changed they are part of the line.
     """
     snapshot = record.snapshot
     line: dict[str, Any] = {"timestamp": snapshot.timestamp, "stream": stream}
@@ -93,6 +96,9 @@ def reading(record: Record, stream: str, monitor: bool) -> dict[str, Any]:
         }
     if monitor and record.monitor is not None:
         line["monitor"] = record.monitor.flat()
+    if record.findings != before:
+        ended = tuple(one for one in record.findings.ended if one not in before.ended)
+        line["findings"] = replace(record.findings, ended=ended).to_dict()
     return line
 
 
@@ -112,6 +118,14 @@ def _told(monitor: MonitorStatus | None) -> object:
     return (monitor.interval, monitor.missed_ticks, monitor.timed_out, [(one.name, one.failed, one.dropped) for one in monitor.exporters])
 
 
+class _Written(NamedTuple):
+    """What lines said last that is said again only when it has changed."""
+
+    header: Header
+    monitor: object
+    findings: Findings
+
+
 class LineWriter:
     """Makes the lines of one stream, and knows the header that is written.
 
@@ -121,8 +135,8 @@ class LineWriter:
 
     def __init__(self, stream: str = "") -> None:
         self.stream = stream or os.urandom(4).hex()
-        self._made: tuple[Header, object] | None = None
-        self._written: tuple[Header, object] | None = None
+        self._made: _Written | None = None
+        self._written: _Written | None = None
 
     def lines(self, record: Record, fresh: bool) -> str:
         """Make a record's line, below a header where it needs one.
@@ -135,10 +149,11 @@ class LineWriter:
             DocumentError: A value is not finite, which JSON cannot hold.
         """
         before = None if fresh else self._written
-        header, told = self._made = Header.of(record), _told(record.monitor)
-        begins = before is None or before[0] != header
-        lines = [header.to_dict(self.stream)] if begins else []
-        lines.append(reading(record, self.stream, monitor=begins or before is None or before[1] != told))
+        made = self._made = _Written(Header.of(record), _told(record.monitor), record.findings)
+        begins = before is None or before.header != made.header
+        lines = [made.header.to_dict(self.stream)] if begins else []
+        monitor = begins or before is None or before.monitor != made.monitor
+        lines.append(reading(record, self.stream, monitor, NO_FINDINGS if before is None else before.findings))
         return "".join(to_text(line, None, "record", _COMPACT) + "\n" for line in lines)
 
     def wrote(self) -> None:

@@ -24,11 +24,12 @@ import stat
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import repeat
 from math import isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard, cast
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -48,6 +49,7 @@ from accelmetrics.schemas.document import (
     values_of_catalogue,
 )
 from accelmetrics.schemas.errors import DocumentError
+from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding, Findings, Severity
 from accelmetrics.schemas.identity import BackendStatus, DeviceIdentity, DeviceProcess, Status
 from accelmetrics.schemas.lines import LINES_VERSION, Header
 from accelmetrics.schemas.metric import device_key
@@ -109,6 +111,7 @@ class RecordFile:
         self.complaint = ""
         self.headless = 0
         self._latest: tuple[tuple[object, ...], Snapshot] | None = None
+        self._lasting: dict[str, Findings] = {}  # by stream
 
     def __iter__(self) -> Iterator[Record]:
         """Read the records.
@@ -118,6 +121,7 @@ class RecordFile:
             OSError: The file cannot be read.
         """
         self.skipped, self.complaint, self.headless = 0, "", 0
+        self._lasting = {}
         headers: dict[str, Header] = {}  # by stream, the last one
         number, hopeless = 0, True
         try:
@@ -235,7 +239,12 @@ class RecordFile:
         if header is None or not metrics.keys().isdisjoint(header.unavailable):
             self.headless += 1
             header = Header("", NO_LABELS, _named_devices(tuple(metrics)), {}, tuple(BackendStatus(name, "ok") for name in line.sources))
-        return line.record(header, metrics, [line.status(status) for status in header.backends])
+        record = line.record(
+            header, metrics, [line.status(status) for status in header.backends], self._lasting.get(line.stream, NO_FINDINGS)
+        )
+        if line.findings is not None:
+            self._lasting[line.stream] = replace(record.findings, ended=())  # until the stream says otherwise
+        return record
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -300,6 +309,48 @@ class StepEntry(Part):
     values: dict[Key, LoggedNumber] = Field(description="Its numbers by name. Those that are not finite are texts.")
 
 
+class FindingEntry(Part):
+    """One thing that a rule found."""
+
+    rule: Key = Field(description="The rule's name.")
+    severity: Key = Field(description="`critical`, `warning` or `info`.")
+    key: str = Field("", description="What it is about: a device's key, a rank, a source; empty for the run.")
+    message: str = Field("", description="What was read, in words.")
+    value: Number = Field(description="What was measured when it was found.")
+    threshold: Number = Field(description="The limit that it was compared with.")
+    since: Timestamp = Field(description="When the condition began (RFC 3339, UTC).")
+    until: Timestamp | None = Field(None, description="When it was over; null while it lasts.")
+    advice: str = Field("", description="What to do.")
+
+    def finding(self) -> Finding:
+        """Return it as records have it."""
+        severity = cast("Severity", self.severity)
+        return Finding(self.rule, severity, self.key, self.message, self.value, self.threshold, self.since, self.until, self.advice)
+
+
+class CannotTellEntry(Part):
+    """What a rule cannot judge."""
+
+    rule: Key = Field(description="The rule's name.")
+    keys: list[str] = Field([], description="The devices that it cannot judge; empty where it can judge nothing.")
+    metric: str = Field("", description="What it lacks.")
+    reason: str = Field(description="Why that is missing.")
+    detail: str = Field("", description="The same in words.")
+
+
+class FindingsEntry(Part):
+    """What rules have found until then."""
+
+    current: list[FindingEntry] = Field([], description="What lasts.")
+    ended: list[FindingEntry] = Field([], description="What was over since they were written before.")
+    cannot_tell: list[CannotTellEntry] = Field([], description="What could not be judged.")
+
+    def findings(self) -> Findings:
+        """Return them as records have them."""
+        lacks = (CannotTell(one.rule, tuple(one.keys), one.metric, one.reason, one.detail) for one in self.cannot_tell)
+        return Findings(tuple(one.finding() for one in self.current), tuple(one.finding() for one in self.ended), tuple(lacks))
+
+
 class _Changing(Part):
     """What changes from line to line in every form, but for the metrics."""
 
@@ -309,15 +360,19 @@ class _Changing(Part):
         {}, description="By device key, the processes that use it; no entry where the source cannot say."
     )
     monitor: dict[str, Number] | None = Field(None, description="How the monitor fares; left out while only its counts of readings change.")
+    findings: FindingsEntry | None = Field(None, description="What rules have found; left out while it does not change.")
 
-    def record(self, header: Header, metrics: dict[str, int | float], backends: Iterable[BackendStatus]) -> Record:
+    def record(
+        self, header: Header, metrics: dict[str, int | float], backends: Iterable[BackendStatus], last: Findings = NO_FINDINGS
+    ) -> Record:
         """Make the record, with what stays the same."""
         processes = {key: tuple(DeviceProcess(**dict(entry)) for entry in found) for key, found in self.processes.items()}
         snapshot = Snapshot(
             self.timestamp, header.hostname, metrics, header.identities, header.unavailable, tuple(backends), processes, header.unlisted
         )
         steps = tuple(Step(step.timestamp, step.step, step.values, step.rank, step.node) for step in self.training)
-        return Record(snapshot, header.labels, steps, None if self.monitor is None else _status(self.monitor))
+        findings = last if self.findings is None else self.findings.findings()
+        return Record(snapshot, header.labels, steps, None if self.monitor is None else _status(self.monitor), findings=findings)
 
 
 class _DocumentLine(_Changing):
