@@ -10,9 +10,10 @@ from typing import NamedTuple
 import pytest
 
 from accelmetrics._version import __version__
-from accelmetrics.exporters.otlp import OtlpExporter
+from accelmetrics.exporters.otlp import OtlpExporter, RequestBuilder
 from accelmetrics.exporters.registry import create
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError
+from accelmetrics.schemas.finding import Finding, Findings
 from accelmetrics.schemas.record import Exporter, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from tests.exporters.receivers import Collector, Row, grpc_collector, http_collector
@@ -200,3 +201,16 @@ def test_a_missing_package_is_named(protocol: str, package: str, monkeypatch: py
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'accelmetrics\[otlp\]'"):
         create(f"otlp?protocol={protocol}")
+
+
+def test_findings_are_points_while_they_last() -> None:
+    """With the device's attributes, the rule and how grave it is."""
+    taken = record(2)
+    finding = Finding("hot", "warning", "gpu.1", "core at 83 °C", 83.0, 80.0, 1, None, "")
+    request = RequestBuilder().build(taken._replace(findings=Findings((finding, finding._replace(rule="goodput", key="")), (finding,))))
+    (metric,) = [one for one in request.resource_metrics[0].scope_metrics[0].metrics if one.name == "accel.finding"]
+    found = [{one.key: one.value.string_value for one in point.attributes} for point in metric.gauge.data_points]
+    assert [(one["accelmetrics.rule"], one["accelmetrics.severity"], one.get("accelmetrics.device")) for one in found] == [
+        ("hot", "warning", "gpu.1"),
+        ("goodput", "warning", None),
+    ]

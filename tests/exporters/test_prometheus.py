@@ -20,6 +20,7 @@ import pytest
 from accelmetrics import Sampler, Snapshot
 from accelmetrics.dialects import registry as dialects
 from accelmetrics.dialects.contract import Dialect, Point
+from accelmetrics.dialects.prometheus import PROMETHEUS
 from accelmetrics.exporters import registry
 from accelmetrics.exporters.http.server import HttpAnswer, Route
 from accelmetrics.exporters.network import Address
@@ -27,6 +28,7 @@ from accelmetrics.exporters.prometheus import PORT, PrometheusExporter
 from accelmetrics.exporters.scrape_cache import ScrapeCache
 from accelmetrics.exporters.textfile import TextfileExporter
 from accelmetrics.schemas.errors import InvalidOptionError, MissingDependencyError, UnknownNameError
+from accelmetrics.schemas.finding import Finding, Findings
 from accelmetrics.schemas.identity import DeviceProcess
 from accelmetrics.schemas.record import MonitorStatus, Record, Step
 from accelmetrics.schemas.selection import MetricSelection
@@ -499,3 +501,18 @@ def test_a_missing_package_is_named(package: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'accelmetrics\[prometheus\]'"):
         PrometheusExporter()
+
+
+def test_findings_are_series_while_they_last() -> None:
+    """Of a device with its labels, of a rank with its key, of the run with neither; what is over has none."""
+    device = Finding("hot", "warning", "gpu.1", "core at 83 °C", 83.0, 80.0, 1, None, "")
+    rank, run = device._replace(rule="non_finite", key="rank 2"), device._replace(rule="goodput", severity="info", key="")
+    taken = record(2)
+    points = [point for point in PROMETHEUS.points(taken._replace(findings=Findings((device, rank, run)))) if point.name == "accel_finding"]
+    uuid = taken.snapshot.identities[1].identity.uuid
+    assert [(point.value, dict(point.labels)) for point in points] == [
+        (1, {"accelerator": "gpu.1", "uuid": uuid, "rule": "hot", "severity": "warning"}),
+        (1, {"key": "rank 2", "rule": "non_finite", "severity": "warning"}),
+        (1, {"rule": "goodput", "severity": "info"}),
+    ]
+    assert not any(point.name == "accel_finding" for point in PROMETHEUS.points(taken._replace(findings=Findings((), (device,)))))
