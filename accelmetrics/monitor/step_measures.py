@@ -77,13 +77,13 @@ class NonFinite:
         norms: Norms in a row that are not finite, from which on they count.
     """
 
-    class _Process:
+    class _Counts:
         def __init__(self) -> None:
             self.count = self.since = self.norms = 0
 
     def __init__(self, calm: float, norms: float) -> None:
         self._calm, self._norms = calm, norms
-        self._processes = _PerProcess(self._Process)
+        self._processes = _PerProcess(self._Counts)
         self._words: dict[str, str] = {}
 
     def __call__(self, given: RuleInput) -> Values:
@@ -120,14 +120,14 @@ class SustainedNorm:
         steps: Steps of which it is the least.
     """
 
-    class _Process:
+    class _Norms:
         def __init__(self) -> None:
             self.seen = 0
             self.last: deque[float] = deque(maxlen=RECENT)
 
     def __init__(self, warm_up: float, steps: float) -> None:
         self._warm_up, self._steps = warm_up, int(steps)
-        self._processes = _PerProcess(self._Process)
+        self._processes = _PerProcess(self._Norms)
 
     def __call__(self, given: RuleInput) -> Values:
         found: dict[str, float] = {}
@@ -158,7 +158,7 @@ class NormJump:
         times: In averages, a norm that counts alone.
     """
 
-    class _Process:
+    class _Average:
         def __init__(self) -> None:
             self.seen = 0
             self.mean = self.variance = 0.0
@@ -166,7 +166,7 @@ class NormJump:
 
     def __init__(self, weight: float, usual: float, warm_up: float, steps: float, times: float) -> None:
         self._weight, self._usual, self._warm_up, self._steps, self._times = weight, usual, warm_up, int(steps), times
-        self._processes = _PerProcess(self._Process)
+        self._processes = _PerProcess(self._Average)
 
     def __call__(self, given: RuleInput) -> Values:
         found: dict[str, float] = {}
