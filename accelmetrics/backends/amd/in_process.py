@@ -22,10 +22,11 @@ from accelmetrics.backends.amd.amdsmi_worker import ATTEMPTS, METRICS, OVERDUE, 
 from accelmetrics.backends.amd.cards import TopologyNode, gpu_nodes, gpus, is_driven
 from accelmetrics.backends.amd.processes import DriverProcesses
 from accelmetrics.backends.amd.sysfs import CARDS, PARTITIONS, Card, identify, partition, shows_values
-from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Reading, ReadOptions, Value
+from accelmetrics.backends.contract import NOT_NEEDED, SYSTEM_CLOCK, Clock, Processes, Reading, ReadOptions, Value
 from accelmetrics.backends.kit.fields import Counters, Table, make_reading
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
 from accelmetrics.backends.kit.system import Files
+from accelmetrics.schemas.catalogue import coverage_of
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity
 
@@ -201,16 +202,24 @@ def _list() -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
 
 
 class InProcessReader:
-    """One consumer: what its rates are taken from, and the readings that did not change."""
+    """One consumer: what its rates are taken from, and what of the module and of the processes is needed for what it wants."""
 
     def __init__(self, driver: InProcessDriver, options: ReadOptions) -> None:
         self._driver = driver
         # Memory and engine time are the whole tree's by definition, so ``options.children`` changes nothing here.
         self._tree = ProcessTree(options.pid)
         self._counters: dict[int, Counters] = {}
+        metrics = options.metrics
+        of_process = any(metrics.wants_some(f"gpu.process.{{i}}.{name}") for name in coverage_of("amd")["processes"])
+        self._lists = of_process or metrics.processes
+        self._needed = CARDS.needed(
+            lambda name: of_process or metrics.wants_some(f"gpu.{{i}}.{name}") or metrics.wants_some(f"gpu.{{i}}.mig.{{i}}.{name}")
+        )
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
         driver = self._driver
+        if not self._needed and not self._lists:
+            return Reading(processes=NOT_NEEDED)
         now = driver.clock.monotonic()
         driver.relist(now)
         device = driver.units[unit]
@@ -227,8 +236,8 @@ class InProcessReader:
             driver.identify_awake(device)
         found = self._card(device, now, counters, progress)
         table.derive(found)
-        processes = driver.processes.on(card.address, now, progress)
-        known = () if isinstance(processes, Unavailable) else processes
+        processes: Processes = driver.processes.on(card.address, now, progress) if self._lists else NOT_NEEDED
+        known = () if processes is None or isinstance(processes, Unavailable) else processes
         owned = [each for each in known if self._tree.owns(each.pid, now)]
         used = process_values("gpu", owned, found) if owned else None
         return make_reading(_named(table, found), processes, used=used)
@@ -239,7 +248,7 @@ class InProcessReader:
         found: dict[str, Value] = {}
         if driver.with_files:
             found = CARDS.read(unit.card.record(now, unified, progress), counters, now)
-        wanted = {name for name in METRICS if not isinstance(found.get(name), (int, float))}
+        wanted = {name for name in METRICS & self._needed if not isinstance(found.get(name), (int, float))}
         if library is None or not wanted:
             late = driver.late if driver.with_files else None
             return found if late is None else {**found, **dict.fromkeys(wanted, late)}

@@ -358,6 +358,13 @@ class Table:
         place = f'{self._source} "{_places(row)[0]}"'
         return f"{place}, rise per second" if isinstance(row, Rate) else place
 
+    def needed(self, wants: Callable[[str], bool]) -> frozenset[str]:
+        """Find the metrics that have a name which is wanted, and those that they are made of."""
+        found = {metric for metric in self._metrics if any(map(wants, self.names(metric)))}
+        for row in reversed(self._derived):  # one may be made of another that stands before it
+            found.update(row.inputs if row.metric in found else ())
+        return frozenset(found)
+
     def read(self, record: DeviceRecord, counters: Counters, at: float, idle: bool = False, given: Container[str] = ()) -> dict[str, Value]:
         """Return what stands in a record, by metric; derived rows are left to :meth:`derive`.
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from accelmetrics.backends.amd import amdsmi_library, backend
+from accelmetrics.backends.amd.amdsmi_worker import CALLS
 from accelmetrics.backends.contract import Driver, Reading, ReadOptions
 from accelmetrics.schemas.catalogue import expected_names
 from accelmetrics.schemas.errors import Reason, SourceError
+from accelmetrics.schemas.selection import MetricSelection
 from tests.simulators import libamd_smi
 from tests.simulators.amdgpu import Device, Tree, machines
 from tests.simulators.libamd_smi import Rocm, StandInUnavailable
@@ -93,6 +95,38 @@ def test_only_calls_whose_metrics_are_missing_are_made(rocm: Rocm, card: Device)
     backend.open().reader(OPTIONS).read(0, progress)
     assert "ecc" in progress
     assert not {"activity", "power", "vram", "edge", "junction"} & set(progress)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "calls"),
+    [
+        ("temp", {"edge", "junction"}),
+        ("gpu.0.correctedMemoryErrors", {"ecc"}),
+        ("powerPercent", {"power", "cap"}),
+        ("memoryAllocated", {"vram"}),
+        ("core", {"activity", "edge", "junction", "power", "cap", "energy", "sclk", "vram"}),
+        ("cpu", set()),
+        ("processes", set()),
+    ],
+)
+def test_calls_that_give_nothing_wanted_are_not_made(rocm: Rocm, card: Device, metrics: str, calls: set[str]) -> None:
+    """Of the module alone; what is derived has what it is made of."""
+    progress: list[object] = []
+    reading = backend.pinned("amdsmi").open().reader(OPTIONS._replace(metrics=MetricSelection(metrics))).read(0, progress)
+    assert set(progress) & CALLS.keys() == calls
+    chosen = MetricSelection(metrics)
+    assert {name: value for name, value in values(reading).items() if chosen.wants(f"gpu.0.{name}")} == pytest.approx(
+        {name: value for name, value in ALONE.items() if chosen.wants(f"gpu.0.{name}")}
+    )
+
+
+def test_beside_the_files_only_wanted_calls_are_made(rocm: Rocm, card: Device) -> None:
+    """None where the files have all of it."""
+    for metrics, calls in (("correctedMemoryErrors,powerWatts", {"ecc"}), ("powerWatts", set()), ("cpu", set())):
+        progress: list[object] = []
+        backend.open().reader(OPTIONS._replace(metrics=MetricSelection(metrics))).read(0, progress)
+        assert set(progress) & CALLS.keys() == calls
+        assert bool(progress) == (metrics != "cpu")
 
 
 def test_a_call_that_is_not_supported_is_not_made_again(rocm: Rocm, card: Device) -> None:

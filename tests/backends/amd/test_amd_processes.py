@@ -7,16 +7,18 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from pytest_mock import MockerFixture
 
 from accelmetrics import allocation
 from accelmetrics.backends.amd import backend as amd
 from accelmetrics.backends.amd.in_process import InProcessDriver
 from accelmetrics.backends.amd.processes import MOST, DriverProcesses, is_gpu, parse
-from accelmetrics.backends.contract import Processes, Reading, ReadOptions
+from accelmetrics.backends.contract import NOT_NEEDED, Processes, Reading, ReadOptions
 from accelmetrics.backends.kit import processes as holders
 from accelmetrics.backends.kit.processes import AGAIN, DESCRIPTORS, FIRST_PASS, LATER_PASS, UNSEEN, NodeHolders
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.identity import DeviceProcess
+from accelmetrics.schemas.selection import MetricSelection
 from tests.backends.amd.fake_clock import FakeClock
 from tests.simulators.amdgpu import Tree, client, machines
 
@@ -115,6 +117,20 @@ def test_a_client_that_was_handed_on_is_counted_with_the_first_process(tree: Tre
     for pid in (41, 42):
         tree.process(pid, {7: (RENDER, client(CARD, 1, 100))})
     assert [(process.pid, process.memory_bytes) for process in found(Watcher())] == [(41, 100 * 1024)]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "looks"), [("all", 1), ("process.memoryAllocated", 1), ("core,processes", 1), ("processes", 1), ("core", 0), ("cpu", 0)]
+)
+def test_processes_are_looked_for_where_they_are_wanted(tree: Tree, mocker: MockerFixture, metrics: str, looks: int) -> None:
+    """Going through all of ``/proc`` is the dearest part of a reading."""
+    machines.rx_7900(tree)
+    driver = InProcessDriver(FakeClock())
+    look = mocker.spy(driver.processes, "on")
+    reading = driver.reader(ReadOptions(1, metrics=MetricSelection(metrics))).read(0, [])
+    assert look.call_count == looks
+    assert (reading.processes == NOT_NEEDED) == (not looks)
+    driver.close()
 
 
 def test_an_apus_memory_is_with_the_gtt(tree: Tree) -> None:
