@@ -39,7 +39,7 @@ test: $(DEV) ## Run the tests, e.g. make test ARGS="-k nvidia -x"
 # Warnings are the frameworks' own.
 test-integrations: $(FRAMEWORKS:%=$(ENVIRONMENTS)/%/.installed) ## Run the integrations beside the real frameworks
 	@status=0; for name in $(FRAMEWORKS); do \
-		$(ENVIRONMENTS)/$$name/bin/python -m pytest -o filterwarnings=default tests/frameworks/$$name $(ARGS) || status=$$?; \
+		$(ENVIRONMENTS)/$$name/bin/python -m pytest -n 2 --dist worksteal -o filterwarnings=default tests/frameworks/$$name $(ARGS) || status=$$?; \
 	done; exit $$status
 
 test-gpu: $(DEV) ## Run the tests that need a real accelerator

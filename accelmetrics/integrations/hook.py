@@ -1,0 +1,71 @@
+"""The training run behind a framework's callback."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from accelmetrics.integrations.training import BRIEF, DEFAULT_PREFIX, TrainingRun
+from accelmetrics.schemas.selection import MetricChoice
+
+
+class RunHook:
+    """Begins a training run with the framework's, or uses the one that it was given, and gives its rows.
+
+    A callback has one and calls it from the framework's events. Frameworks copy and pickle callbacks: what is running stays behind.
+
+    Args:
+        run: A run that the program made, which begins and ends it; one of its own when left out.
+        prefix: What names of a row begin with, as for :meth:`TrainingRun.row`, like the next two.
+        keys: The metrics of a row.
+        stats: Their statistics.
+        options: Of its own run, as for :func:`accelmetrics.training`.
+
+    Raises:
+        TypeError: Options beside a run, which has its own.
+        InvalidOptionError: An option that cannot be used; so do the others that :func:`accelmetrics.training` raises.
+    """
+
+    def __init__(
+        self,
+        run: TrainingRun | None = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        keys: MetricChoice = BRIEF,
+        stats: Iterable[str] = ("mean",),
+        **options: Any,
+    ) -> None:
+        if run is not None and options:
+            raise TypeError(f"{', '.join(options)}: options belong to accelmetrics.training(), which made this run")
+        self._given, self._options = run, options
+        self._row: tuple[str, MetricChoice, tuple[str, ...]] = (prefix, keys, tuple(stats))
+        self._own = TrainingRun(**options) if run is None else None  # what cannot be used is told here
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_given": None, "_own": None}
+
+    @property
+    def run(self) -> TrainingRun:
+        """The run, whether it has begun or not."""
+        if self._given is not None:
+            return self._given
+        if self._own is None:
+            self._own = TrainingRun(**self._options)
+        return self._own
+
+    def begin(self) -> None:
+        """Begin with the framework's training, which an exception may leave without its end: then it ends with the callback."""
+        run = self.run
+        run.start()
+        if self._given is None:
+            weakref.finalize(self, run.close)
+
+    def row(self) -> dict[str, float]:
+        """Return a row, as it was asked for."""
+        return self.run.row(*self._row)
+
+    def end(self) -> None:
+        """End with the framework's training."""
+        if self._given is None:
+            self.run.close()

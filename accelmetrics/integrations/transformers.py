@@ -1,0 +1,143 @@
+"""Hugging Face's ``Trainer``, and trl's: what the devices did, in the rows that the trainer logs anyway.
+
+>>> from accelmetrics.integrations.transformers import MonitorCallback
+>>> MonitorCallback(interval=1.0).attach(trainer)                            # doctest: +SKIP
+
+or, with this module imported, ``TrainingArguments(report_to=["accelmetrics", "wandb"])``: before the others, which log what stands in
+the row when it is their turn.
+
+The trainer hands one dictionary to one callback after the other. What adds to it must come first, and a callback given
+as ``callbacks=[…]`` comes behind W&B, TensorBoard and MLflow.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, rewrite_logs
+
+from accelmetrics.backends.guard import guarded
+from accelmetrics.integrations.hook import RunHook
+from accelmetrics.integrations.training import BRIEF, DEFAULT_PREFIX, TrainingRun
+from accelmetrics.schemas.selection import MetricChoice
+
+NAME = "accelmetrics"
+"""In ``report_to``."""
+LOGGED = ("loss", "grad_norm", "learning_rate", "epoch")
+"""What of a trainer's row is the program's own number of that step."""
+EVALUATION = ("eval_", "test_")
+"""What names of an evaluation's row begin with."""
+SUMMARY = "train_loss"
+"""In the one row at the end of the training, which is of no step."""
+
+log = logging.getLogger("accelmetrics")
+
+
+class MonitorCallback(TrainerCallback):
+    """Adds a row of the devices to each row of the training, and hears its steps.
+
+    Rows have them under ``system/…``, which the trainer's reporters call ``train/system/…``. They stand for the time since the row before,
+    evaluations within it included.
+
+    Args:
+        run: As for :class:`~accelmetrics.integrations.hook.RunHook`, like the others.
+        prefix: What names begin with.
+        keys: The metrics of a row.
+        stats: Their statistics.
+        options: Of :func:`accelmetrics.training`: ``interval``, ``exporters``, ``labels`` …
+    """
+
+    def __init__(
+        self,
+        run: TrainingRun | None = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        keys: MetricChoice = BRIEF,
+        stats: Iterable[str] = ("mean",),
+        **options: Any,
+    ) -> None:
+        self._hook = RunHook(run, prefix=prefix, keys=keys, stats=stats, **options)
+        self._first = False
+        self._tokens = 0
+        self._told = False
+
+    @property
+    def run(self) -> TrainingRun:
+        """The training run: its findings, its monitor."""
+        return self._hook.run
+
+    def attach(self, trainer: Any) -> MonitorCallback:
+        """Stand before the trainer's other callbacks, so that all of them log the rows.
+
+        Args:
+            trainer: A ``transformers.Trainer``, or one that is built on it.
+        """
+        callbacks = trainer.callback_handler.callbacks
+        callbacks[:] = [self, *(one for one in callbacks if one is not self)]
+        self._first = True
+        return self
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **unused: Any) -> None:
+        """Begin."""
+        self._tokens = state.num_input_tokens_seen
+        self._hook.begin()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **unused: Any) -> None:
+        """Note a step, and its tokens where ``include_num_input_tokens_seen`` has them counted: of all ranks, so that one tells them."""
+        tokens, self._tokens = state.num_input_tokens_seen - self._tokens, state.num_input_tokens_seen
+        self.run.step(state.global_step, tokens=tokens if tokens > 0 and state.is_world_process_zero else None)
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **unused: Any
+    ) -> None:
+        """Note the loss, and add what the devices did since the row before."""
+        if logs is None or SUMMARY in logs or any(name.startswith(EVALUATION) for name in logs):
+            return
+        self.run.step(state.global_step, **{name: logs[name] for name in LOGGED if name in logs})
+        if state.is_world_process_zero:
+            row = self._hook.row()
+            logs.update(row)
+            passed = self._passed(args)
+            if passed:
+                self._follow(passed, row, state.global_step)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **unused: Any) -> None:
+        """End."""
+        self._hook.end()
+
+    def _passed(self, args: TrainingArguments) -> list[str]:
+        """Return the reporters that have logged the row before this callback saw it."""
+        return [] if self._first else [name for name in _reporters(args) if name != NAME]
+
+    def _follow(self, passed: list[str], row: dict[str, float], step: int) -> None:
+        """Bring a row to the W&B run that its reporter has open, and tell what the other reporters miss."""
+        if not self._told:
+            self._told = True
+            log.warning(
+                "training: the callback stands behind %s, which log the devices' rows late or not at all: use "
+                "MonitorCallback(...).attach(trainer), or report_to=['accelmetrics', ...] before the others",
+                ", ".join(passed),
+            )
+        tracker = getattr(sys.modules.get("wandb"), "run", None) if "wandb" in passed else None
+        if tracker is not None:
+            # A row of its own beside the step's. One that waits for the next (commit=False) would stand at the next step.
+            guarded(tracker.log, {**rewrite_logs(row), "train/global_step": step})
+
+
+class ReportedCallback(MonitorCallback):
+    """The callback that ``report_to`` makes: it stands where its name does there."""
+
+    def _passed(self, args: TrainingArguments) -> list[str]:
+        names = _reporters(args)
+        return names[: names.index(NAME)] if NAME in names and not self._first else []
+
+
+def _reporters(args: TrainingArguments) -> list[str]:
+    return [args.report_to] if isinstance(args.report_to, str) else list(args.report_to or ())
+
+
+INTEGRATION_TO_CALLBACK.setdefault(NAME, ReportedCallback)

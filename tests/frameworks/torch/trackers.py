@@ -1,0 +1,33 @@
+"""What a training run left with trackers, read back with the trackers' own code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.exporters.wandb_file import runs_by_file
+
+
+def tensorboard_rows(folder: Path) -> dict[int, dict[str, float]]:
+    """By step, the scalars below a folder; of several runs in one folder those of the last one stand."""
+    rows: dict[int, dict[str, float]] = {}
+    for path in sorted({file.parent for file in folder.rglob("events.out.*")}):
+        events = EventAccumulator(str(path), size_guidance={"scalars": 0})
+        events.Reload()
+        for name in events.Tags()["scalars"]:
+            for scalar in events.Scalars(name):
+                rows.setdefault(scalar.step, {})[name] = scalar.value
+    return rows
+
+
+def wandb_rows(folder: Path) -> list[dict[str, Any]]:
+    """The history of the one W&B run below a folder."""
+    (written,) = runs_by_file(folder).values()
+    return written.history
+
+
+def of_devices(row: dict[str, Any], prefix: str = "system/") -> dict[str, float]:
+    """The part of a tracker's row that is ours, by key."""
+    return {name.partition(prefix)[2]: value for name, value in row.items() if prefix in name}
