@@ -25,6 +25,7 @@ MEASURES: dict[str, Measure] = {
     "cpu": running.cpu_per_tick,
     "windows": running.windows,
     "ranks": running.ranks,
+    "steps": running.steps,
     "exporters": running.exporters,
     "start": starting.starting,
     "memory": running.memory,

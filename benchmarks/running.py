@@ -14,9 +14,12 @@ import psutil
 from benchmarks.environments import wandb_python
 from benchmarks.programs import Result, finish, run, started, wait_for_line
 from benchmarks.rows import Row, Scale, seconds
+from benchmarks.workers.stepping import STEPS_PER_ROW
 from tests.simulators.nvml import NvmlSimulator
 
 RATE = 10
+STEP = 0.01
+"""Seconds that a step of a training computes."""
 WARM_UP = 2.0
 HISTORY_GPUS, HISTORY_KEYS = 8, 40
 COLLECTORS = ("wandb-core", "wandb-symon")
@@ -68,6 +71,17 @@ def ranks(scale: Scale) -> Iterator[Row]:
     one = own_cost(scale, windows=1)
     what = f"CPU per tick of a node with {scale.ranks} ranks, a Monitor each, against one Monitor"
     yield Row(what, node / one, "×", 1.5, 1.2, f"{node * 1e3:.1f} ms, {one * 1e3:.2f} ms")
+
+
+def steps(scale: Scale) -> Iterator[Row]:
+    """What a training run costs the training's own thread."""
+    with NvmlSimulator(scale.gpus) as simulator:
+        results = [run(simulator, "stepping", max(STEPS_PER_ROW, round(scale.seconds / STEP / 2)), STEP) for _ in range(scale.processes)]
+    ours, control, row = (statistics.median(result[name] for result in results) for name in ("ours", "control", "row"))
+    what = f"`run.step()` with four numbers beside a step of {STEP * 1e3:.0f} ms, median, over a method that does nothing"
+    yield Row(
+        what, (ours - control) * 1e6, " µs", 50, None, f"{seconds(ours)}, {seconds(control)}; `run.row()` every second {seconds(row)}"
+    )
 
 
 def exporters(scale: Scale) -> Iterator[Row]:

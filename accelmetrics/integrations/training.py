@@ -16,11 +16,12 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from types import TracebackType
 from typing import Any, TypeVar
 
 from accelmetrics.backends.guard import guarded
+from accelmetrics.monitor.energy import COUNTER
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.monitor.steps import Totals, rates
@@ -33,7 +34,7 @@ from accelmetrics.schemas.vitals import MEMORY_PERCENT, POWER, TEMPERATURE, UTIL
 BRIEF = "brief"
 """Of each device utilisation, share of memory, power, temperature and energy; of the job its throughput and work per joule."""
 BRIEF_NAMES = (UTILIZATION, MEMORY_PERCENT, POWER, TEMPERATURE)
-ENERGY = "energyJoules"
+BRIEF_SELECTION = MetricSelection([*chain(*BRIEF_NAMES), COUNTER])
 READINGS = "readings"
 """The name in a row that says how many readings it is made of."""
 STATISTICS = ("mean", "min", "max", "last", "p50", "p95", "p99")
@@ -72,7 +73,7 @@ class TrainingRun:
         self._window = monitor.tumbling_window()
         self._begun_in = 0  # the process: windows of a parent get no readings in its child
         self._worked: Totals = {}
-        self._selections: dict[object, MetricSelection | None] = {}
+        self._selections: dict[object, MetricSelection] = {}
         self._told: set[str] = set()
 
     def start(self) -> TrainingRun:
@@ -90,7 +91,7 @@ class TrainingRun:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def step(self, /, step: object = None, *unused: object, **values: Any) -> None:
+    def step(self, /, step: Any = None, *unused: object, **values: Any) -> None:
         """Log numbers of a step, from any rank. Never waits, and never synchronises a device.
 
         Args:
@@ -99,7 +100,9 @@ class TrainingRun:
             values: Numbers by name: ``loss``, ``grad_norm``, ``lr``, ``epoch``, any others. ``tokens`` and ``samples`` are those of this
                 step in this process: throughput and work per joule follow from them. None is left out.
         """
-        self._contain("step", self._step, step, unused, values)
+        self.monitor.log(step, **values)  # raises nothing, and does not wait
+        if unused:
+            self._tell("step", f"step takes one number and names (`step(7, loss=loss)`): {len(unused)} more were left out")
 
     def row(self, prefix: str = DEFAULT_PREFIX, keys: MetricChoice = BRIEF, stats: Iterable[str] = ("mean",)) -> dict[str, float]:
         """Return what the devices did since the last row, flat, for the trainer's own logger. Never waits, also while a driver hangs.
@@ -138,19 +141,14 @@ class TrainingRun:
             self._window.begin()  # before the first reading, which belongs to it
         self.monitor.start()
 
-    def _step(self, step: Any, unused: tuple[object, ...], values: Mapping[str, Any]) -> None:
-        if unused:
-            self._tell("step", f"step takes one number and names (`step(7, loss=loss)`): {len(unused)} more were left out")
-        self.monitor.log(step, **values)
-
     def _row(self, prefix: str, keys: MetricChoice, stats: Iterable[str]) -> dict[str, float]:
         head = prefix if "/" in prefix else f"{prefix or DEFAULT_PREFIX.rstrip('/')}/"
         selection, chosen = self._selection(keys), self._statistics(stats)
-        taken = self._window.take()
+        taken = self._window.take(selection)
         found = dict(self._measured(taken, selection, chosen))
         for device, used in taken.energy_joules().items():
-            if selection is None or selection.wants(f"{device}.{ENERGY}"):
-                found[f"{device}.{ENERGY}"] = used.joules
+            if selection.wants(f"{device}.{COUNTER}"):
+                found[f"{device}.{COUNTER}"] = used.joules
         before, self._worked = self._worked, self.monitor.work
         for name, rate in rates(self._worked, before).items():
             found[f"{name}_per_second"] = rate.per_second
@@ -159,28 +157,30 @@ class TrainingRun:
         found[READINGS] = taken.readings
         return {_REFUSED.sub("_", head + name): value for name, value in found.items()}
 
-    def _measured(self, taken: WindowAggregator, selection: MetricSelection | None, stats: Sequence[str]) -> Iterator[tuple[str, float]]:
-        """Yield the statistics of what was read, and of what was not read anew the reading that stands."""
-        read, standing = taken.metrics, taken.standing()
-        for key in _brief(read.keys() | standing.keys(), self.monitor.latest) if selection is None else {**standing, **read}:
-            if selection is not None and (key.endswith(f".{ENERGY}") or not selection.wants(key)):
+    def _measured(self, taken: WindowAggregator, selection: MetricSelection, stats: Sequence[str]) -> Iterator[tuple[str, float]]:
+        """Yield the statistics of what was read, and of what was not read anew the last reading."""
+        latest = self.monitor.latest
+        last: Mapping[str, float] = latest.metrics if latest is not None else {}
+        read = taken.metrics
+        for key in _brief(read.keys() | last.keys(), latest) if selection is BRIEF_SELECTION else filter(selection.wants, {**last, **read}):
+            if key.endswith(f".{COUNTER}"):
                 continue
             if _counts(key):
-                yield key, read[key].last if key in read else standing[key]
+                yield key, read[key].last if key in read else last[key]
                 continue
             summary = read[key].summary() if key in read else None
-            yield from ((_named(key, stat), standing[key] if summary is None else getattr(summary, stat)) for stat in stats)
+            yield from ((_named(key, stat), last[key] if summary is None else getattr(summary, stat)) for stat in stats)
 
-    def _selection(self, keys: MetricChoice) -> MetricSelection | None:
-        """Return what a row has; None for the brief one, also where there is no such selection."""
+    def _selection(self, keys: MetricChoice) -> MetricSelection:
+        """Return what a row has; the brief one also where there is no such selection."""
         if isinstance(keys, str) and keys == BRIEF:
-            return None
+            return BRIEF_SELECTION
         choice = tuple(keys) if isinstance(keys, Iterable) and not isinstance(keys, str) else keys
         if choice not in self._selections:
             outcome = guarded(MetricSelection, choice)
             if outcome.failure is not None:
                 self._tell(f"keys {choice}", f"row: {outcome.failure.detail}: it has the brief keys instead")
-            self._selections[choice] = outcome.value
+            self._selections[choice] = outcome.value or BRIEF_SELECTION
         return self._selections[choice]
 
     def _statistics(self, stats: Iterable[str]) -> list[str]:
@@ -203,7 +203,7 @@ class TrainingRun:
     def _tell(self, mark: str, words: str) -> None:
         if mark not in self._told:
             self._told.add(mark)
-            log.warning("training: %s", words)
+            guarded(log.warning, "training: %s", words)  # a handler of the program may raise
 
 
 def training(

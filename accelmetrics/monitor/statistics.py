@@ -98,11 +98,6 @@ class Accumulator:
         found.last, found._stands = self.last, self._stands
         return found
 
-    @property
-    def stands(self) -> bool:
-        """Whether the last reading still stands."""
-        return self._stands
-
     def add(self, value: float, seconds: float, times: int = 1) -> None:
         """Take a reading that stands for so many seconds, or several equal ones that stand for them together."""
         if self.count and value != self.last and not self._cells:
@@ -271,10 +266,6 @@ class WindowAggregator:
         found._metrics = {key: held.following() for key, held in self._metrics.items()}
         found._across = {key: held.following() for key, held in self._across.items()}
         return found
-
-    def standing(self) -> dict[str, float]:
-        """Return, by key, the readings that still stand."""
-        return {key: held.last for key, held in self._metrics.items() if held.stands}
 
     def summary(self) -> dict[str, Summary]:
         """Return, by key, the statistics of the readings."""

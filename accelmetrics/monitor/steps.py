@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from itertools import count
 from math import isfinite
 from typing import Any, NamedTuple, cast
 
@@ -115,15 +116,17 @@ class _Logged:
 
     Attributes:
         at: When, on the monitor's clock.
-        step: What will be given out; its values are completed by the thread that converts.
-        values: Those values.
+        time_ns: When, in nanoseconds since 1970.
+        step: The program's own step.
+        values: Its numbers; the thread that converts tensors puts theirs in.
         whole: Set when no value is a tensor any more; None where none was.
     """
 
-    __slots__ = ("at", "step", "values", "whole")
+    __slots__ = ("at", "step", "time_ns", "values", "whole")
 
-    def __init__(self, at: float, step: Step, values: dict[str, Any], whole: Flag | None) -> None:
+    def __init__(self, at: float, time_ns: int, step: int | None, values: dict[str, Any], whole: Flag | None) -> None:
         self.at = at
+        self.time_ns = time_ns
         self.step = step
         self.values = values
         self.whole = whole
@@ -132,14 +135,19 @@ class _Logged:
 class _Process:
     """The steps of one process of the job.
 
+    Args:
+        source: The process.
+
     Attributes:
+        source: The process.
         pending: Those that wait to be given out.
         last: The last one that was given out, and the energy until then.
         rates: By kind of work, what it did in a second when it last said so.
         until: Until when those rates are taken to hold: it may have ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, source: StepSource) -> None:
+        self.source = source
         self.pending: deque[_Logged] = deque(maxlen=PENDING)
         self.last: tuple[_Logged, tuple[float, float] | None] | None = None
         self.rates: dict[str, float] = {}
@@ -160,9 +168,10 @@ class StepLog:
     def __init__(self, source: StepSource = (None, "")) -> None:
         self.given: deque[Step] = deque(maxlen=KEPT_STEPS)
         self.work = Work()
-        self._source = source
-        self._processes: dict[StepSource, _Process] = {source: _Process()}
-        self._not_finite: list[None] = []  # grows by one for each: one call in C
+        self._own = _Process(source)
+        self._processes: dict[StepSource, _Process] = {source: self._own}
+        self._counter = count(1)
+        self._not_finite = 0
         self._taking = threading.Lock()
         self._warned: set[str] = set()
         self._unconverted: deque[_Logged] = deque(maxlen=PENDING)
@@ -170,7 +179,9 @@ class StepLog:
         self._ending = False
         self._converter = OnDemandThread("accelmetrics-steps", lambda: self._unconverted, self._convert)
 
-    def add(self, at: float, time_ns: int, step: object, values: Mapping[str, object], source: StepSource | None = None) -> None:
+    def add(  # noqa: C901, PLR0912 - one function: beside a training's step, with caches that it has emptied, each call counts
+        self, at: float, time_ns: int, step: object, values: Mapping[str, object], source: StepSource | None = None
+    ) -> None:
         """Note numbers. Never waits, neither for a device, and raises nothing.
 
         What is no number is left out and told once. Numbers that are not finite are kept, told once and counted: from the first on each
@@ -184,28 +195,35 @@ class StepLog:
             source: The process of the job that logged it, which has converted and counted itself; this one when left out.
         """
         numbers: dict[str, Any] = {}
-        waits = False
+        whole: Flag | None = None
         for name, value in values.items():
             kind = type(value)
+            found: Any = value
             if kind is float or kind is int:
-                found: Any = self._number(name, cast("float", value)) if source is None else value
+                number = cast("float", value)
+                if not -LARGEST <= number <= LARGEST and source is None:  # NaN is in no order
+                    found = self._number(name, number)
             elif value is None:
                 continue
             else:
                 found = self._noted(name, value)
-                waits = waits or type(found) is Deferred
+                if type(found) is Deferred:
+                    whole = whole or Flag()
             if found is not None:
                 numbers[name] = found
-        rank, node = self._source if source is None else source
-        whole = Flag() if waits else None
-        logged = _Logged(at, Step(time_ns, None if step is None else self._step(step), numbers, rank, node), numbers, whole)
-        process = self._processes.get((rank, node)) or self._processes.setdefault((rank, node), _Process())
+        process = self._own
+        if source is None:
+            if self._not_finite:
+                numbers.setdefault(NOT_FINITE, self._not_finite)
+        else:
+            process = self._processes.get(source) or self._processes.setdefault(source, _Process(source))
         if len(process.pending) == PENDING:
             self._warn("", "monitor.log: %d steps wait for a reading: the oldest go", PENDING)
-        if source is None and self._not_finite:
-            numbers.setdefault(NOT_FINITE, len(self._not_finite))
+        if step is not None and not (type(step) is int and -LARGEST_STEP <= step < LARGEST_STEP):
+            step = self._step(step)
+        logged = _Logged(at, time_ns, step, numbers, whole)
         process.pending.append(logged)
-        if waits:
+        if whole is not None:
             self._unconverted.append(logged)
             self._ending = False
             self._woken.set()
@@ -249,7 +267,7 @@ class StepLog:
         if before is not None and logged.at > before[0].at:
             seconds, last = logged.at - before[0].at, before[1]
             used = joules[1] - last[1] if joules and last and joules[0] == last[0] else 0.0
-            step, step_before = logged.step.step, before[0].step.step
+            step, step_before = logged.step, before[0].step
             advanced = step - step_before if step is not None and step_before is not None else 1
             if advanced > 0:
                 derived["step_seconds"] = seconds / advanced
@@ -261,7 +279,8 @@ class StepLog:
                     per_joule = self._rate(name, logged.at) * seconds / used
                     derived[f"{name}_per_joule"] = per_joule
                     derived[f"{name}_per_joule_of_mean_device"] = per_joule * meter.devices
-        return logged.step._replace(values={**values, **{name: rate for name, rate in derived.items() if isfinite(rate)}, **values})
+        told = {**values, **{name: rate for name, rate in derived.items() if isfinite(rate)}, **values}
+        return Step(logged.time_ns, logged.step, told, *process.source)
 
     def _rate(self, name: str, at: float) -> float:
         """Return the work of all processes in a second: their devices' energy is that of all together."""
@@ -299,7 +318,7 @@ class StepLog:
                     else:
                         logged.values[name] = number
             if self._not_finite:
-                logged.values[NOT_FINITE] = len(self._not_finite)
+                logged.values[NOT_FINITE] = self._not_finite
             assert logged.whole is not None
             logged.whole.set()
 
@@ -326,7 +345,7 @@ class StepLog:
             return None
         if isfinite(value):
             return value
-        self._not_finite.append(None)
+        self._not_finite = next(self._counter)
         self._warn(f"{name} not finite", "monitor.log: %s is %s: kept, and counted as %s from now on", name, value, NOT_FINITE)
         return value
 
@@ -353,4 +372,4 @@ class StepLog:
     def _warn(self, mark: str, words: str, *details: object) -> None:
         if mark not in self._warned:
             self._warned.add(mark)
-            log.warning(words, *details)
+            guarded(log.warning, words, *details)  # a handler of the program may raise

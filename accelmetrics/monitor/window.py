@@ -15,16 +15,19 @@ import functools
 import inspect
 import os
 import threading
+from array import array
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import ref
 
-from accelmetrics.monitor.history import HistoryRow
+from accelmetrics.monitor.energy import COUNTER, DRAW
+from accelmetrics.monitor.history import HistoryRow, Layout
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.monitor.ticker import Flag
 from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.selection import MetricSelection
 from accelmetrics.schemas.summary import CrossDeviceStatistics, Energy, Summary
 
 P = ParamSpec("P")
@@ -34,6 +37,8 @@ PENDING = 64
 """Rows that a window keeps before they are folded; more while the program is looking at its results."""
 PATIENCE = 2.0
 """Seconds that results wait for the reading that closes the window: a driver may hang."""
+ENERGY = (f".{COUNTER}", f".{DRAW}")
+"""How the keys end that energy is reckoned from."""
 FINAL = object()
 """Marks results that do not change any more."""
 KEPT_WINDOWS = 32
@@ -236,13 +241,17 @@ class Window:
         self._last = row
         if len(self._rows) >= PENDING and self._lock.acquire(blocking=False):
             try:
-                rows = self._rows.copy()
+                rows = self._narrowed(self._rows.copy())
                 self._rows.clear()  # first: the child of a fork in between does not fold them again
                 if self._kept[0] is not FINAL and self._begin is not None:
                     self._aggregator = self._aggregator or WindowAggregator(self._begin, self._before)
                     self._aggregator.fold(rows, self.end_moment)
             finally:
                 self._lock.release()
+
+    def _narrowed(self, rows: Iterable[HistoryRow]) -> Iterable[HistoryRow]:
+        """Return rows with what statistics are wanted of: all of it."""
+        return rows
 
     def __repr__(self) -> str:
         state = "not begun" if self._begin is None else f"{self.duration:.1f} s" + ("" if self.ended else ", open")
@@ -290,6 +299,11 @@ class TumblingWindow(Window):
     A reading stands for the time since the one before. Each is part of one window, and so is each joule.
     """
 
+    def __init__(self, owner: Windows, name: str) -> None:
+        super().__init__(owner, name)
+        self._selections: tuple[MetricSelection, ...] = ()
+        self._columns: tuple[Layout, Layout, list[int]] = ((), (), [])  # a layout, what is wanted of it, and where that stands
+
     def begin(self) -> TumblingWindow:
         """Begin the first one.
 
@@ -300,18 +314,38 @@ class TumblingWindow(Window):
         self._aggregator = WindowAggregator(self._begin or 0.0, self._before, trailing=True)
         return self
 
-    def take(self) -> WindowAggregator:
+    def take(self, selection: MetricSelection) -> WindowAggregator:
         """Return what was read since the last call, and begin the next window; where nothing was, the same one goes on.
 
         Does not wait for a reading.
+
+        Args:
+            selection: What statistics are wanted of. Others are reckoned where an earlier call asked for them.
         """
         if os.getpid() != self._pid:  # as for a window's results
             self._pid, self._lock = os.getpid(), threading.RLock()
         with self._lock:
+            if selection not in self._selections:
+                self._selections, self._columns = (*self._selections, selection), ((), (), [])
             rows = []
             while self._rows:
                 rows.append(self._rows.popleft())
             folded = self._aggregator or WindowAggregator(self._begin or self._owner.now(), trailing=True)
-            folded.fold(rows)
+            folded.fold(self._narrowed(rows))
             self._aggregator = folded.following() if folded.readings else folded
             return folded
+
+    def _narrowed(self, rows: Iterable[HistoryRow]) -> Iterable[HistoryRow]:
+        """Yield rows with the columns that some call asked for, and those that energy is reckoned from; all before the first call."""
+        if not self._selections or any(selection.everything for selection in self._selections):
+            yield from rows
+            return
+        for row in rows:
+            if row.layout is not self._columns[0]:
+                chosen = [column for column, key in enumerate(row.layout) if self._wants(key)]
+                self._columns = (row.layout, tuple(row.layout[column] for column in chosen), chosen)
+            _, layout, columns = self._columns
+            yield row._replace(layout=layout, values=array("d", [row.values[column] for column in columns]))
+
+    def _wants(self, key: str) -> bool:
+        return key.endswith(ENERGY) or any(selection.wants(key) for selection in self._selections)

@@ -98,6 +98,9 @@ def test_keys_choose() -> None:
         } | {"system/readings"}
         brief = set(run.row())
         assert set(run.row(keys="powerWats")) == brief
+        go(run, clock, 2)
+        assert run.row(keys="temp")["system/gpu.0.temp"] == 60.0
+        assert run.row(keys="memoryAllocated")["system/gpu.0.memoryAllocated"] == 25.0, "its last reading, though the other row had it"
 
 
 def test_wrong_arguments_are_told_once_and_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
