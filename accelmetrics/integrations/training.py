@@ -22,10 +22,12 @@ from typing import Any, TypeVar
 
 from accelmetrics.backends.guard import guarded
 from accelmetrics.monitor.energy import COUNTER
-from accelmetrics.monitor.monitor import Monitor
+from accelmetrics.monitor.monitor import Monitor, Share
+from accelmetrics.monitor.rule_choice import DEFAULT, RuleChoice
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.monitor.steps import Totals, rates
 from accelmetrics.schemas.catalogue import match
+from accelmetrics.schemas.finding import Finding
 from accelmetrics.schemas.record import Exporter
 from accelmetrics.schemas.selection import MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
@@ -129,6 +131,10 @@ class TrainingRun:
         """
         return self._contain("row", self._row, prefix, keys, stats) or {}
 
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what rules have found and what lasts. Never waits."""
+        return self._contain("findings", lambda: tuple(self.monitor.findings)) or ()
+
     def __repr__(self) -> str:
         rank = "" if self.rank is None else f" rank {self.rank} of {self.world_size}:"
         return f"<TrainingRun:{rank} {self.monitor!r}>"
@@ -210,16 +216,20 @@ def training(
     interval: float = 1.0,
     exporters: Sequence[str | Exporter] = (),
     *,
+    share: Share | None = "node",
     labels: Mapping[str, str] | None = None,
+    rules: RuleChoice = DEFAULT,
     **options: Any,
 ) -> TrainingRun:
-    """Make a training run: a context manager over one monitor of the devices that this process sees.
+    """Make a training run: a context manager over one monitor of the devices that the job sees on this machine.
 
     Args:
         interval: Seconds between two readings.
         exporters: Where readings and steps go, as for :class:`~accelmetrics.Monitor`; none are needed for rows.
+        share: ``"node"``: the ranks of this machine share one reading, and hear of each other's steps. None: each reads for itself.
         labels: Travel with every record.
-        options: What else ``Monitor`` takes. ``visible`` is true unless given: the job's devices are those that its process sees.
+        rules: What the run is judged by, as for :class:`~accelmetrics.Monitor`.
+        options: What else ``Monitor`` takes. ``visible`` is true unless given: the job's devices are those that its processes see.
 
     Raises:
         InvalidOptionError: An option that cannot be used.
@@ -227,7 +237,7 @@ def training(
         MissingDependencyError: An exporter needs a package that is not installed.
     """
     options.setdefault("visible", True)
-    return TrainingRun(Monitor(interval, exporters, labels=labels, **options))
+    return TrainingRun(Monitor(interval, exporters, share=share, labels=labels, rules=rules, **options))
 
 
 def _brief(known: Collection[str], latest: Snapshot | None) -> Iterator[str]:

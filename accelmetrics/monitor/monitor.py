@@ -168,10 +168,14 @@ class Monitor:
         def new_state() -> MonitorState:
             windows = Windows(self._clock.monotonic, lambda: self._current().request())
             findings = FindingEngine(chosen, self.interval, self.labels)
-            steps = StepLog(source)
+            steps = StepLog(source, self.channel.publish if share is not None else None)
             kept = (self.interval, timeout, self.labels, extra, History(history), windows, steps, findings, attribution)
             return MonitorState(*kept, shared=share is not None)
 
+        if share is not None:
+            self.channel.subscribe(
+                lambda message: self._current().state.steps.hear(message, self._clock.monotonic(), self._clock.time_ns())
+            )
         self._new_state = new_state
         self._reset()
 

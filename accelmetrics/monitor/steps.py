@@ -7,7 +7,7 @@ import operator
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from math import isfinite
 from typing import Any, NamedTuple, cast
@@ -17,7 +17,7 @@ from accelmetrics.monitor.energy import Meter
 from accelmetrics.monitor.tensors import Deferred, noted
 from accelmetrics.monitor.ticker import Flag
 from accelmetrics.sampling.workers import OnDemandThread
-from accelmetrics.schemas.record import Step, StepSource
+from accelmetrics.schemas.record import Step, StepSource, in_json
 
 PENDING = 20_000
 """Steps that wait for the next tick at most; the oldest go. A few hundred bytes each."""
@@ -27,8 +27,10 @@ TAKING = 1.0
 """Seconds that one ``take`` waits for another: a signal handler that stops the monitor may have interrupted that one."""
 WORK = ("tokens", "samples")
 """What is counted per second and per joule."""
-STILL_RUNS = 10
-"""In its own steps' durations: for how long a process that logs nothing is taken to work on."""
+STILL_RUNS, LATE = 10, 3
+"""For how long a process that logs nothing is taken to work on: in its own steps' durations, and at least in those between readings."""
+LONGEST_PACE = 60.0
+"""Seconds between two readings that count there."""
 NOT_FINITE = "nonFinite"
 """The name under which numbers that are not finite are counted."""
 SETTLING = 1.0
@@ -97,6 +99,15 @@ class Work:
                 )
 
 
+def _heard(entry: Mapping[str, Any]) -> Step:
+    """Return the step of a message."""
+    values = {str(name): float(value) if isinstance(value, str) else value for name, value in entry["values"].items()}
+    if not all(type(value) in (int, float) for value in values.values()):
+        raise TypeError("a value is no number")
+    rank = entry["rank"]
+    return Step(int(entry["time_ns"]), entry["step"], values, None if rank is None else int(rank), str(entry["node"]))
+
+
 def rates(after: Totals, before: Totals = {}) -> dict[str, WorkRate]:  # noqa: B006  # never changed
     """Return, by kind of work, what was done between two states of the totals; without those in which nothing was."""
     found: dict[str, list[Done]] = {}
@@ -159,16 +170,20 @@ class StepLog:
 
     Args:
         source: The process that it is in.
+        tell: Called with each step of this process that is given out, as what JSON has: for the other processes of its job.
 
     Attributes:
         given: The last steps that were given out.
         work: What those that were ever given out come to.
     """
 
-    def __init__(self, source: StepSource = (None, "")) -> None:
+    def __init__(self, source: StepSource = (None, ""), tell: Callable[[Mapping[str, Any]], object] | None = None) -> None:
         self.given: deque[Step] = deque(maxlen=KEPT_STEPS)
         self.work = Work()
         self._own = _Process(source)
+        self._tell = tell
+        self._pace = 0.0  # seconds between two readings
+        self._latest = float("-inf")
         self._processes: dict[StepSource, _Process] = {source: self._own}
         self._counter = count(1)
         self._not_finite = 0
@@ -229,6 +244,22 @@ class StepLog:
             self._woken.set()
             self._converter.start()
 
+    def hear(self, message: Mapping[str, Any], now: float, now_ns: int) -> None:
+        """Take a step that another process of the job told; what is none is left out.
+
+        Args:
+            message: As that process gave it to ``tell``.
+            now: The moment on the monitor's clock.
+            now_ns: The same in nanoseconds since 1970.
+        """
+        entry = message.get("step_entry")
+        if not isinstance(entry, dict):
+            return
+        outcome = guarded(_heard, entry)  # of another release, it may be anything
+        if outcome.value is not None and outcome.value.source != self._own.source:
+            step = outcome.value
+            self.add(now - (now_ns - step.time_ns) / 1e9, step.time_ns, step.step, step.values, step.source)
+
     def take(self, meter: Meter, everything: bool = False) -> tuple[Step, ...]:
         """Return what was logged up to the last reading of the devices' energy, in the order of its time; all of it at the end.
 
@@ -247,10 +278,15 @@ class StepLog:
                 pending = process.pending
                 while pending and (everything or (pending[0].at <= meter.latest and self._is_whole(pending[0]))):
                     found.append((pending.popleft(), process))
+            if self._latest < meter.latest:
+                self._pace = min(meter.latest - self._latest, LONGEST_PACE) if isfinite(self._latest) else 0.0
+                self._latest = meter.latest
             found.sort(key=lambda pair: pair[0].at)
             steps = tuple(self._completed(process, logged, meter) for logged, process in found)
             for step in steps:
                 self.work.add(step)
+                if self._tell is not None and step.source == self._own.source:
+                    self._tell({"step_entry": {**step._asdict(), "values": {name: in_json(value) for name, value in step.values.items()}}})
             self.given.extend(steps)
         finally:
             self._taking.release()
@@ -271,7 +307,8 @@ class StepLog:
             advanced = step - step_before if step is not None and step_before is not None else 1
             if advanced > 0:
                 derived["step_seconds"] = seconds / advanced
-            process.until = logged.at + STILL_RUNS * seconds
+            # Those of other processes come with a later reading.
+            process.until = max(logged.at, meter.latest) + max(STILL_RUNS * seconds, LATE * self._pace)
             process.rates = {name: values[name] / seconds for name in WORK if name in values and isfinite(values[name])}
             for name, rate in process.rates.items():
                 derived[f"{name}_per_second"] = rate

@@ -34,7 +34,7 @@ def test_a_loop_logs_its_steps() -> None:
 def test_rows_are_told_every_so_many_steps(caplog: pytest.LogCaptureFixture) -> None:
     """On the logger, and as an attribute for loops that log themselves."""
     clock = HeldClock()
-    run = accelmetrics.training(backends=[gpus(1)], clock=clock)
+    run = accelmetrics.training(backends=[gpus(1)], clock=clock, share=None)
     callback = GPUMonitoringCallback(run, log_interval=2)
     assert callback.run is run
     with caplog.at_level(logging.INFO, logger="accelmetrics"):

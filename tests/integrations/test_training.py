@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 import accelmetrics
 from accelmetrics.testing import FakeBackend
 from tests.monitor.watching import HeldClock, gpus, returned, ticks
+from tests.sampling.node import job_environment
+from tests.support.programs import Program
 
 
 def go(run: accelmetrics.TrainingRun, clock: HeldClock, seconds: int) -> None:
@@ -31,7 +35,7 @@ def counting(clock: HeldClock) -> FakeBackend:
 def test_each_reading_and_each_joule_is_part_of_one_row() -> None:
     """Rows of three, one, no and four readings: their means weigh alike, their energies add up to the whole."""
     clock = HeldClock()
-    with accelmetrics.training(backends=[counting(clock)], clock=clock) as run:
+    with accelmetrics.training(backends=[counting(clock)], clock=clock, share=None) as run:
         ticks(run.monitor, 1)
         assert run.row()["system/readings"] == 1
         rows = []
@@ -49,7 +53,7 @@ def test_each_reading_and_each_joule_is_part_of_one_row() -> None:
 def test_the_brief_row() -> None:
     """Utilisation, memory, power, temperature and energy of each device, and the job's throughput: no more."""
     clock = HeldClock()
-    with accelmetrics.training(backends=[counting(clock)], clock=clock) as run:
+    with accelmetrics.training(backends=[counting(clock)], clock=clock, share=None) as run:
         ticks(run.monitor, 1)
         run.row()
         for step in range(4):
@@ -79,7 +83,7 @@ def test_names_fit_trackers() -> None:
     clock = HeldClock()
     backend = FakeBackend(devices=1)
     backend.device(0).set(**{"odd [%] name": 1.0})
-    with accelmetrics.training(backends=[backend], clock=clock) as run:
+    with accelmetrics.training(backends=[backend], clock=clock, share=None) as run:
         ticks(run.monitor, 1)
         assert run.row("train", keys="all").keys() == {"train/gpu.0.odd ___ name", "train/readings"}
         assert run.row("", keys="all").keys() == {"system/gpu.0.odd ___ name", "system/readings"}
@@ -90,7 +94,7 @@ def test_names_fit_trackers() -> None:
 def test_keys_choose() -> None:
     """Presets, names and patterns; what does not exist is told once, and the row is brief."""
     clock = HeldClock()
-    with accelmetrics.training(backends=[counting(clock)], clock=clock) as run:
+    with accelmetrics.training(backends=[counting(clock)], clock=clock, share=None) as run:
         ticks(run.monitor, 1)
         assert set(run.row(keys="powerWatts,-gpu.1.*")) == {"system/gpu.0.powerWatts", "system/readings"}
         assert set(run.row(keys=["gpu.1.*"], stats="last")) == {
@@ -106,7 +110,7 @@ def test_keys_choose() -> None:
 def test_wrong_arguments_are_told_once_and_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """Whatever a trainer hands over, it goes on."""
     clock = HeldClock()
-    with caplog.at_level(logging.WARNING, logger="accelmetrics"), accelmetrics.training(backends=[gpus(1)], clock=clock) as run:
+    with caplog.at_level(logging.WARNING, logger="accelmetrics"), accelmetrics.training(backends=[gpus(1)], clock=clock, share=None) as run:
         ticks(run.monitor, 1)
         for _ in range(2):
             run.step("seven", 8, loss=[1.0, 2.0])
@@ -119,7 +123,7 @@ def test_wrong_arguments_are_told_once_and_change_nothing(caplog: pytest.LogCapt
 def test_a_run_begins_and_ends_twice() -> None:
     """Closing and starting again is as harmless as doing either twice."""
     clock = HeldClock()
-    run = accelmetrics.training(backends=[gpus(1)], clock=clock)
+    run = accelmetrics.training(backends=[gpus(1)], clock=clock, share=None)
     with run, run.start():
         ticks(run.monitor, 1)
     run.close()
@@ -135,6 +139,39 @@ def test_bad_options_are_raised_where_it_is_made() -> None:
         accelmetrics.training(interval=0)
     with pytest.raises(accelmetrics.UnknownNameError):
         accelmetrics.training(exporters=["nowhere"])
+
+
+def test_ranks_hear_each_other(tmp_path: Path) -> None:
+    """Two processes of a job: each has the other's steps with their rank, NaN too, and the row has what both do."""
+    text = """
+        import os, threading, time
+        import accelmetrics
+        rank = int(os.environ["RANK"])
+        def train(run):
+            step = 0
+            while True:
+                run.step(step, tokens=100, loss=float("nan") if rank else 0.5, tokens_per_second=1000.0 * (rank + 1))
+                step += 1
+                time.sleep(0.01)
+        with accelmetrics.training(0.05, backends=["host"], metrics="cpu,load.1m") as run:
+            threading.Thread(target=train, args=(run,), daemon=True).start()
+            while {step.rank for step in run.monitor.steps} != {0, 1}:
+                time.sleep(0.01)
+            tell({step.rank: [step.node == run.node, repr(step.values["loss"])] for step in run.monitor.steps})
+            while abs(run.row().get("system/tokens_per_second", 0) - 3000.0) > 1e-3:
+                time.sleep(0.2)
+            tell("the sum")
+            wait_to_go_on()
+    """
+    with ExitStack() as stack:
+        programs = [
+            stack.enter_context(Program(text, env=job_environment(tmp_path, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")))
+            for rank in (0, 1)
+        ]
+        for program in programs:
+            assert program.told() == [{"0": [True, "0.5"], "1": [True, "nan"]}]
+        for program in programs:
+            assert program.told() == ["the sum"]
 
 
 def test_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
+from collections.abc import Mapping
 from decimal import Decimal
+from typing import Any
 
 import numpy
 import pytest
@@ -113,16 +116,34 @@ def test_ranks_work_side_by_side() -> None:
 
 
 def test_a_rank_that_has_ended_is_counted_no_more() -> None:
-    """Its share of the energy is the others' from then on."""
-    steps = StepLog((0, "node"))
-    steps.add(0.0, 0, 0, {"tokens": 100}, source=(1, "node"))
-    for number in range(30):
-        steps.add(0.1 * number, 0, number, {"tokens": 100})
-        if number == 1:
-            steps.add(0.1, 0, 1, {"tokens": 100}, source=(1, "node"))
-    found = [step for step in steps.take(meter(4.0)) if step.rank == 0]
-    assert found[2].values["tokens_per_joule"] == pytest.approx(2000.0 / 300.0)
-    assert found[-1].values["tokens_per_joule"] == pytest.approx(1000.0 / 300.0)
+    """Its share of the energy is the others' from a few readings on; until then its steps may still be on their way."""
+    steps, known = StepLog((0, "node")), Meter()
+    found: list[Step] = []
+    for second in range(40):
+        for number in range(10):
+            steps.add(second + 0.1 * number, 0, 10 * second + number, {"tokens": 100})
+            if second < 2:
+                steps.add(second + 0.1 * number, 0, 10 * second + number, {"tokens": 100}, source=(1, "node"))
+        known.add(row({"gpu.0.powerWatts": 300.0}, second + 1.0, second > 0))
+        found += [step for step in steps.take(known) if step.rank == 0]
+    per_joule = [step.values["tokens_per_joule"] for step in found if "tokens_per_joule" in step.values]
+    assert per_joule[5] == pytest.approx(2000.0 / 300.0)
+    assert per_joule[-1] == pytest.approx(1000.0 / 300.0)
+
+
+def test_what_others_tell_is_checked() -> None:
+    """Another release may say anything; a process that hears itself counts once."""
+    told: list[Mapping[str, Any]] = []
+    steps = StepLog((0, "node"), told.append)
+    steps.add(0.5, 500_000_000, 7, {"loss": float("nan"), "epoch": 1})
+    steps.take(meter(2.0))
+    other = StepLog((1, "node"))
+    for message in (*told, {}, {"step_entry": 5}, {"step_entry": {**told[0]["step_entry"], "values": {"loss": [1]}}}, {"step_entry": {}}):
+        steps.hear(message, 10.0, 10_000_000_000)
+        other.hear(json.loads(json.dumps(message, allow_nan=False)), 1.0, 1_000_000_000)
+    assert steps.take(meter(2.0)) == ()
+    (found,) = other.take(meter(2.0))
+    assert repr(found) == repr(steps.given[0])
 
 
 @pytest.mark.parametrize(
