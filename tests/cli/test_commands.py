@@ -43,6 +43,17 @@ def test_list_of_real_looking_devices(simulator: NvmlSimulator) -> None:
         assert "GiB" in line
 
 
+def test_list_of_some(simulator: NvmlSimulator) -> None:
+    """Chosen as everywhere; one that is not there is refused, and so is a source of AMD's that is none."""
+    env = environment(**simulator.environment())
+    assert [entry["key"] for entry in device_entries(call("list", "--json", "--gpus", "1", env=env).stdout)] == ["gpu.1"]
+    refused = call("list", "--gpus", "7", env=env)
+    assert (refused.returncode, "unknown device 'gpu.7'" in refused.stderr) == (2, True)
+    for command in ("list", "ps"):
+        refused = call(command, "--amd-source", "rocm", env=env)
+        assert (refused.returncode, "'rocm'" in refused.stderr, "rocm-smi" in refused.stderr) == (2, True, True)
+
+
 def test_list_of_nothing(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     """Said in words, with a pointer; to programs an empty array."""
     rig.empty()

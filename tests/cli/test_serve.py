@@ -102,7 +102,7 @@ def test_other_names_are_served() -> None:
     """Dashboards made for DCGM find their metrics; processes have ours, where so many are asked for."""
     with NvmlSimulator(1) as simulator:
         simulator.processes(0, [Process(7, used=1 << 20), Process(8, used=1 << 30)])
-        for more, pids in (((), []), (("--processes", "1"), ["8"])):
+        for more, pids in (((), []), (("--processes", "0"), []), (("--processes", "1"), ["8"])):
             with serving("--keys", "dcgm", "--backends", "nvidia", *more, **simulator.environment()) as (_, base):
                 ready(base)
                 metrics = get(f"{base}/metrics")[1]
