@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from accelmetrics.schemas.identity import DeviceKind
 
 GROUP = "accelmetrics.backends"
+ENDPOINT = "openmetrics:"
+"""What stands before the address of an endpoint of metrics, which is a source too."""
 
 
 class BuiltInBackend:
@@ -111,6 +113,7 @@ def load(name: str) -> Backend:
 
     Raises:
         UnknownNameError: Nothing is registered under that name.
+        InvalidOptionError: It is the address of an endpoint, and cannot be used.
     """
     backend = _loaded.get(name)
     # Two threads may both make one: both get the same, without a lock that a fork could copy.
@@ -124,6 +127,10 @@ def forget() -> None:
 
 
 def _load(name: str) -> Backend:
+    if name.startswith(ENDPOINT):
+        from accelmetrics.backends.openmetrics import OpenMetricsBackend
+
+        return OpenMetricsBackend(name.removeprefix(ENDPOINT))
     row = built_in.BUILT_IN.get(name)
     if row is not None and (row.pci or row.nodes):
         return BuiltInBackend(row)

@@ -1,0 +1,252 @@
+"""Another endpoint's metrics as a source: ``openmetrics:http://localhost:9400/metrics?name=dcgm&filter=DCGM_FI_DEV_*``.
+
+Gauges, counters and numbers without a type are taken, in the endpoint's own units, as ``openmetrics.<name>.<metric>.<n>``. The ``n`` tells
+the series of a metric apart: where each has a label ``gpu`` with a number of its own, as DCGM's exporter writes it, that number; else their
+place in the order of their labels when they were first seen. A series that comes later has the next number, one that comes back its own.
+
+It is asked in the background, at its own pace: an endpoint that is slow delays no reading.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from math import isfinite
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
+
+from accelmetrics._version import __version__
+from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detection, Reading, ReadOptions
+from accelmetrics.schemas.errors import InvalidOptionError, Reason, SourceError, Unavailable, require
+from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
+from accelmetrics.schemas.metric import Metric
+
+PREFIX = "openmetrics"
+SCHEME = f"{PREFIX}:"
+EXTRA = "openmetrics"
+INTERVAL, TIMEOUT = 5.0, 3.0
+"""Seconds, unless the options say otherwise."""
+LONGEST = 3600.0
+LARGEST_ANSWER = 8 * 1024 * 1024
+MOST_SERIES = 4096
+TAKEN = frozenset({"gauge", "counter", "unknown", "untyped"})
+ACCEPT = "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.8"
+GPU = "gpu"
+"""The label by which DCGM's exporter tells GPUs apart."""
+OPTIONS = ("name", "filter", "interval", "timeout")
+"""Words of the query that are ours, and not sent."""
+ROW = Metric(
+    f"{PREFIX}.{{label}}",
+    "1",
+    "gauge",
+    "A number of another endpoint, in its own unit: the endpoint, the metric, and which of its series.",
+    'accel_openmetrics_value{series="{label}"}',
+    'accel.openmetrics.value{accelmetrics.series="{label}"}',
+    minimum=None,
+)
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+
+Labels = tuple[tuple[str, str], ...]
+"""Of a series, in the order of their names."""
+
+
+class Sample(NamedTuple):
+    """A number of the page."""
+
+    metric: str
+    labels: Labels
+    value: float
+
+
+class OpenMetricsBackend:
+    """An endpoint. It pickles.
+
+    Args:
+        spec: The address behind ``openmetrics:``, with the options in its query: ``name`` in keys, by default the host and the port;
+            ``filter``, names of metrics with ``*``, again for more; ``interval`` and ``timeout`` in seconds. Others are sent.
+        clock: Tells when the endpoint answered.
+
+    Attributes:
+        name: ``openmetrics.<name>``.
+        url: What is asked, with a password if there is one.
+        shown: The same as it may be shown.
+
+    Raises:
+        InvalidOptionError: The address, or an option, cannot be used.
+    """
+
+    kind: DeviceKind | None = None
+
+    def __init__(self, spec: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        try:
+            parts = urlsplit(spec)
+            host = parts.hostname
+            port = parts.port
+        except ValueError as error:
+            raise InvalidOptionError(f"openmetrics: the address cannot be read: {error}") from None
+        if parts.scheme not in ("http", "https") or not host:
+            raise InvalidOptionError("openmetrics: write an address, such as openmetrics:http://localhost:9400/metrics")
+        query = parse_qsl(parts.query, keep_blank_values=True)
+        given = {option: [value for name, value in query if name == option] for option in OPTIONS}
+        sent = urlencode([(name, value) for name, value in query if name not in OPTIONS])
+        named = (given["name"] or [_NOT_IN_NAMES.sub("_", host + (f"_{port}" if port else ""))])[-1]
+        if not _NAME.fullmatch(named):
+            raise InvalidOptionError(f"openmetrics: the name {named!r} must be letters, digits, _ and -")
+        self.name = f"{PREFIX}.{named}"
+        self.interval = _seconds("interval", given["interval"], INTERVAL)
+        self.timeout = _seconds("timeout", given["timeout"], TIMEOUT)
+        self.filters = tuple(pattern for value in given["filter"] for pattern in value.split("|") if pattern)
+        self.url = parts._replace(query=sent, fragment="").geturl()
+        self.shown = _without_password(parts)._replace(query="", fragment="").geturl()
+        self._clock = clock
+
+    def detect(self) -> Detection:
+        return Detection(True, f"{self.shown} was configured")
+
+    def open(self) -> OpenMetricsDriver:
+        httpx = require("httpx", EXTRA)
+        require("prometheus_client", EXTRA, "prometheus-client")
+        headers = {"User-Agent": f"accelmetrics/{__version__}", "Accept": ACCEPT}
+        try:
+            client = httpx.Client(timeout=self.timeout, follow_redirects=False, headers=headers)
+        except (OSError, ValueError) as error:
+            raise SourceError(Reason.DRIVER_ERROR, f"{self.shown} cannot be asked: {error}", backend=self.name) from error
+        return OpenMetricsDriver(self, httpx, client, self._clock)
+
+    def coverage(self) -> Coverage:
+        return Coverage(optional={f"{self.name}.{{label}}": f"GET {self.shown}"})
+
+    def own_metrics(self) -> Iterable[Metric]:
+        return (ROW,)
+
+
+class OpenMetricsDriver:
+    """The connection, and the numbers that series were given."""
+
+    machine_wide = True
+    devices: Sequence[DeviceIdentity] = ()
+
+    def __init__(self, backend: OpenMetricsBackend, httpx: Any, client: Any, clock: Clock) -> None:
+        self.source = "http"
+        self._backend = backend
+        self._httpx = httpx
+        self._client = client
+        self._clock = clock
+        self._numbers: dict[str, dict[Labels, int]] = {}
+
+    def reader(self, options: ReadOptions) -> OpenMetricsDriver:
+        """Return itself: there are no rates, and the numbers of series are the same for all."""
+        del options
+        return self
+
+    def close(self) -> None:
+        self._client.close()
+
+    def read(self, unit: int, progress: list[Any]) -> Reading:
+        del unit
+        text, openmetrics = self._fetch(progress)
+        at = self._clock.monotonic()
+        try:
+            samples = list(samples_of(text, openmetrics, self._backend.filters))
+        except ValueError as error:
+            raise self._failure(Reason.PARSE_ERROR, f"what it answers is no page of metrics: {error}") from error
+        reasons: dict[str, Unavailable] = {}
+        if len(samples) > MOST_SERIES:
+            why = f"{self._backend.shown} has {len(samples)} series, of which the first {MOST_SERIES} are taken: choose some with filter="
+            reasons = {f"{self._backend.name}.{samples[MOST_SERIES].metric}": Unavailable(Reason.NOT_SUPPORTED, why)}
+        return Reading.of(dict(self._keyed(samples[:MOST_SERIES])), reasons, read_at=at)
+
+    def _keyed(self, samples: Sequence[Sample]) -> Iterator[tuple[str, float]]:
+        """Give each series its key; one that is not finite has none."""
+        by_metric: dict[str, list[Sample]] = {}
+        for sample in samples:
+            by_metric.setdefault(sample.metric, []).append(sample)
+        for metric, series in by_metric.items():
+            known = self._numbers.setdefault(metric, {})
+            fresh = sorted({one.labels for one in series} - known.keys())
+            numbers = _gpu_numbers(fresh) if not known else None
+            taken = max(known.values(), default=-1) + 1
+            known.update(zip(fresh, numbers or range(taken, taken + len(fresh)), strict=True))
+            if len(known) > MOST_SERIES:  # labels that change at every reading: those of now alone are known
+                self._numbers[metric] = known = {labels: known[labels] for labels in {one.labels for one in series}}
+            yield from ((f"{self._backend.name}.{metric}.{known[one.labels]}", one.value) for one in series if isfinite(one.value))
+
+    def _fetch(self, progress: list[Any]) -> tuple[str, bool]:
+        """Ask once, within the timeout whatever the endpoint does; return the page, and whether it is OpenMetrics."""
+        backend, httpx = self._backend, self._httpx
+        until = time.monotonic() + backend.timeout
+        body = bytearray()
+        try:
+            with self._client.stream("GET", backend.url) as answer:
+                progress.append(None)
+                if answer.status_code != httpx.codes.OK:
+                    denied = answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
+                    raise self._failure(Reason.NO_PERMISSION if denied else Reason.DRIVER_ERROR, f"it answers {answer.status_code}")
+                for piece in answer.iter_bytes(65536):
+                    body += piece
+                    if len(body) > LARGEST_ANSWER:
+                        raise self._failure(Reason.INVALID_VALUE, f"it answers more than {LARGEST_ANSWER >> 20} MiB")
+                    if time.monotonic() > until:
+                        raise self._failure(Reason.TIMED_OUT, f"no whole answer within {backend.timeout:g} s")
+                kind = str(answer.headers.get("content-type", ""))
+        except httpx.TimeoutException as error:
+            raise self._failure(Reason.TIMED_OUT, f"no answer within {backend.timeout:g} s") from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise self._failure(Reason.DRIVER_UNAVAILABLE, str(error) or type(error).__name__) from error
+        progress.append(None)
+        return body.decode("utf-8", "replace"), kind.startswith("application/openmetrics-text")
+
+    def _failure(self, reason: Reason, words: str) -> SourceError:
+        return SourceError(reason, f"{self._backend.shown}: {words}", backend=self._backend.name)
+
+
+def samples_of(text: str, openmetrics: bool, filters: Sequence[str] = ()) -> Iterator[Sample]:
+    """Read the numbers of a page that have one value: not histograms and summaries, nor when a counter began.
+
+    Args:
+        text: The page.
+        openmetrics: Whether it is of that format; the older one of Prometheus otherwise.
+        filters: Names of metrics that are taken, with ``*``; all where there are none.
+
+    Raises:
+        ValueError: It is no such page.
+    """
+    parse: Callable[[str], Iterable[Any]]
+    if openmetrics:
+        from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
+    else:
+        from prometheus_client.parser import text_string_to_metric_families as parse
+    page = f"\n{text}"
+    for family in parse(text):
+        # The parser puts "_total" behind counters that lack it, such as DCGM's.
+        added = family.type == "counter" and not openmetrics and not any(f"\n{family.name}_total{end}" in page for end in "{ \t")
+        for sample in family.samples if family.type in TAKEN else ():
+            name = sample.name.removesuffix("_total") if added else sample.name
+            if name != f"{family.name}_created" and (not filters or any(fnmatchcase(name, one) for one in filters)):
+                yield Sample(name, tuple(sorted(sample.labels.items())), float(sample.value))
+
+
+def _gpu_numbers(series: Sequence[Labels]) -> list[int] | None:
+    """Return the numbers of the GPUs that series are of; None where not each is of another one."""
+    found = [dict(labels).get(GPU, "") for labels in series]
+    if not all(number.isascii() and number.isdecimal() and len(number) < 5 for number in found) or len(set(map(int, found))) < len(found):
+        return None
+    return [int(number) for number in found]
+
+
+def _seconds(option: str, given: Sequence[str], usual: float) -> float:
+    try:
+        value = float(given[-1]) if given else usual
+    except ValueError:
+        value = 0.0
+    if not 0.1 <= value <= LONGEST:
+        raise InvalidOptionError(f"openmetrics?{option} is {given[-1]!r}: it must be a number of seconds from 0.1 to {LONGEST:g}")
+    return value
+
+
+def _without_password(parts: SplitResult) -> SplitResult:
+    return parts._replace(netloc=quote(parts.netloc.rpartition("@")[2], safe=":[]"))
