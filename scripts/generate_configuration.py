@@ -57,7 +57,8 @@ history = 3600
 What stands at the top is for all that take it; `[serve]`, `[record]`, `[watch]`, `[run]` and `[monitor]` are for one each, and stand
 above it. The whole file is checked each time: an unknown key, a value of another type or out of bounds, text that is no TOML are
 refused, with the file, the key and what is accepted, and exit status 2. Relative paths begin at the working directory, as those of
-flags do. Keep passwords out of it: `auth`, `bearer_token_file` and the exporters' `…_file` options name files that have them.
+flags do. Keep passwords out of it: `auth`, `bearer_token_file` and the exporters' `…_file` options name files that have them. A
+file that others can write lets them say where readings go: it should be its owner's alone.
 
 ## The environment
 

@@ -58,13 +58,10 @@ def run(options: argparse.Namespace, out: Stdout) -> int:
         for option, setting, takers in found
     ]
     out.write("\n".join(aligned([HEAD, *rows])) + "\n")
+    variables = [option.variable for option in settings.OPTIONS.values()]
     for name in unread:
-        say(f"accelmetrics config: {UnknownNameError('variable', name, _variables())}".partition(" Known:")[0])
+        say(f"accelmetrics config: {UnknownNameError('variable', name, variables)}".partition(" Known:")[0])
     return 0
-
-
-def _variables() -> list[str]:
-    return [option.variable for option in settings.OPTIONS.values()]
 
 
 def _words(takers: list[str]) -> str:
@@ -102,6 +99,8 @@ def hidden(value: Any) -> Any:
     """Return a value without the secrets in it."""
     if isinstance(value, list):
         return [hidden(item) for item in value]
+    if isinstance(value, dict):
+        return {name: hidden(text) for name, text in value.items()}
     return _SECRET_OPTION.sub(rf"\1{HIDDEN}", without_secrets(value)) if isinstance(value, str) else value
 
 
