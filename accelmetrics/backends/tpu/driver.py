@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Reading, ReadOptions, Value
+from accelmetrics.backends.contract import NOT_NEEDED, SYSTEM_CLOCK, Clock, Reading, ReadOptions, Value
 from accelmetrics.backends.kit import NodeHolders
 from accelmetrics.backends.kit.fields import make_reading
 from accelmetrics.backends.tpu.devices import (
@@ -42,6 +42,7 @@ from accelmetrics.backends.tpu.values import (
     PortDevices,
     distributions,
     machine_keys,
+    needed_names,
     port_devices,
     queues,
     sound,
@@ -101,6 +102,7 @@ class TpuPoll:
 
     Args:
         number: Counted from 1.
+        asked: What the runtimes were asked for.
         answers: The ports' answers.
         sdk: The SDK's latest ones.
         holders: The processes that hold the chips.
@@ -110,6 +112,7 @@ class TpuPoll:
 
     Attributes:
         number: As given.
+        asked: As given.
         finished: When all had answered, in seconds on the monotonic clock.
         ids: Numbers of the devices that the runtimes report, in order.
         readings: Each listed device's reading and the machine's, once they are made.
@@ -118,6 +121,7 @@ class TpuPoll:
     def __init__(
         self,
         number: int,
+        asked: frozenset[str],
         answers: Sequence[PortAnswers],
         sdk: SdkReading,
         holders: NodeHolders,
@@ -126,6 +130,7 @@ class TpuPoll:
         clock: Clock,
     ) -> None:
         self.number = number
+        self.asked = asked
         self.finished = clock.monotonic()
         self.readings: tuple[Reading, ...] = ()
         self._answers = answers
@@ -233,11 +238,12 @@ class TpuDriver:
             missing = MissingDependencyError("grpcio" if error.name == "grpc" else "protobuf", EXTRA, backend=BACKEND)
             raise SourceError(missing.reason, missing.message, backend=BACKEND, advice=missing.advice) from error
         self._sdk = Sdk(SDK_NAMES, clock)
+        self._needed: set[str] = set()  # what any reader has needed so far
         self._holders = NodeHolders(frozenset(chip.node for chip in self._chips).__contains__)
         self._looked_at = -math.inf
         with ExitStack() as on_failure:
             on_failure.callback(self.close)
-            first = self._poll(1, [], FIRST_WAIT)
+            first = self._poll(1, frozenset(GRPC_NAMES), [], FIRST_WAIT)
             self._listed = list_devices(self._chips, first.ids, self._holders)
             if not self._listed:
                 asked = f"{HOST}:{', '.join(map(str, numbers))}"
@@ -253,35 +259,36 @@ class TpuDriver:
 
     def reader(self, options: ReadOptions) -> TpuReader:
         """Make a consumer's view. What is watched makes no difference to it."""
-        del options
-        return TpuReader(self)
+        needed = needed_names(options.metrics)
+        self._needed |= needed
+        return TpuReader(self, needed, options.metrics.processes)
 
     def close(self) -> None:
         """Close the connections."""
         self._runtimes.close()
 
-    def poll(self, had: int, progress: list[Any]) -> TpuPoll:
-        """Return the latest poll while it is fresh and newer than the one that the caller had, else a new one.
+    def poll(self, had: int, needed: frozenset[str], progress: list[Any]) -> TpuPoll:
+        """Return the latest poll while it is fresh, newer than the one that the caller had, and has what it needs; else a new one.
 
         Raises:
             DriverGoneError: A runtime names devices that are not listed.
         """
         asked = self._clock.monotonic()
         with self._lock:
-            if self._latest.number <= had or asked - self._latest.finished >= FRESH:
-                self._latest = self._served(self._poll(self._latest.number + 1, progress))
+            if self._latest.number <= had or not needed <= self._latest.asked or asked - self._latest.finished >= FRESH:
+                self._latest = self._served(self._poll(self._latest.number + 1, frozenset(self._needed), progress))
             return self._latest
 
-    def _poll(self, number: int, progress: list[Any], wait: float = 0.0) -> TpuPoll:
+    def _poll(self, number: int, needed: frozenset[str], progress: list[Any], wait: float = 0.0) -> TpuPoll:
         now = self._clock.monotonic()
         if now - self._looked_at >= HOLDERS_INTERVAL:
             self._looked_at = now
             self._holders.look(progress)
-        answers = self._runtimes.ask(GRPC_NAMES, progress)
+        answers = self._runtimes.ask([name for name in GRPC_NAMES if name in needed], progress)
         # The SDK is loaded on a machine that has chips, and while a program uses them: never anywhere else.
         if self._chips and (self._holders.held() or any(port.failure is None for port in answers)):
             self._sdk.want(wait)
-        return TpuPoll(number, answers, self._sdk.latest(), self._holders, self._assignment, self._per_chip, self._clock)
+        return TpuPoll(number, needed, answers, self._sdk.latest(), self._holders, self._assignment, self._per_chip, self._clock)
 
     def _served(self, poll: TpuPoll) -> TpuPoll:
         new = set(poll.ids) - {device.number for device in self._listed}
@@ -296,12 +303,16 @@ class TpuDriver:
 class TpuReader:
     """One consumer's view: which poll it was given last, for each unit."""
 
-    def __init__(self, driver: TpuDriver) -> None:
+    def __init__(self, driver: TpuDriver, needed: frozenset[str], processes: bool) -> None:
         self._driver = driver
+        self._needed = needed
+        self._reads = bool(needed) or processes
         self._had: dict[int, int] = {}
 
     def read(self, unit: int, progress: list[Any]) -> Reading:
         """Return one unit's part of the latest poll."""
-        latest = self._driver.poll(self._had.get(unit, 0), progress)
+        if not self._reads:
+            return Reading(processes=NOT_NEEDED if unit < len(self._driver.devices) else None)
+        latest = self._driver.poll(self._had.get(unit, 0), self._needed, progress)
         self._had[unit] = latest.number
         return latest.readings[unit]

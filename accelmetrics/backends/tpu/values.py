@@ -20,6 +20,7 @@ from accelmetrics.backends.tpu.messages import DistributionMessage, MetricMessag
 from accelmetrics.backends.tpu.runtime import MetricAnswer
 from accelmetrics.schemas.catalogue.tpu import FAMILIES, QUEUE_GRPC, QUEUE_KEY, QUEUE_SDK, STATISTICS, Family
 from accelmetrics.schemas.errors import Reason, Unavailable
+from accelmetrics.schemas.selection import MetricSelection
 
 MAX_BYTES = 2.0**50
 MAX_SECONDS = 1e9
@@ -93,6 +94,20 @@ def _coverage() -> Coverage:
 
 COVERAGE = _coverage()
 """Which metrics TPUs give, by the tables of fields and of distributions."""
+
+
+def needed_names(metrics: MetricSelection) -> frozenset[str]:
+    """Find what runtimes are asked for a selection: everything about devices where any of it is wanted, and each wanted distribution.
+
+    What is said about devices also says which of them a runtime has, so it is asked for together.
+    """
+    names: set[str] = set()
+    if any(metrics.wants_some(f"tpu.{{i}}.{name}") for name in COVERAGE.devices):
+        names.update(field.grpc for field in FIELDS if field.grpc)
+    names.update(family.grpc for family in FAMILIES if any(metrics.wants_some(family.name(statistic)) for statistic in STATISTICS))
+    if metrics.wants_some(f"{QUEUE_KEY}.{{label}}"):
+        names.add(QUEUE_GRPC)
+    return frozenset(names)
 
 
 # Devices
