@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from _thread import start_new_thread  # threads of ``threading`` start under a lock
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -23,10 +24,42 @@ from accelmetrics.schemas.metric import NOTHING
 SCRIPT = str(Path(__file__).with_name("parent_watchdog.py"))
 STATUS_SIZE = 16
 """Bytes of the longest word of a watchdog."""
+FORK_PATIENCE = 1.0
+"""Seconds for which a fork waits for a process that is being started."""
 
 
 class FilesError(OSError):
     """The files that a process needs cannot be written."""
+
+
+class StartLock:
+    """The lock that is held while a process is started, for which a fork waits.
+
+    ``subprocess`` waits for the end of a pipe, of which a process that is forked meanwhile has a copy: it would wait for as long as that
+    one lives.
+
+    Attributes:
+        lock: The lock; another one in the child of a fork.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    def before_fork(self) -> None:
+        """Wait for a process that is being started."""
+        self.lock.acquire(timeout=FORK_PATIENCE)
+
+    def after_in_parent(self) -> None:
+        """Let others go on."""
+        with suppress(RuntimeError):  # it is another thread's still
+            self.lock.release()
+
+    def after_in_child(self) -> None:
+        """Go on without the threads that may have held it."""
+        self.lock = threading.RLock()
+
+
+STARTING = StartLock()
 
 
 class Watchdog(subprocess.Popen[bytes]):
@@ -74,7 +107,8 @@ class Watchdog(subprocess.Popen[bytes]):
             try:
                 given = (os.getpid(), passed, len(packed), mark, directory)
                 script = [interpreter, "-I", "-S", SCRIPT, *map(str, given)]
-                super().__init__([*script, *argv], pass_fds=(passed,), start_new_session=True, **popen)
+                with STARTING.lock:
+                    super().__init__([*script, *argv], pass_fds=(passed,), start_new_session=True, **popen)
             finally:
                 os.close(passed)
             _WATCHDOGS.add(self)
@@ -162,3 +196,4 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=STARTING.before_fork, after_in_parent=STARTING.after_in_parent, after_in_child=STARTING.after_in_child)

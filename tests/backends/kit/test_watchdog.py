@@ -164,6 +164,33 @@ def test_a_late_command_is_ended_beside_such_a_fork(traces: Traces) -> None:
             os.kill(fork, signal.SIGKILL)
 
 
+def test_forks_while_a_command_is_started_do_not_hold_it(traces: Traces) -> None:
+    """A forked process that lives long, such as a data loader's worker, would keep open what its start is known by."""
+    text = """
+        from tests.support.waiting import wait_for
+        ended = []
+        def go_on():
+            while True:
+                run("exit 0")
+                ended.append(1)
+        threading.Thread(target=go_on, daemon=True).start()
+        forked = []
+        for _ in range(30):
+            pid = os.fork()
+            if pid == 0:
+                signal.pause()
+            forked.append(pid)
+            before = len(ended)
+            wait_for(lambda: len(ended) > before)
+        for pid in forked:
+            os.kill(pid, signal.SIGKILL)
+        tell(len(forked))
+        os._exit(0)
+    """
+    with program(text, traces) as running:
+        assert running.told() == [30]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_job_whose_processes_are_all_told_to_end_leaves_nothing(number: signal.Signals, traces: Traces) -> None:
     """As a service manager and a batch system do; the command does not listen, and the thread that runs it has the signals blocked."""
