@@ -42,15 +42,26 @@ def noted(value: object) -> float | Deferred:
         return float(cast("SupportsFloat", value))
     array = getattr(sys.modules.get("jax"), "Array", None)
     if array is not None and isinstance(value, array):
-        found: Any = value
-        _single(found.size)
-        return Deferred(partial(_item, found), getattr(found, "is_ready", _at_once))
+        return _of_jax(value)
     own = getattr(sys.modules.get("numpy"), "ndarray", ())
     if isinstance(value, own) or type(value).__module__ == "numpy":
         host: Any = value
         _single(host.size)
         return _item(host)
     return Deferred(partial(float, cast("SupportsFloat", value)))  # of TensorFlow and others, whose tensors do not change
+
+
+def _of_jax(array: Any) -> Deferred:
+    """Take the part of an array that this process holds, as an object of its own.
+
+    The program may give the array itself to a computation that reuses its memory. Asking that one whether it is ready ends the
+    process (jax 0.10); this one raises.
+    """
+    _single(array.size)
+    if not array.is_fully_replicated:
+        raise TypeError("an array that is not replicated")
+    own = array.addressable_data(0)
+    return Deferred(partial(_item, own), own.is_ready)
 
 
 def _of_torch(tensor: Any) -> float | Deferred:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+import runpy
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -182,3 +184,12 @@ def test_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     run = accelmetrics.training(backends=[gpus(1)])
     assert (run.rank, run.local_rank, run.world_size, run.node) == (5, 1, 8, alone.node)
+
+
+def test_the_example_of_an_own_loop_runs(tmp_path: Path) -> None:
+    """With a row every so many steps."""
+    example = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "own_loop.py"))
+    assert example["main"](tmp_path / "rows.jsonl") == (pytest.approx(3.0), pytest.approx(1.0))
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [500, 1000, 1500, 2000]
+    assert all("system/readings" in row for row in rows)
