@@ -47,6 +47,22 @@ _accelmetrics_{name}() {{
   while IFS= read -r line; do printf '%s\\n' "$before${{line#"$stem"}}"; done < <(compgen -W '{words}' -- "$word")
 }}
 """
+# The sign of equality is a word of its own in bash; shtab knows of no value behind one.
+BASH_ROOT = """
+_accelmetrics() {
+  local -a words=()
+  local place
+  for ((place = 0; place <= COMP_CWORD; place++)); do
+    if [[ ${COMP_WORDS[place]} != "=" || ${COMP_WORDS[place - 1]} != --* ]]; then
+      words+=("${COMP_WORDS[place]}")
+    elif ((place == COMP_CWORD)); then
+      words+=("")
+    fi
+  done
+  COMP_WORDS=("${words[@]}") COMP_CWORD=$((${#words[@]} - 1))
+  _shtab_accelmetrics
+}
+"""
 ZSH = """
 _accelmetrics_{name}() {{
   local kind
@@ -83,11 +99,11 @@ def run(options: Namespace, out: Stdout) -> int:
         elif action.metavar in PATHS:
             action.complete = shtab.FILE if action.metavar == "FILE" else shtab.DIRECTORY  # type: ignore[attr-defined]
     functions = {
-        "bash": "".join(BASH.format(name=name, words=" ".join(known)) for name, known in words.items()),
+        "bash": "".join(BASH.format(name=name, words=" ".join(known)) for name, known in words.items()) + BASH_ROOT,
         "zsh": "".join(ZSH.format(name=name, words=shlex.join(known)) for name, known in words.items()),
     }
     script: str = shtab.complete(root, options.shell, preamble=functions)
-    out.write(script.rstrip("\n") + "\n")
+    out.write(script.replace("-F _shtab_accelmetrics", "-F _accelmetrics").rstrip("\n") + "\n")
     return 0
 
 

@@ -53,6 +53,9 @@ def completed(script: Path, *words: str) -> list[str]:
         (["report", "--metrics", "core,-powerW"], ["core,-powerWatts"]),
         (["watch", "--metrics", "tpu.1.dutyC"], ["tpu.1.dutyCycle"]),
         (["serve", "--metrics", "memory.usedB"], ["memory.usedBytes"]),
+        (["dump", "--metrics", "=", "powerW"], ["powerWatts"]),
+        (["dump", "--metrics", "=", "-gpu.7.enf"], ["-gpu.7.enforcedPowerLimitWatts"]),
+        (["ps", "--amd-source", "="], list(SOURCES)),
         (["metrics", "gpu.2.energyJ"], ["gpu.2.energyJoules"]),
         (["metrics", "--preset", "w"], ["wandb"]),
         (["metrics", "--backend", "neu"], ["neuron"]),
@@ -80,6 +83,8 @@ def test_a_tab_in_bash(script: Path) -> None:
         terminal.until(lambda: terminal.lines[0] == "$")
         terminal.type("accelmetrics dump --metrics core,gpu.3.enf\t")
         terminal.until(r"^\$ accelmetrics dump --metrics core,gpu\.3\.enforcedPowerLimitWatts$")
+        terminal.type(" --backends=nvid\t")
+        terminal.until("Watts +--backends=nvidia$")
 
 
 def test_every_word_that_is_offered_is_taken(script: Path) -> None:
