@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from accelmetrics.integrations.training import BRIEF, DEFAULT_PREFIX, TrainingRun
+from accelmetrics.integrations.training import BRIEF, DEFAULT_PREFIX, TrainingRun, training
 from accelmetrics.schemas.selection import MetricChoice
 
 
@@ -40,7 +40,7 @@ class RunHook:
             raise TypeError(f"{', '.join(options)}: options belong to accelmetrics.training(), which made this run")
         self._given, self._options = run, options
         self._row: tuple[str, MetricChoice, tuple[str, ...]] = (prefix, keys, tuple(stats))
-        self._own = TrainingRun(**options) if run is None else None  # what cannot be used is told here
+        self._own = training(**options) if run is None else None  # what cannot be used is told here
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_given": None, "_own": None}
@@ -51,7 +51,7 @@ class RunHook:
         if self._given is not None:
             return self._given
         if self._own is None:
-            self._own = TrainingRun(**self._options)
+            self._own = training(**self._options)
         return self._own
 
     def begin(self) -> None:
