@@ -19,6 +19,7 @@ from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.monitor.steps import Done, Work, rates
 from accelmetrics.schemas.catalogue.devices import NOT_THROTTLING
 from accelmetrics.schemas.errors import AccelMetricsError, DocumentError
+from accelmetrics.schemas.finding import NO_FINDINGS, CannotTell, Finding
 from accelmetrics.schemas.record import Record, StepSource
 from accelmetrics.schemas.recording import RecordFile, recordings
 from accelmetrics.schemas.selection import ALL, MetricSelection
@@ -127,6 +128,9 @@ class _Stream:
         self.places: dict[str, DeviceSlot] = {}
         self.silences: dict[str, list[summaries.Plain]] = {}
         self.aggregator = WindowAggregator(self.begin)
+        self.findings: dict[tuple[str, str, int], Finding] = {}  # as each stood last
+        self.cannot_tell: tuple[CannotTell, ...] = ()
+        self._findings = NO_FINDINGS
         self._rows = RowMaker()
         self._pending: list[Snapshot] = []
         self._intervals: deque[float] = deque(maxlen=USUAL)
@@ -148,6 +152,11 @@ class _Stream:
             self._interval = record.monitor.interval
         self._newest = time_ns
         self.readings += 1
+        if record.findings is not self._findings:
+            self._findings = record.findings
+            self.cannot_tell = record.findings.cannot_tell or self.cannot_tell
+            for finding in (*record.findings.ended, *record.findings.current):
+                self.findings[finding.rule, finding.key, finding.since_ns // 1000] = finding
         self._pending.append(record.snapshot)
         if len(self._pending) == PENDING:
             self._fold()
@@ -235,17 +244,31 @@ def report(records: Iterable[Record]) -> summaries.Plain | None:
         "gaps": sorted((gap for stream in streams for gap in stream.gaps), key=lambda gap: str(gap["after"])),
         "devices": {key: device for stream in streams for key, device in _devices(stream, streams)},
         "host": {key: held._asdict() for key, held in host.items()},
+        "findings": sorted((one for stream in streams for one in _findings(stream, streams)), key=lambda one: str(one["since"])),
+        "cannot_tell": [{**one.to_dict(), "stream": " ".join(_head(stream, streams))} for stream in streams for one in stream.cannot_tell],
         "work": {name: rate._asdict() for name, rate in rates(work).items()},
     }
 
 
-def _devices(stream: _Stream, streams: list[_Stream]) -> Iterator[tuple[str, summaries.Plain]]:
-    """Yield the devices of a stream; the host, and the rank or the number of the run, precede the key where there are several."""
+def _findings(stream: _Stream, streams: list[_Stream]) -> Iterator[summaries.Plain]:
+    """Yield what was found in a stream, as documents have it, with what precedes its devices' keys."""
+    for finding in stream.findings.values():
+        yield {**finding.to_dict(), "key": " ".join(filter(None, (*_head(stream, streams), finding.key)))}
+
+
+def _head(stream: _Stream, streams: list[_Stream]) -> list[str]:
+    """Return what precedes the key of a stream's device: the host, and the rank or the number of the run, where there are several."""
     runs = [other for other in streams if other.host == stream.host]
     ranks = {other.rank for other in runs if other.rank}
     head = [] if len(runs) == len(streams) else [stream.host]
     if len(runs) > 1:
         head.append(f"rank {stream.rank}" if len(ranks) == len(runs) else f"run {runs.index(stream) + 1}")
+    return head
+
+
+def _devices(stream: _Stream, streams: list[_Stream]) -> Iterator[tuple[str, summaries.Plain]]:
+    """Yield the devices of a stream."""
+    head = _head(stream, streams)
     summary, energy = stream.aggregator.summary(), stream.aggregator.energy_joules()
     for place in stream.places.values():
         limit, used = first(summary, place.key, POWER_LIMIT), energy.get(place.key)

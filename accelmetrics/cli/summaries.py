@@ -10,6 +10,7 @@ from accelmetrics.cli.text import aligned
 from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 from accelmetrics.schemas.summary import Summary
+from accelmetrics.schemas.text import printable
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, TEMPERATURE, UTILIZATION, first
 
 Plain = dict[str, Any]
@@ -179,8 +180,26 @@ def text(report: Plain) -> str:
         lines.append(f"gap: {what} after {_moment(gap['after'])}")
     for key, device in devices.items():
         lines += [f"gap of {key}: {gap['seconds']:.1f} s after {_moment(gap['after'])}" for gap in device["gaps"]]
+    lines += _findings(report)
     lines += [_work(name, work) for name, work in report["work"].items()]
     return "\n".join([*lines, *([] if devices else _host(report["host"], ("mean", "max", "p95")))]) + "\n"
+
+
+def _findings(report: Plain) -> list[str]:
+    """Return a line for each finding, and one for all rules that could not be judged for the same reason."""
+    lines = []
+    for one in report["findings"]:
+        about = f"{one['key']}, " if one["key"] else ""
+        until = f"to {_moment(one['until'])}" if one["until"] else "to the end"
+        lines.append(f"{one['severity']}: {one['rule']}, {about}{_moment(one['since'])} {until}: {printable(one['message'])}")
+    lacks: dict[tuple[str, ...], list[str]] = {}
+    for one in report["cannot_tell"]:
+        about = " ".join(filter(None, (one["stream"], ", ".join(one["keys"]))))
+        lacks.setdefault((about, one["reason"], one["detail"]), []).append(one["rule"])
+    for (about, reason, detail), rules in lacks.items():
+        words = f" ({printable(detail)})" if detail else ""
+        lines.append(f"not judged: {', '.join(rules)}{f' of {about}' if about else ''}: {reason}{words}")
+    return lines
 
 
 def markdown(report: Plain) -> str:
@@ -200,6 +219,8 @@ def markdown(report: Plain) -> str:
         mean = f"{sum(known) / len(known):.1f}" if known else NONE
         if devices:
             parts.append(f"| {title} | {' | '.join(_cell(device[name], part, '', scale) for device in devices)} | {mean} |")
+    if found := _findings(report):
+        parts += ["", "## Findings", "", *(f"- {line}" for line in found)]
     if report["work"]:
         parts += ["", "## Power efficiency", "", *(f"- {_work(name, work)}" for name, work in report["work"].items())]
     return "\n".join(parts) + "\n"

@@ -24,7 +24,9 @@ from accelmetrics.exporters.device_table import HotLimits, Trail, height, table
 from accelmetrics.monitor import settings
 from accelmetrics.monitor.monitor import Monitor
 from accelmetrics.schemas.errors import MissingDependencyError, require
+from accelmetrics.schemas.finding import Finding, Findings
 from accelmetrics.schemas.snapshot import Snapshot
+from accelmetrics.schemas.text import printable
 
 LOOK = 0.1
 """Seconds between two looks at whether there is something new to draw."""
@@ -159,7 +161,7 @@ class View:
                 self._take(watching.latest)
                 if self._changed:
                     self._changed = False
-                    draw(self._picture(watching.error, KEYS if os.isatty(0) else NO_KEYS))
+                    draw(self._picture(watching.error, watching.findings, KEYS if os.isatty(0) else NO_KEYS))
                 for key in pressed(min(LOOK, self._options.interval)):
                     if key == "q":
                         self._stopped.ask(signal.SIGINT)
@@ -186,14 +188,16 @@ class View:
             self._trail.add(latest)
             self._changed = True
 
-    def _picture(self, error: str, keys: Sequence[str]) -> str:
+    def _picture(self, error: str, findings: Findings, keys: Sequence[str]) -> str:
         """Draw the table and what is below it, cut to the terminal's size as it is now."""
         size = USUAL
         with suppress(OSError):
             columns, lines = os.get_terminal_size(self._descriptor)
             size = os.terminal_size((columns or USUAL.columns, lines or USUAL.lines))
         wanted = 1 if self._latest is None else height(self._latest)
-        below = foot(self.said or error, keys, size, wanted)
+        spare = min(MOST_SAID, size.lines - wanted - 1)
+        said = self.said or error or (found_words(findings, size.columns, spare) if spare > 0 else "")
+        below = foot(said, keys, size, wanted)
         drawn: object = "reading …"
         if self._latest is not None:
             room, process = size.lines - len(below), self._options.pid is not None
@@ -218,6 +222,19 @@ class View:
     def _say(self, text: str) -> None:
         self.said, self._said_until = text, time.monotonic() + SAID_SECONDS
         self._changed = True
+
+
+def found_words(findings: Findings, columns: int, rows: int) -> str:
+    """Return what rules find now, in as many words as there is room for: the gravest first, each rule once; empty for nothing."""
+    by_rule: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_rule.setdefault(finding.rule, []).append(finding)
+    about = {rule: f"{rule} {', '.join(one.key or 'the run' for one in found)}" for rule, found in by_rule.items()}
+    number = f"! {len(findings)} finding{'' if len(findings) == 1 else 's'}"
+    whole = "; ".join(f"{about[rule]}: {printable(found[0].message)}" for rule, found in by_rule.items())
+    forms = (f"{number}: {whole}", f"{number}: {'; '.join(about.values())}", f"{number}: {', '.join(about)}", number)
+    fitting = (words for words in forms if len(textwrap.wrap(words, columns, break_on_hyphens=False)) <= rows)
+    return next(fitting, "") if about else ""
 
 
 def foot(said: str, keys: Sequence[str], size: os.terminal_size, wanted: int) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from accelmetrics.exporters.files import JsonlExporter
+from accelmetrics.schemas.finding import CannotTell, Finding, Findings
 from accelmetrics.schemas.identity import DeviceIdentity
 from accelmetrics.schemas.record import Record, Step
 from accelmetrics.schemas.recording import read_records
@@ -193,6 +194,51 @@ def test_work_is_told_per_second_and_per_joule(tmp_path: Path) -> None:
     path = write(tmp_path / "work.jsonl", [record(0, {}), record(2, {}, steps=steps)])
     assert summary(path)["work"] == {"tokens": {"per_second": pytest.approx(500.0), "per_joule": pytest.approx(5.0)}}
     assert "## Power efficiency\n\n- tokens: 500.0 per second, 5 per joule" in report(path, "--format", "markdown")
+
+
+HOT = Finding("hot", "warning", "gpu.1", "core at 83 °C", 83.0, 80.0, (START + 60) * 10**9, None, "Check the fans.")
+STUCK = Finding("loss_not_decreasing", "info", "", "loss fell by 0.01 %", 0.01, 0.1, (START + 30) * 10**9, None, "Done, or stuck.")
+UNLOGGED = (CannotTell("hang", (), "*", "not_logged", "nothing"), CannotTell("goodput", (), "*", "not_logged", "nothing"))
+LACKS = (*UNLOGGED, CannotTell("near_slowdown", ("gpu.0", "gpu.1"), "tempLimit.slowdown", "not_supported", "NVML_ERROR_NOT_SUPPORTED"))
+
+
+def found(run: list[Record]) -> list[Record]:
+    """Readings of a minute and a half in which something was found: one is over, the other is not."""
+    stood: tuple[tuple[Finding, ...], ...] = ((), (STUCK,), (HOT, STUCK), (STUCK,))
+    over: tuple[tuple[Finding, ...], ...] = ((), (), (), (HOT._replace(until_ns=(START + 80) * 10**9),))
+    return [one._replace(findings=Findings(lasts, ended, LACKS)) for one, lasts, ended in zip(run, stood, over, strict=True)]
+
+
+def test_findings_are_told_with_their_times_and_what_was_not_judged(tmp_path: Path) -> None:
+    """Each once, in the order of their beginning; rules that lack the same together."""
+    run = found([record(second, {"gpu.0.gpu": 10, "gpu.1.gpu": 90}) for second in (0, 40, 70, 90)])
+    path = tmp_path / "run.jsonl"
+    with exporting(JsonlExporter(str(path))) as exporter:
+        for one in run:
+            exporter.export(one)
+    lines = [
+        "info: loss_not_decreasing, 2026-01-01T00:00:30Z to the end: loss fell by 0.01 %",
+        "warning: hot, gpu.1, 2026-01-01T00:01:00Z to 2026-01-01T00:01:20Z: core at 83 °C",
+        "not judged: hang, goodput: not_logged (nothing)",
+        "not judged: near_slowdown of gpu.0, gpu.1: not_supported (NVML_ERROR_NOT_SUPPORTED)",
+    ]
+    assert [line for line in report(str(path)).splitlines() if line in lines] == lines
+    assert "## Findings\n\n" + "".join(f"- {line}\n" for line in lines) in report(str(path), "--format", "markdown")
+    told = summary(str(path))
+    assert [(one["rule"], one["key"], one["until"]) for one in told["findings"]] == [
+        ("loss_not_decreasing", "", None),
+        ("hot", "gpu.1", "2026-01-01T00:01:20.000000Z"),
+    ]
+    assert [one["rule"] for one in told["cannot_tell"]] == ["hang", "goodput", "near_slowdown"]
+
+
+def test_findings_of_several_runs_are_kept_apart(tmp_path: Path) -> None:
+    """As their devices are."""
+    seconds = (0, 40, 70, 90)
+    paths = [
+        write(tmp_path / f"{name}.jsonl", found([record(second, {"gpu.1.gpu": 1}, run_id=name) for second in seconds])) for name in "ab"
+    ]
+    assert {one["key"] for one in summary(*paths)["findings"]} == {"run 1", "run 1 gpu.1", "run 2", "run 2 gpu.1"}
 
 
 def test_hosts_and_runs_are_kept_apart(tmp_path: Path) -> None:

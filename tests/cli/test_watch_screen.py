@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from accelmetrics.cli.watch import foot
+from accelmetrics.cli.watch import foot, found_words
+from accelmetrics.schemas.finding import Finding, Findings
 from tests.cli.terminals import on_terminal, shell
 from tests.simulators.nvml import NvmlSimulator
 
@@ -107,3 +108,27 @@ def test_the_rows_below_the_table() -> None:
     assert foot("", ("many keys", "few"), size((5, 6)), 5) == ["few"]
     assert foot("a b c", ("few",), size((3, 24)), 5) == ["a b", "c", "few"]
     assert foot("x" * 100 + "end", ("few",), size((20, 3)), 5) == ["xxxxx…" + "x" * 11 + "end", "few"]
+
+
+HOT = Finding("hot", "warning", "gpu.0", "core at 83 °C", 83.0, 80.0, 1, None, "")
+
+
+def test_findings_are_told_the_gravest_first_and_each_rule_once() -> None:
+    """Within the width that there is; nothing while there is none."""
+    stuck = HOT._replace(rule="goodput", key="", severity="info", message="steps take 40 % of the time")
+    found = Findings((HOT, HOT._replace(key="gpu.3", message="core at 90 °C"), stuck))
+    whole = "! 3 findings: hot gpu.0, gpu.3: core at 83 °C; goodput the run: steps take 40 % of the time"
+    assert found_words(found, 200, 1) == found_words(found, 50, 2) == whole
+    assert found_words(found, 50, 1) == "! 3 findings: hot gpu.0, gpu.3; goodput the run"
+    assert found_words(found, 30, 1) == "! 3 findings: hot, goodput"
+    assert found_words(found, 20, 1) == "! 3 findings"
+    assert found_words(found, 5, 1) == ""
+    assert found_words(Findings((HOT,)), 200, 1) == "! 1 finding: hot gpu.0: core at 83 °C"
+    assert found_words(Findings((), (HOT,)), 200, 1) == ""
+
+
+def test_findings_stand_below_the_table_where_there_is_a_row(simulator: NvmlSimulator) -> None:
+    """Devices come first."""
+    simulator.gpu[1].set(temperature=97)
+    with on_terminal(*FAST, "--rules", "overheating,overheating.seconds=0", env=simulator.environment()) as terminal:
+        terminal.until("! 1 finding: overheating gpu.1: core at 97 °C")
