@@ -18,6 +18,9 @@ from accelmetrics.schemas.errors import InvalidOptionError, UnknownNameError
 from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.selection import MetricSelection
 
+OBJECTS = ("stream", "device_labels", "process_labels")
+"""Options that take an object."""
+
 
 class Sink:
     """An exporter with an option of each kind."""
@@ -111,7 +114,7 @@ def test_every_built_in_gets_its_options_whole(name: str, target: str, monkeypat
     monkeypatch.setattr(taker, "__annotations__", typing.get_type_hints(factory.__init__))
     monkeypatch.setattr(registry, "load", lambda _: taker)
     strings = [one.name for one in inspect.signature(factory).parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
-    words = {option: word(taker.__annotations__[option]) for option in strings if option not in ("stream", "device_labels")}
+    words = {option: word(taker.__annotations__[option]) for option in strings if option not in OBJECTS}
     text = f"{name}{target}?{'&'.join(f'{option}={said}' for option, (said, _) in words.items())}"
     if not target and name in ("jsonl", "csv", "textfile", "tensorboard", "influx", "training-files"):
         with pytest.raises(InvalidOptionError, match="needs its"):
