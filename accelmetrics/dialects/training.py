@@ -12,7 +12,7 @@ they are absent where it does not use PyTorch, and never the driver's figures, w
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
 from accelmetrics.dialects.contract import Dialect, Distribution, Number, Point
@@ -62,6 +62,9 @@ LOGGED = {
     "gradient_norm": ("grad_norm", "Gradient norm that the program logged last."),
 }
 """By name, which of the numbers that the program logs it is, and its meaning."""
+
+SHORT = {"learning_rate": "lr"}
+"""What programs log instead."""
 
 STEP_FIELDS = {
     "epoch": "epoch",
@@ -115,8 +118,8 @@ class Training(Dialect):
         for slot in record.snapshot.identities:
             yield from self._table.points(record.snapshot, slot, {INDEX: designation(slot)})
         for name, (logged, meaning) in LOGGED.items():
-            if logged in self._logged:
-                yield Point(name, self._logged[logged], {}, "gauge", "1", meaning)
+            if (number := _logged(self._logged, logged)) is not None:
+                yield Point(name, number, {}, "gauge", "1", meaning)
         if self._steps:
             yield Point(STEPS, self._steps, {}, "counter", "1", _MEANINGS[STEPS])
         if observed := sum(self._durations):
@@ -136,6 +139,11 @@ class Training(Dialect):
         if duration is not None and advanced:
             self._durations[bisect_left(BUCKETS, duration)] += advanced
             self._seconds += duration * advanced
+
+
+def _logged(values: Mapping[str, Number], name: str) -> Number | None:
+    """Return what was logged under a name, or under its short form."""
+    return values.get(name, values.get(SHORT.get(name, name)))
 
 
 JsonLine = dict[str, Number | str | None]
@@ -158,7 +166,8 @@ def training_lines(record: Record) -> Iterator[JsonLine]:
     held = {field: allocator(record.snapshot, name).values() for field, name in ALLOCATOR_FIELDS.items()}
     for step in record.own_steps:
         line: JsonLine = {"timestamp": rfc3339(step.time_ns), "step": step.step}
-        line.update((field, in_json(step.values[name]) if name in step.values else None) for field, name in STEP_FIELDS.items())
+        found = {field: _logged(step.values, name) for field, name in STEP_FIELDS.items()}
+        line.update((field, None if value is None else in_json(value)) for field, value in found.items())
         line.update((field, convert(sum(values), "By", "MiBy") if values else None) for field, values in held.items())
         yield line
 

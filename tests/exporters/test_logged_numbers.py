@@ -25,7 +25,7 @@ NOW = time.time_ns() // 1_000_000_000 * 1_000_000_000
 STEPS = (
     Step(NOW, 1, {"loss": 0.5, "tokens_per_second": 100.0}, 0, "node-1"),
     Step(NOW + 1000, 1, {"loss": 9.5, "tokens_per_second": 300.0}, 1, "node-1"),
-    Step(NOW + 2000, 2, {"loss": nan, "grad_norm": inf, "least": -inf, "nonFinite": 3}, 0, "node-1"),
+    Step(NOW + 2000, 2, {"loss": nan, "grad_norm": inf, "least": -inf, "lr": 0.25, "nonFinite": 3}, 0, "node-1"),
     Step(NOW + 3000, 2, {"loss": 8.5}, 1, "node-2"),
 )
 RECORD = Record(Snapshot(NOW + 5000, "node-1", {"cpu": 1.0}), {"hostname": "node-1", "rank": "0"}, STEPS)
@@ -44,7 +44,7 @@ def test_a_recording_has_all_of_it(tmp_path: Path) -> None:
     """JSON has texts for what is not finite; they are read back as numbers, with rank and node."""
     written(f"jsonl:{tmp_path / 'run.jsonl'}")
     line = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[1], parse_constant=pytest.fail)
-    assert line["training"][2]["values"] == {"loss": "NaN", "grad_norm": "Infinity", "least": "-Infinity", "nonFinite": 3}
+    assert line["training"][2]["values"] == {"loss": "NaN", "grad_norm": "Infinity", "least": "-Infinity", "lr": 0.25, "nonFinite": 3}
     assert [(entry["rank"], entry["node"]) for entry in line["training"]] == [(0, "node-1"), (1, "node-1"), (0, "node-1"), (1, "node-2")]
     (recording,) = recordings(tmp_path / "run.jsonl")
     (record,) = recording
@@ -73,6 +73,7 @@ def test_home_grown_files_have_the_own_ranks(tmp_path: Path) -> None:
     (file,) = tmp_path.glob("training_metrics_*")
     found = [json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines()]
     assert [(line["step"], line["loss"], line["gradient_norm"]) for line in found] == [(1, 0.5, None), (2, "NaN", "Infinity")]
+    assert [line["learning_rate"] for line in found] == [None, 0.25]
 
 
 def test_statsd_has_the_count_of_what_it_cannot_carry() -> None:
@@ -82,6 +83,7 @@ def test_statsd_has_the_count_of_what_it_cannot_carry() -> None:
         ("training.loss", 0.5),
         ("training.tokens_per_second", 100.0),
         ("training.step", 1),
+        ("training.lr", 0.25),
         ("training.nonFinite", 3),
         ("training.step", 2),
     ]
@@ -99,7 +101,7 @@ def test_influx_has_the_count_of_what_it_cannot_carry() -> None:
     assert found == [
         "training,host=node-1,hostname=node-1,rank=0 loss=0.5,tokens_per_second=100.0,step=1i",
         "training,host=node-1,hostname=node-1,rank=1 loss=9.5,tokens_per_second=300.0,step=1i",
-        "training,host=node-1,hostname=node-1,rank=0 nonFinite=3.0,step=2i",
+        "training,host=node-1,hostname=node-1,rank=0 lr=0.25,nonFinite=3.0,step=2i",
         "training,host=node-2,hostname=node-1,rank=1 loss=8.5,step=2i",
     ]
 

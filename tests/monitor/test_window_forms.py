@@ -16,7 +16,7 @@ from accelmetrics.monitor.window import living
 from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.testing import FakeBackend
 from tests.monitor.test_monitor_exit import PREFACE
-from tests.monitor.watching import HeldClock, gpus, program, returned
+from tests.monitor.watching import HeldClock, gpus, program, returned, ticks
 from tests.sampling.conftest import until
 from tests.support.waiting import HANG
 
@@ -25,6 +25,7 @@ def test_a_decorated_generator_is_measured_until_it_is_exhausted() -> None:
     """With what goes in and comes out of it as without a window."""
     clock = HeldClock()
     with Monitor(3600, backends=[gpus(1)], clock=clock) as monitor:
+        ticks(monitor, 1)
 
         @monitor.window("batches")
         def batches(count: int) -> Generator[int, str, str]:
