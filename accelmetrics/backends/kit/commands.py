@@ -37,7 +37,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from uuid import uuid4
 
 from accelmetrics.backends.guard import waiting_for
 from accelmetrics.backends.kit.watchdog import FilesError, Watchdog, reap
@@ -273,7 +272,7 @@ class Child:
         self.returncode = -signal.SIGKILL  # stands for a status that does not come
         self._finished = False
         self._path = argv[0]
-        mark = uuid4().hex
+        mark = os.urandom(16).hex()
         try:
             self.directory = f"{tempfile.gettempdir()}/accelmetrics-{mark}"
         except FileNotFoundError:

@@ -20,7 +20,7 @@ from typing import Any
 from accelmetrics.backends.guard import waiting_for
 from accelmetrics.backends.loading import import_modules, loading
 
-LATER = ("json", "traceback", "_socket", "_csv", "array", "binascii", "_datetime", "_pickle", "_uuid")
+LATER = ("json", "traceback", "_socket", "_csv", "array", "binascii", "_datetime")
 """Modules of Python's that need the loader, and that a reading, the document made of it or another sampler imports where it needs them.
 
 Where a caller of ours would import them beside a library that hangs, the program would stand still. Of whole packages of Python's (for

@@ -41,4 +41,4 @@ load("graphcore").detect()
 print(sorted(name.rpartition(".")[2] for name in sys.modules if name.startswith("accelmetrics.backends.")))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "['contract', 'guard', 'kit', 'loading', 'registry', 'system']\n", done.stderr
+    assert done.stdout == "['built_in', 'contract', 'guard', 'kit', 'loading', 'registry', 'system']\n", done.stderr
