@@ -79,8 +79,8 @@ def test_what_bash_offers(script: Path, words: list[str], offered: list[str]) ->
 def test_a_tab_in_bash(script: Path) -> None:
     """As it is typed: the words of a list are one word, whose last item is completed."""
     with shell(columns=140) as terminal:
-        terminal.type(f"source {script}; clear\r")
-        terminal.until(lambda: terminal.lines[0] == "$")
+        terminal.type(f"source {script} && echo 'sour'ced\r")
+        terminal.until(r"^sourced\n\$$")
         terminal.type("accelmetrics dump --metrics core,gpu.3.enf\t")
         terminal.until(r"^\$ accelmetrics dump --metrics core,gpu\.3\.enforcedPowerLimitWatts$")
         terminal.type(" --backends=nvid\t")
