@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from math import isfinite
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from accelmetrics.backends.contract import SYSTEM_CLOCK, Clock, Coverage, Detect
 from accelmetrics.schemas.errors import InvalidOptionError, Reason, SourceError, Unavailable, require
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
 from accelmetrics.schemas.metric import Metric
+from accelmetrics.schemas.metrics_page import parse_page
 
 PREFIX = "openmetrics"
 SCHEME = f"{PREFIX}:"
@@ -215,19 +216,10 @@ def samples_of(text: str, openmetrics: bool, filters: Sequence[str] = ()) -> Ite
     Raises:
         ValueError: It is no such page.
     """
-    parse: Callable[[str], Iterable[Any]]
-    if openmetrics:
-        from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
-    else:
-        from prometheus_client.parser import text_string_to_metric_families as parse
-    page = f"\n{text}"
-    for family in parse(text):
-        # The parser puts "_total" behind counters that lack it, such as DCGM's.
-        added = family.type == "counter" and not openmetrics and not any(f"\n{family.name}_total{end}" in page for end in "{ \t")
-        for sample in family.samples if family.type in TAKEN else ():
-            name = sample.name.removesuffix("_total") if added else sample.name
+    for family in parse_page(text, openmetrics):
+        for name, labels, value in family.samples if family.type in TAKEN else ():
             if name != f"{family.name}_created" and (not filters or any(fnmatchcase(name, one) for one in filters)):
-                yield Sample(name, tuple(sorted(sample.labels.items())), float(sample.value))
+                yield Sample(name, tuple(sorted(labels.items())), value)
 
 
 def _gpu_numbers(series: Sequence[Labels]) -> list[int] | None:

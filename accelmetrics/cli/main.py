@@ -33,6 +33,7 @@ COMMANDS = {
     "watch": "show the devices live, in place",
     "record": "watch until stopped, and hand every reading to exporters",
     "serve": "serve the readings to Prometheus and over HTTP",
+    "targets": "print the nodes of a cluster, as Prometheus' service discovery takes them",
     "job": "write down which devices a job was given, and say at its end what it came to: for Slurm's Prolog and Epilog",
     "run": "run a command, watch it, and say what it used",
     "report": "say what a recording came to",

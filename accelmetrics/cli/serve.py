@@ -14,10 +14,12 @@ from accelmetrics.cli.output import Stdout
 from accelmetrics.monitor import settings
 from accelmetrics.schemas.errors import AccelMetricsError
 from accelmetrics.visibility.attribution import Attribution, ClaimSource
+from accelmetrics.visibility.nodes import HostsFile, service_discovery
 from accelmetrics.visibility.pod_resources import pod_source
 from accelmetrics.visibility.slurm_jobs import Job, dcgm_source, job_source
 
 if TYPE_CHECKING:
+    from accelmetrics.exporters.http.fleet import Fleet
     from accelmetrics.schemas.record import Record
 
 EXAMPLES = """\
@@ -29,6 +31,7 @@ EXAMPLES = """\
 paths:
   /metrics        for Prometheus (text or OpenMetrics); the command itself is accelmetrics_process_*
   /api/snapshot   the latest reading, as `accelmetrics dump --json` prints it
+  /fleet/metrics  the pages of other nodes as one, and /fleet/targets for http_sd_configs: with --fleet
   /-/healthy      200 as long as it answers;  /-/ready: 200 once something was read, 503 before; both without a password
 
 The endpoint says nothing of a watched process, such as `cpu`, unless --pid names one.
@@ -40,6 +43,7 @@ OPTIONS: arguments.Groups = {
         **arguments.flags(settings.ENDPOINT),
         "--make-password": {"metavar": "USER", "help": "ask for a password and print the line for the --auth file, then exit"},
     },
+    "other nodes": arguments.flags(settings.FLEET),
     "who holds the devices": arguments.flags(settings.HOLDERS),
     "the readings": arguments.watching("serve"),
     "where else they go": arguments.flags(settings.EXPORTING, "serve"),
@@ -73,6 +77,8 @@ def run(options: Namespace, out: Stdout) -> int:
         max_series=options.max_series,
         own_process=True,
     )
+    if options.fleet:
+        endpoint.routes += _fleet(options).routes
     own = _own_keys()
     served = endpoint.export if options.pid else lambda record: endpoint.export(_without(own, record))
     with until_stopped() as stopped, closing(endpoint), checked(options):
@@ -93,6 +99,18 @@ def run(options: Namespace, out: Stdout) -> int:
             tell(f"serving {address}", f"accelmetrics serve: {address}", data={"address": address})
             stopped.wait()
     return int(tell_losses(watching))
+
+
+def _fleet(options: Namespace) -> Fleet:
+    """Make the pages about other nodes, from a file that is read again when it has changed."""
+    from accelmetrics.exporters.http.fleet import Fleet, FleetNode
+
+    hosts = HostsFile(options.fleet)
+
+    def nodes() -> list[FleetNode]:
+        return [FleetNode(node.target, node.url, node.series_labels) for node in hosts.nodes()]
+
+    return Fleet(nodes, lambda: service_discovery(hosts.nodes()), options.fleet_token_file, options.fleet_ca)
 
 
 def _sources(options: Namespace, follow: Callable[[Sequence[Job]], object]) -> Iterator[ClaimSource]:

@@ -285,6 +285,11 @@ ENDPOINT = (
     Option("max_series", count, "serve at most so many series", 20_000, "N", SERVE),
     Option("max_age", pause, "serve no reading that is older", None, "S", SERVE, usual="two intervals and 1 s, at least 5 s"),
 )
+FLEET = (
+    Option("fleet", path, "serve the nodes of this file of hosts too, as one page: /fleet/metrics and /fleet/targets", None, "FILE", SERVE),
+    Option("fleet_token_file", path, "send this token to them", None, "FILE", SERVE),
+    Option("fleet_ca", path, "believe certificates of these authorities alone, of those with https://", None, "FILE", SERVE),
+)
 HOLDERS = (
     Option(
         "attribution",
@@ -313,6 +318,7 @@ TABLE: dict[str, tuple[Option, ...]] = {
     "where they go": EXPORTING,
     "what is read, and how": READING,
     "the endpoint of serve": ENDPOINT,
+    "other nodes": FLEET,
     "who holds the devices": HOLDERS,
     "the lines of record": LINES,
     "the screen of watch": SCREEN,

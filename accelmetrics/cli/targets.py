@@ -1,0 +1,46 @@
+"""``accelmetrics targets``: the nodes of a cluster, as Prometheus' service discovery takes them."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from contextlib import closing, nullcontext
+
+from accelmetrics.cli import options as arguments
+from accelmetrics.cli.output import Stdout, sink_of
+from accelmetrics.monitor.settings import count, label, path
+from accelmetrics.visibility.nodes import PORT, read_hosts, service_discovery, slurm_nodes
+
+EXAMPLES = """\
+  accelmetrics targets --hosts nodes.txt --output /etc/prometheus/accelmetrics.json     for file_sd_configs
+  accelmetrics targets --slurm --partition gpu --label cluster=a
+  accelmetrics targets --slurm "$SLURM_JOB_NODELIST"                                    in a job: its nodes
+
+A file of hosts has a host a line, with a port and labels where it has any: `node-2:9400 rack=a17`. `accelmetrics serve --fleet FILE` serves
+the same for http_sd_configs.
+
+Exit status: 0; 1 when Slurm does not answer or the file cannot be written; 2 for arguments that cannot be used."""
+OPTIONS: arguments.Groups = {
+    "": {
+        "--hosts": {"type": path.parse, "metavar": "FILE", "help": "the nodes: a host a line"},
+        "--slurm": {"nargs": "?", "const": "", "metavar": "NODES", "help": "the nodes that Slurm has; with a host list, those of it"},
+        "--partition": {"default": "", "metavar": "NAME", "help": "of Slurm's nodes, those of this partition"},
+        "--port": {"type": count.parse, "default": PORT, "metavar": "N", "help": f"the port of nodes without one (default: {PORT})"},
+        "--label": {"type": label.parse, "action": "append", "metavar": "NAME=VALUE", "help": "a label for every node, again for more"},
+        "--output": {"type": path.parse, "metavar": "FILE", "help": "replace this file, whole, instead of printing"},
+    },
+}
+
+
+def run(options: Namespace, out: Stdout) -> int:
+    """Print the nodes, or replace the file."""
+    if (options.hosts is None) == (options.slurm is None):
+        raise arguments.UsageError("say where the nodes are from: --hosts FILE or --slurm")
+    if options.partition and options.slurm != "":
+        raise arguments.UsageError("--partition chooses among the nodes that Slurm has: give it with --slurm alone")
+    nodes = read_hosts(options.hosts, options.port) if options.hosts else slurm_nodes(options.slurm or "", options.partition, options.port)
+    common = dict(options.label or ())
+    found = service_discovery(node._replace(labels={**common, **node.labels}) for node in nodes)
+    with closing(sink_of(options.output, out)) if options.output else nullcontext(out) as target:
+        target.write(json.dumps(found, indent=None if options.output else 2) + "\n")
+    return 0

@@ -1,0 +1,224 @@
+"""The pages of several nodes as one: fetched side by side within the scrape's time, each with an ``instance`` of its own.
+
+A node that is away, slow, or answers with what is no page of metrics costs itself alone: ``accelmetrics_fleet_up`` is 0 for it. Scrapes at
+the same time, and within a second, share one round of questions. Tornado asks, ``prometheus_client`` reads the pages and writes the one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prometheus_client import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import Sample
+from tornado.httpclient import HTTPRequest
+from tornado.httputil import HTTPServerRequest
+from tornado.simple_httpclient import SimpleAsyncHTTPClient
+
+from accelmetrics.exporters.http.server import SCRAPE_TIMEOUT, SPARE, HttpAnswer, Route
+from accelmetrics.exporters.network import USER_AGENT
+from accelmetrics.exporters.scrape_cache import TEXT
+from accelmetrics.schemas.errors import InvalidOptionError
+from accelmetrics.schemas.metrics_page import MetricFamily, PageSample, parse_page
+
+LARGEST_PAGE = 4 * 1024 * 1024
+MOST_AT_ONCE = 64
+PATIENCE = 5.0
+"""Seconds for all nodes together, where the scrape leaves as much."""
+KEPT = 1.0
+"""Seconds for which a round of answers is served again."""
+INSTANCE, FORMER = "instance", "exported_instance"
+UP = "accelmetrics_fleet_up"
+
+log = logging.getLogger("accelmetrics")
+
+
+class FleetNode(NamedTuple):
+    """A node.
+
+    Attributes:
+        instance: What it is called in the one page: host and port.
+        url: Where its page is.
+        labels: Of service discovery; they are put on its series too.
+    """
+
+    instance: str
+    url: str
+    labels: Mapping[str, str]
+
+
+class Page(NamedTuple):
+    """What a node answered.
+
+    Attributes:
+        node: The node.
+        text: Its page; empty where there is none.
+        failure: Why there is none, in words; empty where there is one.
+    """
+
+    node: FleetNode
+    text: str = ""
+    failure: str = ""
+
+
+class Fleet:
+    """The nodes, asked on the loop of the server that the routes belong to.
+
+    Args:
+        nodes: Gives the nodes; called at each round, and cheap.
+        discovery: Gives the same for service discovery.
+        token_file: Sends this token to the nodes.
+        ca_file: Believes certificates of these authorities alone, a PEM file.
+
+    Raises:
+        InvalidOptionError: A file cannot be read.
+    """
+
+    def __init__(
+        self,
+        nodes: Callable[[], Sequence[FleetNode]],
+        discovery: Callable[[], object],
+        token_file: str | None = None,
+        ca_file: str | None = None,
+    ) -> None:
+        self._nodes = nodes
+        self._discovery = discovery
+        self._headers = {"User-Agent": USER_AGENT, "Accept": "text/plain;version=0.0.4"}
+        try:
+            if token_file:
+                self._headers["Authorization"] = f"Bearer {Path(token_file).read_text(encoding='utf-8').strip()}"
+            self._tls = ssl.create_default_context(cafile=ca_file) if ca_file else None
+        except (OSError, ValueError) as error:
+            raise InvalidOptionError(f"the fleet's token or authorities cannot be read: {error}") from error
+        self._client: SimpleAsyncHTTPClient | None = None
+        self._round: asyncio.Task[list[Page]] | None = None
+        self._asked_at = float("-inf")
+        self._failed: dict[str, str] = {}
+
+    @property
+    def routes(self) -> list[tuple[str, type[Route], dict[str, Any]]]:
+        """What the server is to answer."""
+        targets: dict[str, Any] = {"compute": self._targets}
+        return [("/fleet/metrics", FleetRoute, {"fleet": self}), ("/fleet/targets", Route, targets)]
+
+    def _targets(self, _: HTTPServerRequest) -> HttpAnswer:
+        return HttpAnswer(json.dumps(self._discovery()).encode(), "application/json")
+
+    async def pages(self, seconds: float) -> list[Page]:
+        """Ask all nodes, or take the answers of a round that goes on or has just ended.
+
+        Args:
+            seconds: For how long a round may take that begins now.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._round is None or (self._round.done() and now - self._asked_at > KEPT):
+            self._asked_at = now
+            self._round = asyncio.ensure_future(self._ask(self._nodes(), seconds))
+        return await asyncio.shield(self._round)
+
+    async def _ask(self, nodes: Sequence[FleetNode], seconds: float) -> list[Page]:
+        if self._client is None:
+            self._client = SimpleAsyncHTTPClient(force_instance=True, max_clients=MOST_AT_ONCE, max_body_size=LARGEST_PAGE)
+        asked = [asyncio.ensure_future(self._fetch(self._client, node, seconds)) for node in nodes]
+        if asked:
+            await asyncio.wait(asked, timeout=seconds)
+        for one in asked:
+            one.cancel()
+        pages = [_page(node, one, f"no answer within {seconds:g} s") for node, one in zip(nodes, asked, strict=True)]
+        self._tell(pages)
+        return pages
+
+    async def _fetch(self, client: SimpleAsyncHTTPClient, node: FleetNode, seconds: float) -> Page:
+        request = HTTPRequest(
+            node.url,
+            headers=self._headers,
+            connect_timeout=seconds,
+            request_timeout=seconds,
+            follow_redirects=False,
+            decompress_response=False,
+            ssl_options=self._tls,
+        )
+        answer = await client.fetch(request)
+        return Page(node, answer.body.decode("utf-8", "replace"))
+
+    def _tell(self, pages: Iterable[Page]) -> None:
+        """Log a node that does not answer once, until it does."""
+        failed = {page.node.instance: page.failure for page in pages if page.failure}
+        for instance in failed.keys() - self._failed.keys():
+            log.warning("fleet: %s: %s", instance, failed[instance])
+        self._failed = failed
+
+
+def _page(node: FleetNode, asked: asyncio.Task[Page], late: str) -> Page:
+    """Return what a question came to; whatever it failed of costs this node alone."""
+    if not asked.done() or asked.cancelled():
+        return Page(node, failure=late)
+    error = asked.exception()
+    return asked.result() if error is None else Page(node, failure=f"{type(error).__name__}: {error}")
+
+
+class FleetRoute(Route):
+    """Answers with the one page."""
+
+    def initialize(self, fleet: Fleet) -> None:  # type: ignore[override]  # its own arguments
+        """Take the nodes."""
+        super().initialize(compute=self._merged)
+        self._fleet = fleet
+        self._pages: list[Page] = []
+
+    async def get(self) -> None:
+        """Ask the nodes, then write their page."""
+        seconds = PATIENCE
+        with suppress(ValueError):  # no header, or no number in it
+            asked = float(self.request.headers.get(SCRAPE_TIMEOUT, ""))
+            if asked > 0:
+                seconds = min(PATIENCE, max(asked / 2, asked - 4 * SPARE))
+        self._pages = await self._fleet.pages(seconds)
+        await super().get()
+
+    head = get
+
+    def _merged(self, _: HTTPServerRequest) -> HttpAnswer:
+        return HttpAnswer(merge(self._pages), TEXT)
+
+
+def merge(pages: Sequence[Page]) -> bytes:
+    """Write the pages as one. Where two have another type for a metric, the first one's counts, and the other's series are left out."""
+    up = Metric(UP, "1 if the node answered with a page of metrics, else 0.", "gauge")
+    families: dict[str, Metric] = {}
+    for page in pages:
+        added = None if page.failure else _families(page)
+        up.samples.append(Sample(UP, {INSTANCE: page.node.instance}, float(added is not None)))
+        for family in added or ():
+            known = families.setdefault(family.name, Metric(family.name, family.meaning, family.type))
+            if known.type == family.type:
+                known.samples.extend(_with(page.node, sample) for sample in family.samples)
+
+    class Collected:
+        """What ``generate_latest`` takes in the place of a registry."""
+
+        def collect(self) -> Iterator[Metric]:
+            yield up
+            yield from families.values()
+
+    return bytes(generate_latest(Collected()))
+
+
+def _families(page: Page) -> list[MetricFamily] | None:
+    try:
+        return list(parse_page(page.text))
+    except ValueError:
+        log.debug("fleet: %s answers with what is no page of metrics", page.node.instance)
+        return None
+
+
+def _with(node: FleetNode, sample: PageSample) -> Sample:
+    labels = {FORMER if name == INSTANCE else name: value for name, value in sample.labels.items()}
+    return Sample(sample.name, {**node.labels, **labels, INSTANCE: node.instance}, sample.value)

@@ -1,0 +1,211 @@
+"""The nodes of a cluster that serve their metrics: from a file of hosts, or from Slurm; as Prometheus' service discovery has them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from accelmetrics.backends.kit.commands import Command
+from accelmetrics.schemas.errors import InvalidOptionError, Reason, SourceError
+
+PORT = 22235
+"""That of ``accelmetrics serve``."""
+MOST_NODES = 4096
+LARGEST_FILE = 4 * 1024 * 1024
+INSTALL = "run this where Slurm's commands are installed"
+SLURM_TIMEOUT = 30.0
+
+log = logging.getLogger("accelmetrics")
+_TARGET = re.compile(r"(?:(https?)://)?(\[[0-9A-Fa-f:.]{2,45}\]|[0-9A-Za-z_](?:[0-9A-Za-z._-]{0,252}))(?::(\d{1,5}))?/?", re.ASCII)
+_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
+
+
+class Node(NamedTuple):
+    """A node that serves its metrics.
+
+    Attributes:
+        target: Its host and port.
+        labels: What else Prometheus is to put on its series.
+        scheme: ``http`` or ``https``.
+    """
+
+    target: str
+    labels: Mapping[str, str] = {}
+    scheme: str = "http"
+
+    @property
+    def url(self) -> str:
+        """Where its page is."""
+        return f"{self.scheme}://{self.target}{self.labels.get('__metrics_path__', '/metrics')}"
+
+    @property
+    def series_labels(self) -> dict[str, str]:
+        """The labels that series get: not those that tell Prometheus how to ask."""
+        return {name: value for name, value in self.labels.items() if not name.startswith("__")}
+
+
+def parse_hosts(text: str, port: int = PORT) -> list[Node]:
+    """Read a file of hosts: a host a line, with a port and labels where it has any; or what :func:`service_discovery` writes.
+
+    ::
+
+        node-1
+        node-2:9400  rack=a17 partition=gpu   # a comment
+        https://node-3.example
+
+    Args:
+        text: The file.
+        port: That of hosts without one.
+
+    Raises:
+        InvalidOptionError: A line is no host, or a host is there twice; the message has its number.
+    """
+    if text.lstrip().startswith("["):
+        return _unique(_groups(text, port))
+    nodes = []
+    for number, line in enumerate(text.splitlines(), 1):
+        target, *pairs = line.partition("#")[0].split() or [""]
+        if target:
+            nodes.append(_node(target, _labels(pairs, number), port, f"line {number}"))
+    return _unique(nodes)
+
+
+def read_hosts(path: str, port: int = PORT) -> list[Node]:
+    """Read a file of hosts as :func:`parse_hosts` does.
+
+    Raises:
+        InvalidOptionError: It cannot be read, or a line of it is no host; the message names the file.
+    """
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(LARGEST_FILE + 1)
+        if len(text) > LARGEST_FILE:
+            raise InvalidOptionError(f"it has more than {LARGEST_FILE >> 20} MiB")
+        return parse_hosts(text, port)
+    except OSError as error:
+        raise InvalidOptionError(f"the file of hosts {path} cannot be read: {error.strerror}") from error
+    except (InvalidOptionError, UnicodeDecodeError) as error:
+        raise InvalidOptionError(f"the file of hosts {path}: {error}") from error
+
+
+class HostsFile:
+    """A file of hosts that is read again when it has changed. What cannot be read is logged once, and the nodes of before count.
+
+    Args:
+        path: The file.
+
+    Raises:
+        InvalidOptionError: It cannot be read now.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._seen = self._look()
+        self._nodes = read_hosts(path)
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes."""
+        seen = self._look()
+        if seen != self._seen:
+            self._seen = seen
+            try:
+                self._nodes = read_hosts(self._path)
+            except InvalidOptionError as error:
+                log.warning("the nodes of before count: %s", error)
+        return self._nodes
+
+    def _look(self) -> tuple[int, int, int]:
+        try:
+            status = Path(self._path).stat()
+        except OSError:
+            return (0, 0, 0)
+        return (status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def slurm_nodes(listed: str = "", partition: str = "", port: int = PORT) -> list[Node]:
+    """Ask Slurm for nodes: those of a host list (``scontrol``), else those that it has (``sinfo``), whatever their state.
+
+    Args:
+        listed: The host list: ``gpu[001-064]``, or what a job has in ``SLURM_JOB_NODELIST``; empty for all.
+        partition: Only nodes of this partition; empty for all.
+        port: Where each serves.
+
+    Raises:
+        SourceError: The command is not there, fails, or is late.
+        InvalidOptionError: It names what is no host.
+    """
+    config = os.environ.get("SLURM_CONF", "").replace("{", "{{").replace("}", "}}")
+    environment = {"SLURM_CONF": config} if config else {}
+    if listed:
+        command, words = "scontrol", ["show", "hostnames", listed]
+    else:
+        command, words = "sinfo", ["--noheader", "--Node", "--format=%N", *([f"--partition={partition}"] if partition else [])]
+    done = Command(command, environment=environment, install=INSTALL, timeout=SLURM_TIMEOUT).run(*words)
+    if done.returncode:
+        raise SourceError(Reason.DRIVER_ERROR, f"{command} failed (exit status {done.returncode}): {done.words}")
+    return _unique(_node(name, {}, port, command) for name in dict.fromkeys(done.stdout.split()))
+
+
+def service_discovery(nodes: Iterable[Node]) -> list[dict[str, Any]]:
+    """Return nodes as Prometheus' ``file_sd`` and ``http_sd`` have them: targets by their labels."""
+    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for node in nodes:
+        labels = {**node.labels, **({} if node.scheme == "http" else {"__scheme__": node.scheme})}
+        groups.setdefault(tuple(sorted(labels.items())), []).append(node.target)
+    return [{"targets": targets, "labels": dict(labels)} for labels, targets in groups.items()]
+
+
+def _node(text: str, labels: Mapping[str, str], port: int, where: str) -> Node:
+    found = _TARGET.fullmatch(text)
+    if found is None or int(found[3] or port) > 65535:
+        raise InvalidOptionError(f"{where}: {text[:200]!r} is no host, such as node-1, node-1:{PORT} or https://node-1")
+    return Node(f"{found[2]}:{int(found[3] or port)}", labels, found[1] or labels.get("__scheme__", "http"))
+
+
+def _labels(pairs: Sequence[str], number: int) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not _LABEL.fullmatch(name):
+            raise InvalidOptionError(f"line {number}: {pair[:200]!r} is no label: write NAME=VALUE, such as rack=a17")
+        found[name] = value
+    return found
+
+
+def _groups(text: str, port: int) -> list[Node]:
+    """Read the JSON of service discovery."""
+    try:
+        groups = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidOptionError(f"it is no JSON: {error}") from None
+    nodes = []
+    for number, group in enumerate(groups, 1):
+        match group:
+            case {"targets": list(targets), **rest} if all(isinstance(target, str) for target in targets):
+                labels = rest.get("labels") or {}
+            case _:
+                raise InvalidOptionError(f"group {number} has no list of targets")
+        if not isinstance(labels, dict) or not all(_LABEL.fullmatch(name) and isinstance(value, str) for name, value in labels.items()):
+            raise InvalidOptionError(f"group {number}: its labels are no texts by name")
+        scheme = labels.pop("__scheme__", "")
+        if scheme not in ("", "http", "https"):
+            raise InvalidOptionError(f"group {number}: the scheme {scheme!r} is neither http nor https")
+        found = (_node(target, labels, port, f"group {number}") for target in targets)
+        nodes += [node._replace(scheme=scheme or node.scheme) for node in found]
+    return nodes
+
+
+def _unique(nodes: Iterable[Node]) -> list[Node]:
+    found: dict[str, Node] = {}
+    for node in nodes:
+        if node.target in found:
+            raise InvalidOptionError(f"{node.target} is there twice")
+        found[node.target] = node
+        if len(found) > MOST_NODES:
+            raise InvalidOptionError(f"more than {MOST_NODES} nodes")
+    return list(found.values())
