@@ -51,11 +51,13 @@ def started(
             program.kill()
 
 
-def wait_for_line(program: subprocess.Popen[str]) -> None:
-    """Waits until the worker says that it is ready."""
+def wait_for_line(program: subprocess.Popen[str]) -> str:
+    """Waits until the worker says that it is ready; what it says."""
     assert program.stdout is not None
-    if not program.stdout.readline():
+    line = program.stdout.readline()
+    if not line:
         raise RuntimeError(f"{program.args!r} ended before it was ready")
+    return line.strip()
 
 
 def finish(program: subprocess.Popen[str], line: str = "\n") -> Result:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import NamedTuple
 
 import psutil
@@ -16,11 +18,13 @@ from benchmarks.programs import Result, finish, run, started, wait_for_line
 from benchmarks.rows import Row, Scale, seconds
 from benchmarks.workers.stepping import STEPS_PER_ROW
 from tests.simulators.nvml import NvmlSimulator
+from tests.support.waiting import wait_for
 
 RATE = 10
 STEP = 0.01
 """Seconds that a step of a training computes."""
 WARM_UP = 2.0
+SURVIVORS = 3
 HISTORY_GPUS, HISTORY_KEYS = 8, 40
 COLLECTORS = ("wandb-core", "wandb-symon")
 
@@ -64,13 +68,51 @@ def windows(scale: Scale) -> Iterator[Row]:
 
 
 def ranks(scale: Scale) -> Iterator[Row]:
-    """A node on which each rank of a job runs a Monitor of its own."""
-    with NvmlSimulator(scale.gpus) as simulator, ExitStack() as stack:
-        programs = [stack.enter_context(started(simulator, "ticking", RATE, scale.seconds, 1)) for _ in range(scale.ranks)]
-        node = sum(float(finish(program)["cpu"]) for program in programs)
+    """A node on which each rank of a job runs a Monitor, by itself or sharing one reading."""
     one = own_cost(scale, windows=1)
+    alone = _node_cost(scale, None)
     what = f"CPU per tick of a node with {scale.ranks} ranks, a Monitor each, against one Monitor"
-    yield Row(what, node / one, "×", 1.5, 1.2, f"{node * 1e3:.1f} ms, {one * 1e3:.2f} ms")
+    yield Row(what, alone / one, "×", note=f"{alone * 1e3:.1f} ms, {one * 1e3:.2f} ms")
+    with tempfile.TemporaryDirectory() as directory:
+        shared = _node_cost(scale, Path(directory))
+        idle = _node_cost(scale, Path(directory), scale.ranks)
+        gap = takeover_gap(scale, directory)
+    yield Row('the same with `share="node"`', shared / one, "×", note=f"{shared * 1e3:.1f} ms, {one * 1e3:.2f} ms")
+    what = f"the same {scale.ranks} ranks that share, against one Monitor and {scale.ranks} processes that take its readings and drop them"
+    yield Row(what, shared / idle, "×", 1.5, note=f"{shared * 1e3:.1f} ms, {idle * 1e3:.1f} ms")
+    what = f"longest time between two readings of a rank, at {RATE} Hz, when the process that reads is killed"
+    yield Row(what, gap, " s", 1.0, note=f"{SURVIVORS} ranks that go on, {scale.rounds} times")
+
+
+def _node_cost(scale: Scale, directory: Path | None, idle: int = 0) -> float:
+    """CPU seconds per tick of the ranks of a node together, each with a Monitor; or of one, and so many that only take part."""
+    # The Monitor that reads for others goes on for as long as they are there.
+    longer = scale.seconds + (2 * WARM_UP if idle else 0.0)
+    shared = [] if directory is None else [directory]
+    with NvmlSimulator(scale.gpus) as simulator, ExitStack() as stack:
+
+        def start(worker: str, seconds: float, *more: object) -> subprocess.Popen[str]:
+            return stack.enter_context(started(simulator, worker, RATE, seconds, *more, *shared))
+
+        programs = [start("ticking", longer, 1) for _ in range(1 if idle else scale.ranks)]
+        if directory is not None and idle:
+            wait_for(lambda: list(directory.glob("*/*.sock")))
+        programs += [start("idling", scale.seconds) for _ in range(idle)]
+        return sum(float(finish(program)["cpu"]) for program in programs)
+
+
+def takeover_gap(scale: Scale, directory: str) -> float:
+    """The longest gap in any rank's readings over several kills of the process that reads, in seconds."""
+    gaps = []
+    with NvmlSimulator(scale.gpus) as simulator, ExitStack() as stack:
+        for _ in range(scale.rounds):
+            programs = [stack.enter_context(started(simulator, "surviving", RATE, directory)) for _ in range(SURVIVORS + 1)]
+            roles = [wait_for_line(program) for program in programs]
+            holder = programs.pop(roles.index("holder"))
+            holder.kill()
+            time.sleep(WARM_UP)
+            gaps += [float(finish(program)["gap"]) for program in programs]
+    return max(gaps)
 
 
 def steps(scale: Scale) -> Iterator[Row]:

@@ -29,6 +29,8 @@ REQUEST_PAUSE = 0.02
 """Seconds from one reading to a requested one: requests that come more often are answered together."""
 REQUEST_SHARE = 10
 """The same in durations of the last reading: however often windows begin and end, readings cost a tenth of the time at most."""
+LAG = 0.002
+"""Seconds for which a tick may wait for a reading that is taken for several processes before later ticks come after it."""
 TOLERANCE = 1e-6
 """Seconds by which a tick may come early: clocks are floats."""
 
@@ -185,13 +187,15 @@ class Ticker:
                 self._end(observer)
             if tick:
                 due += self._interval
+                if not isinstance(sampler, Sampler) and sampler.shares and sampler.waited > LAG:
+                    due += sampler.waited  # ticks follow the readings: the next one is there when it is due
                 missed = int((clock.monotonic() - due) // self._interval)
                 if missed > 0:
                     due += missed * self._interval
                     for observer in tuple(self._observers):
                         guarded(observer.miss, missed)
             # A shared reading costs its time elsewhere, where requests are held up for it.
-            self._wait(due, now, clock.monotonic() - now if isinstance(sampler, Sampler) else 0.0)
+            self._wait(due, now, clock.monotonic() - now if isinstance(sampler, Sampler) or not sampler.shares else 0.0)
 
     def _read(self, sampler: Sampler | NodeSampler, now: float, tick: bool, owed: set[Run]) -> None:
         take, at, shared = sampler.sample, now, not isinstance(sampler, Sampler)

@@ -56,6 +56,11 @@ class NodeChannel:
 
         return unsubscribe
 
+    @property
+    def waiting(self) -> bool:
+        """Whether messages wait to be sent."""
+        return bool(self._pending)
+
     def take(self) -> list[Mapping[str, Any]]:
         """Return the next messages that wait to be sent; those that are too long, or nothing that JSON has, are dropped."""
         batch: list[Mapping[str, Any]] = []

@@ -213,6 +213,9 @@ class NodeSampler:
         interval: Seconds between two readings.
         channel: What is said beside the readings.
         labels: Those of the monitor, with the rank of this process among them.
+
+    Attributes:
+        waited: Seconds for which the latest reading was waited for.
     """
 
     def __init__(self, options: Mapping[str, Any], interval: float, channel: NodeChannel, labels: Mapping[str, str]) -> None:
@@ -235,6 +238,7 @@ class NodeSampler:
         self._alone: Sampler | None = None
         self._welcome = False
         self._told_devices: tuple[str, ...] = ()
+        self.waited = 0.0
         self._retry_at = 0.0
         self._told: set[str] = set()
         _samplers.add(self)
@@ -246,6 +250,11 @@ class NodeSampler:
     def scheduled(self) -> Snapshot:
         """Return the next reading of the process that reads: the first that this one has not had yet."""
         return self._sample(None)
+
+    @property
+    def shares(self) -> bool:
+        """Whether another thread or process reads for this one."""
+        return self._connection is not None
 
     def close(self) -> None:
         """Leave: another process takes over where this one has read for others. It may be used again."""
@@ -300,12 +309,12 @@ class NodeSampler:
             NotSharedError: Nothing has come for so long that this process reads for itself.
         """
         self._send_messages(0.0)
-        self._receive(0.0)
         patience = self._timeout + PATIENCE + (self._open_timeout if self._latest is None else 2 * self._interval)
         if asked_at is not None and self._latest is not None:
             patience = self._timeout
             self._send(frame({"type": "read"}))
-        until = time.monotonic() + patience
+        asked, self.waited = time.monotonic(), 0.0
+        until = asked + patience
         while (latest := self._latest) is None or not self._is_new(latest, asked_at):
             left = until - time.monotonic()
             if left > 0:
@@ -314,6 +323,7 @@ class NodeSampler:
                 break  # what it gave last stands
             else:
                 raise NotSharedError(f"the process that reads for this machine has not answered for {patience:.0f} s")
+            self.waited = time.monotonic() - asked
         return latest
 
     def _is_new(self, latest: SharedReading, asked_at: float | None) -> bool:
@@ -328,13 +338,13 @@ class NodeSampler:
         connection = self._connected()
         connection.settimeout(seconds)
         try:
-            while data := connection.recv(_CHUNK):
-                for message in self._frames.feed(data):
-                    self._take(message)
-                connection.settimeout(0.0)
+            data = connection.recv(_CHUNK)  # of several readings that wait, all but the last are passed over
         except (BlockingIOError, TimeoutError):
             return
-        raise EOFError("the process that reads for this machine has ended")
+        if not data:
+            raise EOFError("the process that reads for this machine has ended")
+        for message in self._frames.feed(data):
+            self._take(message)
 
     def _take(self, message: Mapping[str, Any]) -> None:
         kind = message.get("type")
@@ -353,8 +363,8 @@ class NodeSampler:
 
     def _send_messages(self, seconds: float) -> None:
         """Send what waits, and go on with that for so long at most."""
-        until = time.monotonic() + seconds
-        while batch := self._channel.take():
+        until = time.monotonic() + seconds if self._channel.waiting else 0.0
+        while self._channel.waiting and (batch := self._channel.take()):
             self._send(frame({"type": "messages", "messages": batch}))
             if time.monotonic() >= until:
                 return
@@ -398,12 +408,13 @@ class NodeSampler:
         Raises:
             NotSharedError: None of it was possible until then.
         """
-        if not all(isinstance(backend, str) for backend in self._options.get("backends") or ()):
-            raise NotSharedError("backends that are objects are read by the process that has them alone")
-        if self._find_daemon(until):
+        alone = not all(isinstance(backend, str) for backend in self._options.get("backends") or ())
+        if not alone and self._find_daemon(until):
             return
         if not self._job:
             raise NotSharedError("")
+        if alone:
+            raise NotSharedError("backends that are objects are read by the process that has them alone")
         meeting = Meeting(self._job)
         try:
             pause = FIRST_PAUSE

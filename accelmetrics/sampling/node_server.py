@@ -88,7 +88,7 @@ class Client(asyncio.Protocol):
         self._server = server
         self._frames = Frames(LONGEST_HELLO)
         self._transport: asyncio.Transport | None = None
-        self._serial = 0
+        self._serial = self._had = 0
         self._stuck_since: float | None = None
         self._heard = 0
         self._outbox: deque[object] = deque(maxlen=MOST_MESSAGES)
@@ -141,18 +141,18 @@ class Client(asyncio.Protocol):
             self._dropped += len(self._outbox) == MOST_MESSAGES
             self._outbox.append(message)
 
-    def send_reading(self, encoder: Encoder, reading: bytes) -> None:
-        """Send a reading, and before it what that stands on and what waits for it; nothing to a client that is behind."""
+    def send_reading(self, encoder: Encoder) -> None:
+        """Send the latest reading, and before it what that stands on and what waits; nothing to a client that is behind."""
         if self._behind():
             return
         if self._outbox or self._dropped:
             self.send({"type": "messages", "messages": list(self._outbox), "dropped": self._dropped})
             self._outbox.clear()
             self._dropped = 0
-        if self._serial != encoder.serial:
-            self._serial = encoder.serial
-            self.send(encoder.standing)
-        self.send(reading)
+        had_the_last = self._had == encoder.number - 1 and encoder.changes
+        stands_on = b"" if self._serial == encoder.serial else encoder.standing
+        self._had, self._serial = encoder.number, encoder.serial
+        self.send(stands_on, encoder.changes if had_the_last and not stands_on else encoder.whole)
 
     def hear_on(self) -> None:
         """Hear it again, where it had said too much."""
@@ -414,13 +414,13 @@ class NodeServer:
         finally:  # what was read before is closed only now: what both read stays open
             for former in [metrics for metrics in self._samplers if metrics != wanted]:
                 self._samplers.pop(former).close()
-        reading = self._encoder.encode(snapshot, began, time.monotonic())
+        self._encoder.encode(snapshot, began, time.monotonic())
         now = self.loop.time()
         due = [client for client in self._ready if client in asked or now >= client.due - TOLERANCE * interval]
         self._tell_of_jobs(due)
         for client in due:
             client.due = max(client.due + client.interval, now)
-            client.send_reading(self._encoder, reading)
+            client.send_reading(self._encoder)
             client.hear_on()
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
-from itertools import compress
 from typing import Any, NamedTuple
 
 from accelmetrics.backends.kit.processes import BOARD, PACE, ProcessTree, process_values
@@ -24,6 +23,8 @@ from accelmetrics.schemas.metric import device_key
 from accelmetrics.schemas.snapshot import DeviceSlot, Metrics, Snapshot
 
 HOST = "host"
+OWN_PACE = 0.45
+"""Seconds between two looks at this process itself: the kernel counts its time in ticks of 10 ms."""
 _OF_BOARD = ("memoryTotalBytes", *BOARD)
 """What ``gpu.process.…`` is computed from or repeats."""
 
@@ -34,8 +35,7 @@ class _Shown(NamedTuple):
     Attributes:
         slots: Its devices.
         renamed: By the layout's key of a device, under which it stands here.
-        keys: The keys of its values.
-        wanted: Which of the layout's values they are.
+        keys: By the place of a value in the layout, its key; None where it is not shown.
         unavailable: By key, why values are missing.
         unlisted: By device key, why its processes are not known.
         caveats: By backend, what to know about a selection by visibility.
@@ -43,8 +43,7 @@ class _Shown(NamedTuple):
 
     slots: tuple[DeviceSlot, ...]
     renamed: Mapping[str, str]
-    keys: tuple[str, ...]
-    wanted: tuple[bool, ...]
+    keys: tuple[str | None, ...]
     unavailable: Mapping[str, Unavailable]
     unlisted: Mapping[str, Unavailable]
     caveats: Mapping[str, str]
@@ -74,11 +73,15 @@ class OwnView:
         self._tree = ProcessTree(self._options.pid or os.getpid())
         self._layout: Layout | None = None
         self._job: Collection[str] = ()
-        self._shown = _Shown((), {}, (), (), {}, {}, {})
+        self._shown = _Shown((), {}, (), {}, {}, {})
         self._reasons: tuple[object, Mapping[str, Unavailable]] = (None, {})
         self._members: dict[str, list[DeviceProcess]] = {}
         self._processes: tuple[object, Mapping[str, tuple[DeviceProcess, ...]]] = (None, {})
         self._looked_at = float("-inf")
+        self._flat: dict[str, int | float] = {}
+        self._number = 0
+        self._own: Snapshot | None = None
+        self._own_due = 0.0
 
     def close(self) -> None:
         """Close what is read of this process."""
@@ -100,13 +103,16 @@ class OwnView:
             self._layout, self._job = reading.layout, job
             self._processes = (None, {})
         shown = self._shown
-        metrics = Metrics(zip(shown.keys, compress(reading.values, shown.wanted), strict=True))
+        metrics = Metrics(self._values(reading))
         self._add_processes(reading, metrics)
-        age = max(0.0, time.monotonic() - reading.ended)
+        now = time.monotonic()
+        age = max(0.0, now - reading.ended)
         statuses = [self._status(status, age) for status in reading.backends]
         unavailable = shown.unavailable
         if self._host is not None:
-            own = self._host.sample()
+            if self._own is None or now >= self._own_due:
+                self._own, self._own_due = self._host.sample(), now + OWN_PACE
+            own = self._own
             metrics.update(own.metrics)
             if self._reasons[0] is not own.unavailable:
                 self._reasons = (own.unavailable, {**shown.unavailable, **own.unavailable})
@@ -122,6 +128,16 @@ class OwnView:
             shown.unlisted,
         )
 
+    def _values(self, reading: SharedReading) -> dict[str, int | float]:
+        """Return the values that are shown, by key; kept from reading to reading, of which only what has changed is written."""
+        keys, values = self._shown.keys, reading.values
+        if reading.changed is None or not self._flat or reading.number != self._number + 1:
+            self._flat = {key: value for key, value in zip(keys, values, strict=True) if key is not None}
+        else:
+            self._flat.update((key, values[place]) for place in reading.changed if (key := keys[place]) is not None)
+        self._number = reading.number
+        return self._flat
+
     def _show(self, layout: Layout, job: Collection[str]) -> None:
         """Decide what this process sees of a layout."""
         slots: list[DeviceSlot] = []
@@ -133,7 +149,8 @@ class OwnView:
         for backend in dict.fromkeys(slot.backend for slot in listed):
             known = [slot for slot in listed if slot.backend == backend]
             shown = self._seen(backend, known, job)
-            caveats[backend] = self._filters[backend].caveat
+            if self._filters[backend].caveat:
+                caveats[backend] = self._filters[backend].caveat
             for key, slot in shown.items():
                 candidates.append(slot)
                 if slot.visible_index is not None:
@@ -145,14 +162,12 @@ class OwnView:
             self._selection.check(candidates)
         self.visible = tuple(seen)
         wants = self._options.metrics.wants
-        keys = [_own_key(key, renamed) for key in layout.keys]
-        wanted = tuple(key is not None and wants(key) for key in keys)
+        keys = [key if key is not None and wants(key) else None for key in (_own_key(key, renamed) for key in layout.keys)]
         reasons = {_own_key(key, renamed): why for key, why in layout.header.unavailable.items()}
         unavailable = {key: why for key, why in reasons.items() if key is not None and wants(key)}
         unlisted = {renamed[key]: why for key, why in layout.header.unlisted.items() if key in renamed}
-        taken = tuple(key for key in compress(keys, wanted) if key is not None)
-        self._shown = _Shown(tuple(slots), renamed, taken, wanted, unavailable, unlisted, caveats)
-        self._reasons = (None, {})
+        self._shown = _Shown(tuple(slots), renamed, tuple(keys), unavailable, unlisted, caveats)
+        self._reasons, self._flat = (None, {}), {}
 
     def _seen(self, backend: str, known: Sequence[DeviceSlot], job: Collection[str]) -> Mapping[str, DeviceSlot]:
         """Return the devices of one backend that are reported, by the key that they have in the layout.
@@ -196,6 +211,8 @@ class OwnView:
 
     def _status(self, status: BackendStatus, age: float) -> BackendStatus:
         """Return how a source fared, its devices those that are shown, its age that of now."""
+        if status.age_seconds is None and not self._shown.caveats:
+            return status
         if status.age_seconds is not None:
             status = status._replace(age_seconds=status.age_seconds + age)
         caveat = self._shown.caveats.get(status.name, "")

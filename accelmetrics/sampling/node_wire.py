@@ -4,7 +4,8 @@ A frame is a length of four bytes, then that many bytes of JSON: an object with 
 kept; nothing is unpickled. A client begins with a ``hello`` and is answered with a ``welcome``, or with why it is ``refused``.
 
 Then come readings. What seldom changes (devices, keys, why values are missing) is sent once as a ``layout``, in the form of the header
-of :mod:`~accelmetrics.schemas.lines`; a ``reading`` has the numbers alone, in the layout's order. Facts of a process (``cpu``, ``proc.…``,
+of :mod:`~accelmetrics.schemas.lines`; a ``reading`` has the numbers alone, in the layout's order, and after the first one only those
+that have changed, with their places. Facts of a process (``cpu``, ``proc.…``,
 ``gpu.process.…``) are not among them: each client reads its own, from the processes of each device that are sent beside.
 """
 
@@ -14,7 +15,7 @@ import json
 import socket
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -40,8 +41,15 @@ LONGEST_HELLO, LONGEST_MESSAGES, LONGEST_READING = 1 << 16, 1 << 20, 1 << 26
 OWN = frozenset(row.key for row in (*PROCESS, *MEMORY))
 """Keys that each client reads itself: of its own process, and of the memory that its own control group leaves it."""
 _LENGTH = struct.Struct("!I")
-_COMPACT = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-_XUCRED, _XUCRED_GROUPS = "=IIh2x16I", 16
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_XUCRED = "=IIh2x16I"
+
+
+def _refuse(word: str) -> object:
+    raise ValueError(f"{word} is no number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 Text = Annotated[str, Field(max_length=1024)]
 
@@ -89,7 +97,7 @@ def frame(message: Mapping[str, Any]) -> bytes:
         ValueError: A number in it is not finite, or it refers to itself.
         TypeError: Something in it is nothing that JSON has.
     """
-    body = _COMPACT.encode(message).encode()
+    body = _ENCODER.encode(message).encode()
     return _LENGTH.pack(len(body)) + body
 
 
@@ -126,16 +134,12 @@ class Frames:
 
 def _message(body: bytes) -> dict[str, Any]:
     try:
-        message = json.loads(body, parse_constant=_refuse)
+        message = _DECODER.decode(body.decode())
     except (ValueError, RecursionError) as error:
         raise WireError(f"no JSON: {error}") from error
     if not isinstance(message, dict):
         raise WireError("a message must be an object")
     return message
-
-
-def _refuse(word: str) -> object:
-    raise ValueError(f"{word} is no number")
 
 
 class Credentials(NamedTuple):
@@ -176,11 +180,13 @@ class Layout(NamedTuple):
 
 
 class SharedReading(NamedTuple):
-    """A reading as it was received.
+    """A reading as it was received. It holds until the next one is decoded.
 
     Attributes:
+        number: Counts the readings of a connection.
         layout: What its numbers are.
         values: Its numbers.
+        changed: The places of those that are not as in the reading before; None where all may be.
         time_ns: When it was begun, in nanoseconds since 1970.
         began: The same on the machine's monotonic clock.
         ended: When it was put together, on that clock.
@@ -188,8 +194,10 @@ class SharedReading(NamedTuple):
         processes: By device key, the processes on it; the same object while nothing changed.
     """
 
+    number: int
     layout: Layout
-    values: list[int | float]
+    values: Sequence[int | float]
+    changed: Sequence[int] | None
     time_ns: int
     began: float
     ended: float
@@ -201,22 +209,24 @@ class Encoder:
     """Turns snapshots into frames: those that all clients have had are not sent again.
 
     Attributes:
+        number: Counts the readings.
         serial: Which layout and processes are the latest.
         standing: The frames that a client needs before its first reading, and again when the serial has risen.
+        changes: The latest reading, for clients that had the one before: what has changed.
     """
 
     def __init__(self) -> None:
-        self.serial = 0
-        self.standing = b""
-        self._keys: tuple[str, ...] = ()
+        self.number = self.serial = 0
+        self.standing = self.changes = b""
         self._wanted: list[bool] = []
         self._last: tuple[object, ...] = ()
-        self._header: Header | None = None
         self._processes: Mapping[str, tuple[DeviceProcess, ...]] | None = None
-        self._layout = b""
+        self._layout = self._whole = b""
+        self._head: dict[str, Any] = {}
+        self._values: list[int | float] = []
 
-    def encode(self, snapshot: Snapshot, began: float, ended: float) -> bytes:
-        """Return the frame of a reading; ``standing`` and ``serial`` are those that go with it.
+    def encode(self, snapshot: Snapshot, began: float, ended: float) -> None:
+        """Take the next reading.
 
         Args:
             snapshot: The reading.
@@ -234,8 +244,19 @@ class Encoder:
             for one in snapshot.backends
             if one.sequence or one.duration_seconds is not None
         }
-        values = list(compress(snapshot.metrics.values(), self._wanted))
-        return frame({"type": "reading", "time_ns": snapshot.time_ns, "began": began, "ended": ended, "values": values, "sources": sources})
+        before, self._values = self._values, list(compress(snapshot.metrics.values(), self._wanted))
+        self._head = {"type": "reading", "time_ns": snapshot.time_ns, "began": began, "ended": ended, "sources": sources}
+        self.number += 1
+        self._whole = self.changes = b""
+        if not changed:
+            places = [place for place, (old, new) in enumerate(zip(before, self._values, strict=True)) if old != new]
+            self.changes = frame({**self._head, "places": places, "values": [self._values[place] for place in places]})
+
+    @property
+    def whole(self) -> bytes:
+        """The latest reading, for clients that have none."""
+        self._whole = self._whole or frame({**self._head, "places": None, "values": self._values})
+        return self._whole
 
     def _note_layout(self, snapshot: Snapshot) -> bool:
         """Make the layout's frame anew where anything in it has changed; whether it has."""
@@ -244,7 +265,7 @@ class Encoder:
         now = (keys, snapshot.identities, snapshot.unavailable, snapshot.unlisted, stands)
         if self._last and all(new is old or new == old for new, old in zip(now, self._last, strict=True)):
             return False
-        self._last, self._keys = now, keys
+        self._last = now
         self._wanted = [_is_shared(key) for key in keys]
         header = Header.of(Record(snapshot, {}))
         shared = header._replace(unavailable={key: why for key, why in header.unavailable.items() if _is_shared(key)})
@@ -268,7 +289,8 @@ class Decoder:
 
     def __init__(self) -> None:
         self._layout: Layout | None = None
-        self._serials = 0
+        self._layouts = self._readings = 0
+        self._values: list[int | float] = []
         self._processes: Mapping[str, tuple[DeviceProcess, ...]] = {}
 
     def decode(self, message: Mapping[str, Any]) -> SharedReading | None:
@@ -280,25 +302,43 @@ class Decoder:
         kind = message.get("type")
         try:
             if kind == "layout":
-                self._serials += 1
-                self._layout = _layout(message, self._serials)
+                self._layouts += 1
+                self._layout, self._values = _layout(message, self._layouts), []
                 return None
             if kind == "processes":
                 self._processes = _processes(message)
                 return None
             if kind == "reading" and self._layout is not None:
                 return self._reading(message, self._layout)
-        except (KeyError, TypeError, ValueError, OverflowError, DocumentError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError, DocumentError) as error:
             words = describe(error) if isinstance(error, ValidationError) else str(error)
             raise WireError(f"no {kind}: {words}") from error
         raise WireError(f"a message of the type {kind!r} was not expected")
 
     def _reading(self, message: Mapping[str, Any], layout: Layout) -> SharedReading:
-        values, time_ns, sources = message["values"], int(message["time_ns"]), message["sources"]
-        if len(values) != len(layout.keys) or not set(map(type, values)) <= {int, float} or not isfinite(sum(values)):
-            raise ValueError("its values are not the finite numbers of its layout")
-        backends = tuple(_fared(stands, sources.get(stands.name), time_ns) for stands in layout.header.backends)
-        return SharedReading(layout, values, time_ns, float(message["began"]), float(message["ended"]), backends, self._processes)
+        places, values = message["places"], message["values"]
+        if not set(map(type, values)) <= {int, float} or not isfinite(sum(values)):
+            raise ValueError("its values are not finite numbers")
+        if places is None:
+            self._values = list(values)
+        else:
+            for place, value in zip(places, values, strict=True):
+                self._values[place] = value
+        if len(self._values) != len(layout.keys):
+            raise ValueError("its values are not those of its layout")
+        time_ns, sources = int(message["time_ns"]), message["sources"]
+        self._readings += 1
+        return SharedReading(
+            self._readings,
+            layout,
+            self._values,
+            places,
+            time_ns,
+            float(message["began"]),
+            float(message["ended"]),
+            tuple(_fared(stands, sources.get(stands.name), time_ns) for stands in layout.header.backends),
+            self._processes,
+        )
 
 
 def _layout(message: Mapping[str, Any], serial: int) -> Layout:

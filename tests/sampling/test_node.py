@@ -48,7 +48,7 @@ def test_any_number_of_ranks_costs_the_driver_what_one_costs(tmp_path: Path, ran
         made = simulator.calls()[PACE_CALL, 0]
         holder = programs[roles.index("holder")].pid
         assert {entry.pid for entry in simulator.log() if entry.function.startswith("nvmlDevice")} == {holder}
-        assert made - before >= 10
+        assert made - before >= 8, "ten were taken, of which the first may have been made before"
         assert made <= max(sequences) + 4, "readings that were begun since it was told, and no more"
 
 
