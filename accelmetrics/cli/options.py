@@ -84,6 +84,10 @@ def documentation() -> Path:
     return next((folder for folder in (package / "docs", package.parent / "docs") if folder.is_dir()), package / "docs")
 
 
+_BARE: dict[str, tuple[Any, str]] = {"visible": (True, "renumber"), "collector_socket": (settings.COLLECTOR, "PATH")}
+"""Flags that may stand without a value: what they are then, and what stands for it in the help."""
+
+
 def flags(options: Iterable[Option], command: str = "") -> FlagArguments:
     """Return what argparse is told of options; of those that a command takes, where one is named.
 
@@ -104,7 +108,10 @@ def _flag(option: Option) -> dict[str, Any]:
         details["choices"] = option.kind.choices
     if option.kind.collect:
         details["action"] = "append"
-    return {**details, "nargs": "?", "const": True, "metavar": "renumber"} if option.name == "visible" else details
+    if option.name in _BARE:
+        const, metavar = _BARE[option.name]
+        details |= {"nargs": "?", "const": const, "metavar": metavar}
+    return details
 
 
 def configure(command: str, options: argparse.Namespace, groups: Groups) -> dict[str, Setting]:

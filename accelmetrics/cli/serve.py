@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 from accelmetrics.cli import options as arguments
 from accelmetrics.cli.monitoring import FunctionExporter, checked, exporters, monitor, tell, tell_losses, until_stopped
@@ -26,6 +27,7 @@ EXAMPLES = """\
   accelmetrics serve                                            http://127.0.0.1:22235/metrics
   accelmetrics serve --listen 0.0.0.0:22235 --tls-cert server.pem --auth users
   accelmetrics serve --keys dcgm                                for dashboards that were made for DCGM
+  accelmetrics serve --socket --socket-group users              jobs with share="node" read nothing themselves (docs/sharing.md)
   accelmetrics serve --make-password prometheus >> users        a line of the file that --auth takes
 
 paths:
@@ -81,12 +83,12 @@ def run(options: Namespace, out: Stdout) -> int:
         endpoint.routes += _fleet(options).routes
     own = _own_keys()
     served = endpoint.export if options.pid else lambda record: endpoint.export(_without(own, record))
-    with until_stopped() as stopped, closing(endpoint), checked(options):
+    with until_stopped() as stopped, closing(endpoint), checked(options), _sharing(options) as shared:
         attribution = Attribution()
         feed = FunctionExporter("prometheus", served)
         feed.processes = options.processes
         sinks = [feed, *exporters(options, out)]
-        watching = monitor(options, sinks, attribution=attribution)
+        watching = monitor(options, sinks, attribution=attribution, **shared)
         summaries = JobSummaries(watching, options.summaries)
         attribution.add(_sources(options, summaries))
         # The endpoint opens before the monitor starts: what keeps it from listening ends the command, and is said once.
@@ -111,6 +113,30 @@ def _fleet(options: Namespace) -> Fleet:
         return [FleetNode(node.target, node.url, node.series_labels) for node in hosts.nodes()]
 
     return Fleet(nodes, lambda: service_discovery(hosts.nodes()), options.fleet_token_file, options.fleet_ca)
+
+
+@contextmanager
+def _sharing(options: Namespace) -> Iterator[dict[str, Any]]:
+    """Read for other processes, where that is asked for; what this command's own monitor is told of it: it is one of them.
+
+    Raises:
+        AccelMetricsError: The socket cannot be made.
+        InvalidOptionError: There is no such group.
+    """
+    if not options.collector_socket:
+        if options.socket_group:
+            raise arguments.UsageError("--socket-group is for --socket")
+        yield {}
+        return
+    from accelmetrics.sampling.node import SOCKET_VARIABLE
+    from accelmetrics.sampling.node_daemon import NodeDaemon
+
+    daemon = NodeDaemon(options.collector_socket, options.socket_group or "", arguments.reading(options))
+    daemon.open()
+    with closing(daemon):
+        os.environ[SOCKET_VARIABLE] = options.collector_socket
+        tell(f"reading for others at {options.collector_socket}", data={"socket": options.collector_socket})
+        yield {"share": "node"}
 
 
 def _sources(options: Namespace, follow: Callable[[Sequence[Job]], object]) -> Iterator[ClaimSource]:

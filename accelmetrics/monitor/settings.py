@@ -42,6 +42,8 @@ SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400
 """Seconds between two readings."""
 MAX_PID = 2**31 - 1
 JOBS, SUMMARIES = "/run/accelmetrics/jobs", "/run/accelmetrics/summaries"
+COLLECTOR = "/run/accelmetrics/collector.sock"
+"""Where the daemon of a machine listens for those that share its readings; only root can make that directory."""
 KUBELET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -269,6 +271,7 @@ READING = (
     Option("open_timeout", pause, "seconds to wait for sources to open", 10.0, "S", usual="the timeout where one is given, else 10"),
     Option("isolation", _choice("thread", "process"), "where drivers are called: here, or in a child process", "thread"),
 )
+SHARED = "read for other processes of the machine too, through this Unix socket"
 ENDPOINT = (
     Option("listen", text, "where to listen; port 0: any", "127.0.0.1:22235", "HOST:PORT", SERVE),
     Option("tls_cert", path, "certificate and chain (PEM): serve by TLS alone", None, "FILE", SERVE),
@@ -284,6 +287,8 @@ ENDPOINT = (
     Option("process_labels", names, "of those, what to say beside number and type: user, pod, container, slurm_job", None, "LIST", SERVE),
     Option("max_series", count, "serve at most so many series", 20_000, "N", SERVE),
     Option("max_age", pause, "serve no reading that is older", None, "S", SERVE, usual="two intervals and 1 s, at least 5 s"),
+    Option("collector_socket", path, f"{SHARED}; without PATH: {COLLECTOR}", None, "PATH", SERVE, "--socket"),
+    Option("socket_group", text, "let in the processes of this group too", None, "NAME", SERVE, usual="this user's and root's alone"),
 )
 FLEET = (
     Option("fleet", path, "serve the nodes of this file of hosts too, as one page: /fleet/metrics and /fleet/targets", None, "FILE", SERVE),

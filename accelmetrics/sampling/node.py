@@ -205,6 +205,11 @@ def _directory() -> tuple[int, str]:
     return opened, str(path)
 
 
+def shared_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a sampler's options that are not each process's own."""
+    return {name: value for name, value in options.items() if name not in _OF_PROCESS}
+
+
 class NodeSampler:
     """Reads as a sampler does, together with the other processes of its job on this machine. For one thread.
 
@@ -446,11 +451,10 @@ class NodeSampler:
         Raises:
             NotSharedError: The socket cannot be made, or no thread is to be had.
         """
-        shared = {name: value for name, value in self._options.items() if name not in _OF_PROCESS}
         user = os.geteuid()
         self._meeting = meeting
         try:
-            self._server = NodeServer(meeting.listen(), shared, lambda peer: peer.uid == user)
+            self._server = NodeServer(meeting.listen(), shared_options(self._options), lambda peer: peer.uid == user)
             self._server.start()
         except (OSError, RuntimeError) as error:
             self._end_serving()
