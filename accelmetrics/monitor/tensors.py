@@ -6,10 +6,23 @@ tensors on the stream that the program uses, so that a later step of that stream
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, SupportsFloat, cast
+
+EXCHANGE_CAPTURE_MODE = {
+    "libcuda.so.1": "cuThreadExchangeStreamCaptureMode",
+    "libamdhip64.so": "hipThreadExchangeStreamCaptureMode",
+}
+"""By library, what sets how a thread's calls count while graphs are captured."""
+RELAXED = 2
+"""The mode in which they disturb none."""
+_this_thread = threading.local()
 
 
 def _at_once() -> bool:
@@ -75,13 +88,30 @@ def _of_torch(tensor: Any) -> float | Deferred:
     tensor = tensor.detach()
     if tensor.device.type == "cpu":
         return _item(tensor)
-    copy = tensor.clone()
     device: Any = getattr(sys.modules["torch"], tensor.device.type, None)
+    if getattr(device, "is_current_stream_capturing", bool)():
+        raise TypeError("a tensor of a graph that is being captured: log it where the graph is replayed")
+    copy = tensor.clone()
     if not (hasattr(device, "Event") and hasattr(device, "current_stream")):
         return Deferred(partial(_item, copy))
     event = device.Event()
     event.record(device.current_stream(tensor.device))
-    return Deferred(partial(_fetched, device, copy), event.query)
+    return Deferred(partial(_fetched, device, copy), partial(_is_complete, event))
+
+
+def _is_complete(event: Any) -> bool:
+    _let_others_capture()
+    return bool(event.query())
+
+
+def _let_others_capture() -> None:
+    """Have calls of this thread not end the capture of a graph in another thread, as an event's query would otherwise do."""
+    if not getattr(_this_thread, "relaxed", False):
+        _this_thread.relaxed = True
+        for library, function in EXCHANGE_CAPTURE_MODE.items():
+            with suppress(OSError, AttributeError):
+                found = ctypes.CDLL(library, mode=os.RTLD_NOW | os.RTLD_NOLOAD)  # only what the framework has loaded
+                getattr(found, function)(ctypes.byref(ctypes.c_int(RELAXED)))
 
 
 def _fetched(device: Any, copy: Any) -> float:

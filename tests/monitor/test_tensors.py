@@ -5,6 +5,8 @@ CUDA is a stand-in with the signatures of PyTorch's: what is queued on its strea
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
 import threading
 import types
@@ -12,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import numpy
 import pytest
@@ -22,6 +25,26 @@ from accelmetrics.monitor.steps import StepLog
 from accelmetrics.schemas.record import Step
 from tests.monitor.watching import row
 from tests.support.waiting import wait_for
+
+relaxed: list[int] = []
+"""Threads whose calls were told not to end the capture of a graph."""
+queried: list[int] = []
+"""At each query of an event, how often its thread had been told so."""
+
+
+class Library:
+    """The driver, with the one function that is called."""
+
+    def __init__(self, name: str, mode: int) -> None:
+        if name != "libcuda.so.1":
+            raise OSError(name)
+        assert mode & os.RTLD_NOLOAD, "nothing is loaded that the program has not loaded"
+
+    @staticmethod
+    def cuThreadExchangeStreamCaptureMode(mode: Any) -> int:  # noqa: N802 - the driver's name
+        assert mode._obj.value == 2
+        relaxed.append(threading.get_ident())
+        return 0
 
 
 class Stream:
@@ -42,8 +65,12 @@ class Device:
     def __init__(self) -> None:
         self.program = Stream()
         self.entered = threading.local()
+        self.capturing = False
         self.Stream = Stream
         self.Event = Event
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.capturing
 
     def current_stream(self, device: object) -> Stream:
         assert device == SimpleNamespace(type="cuda")
@@ -67,6 +94,7 @@ class Event:
         stream.queue.append(lambda: setattr(self, "_done", True))
 
     def query(self) -> bool:
+        queried.append(relaxed.count(threading.get_ident()))
         return self._done
 
     def synchronize(self) -> None:
@@ -117,6 +145,9 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Device:
     torch.Tensor = Tensor  # type: ignore[attr-defined]
     torch.cuda = device  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(ctypes, "CDLL", Library)
+    relaxed.clear()
+    queried.clear()
     return device
 
 
@@ -157,6 +188,19 @@ def test_the_number_is_that_of_the_moment(cuda: Device, steps: StepLog) -> None:
     cuda.program.run()
     assert [step.values["loss"] for step in given(steps, 2)] == [0.5, 0.0]
     assert list(steps.given[0].values) == ["loss", "epoch"]
+
+
+def test_a_graph_that_is_captured_is_not_disturbed(cuda: Device, steps: StepLog, caplog: pytest.LogCaptureFixture) -> None:
+    """An event's query in another thread would end the capture, unless that thread was told otherwise; a captured tensor has no value."""
+    steps.add(1.0, 0, 1, {"loss": Tensor(cuda, 0.5)})
+    cuda.program.run()
+    given(steps)
+    assert set(queried) == {1}
+    cuda.capturing = True
+    steps.add(2.0, 0, 2, {"loss": Tensor(cuda, 0.5)})
+    assert not cuda.program.queue
+    assert ["loss" in step.values for step in steps.take(meter())] == [False]
+    assert "a graph that is being captured" in caplog.text
 
 
 def test_steps_keep_their_order(cuda: Device, steps: StepLog) -> None:
