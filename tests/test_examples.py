@@ -30,6 +30,7 @@ PAGES = (
     "docs/backends.md",
     "docs/dialects.md",
     "docs/exporters.md",
+    "docs/findings.md",
     "docs/monitor.md",
     "docs/quickstart.md",
     "docs/training.md",
@@ -45,6 +46,7 @@ batches = [SimpleNamespace(tokens=512)] * 2
 GOES_ON = {
     "README.md": "import accelmetrics\n",
     "docs/training.md": "import accelmetrics\nrate, tracker = 0.001, SimpleNamespace(log=lambda row, step: None)\n",
+    "docs/findings.md": "from accelmetrics import Monitor\n",
     "docs/monitor.md": """\
 import accelmetrics
 from accelmetrics import Monitor

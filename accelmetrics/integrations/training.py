@@ -27,7 +27,7 @@ from accelmetrics.monitor.rule_choice import DEFAULT, RuleChoice
 from accelmetrics.monitor.statistics import WindowAggregator
 from accelmetrics.monitor.steps import Totals, rates
 from accelmetrics.schemas.catalogue import match
-from accelmetrics.schemas.finding import Finding
+from accelmetrics.schemas.finding import NO_FINDINGS, Findings
 from accelmetrics.schemas.record import Exporter
 from accelmetrics.schemas.selection import MetricChoice, MetricSelection
 from accelmetrics.schemas.snapshot import Snapshot
@@ -131,9 +131,10 @@ class TrainingRun:
         """
         return self._contain("row", self._row, prefix, keys, stats) or {}
 
-    def findings(self) -> tuple[Finding, ...]:
-        """Return what rules have found and what lasts. Never waits."""
-        return self._contain("findings", lambda: tuple(self.monitor.findings)) or ()
+    def findings(self) -> Findings:
+        """Return what rules have found: what lasts, by iterating, what was over last, and what they could not judge. Never waits."""
+        found = self._contain("findings", lambda: self.monitor.findings)
+        return NO_FINDINGS if found is None else found
 
     def __repr__(self) -> str:
         rank = "" if self.rank is None else f" rank {self.rank} of {self.world_size}:"
