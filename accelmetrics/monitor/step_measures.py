@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from itertools import islice
 from math import isfinite, sqrt
 from statistics import median
 from typing import Generic, TypeVar
@@ -24,8 +23,8 @@ ANY: Names = ("*",)
 """Any number will do."""
 PROCESSES = 64
 """Processes of which state is kept."""
-RECENT = 256
-"""Steps, or sets of steps, that are looked back to."""
+RECENT = 64
+"""Steps of which a median is taken, and half of the parts that a whole run is kept in."""
 
 T = TypeVar("T")
 
@@ -121,13 +120,13 @@ class SustainedNorm:
     """
 
     class _Norms:
-        def __init__(self) -> None:
+        def __init__(self, steps: int) -> None:
             self.seen = 0
-            self.last: deque[float] = deque(maxlen=RECENT)
+            self.last: deque[float] = deque(maxlen=steps)
 
     def __init__(self, warm_up: float, steps: float) -> None:
-        self._warm_up, self._steps = warm_up, int(steps)
-        self._processes = _PerProcess(self._Norms)
+        self._warm_up = warm_up
+        self._processes = _PerProcess(lambda: self._Norms(int(steps)))
 
     def __call__(self, given: RuleInput) -> Values:
         found: dict[str, float] = {}
@@ -139,8 +138,8 @@ class SustainedNorm:
             process.seen += 1
             if process.seen > self._warm_up:
                 process.last.append(norm)
-                if len(process.last) >= self._steps:
-                    found[about(step.source)] = min(islice(reversed(process.last), self._steps))
+                if len(process.last) == process.last.maxlen:
+                    found[about(step.source)] = min(process.last)
         return found
 
 
@@ -159,14 +158,14 @@ class NormJump:
     """
 
     class _Average:
-        def __init__(self) -> None:
+        def __init__(self, steps: int) -> None:
             self.seen = 0
             self.mean = self.variance = 0.0
-            self.last: deque[float] = deque(maxlen=RECENT)
+            self.last: deque[float] = deque(maxlen=steps)
 
     def __init__(self, weight: float, usual: float, warm_up: float, steps: float, times: float) -> None:
-        self._weight, self._usual, self._warm_up, self._steps, self._times = weight, usual, warm_up, int(steps), times
-        self._processes = _PerProcess(self._Average)
+        self._weight, self._usual, self._warm_up, self._times = weight, usual, warm_up, times
+        self._processes = _PerProcess(lambda: self._Average(int(steps)))
 
     def __call__(self, given: RuleInput) -> Values:
         found: dict[str, float] = {}
@@ -182,7 +181,7 @@ class NormJump:
             away = (norm - process.mean) / spread
             if process.seen > self._warm_up:
                 process.last.append(away)
-                lasting = min(islice(reversed(process.last), self._steps)) if len(process.last) >= self._steps else 0.0
+                lasting = min(process.last) if len(process.last) == process.last.maxlen else 0.0
                 least = away if norm > self._times * process.mean else lasting
                 found[about(step.source)] = max(found.get(about(step.source), least), least)
                 norm = min(norm, process.mean + self._usual * spread)
