@@ -18,7 +18,7 @@ from accelmetrics.monitor.rule import Rule
 from accelmetrics.monitor.step_measures import ANY, plain_name
 from accelmetrics.schemas.errors import Unavailable
 from accelmetrics.schemas.finding import NO_FINDINGS, SEVERITIES, CannotTell, Finding, Findings
-from accelmetrics.schemas.record import Record, Step
+from accelmetrics.schemas.record import HoldersOf, Record, Step
 from accelmetrics.schemas.snapshot import Snapshot
 
 EVERY = 1.0
@@ -157,15 +157,16 @@ class FindingEngine:
         rules: The rules.
         interval: Seconds between two readings.
         labels: Those of the run.
+        attribution: Tells who holds the devices of a reading.
 
     Attributes:
         findings: What was found until the last reading.
     """
 
-    def __init__(self, rules: Sequence[Rule], interval: float, labels: Mapping[str, str]) -> None:
+    def __init__(self, rules: Sequence[Rule], interval: float, labels: Mapping[str, str], attribution: HoldersOf | None = None) -> None:
         self.findings: Findings = NO_FINDINGS
         self._judges = [_Judge(rule, GAP * max(interval, EVERY)) for rule in rules]
-        self._given = RuleInput(labels)
+        self._given = RuleInput(labels, attribution)
         self._steps: list[Step] = []
         self._joined = True
         self._due = float("-inf")

@@ -15,7 +15,7 @@ from statistics import median
 from accelmetrics.monitor.history import REPEATED, HistoryRow, Layout, device_columns
 from accelmetrics.schemas.errors import Reason
 from accelmetrics.schemas.metric import LINK
-from accelmetrics.schemas.record import Step
+from accelmetrics.schemas.record import HoldersOf, Step
 from accelmetrics.schemas.snapshot import Snapshot
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION
 from accelmetrics.schemas.xid import meaning
@@ -45,11 +45,12 @@ class RuleInput:
         layout: The keys of the reading.
     """
 
-    def __init__(self, labels: Mapping[str, str]) -> None:
+    def __init__(self, labels: Mapping[str, str], attribution: HoldersOf | None = None) -> None:
         self.at = 0.0
         self.snapshot = Snapshot(0, "", {})
         self.steps: Sequence[Step] = ()
         self.labels = labels
+        self._attribution = attribution
         self.joined = False
         self.layout: Layout = ()
         self._row: array[float] = array("d")
@@ -94,6 +95,13 @@ class RuleInput:
                 bound = self._bound[names] = list(columns.items())
             row = self._row
             found = self._values[names] = {device: value for device, column in bound if (value := row[column]) != REPEATED}
+        return found
+
+    def held(self) -> set[str]:
+        """Return the devices that jobs and pods hold: all that the run's own job sees, and those that attribution tells."""
+        found = set() if self._attribution is None else {holder.device for holder in self._attribution(self.snapshot).found}
+        if any(self.labels.get(label) for label in JOBS):
+            found.update(slot.key for slot in self.snapshot.identities if slot.visible_index is not None)
         return found
 
     def numbered(self, before: str, behind: str) -> list[tuple[str, str, float]]:
@@ -359,16 +367,10 @@ class IdleHeld:
         loads, used = given.values(UTILIZATION), given.values(MEMORY_USED)
         if all(load > 5 for load in loads.values()):
             return loads
-        in_job = any(given.labels.get(label) for label in JOBS)
-        slots = {slot.key: slot for slot in given.snapshot.identities}
-
-        def held(device: str) -> bool:
-            slot = slots.get(device)
-            if slot is None:
-                return False
-            return (in_job and slot.visible_index is not None) or (not slot.identity.unified and used.get(device, 0.0) >= self._held)
-
-        return {device: load if held(device) else 100.0 for device, load in loads.items()}
+        shared = {slot.key for slot in given.snapshot.identities if slot.identity.unified}
+        full = {device for device, amount in used.items() if amount >= self._held and device not in shared}
+        held = given.held() | full
+        return {device: load if device in held else 100.0 for device, load in loads.items()}
 
 
 class RelativeClock:

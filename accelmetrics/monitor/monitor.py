@@ -167,7 +167,7 @@ class Monitor:
 
         def new_state() -> MonitorState:
             windows = Windows(self._clock.monotonic, lambda: self._current().request())
-            findings = FindingEngine(chosen, self.interval, self.labels)
+            findings = FindingEngine(chosen, self.interval, self.labels, attribution)
             steps = StepLog(source, self.channel.publish if share is not None else None)
             kept = (self.interval, timeout, self.labels, extra, History(history), windows, steps, findings, attribution)
             return MonitorState(*kept, shared=share is not None)

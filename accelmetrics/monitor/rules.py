@@ -230,7 +230,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "idle_held",
         "info",
-        "utilisation below {limit:g} %, while the run's job or pod sees it or {held_bytes:.0f} bytes of its memory are in use",
+        "utilisation below {limit:g} %, while a job or pod holds it or {held_bytes:.0f} bytes of its memory are in use",
         IdleHeld,
         "utilisation below {limit:g} % for {seconds:g} s while it is held",
         "End what holds the device, or find what the program waits for.",

@@ -13,7 +13,7 @@ from accelmetrics.monitor.history import RowMaker
 from accelmetrics.monitor.rule_choice import RuleChoice, rules_of
 from accelmetrics.sampling.sampler import Sampler
 from accelmetrics.schemas.finding import Finding, Findings
-from accelmetrics.schemas.record import Step
+from accelmetrics.schemas.record import HoldersOf, Step
 from accelmetrics.testing import FakeBackend
 from accelmetrics.testing.fake import FakeClock, FakeDevice
 
@@ -65,23 +65,31 @@ class JudgedRun:
         devices: How many GPUs there are.
         interval: Seconds between two readings.
         labels: Those of the run.
+        attribution: Tells who holds the devices.
 
     Attributes:
         findings: What was found until the last reading.
         begun: Every finding that has begun, in order.
+        seen: None: the process sees no device.
     """
 
     def __init__(
-        self, rules: RuleChoice = "default", devices: int = 4, interval: float = 10.0, labels: Mapping[str, str] | None = None
+        self,
+        rules: RuleChoice = "default",
+        devices: int = 4,
+        interval: float = 10.0,
+        labels: Mapping[str, str] | None = None,
+        attribution: HoldersOf | None = None,
     ) -> None:
         self.clock = FakeClock()
         self.backend = healthy_gpus(devices, self.clock)
         with patch.dict(os.environ, {"ACCELMETRICS_VALIDATE": "0"}):  # thousands of readings alike
             self.sampler = Sampler([self.backend], clock=self.clock)
-        self.engine = FindingEngine(rules_of(rules), interval, labels or {})
+        self.engine = FindingEngine(rules_of(rules), interval, labels or {}, attribution)
         self.findings = Findings()
         self.begun: list[Finding] = []
         self.joined = True
+        self.seen: int | None = 0
         self.interval = interval
         self.chance = random.Random(7)
         self._rows = RowMaker()
@@ -117,6 +125,8 @@ class JudgedRun:
             self.clock.advance(self.interval)
             each()
             snapshot = self.sampler.sample()
+            if self.seen is None:
+                snapshot.identities = [slot._replace(visible_index=None) for slot in snapshot.identities]
             row = self._rows.row(snapshot, self.clock.monotonic(), self.joined)
             steps, self._steps = self._steps, []
             before = set(self.findings.current)

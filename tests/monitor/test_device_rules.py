@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
+from accelmetrics.schemas.record import Holder, Holders
 from tests.monitor.judged_run import GIB, HEALTHY, JudgedRun
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -194,20 +197,35 @@ def test_a_source_that_never_answers_is_missing() -> None:
         assert run.names() == []
 
 
-@pytest.mark.parametrize(("reading", "silent"), [("free", True), ("held", False), ("job", False), ("unified", True)])
-def test_an_idle_device_is_told_where_something_holds_it(reading: str, silent: bool) -> None:
-    """A job that sees it, or a gigabyte in use; memory that is the host's own says nothing."""
-    with JudgedRun(["idle_held"], labels={"slurm.job.id": "42"} if reading == "job" else {}) as run:
-        if reading == "job":
-            run.gpu(0).identity = run.gpu(0).identity._replace(parent="")
-        if reading == "unified":
-            for device in run.backend.all_devices():
-                device.identity = device.identity._replace(unified=True)
-        run.gpu(0).set(gpu=0, memoryAllocatedBytes=0 if reading in ("free", "job") else 45 * GIB)
+JOB, POD = Holder("gpu.0", "job", {"job_id": "42"}), Holder("gpu.0", "pod", {"pod": "train-0"})
+
+
+@pytest.mark.parametrize(
+    ("used", "unified", "seen", "labels", "holders", "told"),
+    [
+        (0, False, 0, {}, (), False),
+        (2 * GIB, False, 0, {}, (), True),
+        (2 * GIB, True, 0, {}, (), False),
+        (0, False, 0, {"slurm.job.id": "42"}, (), True),
+        (0, False, None, {"slurm.job.id": "42"}, (), False),
+        (0, False, 0, {}, (JOB,), True),
+        (0, False, None, {}, (POD,), True),
+        (0, False, 0, {}, (JOB._replace(device="gpu.1"),), False),
+    ],
+)
+def test_an_idle_device_is_told_where_something_holds_it(
+    used: int, unified: bool, seen: int | None, labels: Mapping[str, str], holders: tuple[Holder, ...], told: bool
+) -> None:
+    """A job that sees it, a job or a pod that it was given to, or a gigabyte in use; memory that is the host's own says nothing."""
+    with JudgedRun(["idle_held"], labels=labels, attribution=lambda snapshot: Holders(holders)) as run:
+        run.seen = seen
+        for device in run.backend.all_devices():
+            device.identity = device.identity._replace(unified=unified)
+        run.gpu(0).set(gpu=0, memoryAllocatedBytes=used)
         run.go(HOUR)
         assert run.names() == []
         run.go(MINUTE)
-        assert run.names() == ([] if silent else [("idle_held", "gpu.0")])
+        assert run.names() == ([("idle_held", "gpu.0")] if told else [])
         run.gpu(0).set(gpu=50)
         run.go(2 * MINUTE)
         assert run.names() == []
