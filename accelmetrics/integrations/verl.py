@@ -1,0 +1,100 @@
+"""verl: rows of the devices in what ``verl.utils.tracking.Tracking`` logs, without a line changed in verl.
+
+Releases from 0.9 find this module by their entry point ``verl.plugins``, 0.6 to 0.8 by its name in ``VERL_USE_EXTERNAL_MODULES``, earlier
+ones where the program imports it. It is switched on by the configuration::
+
+    python -m verl.trainer.main_ppo … +trainer.enable_gpu_monitoring=true +trainer.gpu_monitor_interval=2.0
+
+by ``accelmetrics`` among ``trainer.logger``, or by keywords of ``Tracking``. Without one of them nothing is read.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from verl.utils.tracking import Tracking
+
+from accelmetrics.backends.guard import guarded
+from accelmetrics.integrations.hook import RunHook
+
+NAME = "accelmetrics"
+"""Among the loggers."""
+ENABLE, INTERVAL = "enable_gpu_monitoring", "gpu_monitor_interval"
+"""Of the trainer's configuration, and keywords of ``Tracking``."""
+ATTRIBUTE = "_accelmetrics"
+LOGGED = {"actor/pg_loss": "loss", "actor/grad_norm": "grad_norm", "actor/lr": "lr", "perf/total_num_tokens": "tokens"}
+"""What of verl's numbers is which of a step's."""
+
+_init, _log = Tracking.__init__, Tracking.log
+_finish: Callable[..., None] | None = getattr(Tracking, "finish", None)  # early releases have none
+
+
+@functools.wraps(_init)
+def _begin(
+    self: Any,
+    project_name: str,
+    experiment_name: str,
+    default_backend: str | list[str] = "console",
+    config: Any = None,
+    *arguments: Any,
+    **options: Any,
+) -> None:
+    """Begin with the tracking that the trainer makes, where it is asked for.
+
+    Raises:
+        InvalidOptionError: The interval cannot be used.
+    """
+    asked = {name: options.pop(name) for name in (ENABLE, INTERVAL) if name in options}
+    trainer = _trainer(config)
+    names = [default_backend] if isinstance(default_backend, str) else list(default_backend)
+    wanted = asked.get(ENABLE, trainer.get(ENABLE, NAME in names))
+    interval = asked.get(INTERVAL, trainer.get(INTERVAL))
+    # Ray hides the devices from the actor in which this runs: it uses none itself, and the node's are the job's.
+    hook = RunHook(visible=False, **({} if interval is None else {"interval": interval})) if wanted else None
+    _init(self, project_name, experiment_name, default_backend, config, *arguments, **options)
+    if hook is not None:
+        setattr(self, ATTRIBUTE, hook)
+        hook.begin()
+
+
+@functools.wraps(_log)
+def _log_with_row(self: Any, data: Mapping[str, Any], step: int, *arguments: Any, **options: Any) -> None:
+    """Log what the devices did since the row before beside the trainer's numbers, whose dictionary stays as it is."""
+    hook: RunHook | None = getattr(self, ATTRIBUTE, None)
+    if hook is not None:
+        found = guarded(_numbers, data).value
+        hook.run.step(step, **(found or {}))
+        data = {**data, **hook.row()}
+    _log(self, data, step, *arguments, **options)
+
+
+def _end(self: Any, *arguments: Any, **options: Any) -> None:
+    """End with the trainer's tracking, which is also finished where it could not be made."""
+    hook: RunHook | None = getattr(self, ATTRIBUTE, None)
+    if hook is not None:
+        hook.end()
+    if _finish is not None:
+        _finish(self, *arguments, **options)
+
+
+def _trainer(config: Any) -> Mapping[str, Any]:
+    """Return the trainer's part of the configuration, a dictionary or OmegaConf's; nothing where there is none."""
+    found: Any = guarded(lambda: config["trainer"]).value if config else None
+    return found if hasattr(found, "get") else {}
+
+
+def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {ours: data[theirs] for theirs, ours in LOGGED.items() if theirs in data}
+
+
+def _listed(names: Iterable[str]) -> Any:
+    return type(names)([*names, NAME]) if NAME not in names else names  # type: ignore[call-arg]  # a list, or a tuple
+
+
+if not hasattr(Tracking, "_accelmetrics_replaced"):
+    Tracking.supported_backend = _listed(Tracking.supported_backend)
+    Tracking.__init__, Tracking.log, Tracking._accelmetrics_replaced = _begin, _log_with_row, True
+    if _finish is not None:
+        Tracking.finish = functools.wraps(_finish)(_end)

@@ -1,0 +1,117 @@
+"""The plug-in of verl, beside a stand-in of its tracking."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+
+import accelmetrics
+from accelmetrics.integrations import hook
+from accelmetrics.integrations.training import training
+from accelmetrics.testing import FakeBackend
+from tests.support.waiting import wait_for
+
+ON = {"trainer": {"enable_gpu_monitoring": True, "gpu_monitor_interval": 0.01}}
+
+
+class Tracking:
+    """As verl has it since 0.6; what is logged stays here."""
+
+    supported_backend: ClassVar = ["console", "file"]
+
+    def __init__(self, project_name: str, experiment_name: str, default_backend: Any = "console", config: Any = None) -> None:
+        for backend in [default_backend] if isinstance(default_backend, str) else default_backend:
+            assert backend in self.supported_backend, f"{backend} is not supported"
+        self.logged: list[tuple[dict[str, Any], int, Any]] = []
+        self.ended: list[int] = []
+
+    def log(self, data: dict[str, Any], step: int, backend: Any = None) -> None:
+        self.logged.append((data, step, backend))
+
+    def finish(self, exit_code: int = 0) -> None:
+        self.ended.append(exit_code)
+
+
+@pytest.fixture(params=["with finish", "without"])
+def tracking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The stand-in's class with the plug-in in it, in a release that has a ``finish`` and in an early one."""
+    kind = type("Tracking", (), dict(Tracking.__dict__))
+    if request.param == "without":
+        del kind.finish  # type: ignore[attr-defined]
+    for name in ("verl", "verl.utils", "verl.utils.tracking"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["verl.utils.tracking"].Tracking = kind  # type: ignore[attr-defined]
+    gpu = FakeBackend(devices=1)
+    gpu.device(0).set(powerWatts=300.0)
+    monkeypatch.setattr(hook, "training", lambda **options: training(**{"backends": [gpu], "share": None, **options}))
+    import_module("accelmetrics.integrations.verl")
+    yield kind
+    del sys.modules["accelmetrics.integrations.verl"]
+
+
+def read(it: Any) -> Any:
+    """The tracking's run, once it has a reading."""
+    run = it._accelmetrics.run
+    wait_for(lambda: run.monitor.latest is not None)
+    return run
+
+
+def test_rows_are_added_to_a_copy(tracking: Any) -> None:
+    """With everything else as it was given; the trainer's numbers are the run's steps."""
+    it = tracking("project", "experiment", ["file"], ON)
+    run = read(it)
+    data = {"actor/pg_loss": 0.5, "actor/grad_norm": 2.0, "perf/total_num_tokens": 100, "other": 1}
+    it.log(data, 7, backend=["file"])
+    it.log(data=data, step=8)
+    if hasattr(it, "finish"):
+        it.finish(exit_code=1)
+        assert it.ended == [1]
+    else:
+        run.close()
+    assert set(data) == {"actor/pg_loss", "actor/grad_norm", "perf/total_num_tokens", "other"}
+    (first, step, backend), (second, *_) = it.logged
+    assert (step, backend) == (7, ["file"])
+    assert "system/gpu.0.powerWatts" in first and "system/gpu.0.powerWatts" in second and first.items() >= data.items()
+    assert [(one.step, one.values["loss"], one.values["tokens"]) for one in run.monitor.steps] == [(7, 0.5, 100), (8, 0.5, 100)]
+    assert not run.monitor.running
+
+
+@pytest.mark.parametrize("config", [None, {}, {"trainer": {}}, {"trainer": None}, {"other": 1}, "text"])
+def test_nothing_is_read_unless_asked_for(config: Any, tracking: Any) -> None:
+    """Whatever is handed over as a configuration."""
+    it = tracking("project", "experiment", "console", config)
+    it.log({"loss": 1.0}, step=1)
+    assert it.logged == [({"loss": 1.0}, 1, None)]
+    assert not hasattr(it, "_accelmetrics")
+
+
+def test_by_keyword_and_by_name(tracking: Any) -> None:
+    """Keywords count more than the configuration."""
+    assert hasattr(tracking("p", "e", enable_gpu_monitoring=True), "_accelmetrics")
+    assert hasattr(tracking("p", "e", default_backend=["console", "accelmetrics"]), "_accelmetrics")
+    assert not hasattr(tracking("p", "e", "console", ON, enable_gpu_monitoring=False), "_accelmetrics")
+    assert tracking("p", "e", "console", ON, gpu_monitor_interval=3)._accelmetrics.run.monitor.interval == 3
+
+
+def test_what_cannot_be_used_is_told_at_the_start(tracking: Any) -> None:
+    """Before anything of verl's is opened."""
+    with pytest.raises(accelmetrics.InvalidOptionError, match="interval is 'soon'"):
+        tracking("p", "e", "console", {"trainer": {"enable_gpu_monitoring": True, "gpu_monitor_interval": "soon"}})
+    with pytest.raises(AssertionError, match="clay is not supported"):
+        tracking("p", "e", "clay", ON)
+
+
+def test_loading_it_twice_replaces_once(tracking: Any) -> None:
+    """As releases do that find the entry point and are told the variable too."""
+    del sys.modules["accelmetrics.integrations.verl"]
+    import_module("accelmetrics.integrations.verl")
+    it = tracking("project", "experiment", "console", ON)
+    read(it)
+    it.log({}, step=1)
+    assert len(it.logged) == 1
+    assert tracking.supported_backend.count("accelmetrics") == 1
