@@ -281,7 +281,7 @@ def job_source(folder: str, follow: Callable[[Sequence[Job]], object] | None = N
 
 
 def dcgm_source(folder: str) -> ClaimSource:
-    """Make the source of the files that DCGM's exporter reads (``--hpc-job-mapping-dir``)."""
+    """Make the source of the files that DCGM's exporter reads (``--hpc-job-mapping-dir``). The folder was named: it must be there."""
 
     def parse(name: str, text: str) -> list[Claim]:
         ids = dict.fromkeys(line.strip() for line in text.splitlines() if line.strip())
@@ -290,6 +290,8 @@ def dcgm_source(folder: str) -> ClaimSource:
         return [Claim("job", {"job_id": one}, (DeviceRef("index", name),)) for one in ids]
 
     def read() -> Listing | None:
+        if not Path(folder).is_dir():
+            raise FileNotFoundError(f"there is no folder {folder}")
         problems: list[str] = []
         claims = [claim for found in _each(folder, _GPU_FILE, parse, problems) for claim in found]
         return Listing(tuple(claims), tuple(problems))

@@ -202,3 +202,5 @@ def test_the_folder_of_dcgms_exporter(tmp_path: Path) -> None:
     ]
     (problem,) = listing.problems
     assert f"{tmp_path}/3 is passed over" in problem
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        dcgm_source(str(tmp_path / "none")).read()
