@@ -26,6 +26,7 @@ MEASURES: dict[str, Measure] = {
     "windows": running.windows,
     "ranks": running.ranks,
     "steps": running.steps,
+    "findings": running.findings,
     "exporters": running.exporters,
     "start": starting.starting,
     "memory": running.memory,

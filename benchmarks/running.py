@@ -126,6 +126,15 @@ def steps(scale: Scale) -> Iterator[Row]:
     )
 
 
+def findings(scale: Scale) -> Iterator[Row]:
+    """What judging a reading costs the monitor's thread."""
+    with NvmlSimulator(scale.gpus) as simulator:
+        results = [run(simulator, "judging", scale.readings) for _ in range(scale.processes)]
+    duration = statistics.median(result["seconds"] for result in results)
+    what = f"judging a reading by all rules, {scale.gpus} GPUs, median; once a second at most"
+    yield Row(what, duration * 1e3, " ms", 0.3, None, f"{results[0]['rules']} rules, {results[0]['keys']:,} keys, a logged step with each")
+
+
 def exporters(scale: Scale) -> Iterator[Row]:
     """What it costs to put a record into an exporter's form."""
     with NvmlSimulator(scale.gpus) as simulator:
