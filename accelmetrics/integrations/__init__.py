@@ -1,1 +1,30 @@
 """Training frameworks: the core that all stand on, and one file for each."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+LIGHTNING = "ACCELMETRICS_LIGHTNING"
+"""The variable that adds a callback to each Lightning ``Trainer``, when it is 1."""
+
+log = logging.getLogger("accelmetrics")
+
+
+def lightning_callbacks() -> list[Any]:
+    """Return what the environment adds to a Lightning ``Trainer``. Each one asks, so nothing is loaded where it adds nothing."""
+    if os.environ.get(LIGHTNING, "").strip() not in ("1", "true"):
+        return []
+    from accelmetrics.backends.guard import guarded
+
+    outcome = guarded(_lightning_callback)
+    if outcome.failure is not None:
+        log.warning("training: %s adds no callback: %s", LIGHTNING, outcome.failure.detail)
+    return [] if outcome.value is None else [outcome.value]
+
+
+def _lightning_callback() -> Any:
+    from accelmetrics.integrations.lightning import AddedMonitor
+
+    return AddedMonitor()

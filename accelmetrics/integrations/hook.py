@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from accelmetrics.integrations.training import BRIEF, DEFAULT_PREFIX, TrainingRun, training
@@ -60,6 +60,10 @@ class RunHook:
         run.start()
         if self._given is None:
             weakref.finalize(self, run.close)
+
+    def contain(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call what an event of the framework comes to: whatever goes wrong there is told once, and is not the framework's."""
+        self.run._contain(call.__name__.strip("_"), call, *arguments)
 
     def row(self) -> dict[str, float]:
         """Return a row, as it was asked for."""

@@ -1,0 +1,132 @@
+"""Lightning's ``Trainer``: what the devices did, in the runs of its loggers, at its own steps.
+
+>>> from accelmetrics.integrations.lightning import DeviceMonitor
+>>> trainer = L.Trainer(callbacks=[DeviceMonitor(interval=1.0)])             # doctest: +SKIP
+
+or, without a line of code, with the variable ``ACCELMETRICS_LIGHTNING=1``.
+
+A row is logged beside the trainer's own, by the loggers' ``log_metrics``: the module's ``log`` would make a tensor on the device of each
+number.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+from accelmetrics.integrations.hook import RunHook
+from accelmetrics.integrations.training import BRIEF, DEFAULT_PREFIX, TrainingRun
+from accelmetrics.schemas.selection import MetricChoice
+
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+"""The same framework under two names. Each wants callbacks of its own class."""
+
+
+def _callback_classes() -> tuple[type, ...]:
+    """Return the classes that callbacks are of: those of the packages that are loaded, where none is of those that are installed."""
+    loaded = [sys.modules[name] for name in PACKAGES if name in sys.modules]
+    found, missing = loaded, []
+    for name in () if loaded else PACKAGES:
+        try:
+            found.append(import_module(name))
+        except ImportError as error:
+            missing.append(error)
+    if not found:
+        raise missing[0]
+    return tuple(package.Callback for package in found)
+
+
+Callback: Any = type("Callback", _callback_classes(), {})
+
+
+class DeviceMonitor(Callback):
+    """Logs what the devices did since the last row, as often as the trainer logs, and hears its steps.
+
+    Args:
+        run: As for :class:`~accelmetrics.integrations.hook.RunHook`, like the others.
+        prefix: What names begin with.
+        keys: The metrics of a row.
+        stats: Their statistics.
+        options: Of :func:`accelmetrics.training`: ``interval``, ``exporters``, ``labels`` …
+    """
+
+    def __init__(
+        self,
+        run: TrainingRun | None = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        keys: MetricChoice = BRIEF,
+        stats: Iterable[str] = ("mean",),
+        **options: Any,
+    ) -> None:
+        self._hook = RunHook(run, prefix=prefix, keys=keys, stats=stats, **options)
+        self._noted: int | None = None
+
+    @property
+    def run(self) -> TrainingRun:
+        """The training run: its findings, its monitor."""
+        return self._hook.run
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Begin."""
+        self._noted = None
+        self._hook.begin()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Note a step, and log a row when the trainer logs one."""
+        self._hook.contain(self._after_batch, trainer, pl_module, outputs)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """End: the trainer does not call ``teardown``."""
+        self._hook.end()
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """End."""
+        self._hook.end()
+
+    def _after_batch(self, trainer: Any, pl_module: Any, outputs: Any) -> None:
+        step = _step(trainer)
+        if step == self._noted:  # another batch of a step that accumulates gradients
+            return
+        self._noted = step
+        self.run.step(step, epoch=trainer.current_epoch, loss=_loss(trainer, pl_module, outputs))
+        every = trainer.log_every_n_steps
+        if trainer.is_global_zero and every and ((step + 1) % every == 0 or trainer.should_stop):
+            row = self._hook.row()
+            for logger in trainer.loggers:
+                self._hook.contain(logger.log_metrics, dict(row), step)
+
+
+class AddedMonitor(DeviceMonitor):
+    """The one that the environment adds. It leaves a training to one that the program has."""
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Begin, unless the trainer has a monitor of the program."""
+        self._hook.contain(self._look_around, trainer)
+        if not self._stands_back:
+            super().setup(trainer, pl_module, stage)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Do what a monitor does, unless there is one."""
+        if not self._stands_back:
+            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    _stands_back = False
+
+    def _look_around(self, trainer: Any) -> None:
+        self._stands_back = any(isinstance(one, DeviceMonitor) and not isinstance(one, AddedMonitor) for one in trainer.callbacks)
+
+
+def _step(trainer: Any) -> int:
+    """Return the step that the trainer's loggers have for this batch, which it counts on its own; else that of the optimizer."""
+    counted = getattr(trainer.fit_loop.epoch_loop, "_batches_that_stepped", None)
+    return int(max(0, trainer.global_step - 1) if counted is None else counted)
+
+
+def _loss(trainer: Any, pl_module: Any, outputs: Any) -> Any:
+    """Return the loss of a batch; of a step that accumulates gradients the trainer has it as a share of the step's."""
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    batches = trainer.accumulate_grad_batches
+    return loss * batches if loss is not None and batches != 1 and pl_module.automatic_optimization else loss
