@@ -26,7 +26,7 @@ PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 def _callback_classes() -> tuple[type, ...]:
     """Return the classes that callbacks are of: those of the packages that are loaded, where none is of those that are installed."""
-    loaded = [sys.modules[name] for name in PACKAGES if name in sys.modules]
+    loaded = [package for name in PACKAGES if (package := sys.modules.get(name)) is not None]
     found, missing = loaded, []
     for name in () if loaded else PACKAGES:
         try:

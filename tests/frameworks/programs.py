@@ -21,6 +21,8 @@ OFFLINE = {
     "CUDA_VISIBLE_DEVICES": "0,1",
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
     "TOKENIZERS_PARALLELISM": "false",
     "WANDB_MODE": "offline",
     "WANDB_ERROR_REPORTING": "false",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.exporters.mlflow_store import stored
 from tests.exporters.wandb_file import runs_by_file
+from tests.frameworks.programs import OFFLINE
 
 
 def tensorboard_rows(folder: Path) -> dict[int, dict[str, float]]:
@@ -26,6 +30,12 @@ def wandb_rows(folder: Path) -> list[dict[str, Any]]:
     """The history of the one W&B run below a folder."""
     (written,) = runs_by_file(folder).values()
     return written.history
+
+
+def mlflow_steps(store: Path, metric: str = "system/readings") -> list[list[int]]:
+    """The steps at which each run of a store of files has a metric, oldest run first."""
+    with patch.dict(os.environ, OFFLINE):
+        return [[step for _, _, step in run.metrics.get(metric, [])] for run in stored(store.as_uri())]
 
 
 def of_devices(row: dict[str, Any], prefix: str = "system/") -> dict[str, float]:
