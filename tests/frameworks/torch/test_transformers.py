@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from tests.frameworks.programs import EXAMPLES, run_program, train
 from tests.frameworks.torch.trackers import of_devices, tensorboard_rows, wandb_rows
@@ -58,6 +59,22 @@ def test_rows_reach_every_reporter(tmp_path: Path) -> None:
         assert of_devices(board[step]) == pytest.approx(ours, rel=1e-6)
         assert ours["readings"] > 0
         assert 20 < ours["gpu.0.powerWatts"] < 1000
+
+
+def test_rows_reach_mlflow(tmp_path: Path) -> None:
+    """In the run that its callback opens, at the trainer's steps."""
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    ended = train(
+        tmp_path,
+        PROGRAM + 'MonitorCallback(interval=0.1).attach(it := trainer(report_to=["mlflow"]))\nit.train()',
+        MLFLOW_TRACKING_URI=store,
+    )
+    assert ended.status == 0, ended.said
+    client = MlflowClient(store)
+    (run,) = client.search_runs(["0"])
+    history = client.get_metric_history(run.info.run_id, "system/gpu.1.powerWatts")
+    assert [point.step for point in history] == [5, 10]
+    assert {f"system/gpu.0.{name}" for name in BRIEF} <= run.data.metrics.keys()
 
 
 def test_the_name_in_report_to_is_enough(tmp_path: Path) -> None:
