@@ -18,28 +18,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from accelmetrics.backends.kit.system import link_name, list_directory, read_text
-from accelmetrics.backends.visible import number_range
 from accelmetrics.visibility.attribution import Claim, ClaimSource, DeviceRef, Listing, pci_address
+from accelmetrics.visibility.slurm_devices import MOST_DEVICES, PCI, UUID, devices_of
 
 INTERVAL = 0.5
 """Seconds between two looks at the files: how late a job's beginning and end may be noticed."""
 VERSION = 1
 LARGEST_FILE = 64 * 1024
 MOST_FILES = 4096
-MOST_DEVICES = 1024
 LONGEST_LABEL = 128
 LABELS = {"user": "SLURM_JOB_USER", "partition": "SLURM_JOB_PARTITION", "account": "SLURM_JOB_ACCOUNT", "cluster": "SLURM_CLUSTER_NAME"}
 """What is told of a job, and the variable of Prolog that says it."""
-PROC_NVIDIA = "/proc/driver/nvidia/gpus"
-FIRST_RENDER_NODE = 128
-"""``/dev/dri/renderD128`` is the first: so are GPUs numbered whose nodes those are."""
 
 _JOB_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._+-]{0,63}", re.ASCII)
 _GPU_FILE = re.compile(r"\d{1,4}(\.\d{1,4})?", re.ASCII)
-_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,90}", re.ASCII)
-_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
-_INFORMATION = re.compile(r"^(GPU UUID|Device Minor):\s*(\S+)\s*$", re.MULTILINE)
 
 
 class Job(NamedTuple):
@@ -85,48 +77,6 @@ def job_of(environment: Mapping[str, str], began: float) -> Job:
         raise ValueError(f"SLURM_JOB_ID is {job_id[:LONGEST_LABEL]!r}: this is to be run by Slurm's Prolog and Epilog")
     labels = {name: value[:LONGEST_LABEL] for name, variable in LABELS.items() if (value := environment.get(variable, ""))}
     return Job(job_id, "slurm", labels, devices_of(environment), began)
-
-
-def devices_of(environment: Mapping[str, str]) -> tuple[DeviceRef, ...]:
-    """Return the devices that Slurm gives a job, by UUID or PCI address where the kernel says what a minor number is.
-
-    ``CUDA_VISIBLE_DEVICES`` counts where it holds UUIDs: its numbers are those within the job. ``SLURM_JOB_GPUS`` has the numbers of device
-    nodes, which are not those of NVML.
-    """
-    visible = [entry.strip() for entry in environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    if all(_UUID.fullmatch(entry) for entry in visible):
-        return tuple(DeviceRef("uuid", entry) for entry in dict.fromkeys(visible))
-    given = environment.get("SLURM_JOB_GPUS") or environment.get("SLURM_STEP_GPUS") or environment.get("GPU_DEVICE_ORDINAL") or ""
-    entries = [part for entry in given.split(",") for part in number_range(entry.strip())]
-    by_minor = uuids_by_minor()
-    found = (_device(entry, by_minor) for entry in entries[:MOST_DEVICES])
-    return tuple(dict.fromkeys(device for device in found if device is not None))
-
-
-def _device(entry: str, by_minor: Mapping[str, str]) -> DeviceRef | None:
-    if _UUID.fullmatch(entry):
-        return DeviceRef("uuid", entry)
-    if not (entry.isascii() and entry.isdecimal()):
-        return None
-    if entry in by_minor:
-        return DeviceRef("uuid", by_minor[entry])
-    # Of a GPU of AMD or Intel the node is renderD128 and following; whether Slurm counts from there depends on gres.conf.
-    for number in () if list_directory(PROC_NVIDIA) else (int(entry), int(entry) + FIRST_RENDER_NODE):
-        address = link_name(f"/sys/class/drm/renderD{number}/device").lower()
-        if _PCI.fullmatch(address):
-            return DeviceRef("pci", pci_address(address))
-    return DeviceRef("minor", str(int(entry)))
-
-
-def uuids_by_minor() -> dict[str, str]:
-    """Return the UUIDs of NVIDIA's GPUs by the number of their device node, as the kernel's driver tells them; no library is loaded."""
-    found: dict[str, str] = {}
-    for address in list_directory(PROC_NVIDIA):
-        about = dict(_INFORMATION.findall(read_text(f"{PROC_NVIDIA}/{address}/information") or ""))
-        uuid, minor = about.get("GPU UUID", ""), about.get("Device Minor", "")
-        if _UUID.fullmatch(uuid) and minor.isdecimal():  # a driver that was not asked yet says GPU-????????
-            found[minor] = uuid
-    return found
 
 
 def job_text(job: Job) -> str:
@@ -204,9 +154,9 @@ def _refs(listed: object) -> Iterator[DeviceRef]:
         raise ValueError(f"devices is no list of at most {MOST_DEVICES}")
     for entry in listed:
         match entry:
-            case {"uuid": str(uuid)} if _UUID.fullmatch(uuid):
+            case {"uuid": str(uuid)} if UUID.fullmatch(uuid):
                 yield DeviceRef("uuid", uuid)
-            case {"pci": str(address)} if _PCI.fullmatch(address.lower()):
+            case {"pci": str(address)} if PCI.fullmatch(address.lower()):
                 yield DeviceRef("pci", pci_address(address))
             case {"minor": str(minor)} if _GPU_FILE.fullmatch(minor):
                 yield DeviceRef("minor", minor)

@@ -32,6 +32,7 @@ class Node:
         self.base = base
         self.uuids = dict(re.findall(r'accel_info\{accelerator="gpu\.(\d)",.*?uuid="([^"]+)"', self.page()))
         self.tree = Tree(folder / "root")
+        (folder / "gres.conf").write_text("AutoDetect=nvml\n")
 
     def page(self) -> str:
         return get(f"{self.base}/metrics")[1]
@@ -39,6 +40,7 @@ class Node:
     def job(self, action: str, job_id: str, gpus: str, *options: str) -> Any:
         """What Prolog or Epilog does."""
         variables = {"SLURM_JOB_ID": job_id, "SLURM_JOB_USER": "ada", "SLURM_JOB_PARTITION": "gpu", "SLURM_JOB_GPUS": gpus}
+        variables["SLURM_CONF"] = str(self.folder / "slurm.conf")
         folders = ("--jobs", str(self.folder / "jobs"), *(("--summaries", str(self.folder / "summaries")) if action == "end" else ()))
         done = call("job", action, *folders, *options, env=self.tree.environment(**variables))
         assert done.returncode == 0

@@ -14,64 +14,15 @@ from accelmetrics.visibility.slurm_jobs import (
     LARGEST_FILE,
     Job,
     dcgm_source,
-    devices_of,
     job_of,
     job_source,
     job_text,
     parse_job,
     read_jobs,
 )
-from tests.cli.shell import Tree
 
 FIRST, SECOND = "GPU-18ef2d05-33ca-4c1f-9f0b-6e1f4a3b2c1d", "GPU-5ad4d6c1-8a2b-4b7e-9c55-0a1b2c3d4e5f"
 INSTANCE = "MIG-6c4fd5a8-6ac3-5a2d-8a39-4a6b3a7f6f41"
-
-
-def driver(tree: Tree, *minors: tuple[str, str, int]) -> None:
-    """What NVIDIA's kernel driver says of its GPUs, by PCI address: UUID and minor number."""
-    for address, uuid, minor in minors:
-        text = f"Model: \t\t NVIDIA H100\nIRQ:   \t\t 150\nGPU UUID: \t {uuid}\nDevice Minor: \t {minor}\nGPU Excluded:\t No\n"
-        tree.write(f"/proc/driver/nvidia/gpus/{address}/information", text)
-
-
-@pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
-    """A machine of its own."""
-    made = Tree(tmp_path / "root")
-    monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(made.root))
-    return made
-
-
-def test_minor_numbers_are_no_indexes(tree: Tree) -> None:
-    """The GPU on the lower address, which NVML counts as 0, has the higher minor number; a range and one without a GPU are told too."""
-    driver(tree, ("0000:18:00.0", FIRST, 1), ("0000:3b:00.0", SECOND, 0))
-    assert devices_of({"SLURM_JOB_GPUS": "0"}) == (DeviceRef("uuid", SECOND),)
-    assert devices_of({"SLURM_JOB_GPUS": "0-1,7"}) == (DeviceRef("uuid", SECOND), DeviceRef("uuid", FIRST), DeviceRef("minor", "7"))
-
-
-def test_numbers_of_the_job_itself_are_not_believed(tree: Tree) -> None:
-    """`CUDA_VISIBLE_DEVICES` counts from 0 in each job unless it holds UUIDs, which then are what the job has."""
-    driver(tree, ("0000:18:00.0", FIRST, 0), ("0000:3b:00.0", SECOND, 1))
-    assert devices_of({"SLURM_JOB_GPUS": "1", "CUDA_VISIBLE_DEVICES": "0"}) == (DeviceRef("uuid", SECOND),)
-    assert devices_of({"SLURM_JOB_GPUS": "1", "CUDA_VISIBLE_DEVICES": f"{INSTANCE},{INSTANCE}"}) == (DeviceRef("uuid", INSTANCE),)
-    assert devices_of({"CUDA_VISIBLE_DEVICES": "0"}) == ()
-
-
-def test_a_driver_that_does_not_know_its_uuids(tree: Tree) -> None:
-    """Before the first use of a GPU it says GPU-????????: the minor number is kept, for the daemon to resolve."""
-    driver(tree, ("0000:18:00.0", "GPU-????????-????-????-????-????????????", 0))
-    assert devices_of({"SLURM_JOB_GPUS": "0"}) == (DeviceRef("minor", "0"),)
-
-
-@pytest.mark.parametrize("given", ["1", "129"])
-def test_render_nodes_of_amd(given: str, tree: Tree) -> None:
-    """Numbers are those of render nodes, from 0 or from 128: the device is told by its PCI address."""
-    for minor, address in ((128, "0000:c1:00.0"), (129, "0000:C6:00.0")):
-        tree.write(f"/sys/devices/{address}/vendor", "0x1002")
-        node = tree.root / f"sys/class/drm/renderD{minor}"
-        node.mkdir(parents=True)
-        (node / "device").symlink_to(tree.root / "sys/devices" / address)
-    assert devices_of({"SLURM_JOB_GPUS": given}) == (DeviceRef("pci", "0000:c6:00.0"),)
 
 
 def test_outside_of_slurm() -> None:
