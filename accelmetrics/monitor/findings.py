@@ -68,6 +68,7 @@ class _Judge:
         self._limit = self._sign * rule.limit
         self._clear = self._limit if rule.clear is None else self._sign * rule.clear
         self._gap = max(longest_gap, (1 - COVERED) * rule.seconds)
+        self._keeps = bool(rule.logged) and not rule.needs  # what was logged last holds until something is logged anew
         self._states: dict[str, _State] = {}
         self._slow = 0
         made = guarded(rule.measure, **rule.options)
@@ -110,7 +111,7 @@ class _Judge:
                     changed.append(state.finding)
             elif state is not None and not isnan(number):
                 self._relax(key, state, number, given, changed)
-        if states:
+        if states and not self._keeps:
             for key in [key for key, state in states.items() if at - state.seen > max(FORGOTTEN, self._gap) and key not in found]:
                 self._end(key, states[key].seen, given, changed)
 
@@ -120,15 +121,13 @@ class _Judge:
         if state.finding is None:
             del self._states[key]
             return
-        if number > self._clear or (
-            state.off is not None and (not given.joined or at - state.seen > max(self._gap, self.rule.clear_seconds))
-        ):
-            state.off = None
-        if number <= self._clear:
-            state.off = at if state.off is None else state.off
-            if at - state.off >= self.rule.clear_seconds:
-                self._end(key, state.off, given, changed)
         state.seen = at
+        if number > self._clear:
+            state.off = None
+            return
+        state.off = at if state.off is None else state.off
+        if at - state.off >= self.rule.clear_seconds:
+            self._end(key, state.off, given, changed)
 
     def _end(self, key: str, at: float, given: RuleInput, changed: list[Finding]) -> None:
         finding = self._states.pop(key).finding
@@ -235,7 +234,7 @@ class _Lacks:
             self._marks = marks
             before = self._found
             found = ((one[:-1], one) for one in self._of_rules(given))  # its words may count seconds
-            self._found = {mark: (one, before[mark][1] if mark in before else given.at) for mark, one in found}
+            self._found = {mark: before.get(mark, (one, given.at)) for mark, one in found}
         told = tuple(one for one, since in self._found.values() if given.at - since >= PATIENCE)
         if told != self._told:
             self._told = told
@@ -254,7 +253,7 @@ class _Lacks:
 
     def _of_devices(self, rule: Rule, given: RuleInput) -> Iterator[CannotTell]:
         """Yield what a rule lacks of devices, those with the same reason together."""
-        lacks: dict[tuple[str, str, str], list[str]] = {}
+        lacks: dict[tuple[str, str], tuple[str, list[str]]] = {}
         for slot in given.snapshot.identities:
             if slot.identity.parent or (rule.vendor and slot.identity.vendor != rule.vendor):
                 continue
@@ -262,9 +261,9 @@ class _Lacks:
             if names is not None:
                 found = (given.snapshot.unavailable.get(f"{slot.key}.{name}") for name in names)
                 why = next((why for why in found if why is not None), None)
-                why = why or Unavailable("not_selected", "it is not among the metrics that are read, or its source does not give it")
-                lacks.setdefault((names[0], str(why.reason), why.detail), []).append(slot.key)
-        for (metric, reason, detail), keys in lacks.items():
+                why = why or Unavailable("not_read", "it is not among the metrics that are read, or its source does not give it")
+                lacks.setdefault((names[0], str(why.reason)), (why.detail, []))[1].append(slot.key)
+        for (metric, reason), (detail, keys) in lacks.items():
             yield CannotTell(rule.name, tuple(keys), metric, reason, detail)
 
 

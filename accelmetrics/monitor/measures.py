@@ -13,7 +13,7 @@ from itertools import combinations, pairwise
 from statistics import median
 
 from accelmetrics.monitor.history import REPEATED, HistoryRow, Layout, device_columns
-from accelmetrics.schemas.errors import Reason
+from accelmetrics.schemas.errors import IN_ORDER
 from accelmetrics.schemas.metric import LINK
 from accelmetrics.schemas.record import HoldersOf, Step
 from accelmetrics.schemas.snapshot import Snapshot
@@ -30,7 +30,6 @@ TORCH = "torch."
 SLOWED = ("throttle.hwSlowdown", "throttle.hwThermalSlowdown", "throttle.hwPowerBrakeSlowdown", "throttle.swThermalSlowdown")
 JOBS = ("slurm.job.id", "ray.job.id", "k8s.pod.name", "torchrun.run.id")
 """Labels of a run that holds the devices it sees."""
-ASLEEP = frozenset({Reason.SUSPENDED, Reason.NOT_IN_USE})
 
 
 class RuleInput:
@@ -346,7 +345,7 @@ class MissingDevices:
         reasons = {str(why.reason) for why in snapshot.reasons_of(device).values()}
         listed = any(slot.key == device for slot in snapshot.identities)
         self._words[device] = ", ".join(sorted(reasons)) if listed else "it is not listed any more"
-        return not listed or (bool(reasons) and ASLEEP.isdisjoint(reasons))  # without reasons none of its metrics is read
+        return not listed or not reasons <= IN_ORDER  # without reasons none of its metrics is read
 
     def words(self, key: str) -> str:
         """Say why it gives nothing."""

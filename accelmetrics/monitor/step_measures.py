@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from math import isfinite, sqrt
-from statistics import median
+from statistics import median, pvariance
 from typing import Generic, TypeVar
 
 from accelmetrics.monitor.measures import Names, RuleInput, Values, WindowSums
@@ -249,14 +249,16 @@ class Thinned:
 class LossDecline:
     """Gives by how much the median of a process's loss fell from one stretch of steps to the next, in percent of it.
 
-    A stretch is a quarter of all steps: the longer a run, the slower its loss falls.
+    A stretch is a quarter of all steps: the longer a run, the slower its loss falls. While losses scatter so much that it may have fallen
+    by more than ``unsure``, nothing is given.
 
     Args:
         least: Steps of a stretch at least.
+        unsure: By how much it may have fallen, two standard errors included, where it is said not to fall; in percent.
     """
 
-    def __init__(self, least: float) -> None:
-        self._least = least
+    def __init__(self, least: float, unsure: float) -> None:
+        self._least, self._unsure = least, unsure
         self._processes = _PerProcess(Thinned)
 
     def __call__(self, given: RuleInput) -> Values:
@@ -269,9 +271,16 @@ class LossDecline:
         found: dict[str, float] = {}
         for key, series in whole.items():
             parts = int(max(self._least, series.count / 4) / series.size)
-            if len(series.means) >= 2 * parts:
-                before, after = median(series.means[-2 * parts : -parts]), median(series.means[-parts:])
-                found[key] = 100 * (before - after) / max(abs(before), 1e-12)
+            if len(series.means) < 2 * parts:
+                continue
+            earlier, later = series.means[-2 * parts : -parts], series.means[-parts:]
+            before = median(earlier)
+            percent = 100 / max(abs(before), 1e-12)
+            decline = percent * (before - median(later))
+            # That of a median is a quarter larger than that of a mean.
+            error = 1.25 * percent * sqrt((pvariance(earlier) + pvariance(later)) / parts)
+            if 2 * error <= max(self._unsure, decline):
+                found[key] = decline
         return found
 
 

@@ -66,7 +66,7 @@ class CannotTell(NamedTuple):
         rule: The rule's name.
         keys: The devices that it cannot judge; empty where it can judge nothing at all.
         metric: What it lacks.
-        reason: Why that is missing: a reason as in ``snapshot.unavailable``, ``not_selected``, ``not_logged`` or ``rule_failed``.
+        reason: Why that is missing: a reason as in ``snapshot.unavailable``, ``not_read``, ``not_logged`` or ``rule_failed``.
         detail: The same in words.
     """
 

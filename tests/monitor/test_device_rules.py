@@ -186,6 +186,31 @@ def test_a_lost_device_is_missing_and_what_was_found_of_it_is_over_after_a_while
         assert run.names() == []
 
 
+@pytest.mark.parametrize(
+    ("reason", "missing"), [("suspended", False), ("no_permission", False), ("timed_out", True), ("driver_error", True)]
+)
+def test_a_device_that_gives_nothing_is_missing_unless_that_is_in_order(reason: str, missing: bool) -> None:
+    """Asleep, or not this user's to read."""
+    with JudgedRun(["device_missing"]) as run:
+        run.go(MINUTE)
+        for name in HEALTHY:
+            run.gpu(1).miss(name, reason)
+        run.go(3 * MINUTE)
+        assert run.names() == ([("device_missing", "gpu.1")] if missing else [])
+
+
+def test_a_device_that_is_listed_no_more_is_missing() -> None:
+    """After the driver was loaded again."""
+    with JudgedRun(["device_missing"]) as run:
+        run.go(MINUTE)
+        run.backend.go_away()
+        run.go(MINUTE)
+        run.backend.reorder(0, 1, 2)
+        run.backend.come_back()
+        run.go(5 * MINUTE)
+        assert run.names() == [("device_missing", "gpu.3")]
+
+
 def test_a_source_that_never_answers_is_missing() -> None:
     """Its hardware was found without its driver."""
     with JudgedRun() as run:

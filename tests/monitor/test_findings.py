@@ -319,13 +319,29 @@ def test_a_rule_that_lacks_its_metric_says_why() -> None:
         assert run.findings.cannot_tell == ()
 
 
-def test_a_metric_that_is_not_selected_cannot_be_judged_by() -> None:
+def test_reasons_whose_words_change_are_told_once() -> None:
+    """A driver that has not answered for one second more at every reading."""
+    with JudgedRun("near_slowdown") as run:
+        told = []
+
+        def wait_longer() -> None:
+            for number in (0, 1):
+                run.gpu(number).miss("tempLimit.slowdown", "timed_out", f"no answer for {run.clock.monotonic() + number:.0f} s")
+            told.append(run.findings)
+
+        run.go(600, wait_longer)
+        assert all(findings is told[-1] for findings in told[5:])
+        (lack,) = run.findings.cannot_tell
+        assert lack.keys == ("gpu.0", "gpu.1")
+
+
+def test_a_metric_that_is_not_read_cannot_be_judged_by() -> None:
     """Silence is never taken for being well."""
     clock = FakeClock()
     with Monitor(1.0, backends=[healthy_gpus(2, clock)], metrics="temp", rules="hot,leak,nvlink_down", clock=clock) as monitor:
         wait_for(lambda: monitor.findings.cannot_tell)
         found = {(lack.rule, lack.keys, lack.reason) for lack in monitor.findings.cannot_tell}
-    assert found == {("leak", ("gpu.0", "gpu.1"), "not_selected"), ("nvlink_down", ("gpu.0", "gpu.1"), "not_selected")}
+    assert found == {("leak", ("gpu.0", "gpu.1"), "not_read"), ("nvlink_down", ("gpu.0", "gpu.1"), "not_read")}
 
 
 def test_rules_about_one_vendor_say_nothing_of_another() -> None:

@@ -241,12 +241,12 @@ def test_steps_that_take_longer_than_before_are_told() -> None:
         program = Training(run)
         run.go(20 * MINUTE, program)
         program.seconds = 1.7
-        run.go(2 * MINUTE, program)
+        run.go(30, program)
         program.seconds = 1.0
         run.go(10 * MINUTE, program)
         assert run.begun == []
         program.seconds = 1.7
-        run.go(6 * MINUTE, program)
+        run.go(2 * MINUTE, program)
         assert run.names() == [("slow_steps", "")]
         program.seconds = 1.0
         run.go(3 * MINUTE, program)
@@ -276,3 +276,39 @@ def test_of_a_job_of_many_ranks_a_bounded_number_is_followed() -> None:
         run.go(20)
         assert len(run.findings.current) == 64
         assert ("non_finite", "rank 0") in run.names()
+
+
+@pytest.mark.parametrize("seconds", [1.0, 90.0, 1000.0])
+def test_what_was_found_in_steps_lasts_until_others_are_logged(seconds: float) -> None:
+    """However long a step takes: a run that has ended with a loss of NaN still says so."""
+    with JudgedRun("non_finite,loss_spike") as run:
+        program = Training(run)
+        program.seconds = seconds
+        program.loss = lambda step: nan if step >= 120 else 50.0 if step == 30 else 2.0
+        run.go(35 * seconds, program)
+        assert [finding.rule for finding in run.begun] == ["loss_spike"]
+        run.go(MINUTE, program)
+        run.go(2 * seconds, program)
+        assert [finding.rule for finding in run.findings.ended] == ["loss_spike"]
+        run.go(100 * seconds, program)
+        run.go(24 * HOUR)
+        assert run.names() == [("non_finite", "")]
+
+
+def test_a_loss_of_a_long_run_that_falls_no_more_is_told_once() -> None:
+    """Though stretches of its steps grow long."""
+    with JudgedRun("loss_not_decreasing", devices=1) as run:
+        program = Training(run)
+        program.loss = lambda step: 2.0 + run.chance.gauss(0, 0.05)
+        run.go(24 * HOUR, program)
+        assert len(run.begun) == 1
+        assert run.names() == [("loss_not_decreasing", "")]
+
+
+def test_of_losses_that_scatter_more_than_they_fall_nothing_is_said() -> None:
+    """As those of small batches at the end of a fine-tuning."""
+    with JudgedRun("loss_not_decreasing", devices=1) as run:
+        program = Training(run)
+        program.loss = lambda step: 1 - step / 20_000 + run.chance.gauss(0, 0.3)
+        run.go(2 * HOUR, program)
+        assert run.begun == []
