@@ -200,10 +200,10 @@ class Run:
             return
         self._ticks += 1
         self._timed_out += any(status.status == "timed_out" for status in snapshot.backends)
-        self._note_silence(snapshot.backends)
         tick_row = self._rows.tick_row(snapshot, row)
         self.state.history.add(tick_row)
         self.latest = snapshot
+        self._note_silence(snapshot.backends)  # what it says can be looked up there
         steps = self.state.steps.take(self._meter)
         findings = self.state.findings.judge(snapshot, tick_row, steps, self._judged)
         self._judged = True
