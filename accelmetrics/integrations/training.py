@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from accelmetrics.backends.guard import guarded
+from accelmetrics.integrations.torch_store import TorchStoreRows, node_place
 from accelmetrics.monitor.energy import COUNTER
 from accelmetrics.monitor.monitor import Monitor, Share
 from accelmetrics.monitor.rule_choice import DEFAULT, RuleChoice
@@ -77,6 +78,8 @@ class TrainingRun:
         self._worked: Totals = {}
         self._selections: dict[object, MetricSelection] = {}
         self._told: set[str] = set()
+        self._other_nodes: TorchStoreRows | None = None
+        self._for_others: TrainingRun | None = None
 
     def start(self) -> TrainingRun:
         """Begin to read, in the background. Starting twice changes nothing; a run that was closed goes on."""
@@ -85,6 +88,8 @@ class TrainingRun:
 
     def close(self) -> None:
         """Take one last reading, deliver what was logged, and end: seconds at most. Closing twice changes nothing."""
+        if self._other_nodes is not None:
+            self._contain("close", self._other_nodes.close)
         self._contain("close", self.monitor.stop)
 
     def __enter__(self) -> TrainingRun:
@@ -118,6 +123,8 @@ class TrainingRun:
           its devices; ``samples`` likewise. They are of the steps whose readings are there: the latest may follow in the next row.
         - ``system/readings`` is the number of readings since the last row. Where it is 0 there was none: metrics have their last
           reading again, energy is left out. Before the first reading it stands alone.
+        - In a torch job of several machines the first rank has the latest brief row of each other machine too, under its name:
+          ``system/node-1/gpu.0.powerWatts``, for as long as that says something.
         - What no device says has no name here. A metric whose source has not been read anew has its last reading.
 
         Args:
@@ -147,6 +154,16 @@ class TrainingRun:
             self._begun_in = os.getpid()
             self._window.begin()  # before the first reading, which belongs to it
         self.monitor.start()
+        if self._for_others is not None and self._other_nodes is not None:
+            self._for_others.start()
+            self._other_nodes.start()
+
+    def hear_other_nodes(self) -> None:
+        """Have rows of the job's other nodes too, where it is a torch job of several; before it is started."""
+        place = node_place()
+        if place is not None:
+            self._for_others = own = TrainingRun(self.monitor)  # its rows are apart from the program's
+            self._other_nodes = TorchStoreRows(place, lambda: own.row("/"), self.monitor.interval)
 
     def _row(self, prefix: str, keys: MetricChoice, stats: Iterable[str]) -> dict[str, float]:
         head = prefix if "/" in prefix else f"{prefix or DEFAULT_PREFIX.rstrip('/')}/"
@@ -162,6 +179,8 @@ class TrainingRun:
             if rate.per_joule is not None:
                 found[f"{name}_per_joule"] = rate.per_joule
         found[READINGS] = taken.readings
+        if self._other_nodes is not None:
+            found.update(self._other_nodes.rows())
         return {_REFUSED.sub("_", head + name): value for name, value in found.items()}
 
     def _measured(self, taken: WindowAggregator, selection: MetricSelection, stats: Sequence[str]) -> Iterator[tuple[str, float]]:
@@ -238,7 +257,10 @@ def training(
         MissingDependencyError: An exporter needs a package that is not installed.
     """
     options.setdefault("visible", True)
-    return TrainingRun(Monitor(interval, exporters, share=share, labels=labels, rules=rules, **options))
+    run = TrainingRun(Monitor(interval, exporters, share=share, labels=labels, rules=rules, **options))
+    if share is not None:
+        run.hear_other_nodes()
+    return run
 
 
 def _brief(known: Collection[str], latest: Snapshot | None) -> Iterator[str]:
