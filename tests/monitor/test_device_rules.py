@@ -142,7 +142,7 @@ def test_an_nvlink_is_down_where_it_was_up_or_is_up_on_the_same_product() -> Non
             run.gpu(2).set(**{f"nvlink.{link}.state": 0})
         run.go(3 * MINUTE)
         assert run.names() == [("nvlink_down", "gpu.1"), ("nvlink_down", "gpu.2")]
-        assert "4 NVLinks" in run.findings.current[1].message
+        assert "NVLinks down: 4" in run.findings.current[1].message
 
 
 def test_nvlink_errors_are_rises_and_checksum_errors_a_rate() -> None:
