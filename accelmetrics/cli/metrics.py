@@ -90,9 +90,10 @@ def chosen(wanted: str | None, backend: str | None, preset: str | None, own: Seq
     return bool(template), shown
 
 
-def _holds(row: Metric, word: str) -> bool:
-    """Return whether a word, in capitals or not, is part of a metric's key, its other names or its meaning."""
-    return any(word.lower() in text.lower() for text in (row.key, *row.aliases, row.prometheus, row.otel, row.meaning))
+def _holds(row: Metric, words: str) -> bool:
+    """Return whether each of the words, in capitals or not, is part of a metric's key, its other names or its meaning."""
+    texts = "\n".join((row.key, *row.aliases, row.prometheus, row.otel, row.meaning)).lower()
+    return all(word in texts for word in words.lower().split())
 
 
 def entry(row: Metric, sources: Mapping[str, str]) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def run(options: Namespace, out: Stdout) -> int:
         try:
             endpoint.open()
         except OSError as error:
-            raise AccelMetricsError(f"cannot listen on {endpoint.address}: {error}") from error
+            raise AccelMetricsError(f"cannot listen on {endpoint.address}: {error.strerror or error}") from error
         with watching, closing(summaries), attribution:
             address = f"{'https' if options.tls_cert else 'http'}://{endpoint.address}/metrics"
             tell(f"serving {address}", f"accelmetrics serve: {address}", data={"address": address})

@@ -254,6 +254,8 @@ def gpu_stats(report: Plain) -> Plain:
 
 def _host(host: Mapping[str, Mapping[str, float]], parts: Sequence[str]) -> list[str]:
     rows = [("", *parts), *((key, *(f"{host[key][part]:.1f}" for part in parts)) for key in HOST if key in host)]
+    if len(rows) == 1:
+        return ["nothing of the devices or the host was measured"]
     return aligned(rows, "  ", numeric=True)
 
 

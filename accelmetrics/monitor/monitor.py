@@ -369,10 +369,9 @@ class Monitor:
         return stream
 
     def __repr__(self) -> str:
-        status = self.status
         state = "running" if self.running else "not running"
         error = f", {self.error}" if self.error else ""
-        return f"<Monitor every {self.interval:g} s: {state}, {status.ticks} readings, {len(status.exporters)} exporters{error}>"
+        return f"<Monitor every {self.interval:g} s: {state}, {self.status.ticks} readings, {len(self._workers)} exporters{error}>"
 
     def _add_worker(self, exporter: Exporter) -> ExportWorker:
         """Make the worker of an exporter, for the next start and those after it."""

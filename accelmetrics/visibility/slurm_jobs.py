@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from accelmetrics.schemas.errors import InvalidOptionError
 from accelmetrics.visibility.attribution import Claim, ClaimSource, DeviceRef, Listing, pci_address
 from accelmetrics.visibility.slurm_devices import MOST_DEVICES, PCI, UUID, devices_of
 
@@ -70,11 +71,12 @@ def job_of(environment: Mapping[str, str], began: float) -> Job:
         began: When it began.
 
     Raises:
-        ValueError: They name no job.
+        InvalidOptionError: They name no job.
     """
     job_id = environment.get("SLURM_JOB_ID", "")
     if not _JOB_ID.fullmatch(job_id):
-        raise ValueError(f"SLURM_JOB_ID is {job_id[:LONGEST_LABEL]!r}: this is to be run by Slurm's Prolog and Epilog")
+        said = f"is {job_id[:LONGEST_LABEL]!r}, and no job's number" if job_id else "is not set"
+        raise InvalidOptionError(f"SLURM_JOB_ID {said}: this is to be run by Slurm's Prolog and Epilog")
     labels = {name: value[:LONGEST_LABEL] for name, variable in LABELS.items() if (value := environment.get(variable, ""))}
     return Job(job_id, "slurm", labels, devices_of(environment), began)
 

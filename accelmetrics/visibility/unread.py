@@ -18,7 +18,7 @@ RECOGNISED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Cambricon MLU", ("cabc:*:12", "cabc:0270", "cabc:0370")),
     ("Kunlunxin XPU", ("1d22:3684", "1d22:3685", "1d22:3688", "2057:3686")),
     ("MetaX GPU", ("9999:*:03", "9999:*:12")),
-    ("Moore Threads GPU", ("1ed5:*:03",)),
+    ("Moore Threads GPU", ("1ed5:*:03", "1ed5:*:12")),
     ("Iluvatar GPU", ("1e3e:*:03", "1e3e:*:12")),
     ("Enflame GCU", ("1e36:*:12",)),
     ("T-Head PPU", ("1ded:6001", "1ded:*:12")),

@@ -121,6 +121,7 @@ def test_one_metric(capsys: pytest.CaptureFixture[str]) -> None:
         ("accel_fan_ratio", "{kind}.{i}.fanSpeed"),
         ("hw.temperature", "{kind}.{i}.temp"),
         ("unCorrectedMemory", "{kind}.{i}.uncorrectedMemoryErrors"),
+        ("sm active", "gpu.{i}.smActive"),
     ],
 )
 def test_metrics_with_a_word(word: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:

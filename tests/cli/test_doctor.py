@@ -281,9 +281,10 @@ def test_an_accelerator_that_no_source_reads_is_named(tree: Tree) -> None:
 def test_what_a_registration_finds_is_read(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     """A vendor that gets a backend is no longer named among the unread, whichever list has its ids."""
     tree.device("0000:41:00.0", "0x1ed2", "0x0001", "0x120000").device("0000:42:00.0", "0xabcd", "0x0001", "0x120000")
+    tree.device("0000:40:00.0", "0x1ed5", "0x0001", "0x120000")
     monkeypatch.setenv("ACCELMETRICS_SYSROOT", str(tree.root))
-    assert [device.name for device in unread_devices()] == ["FuriosaAI NPU", "an accelerator of vendor 0xabcd"]
-    row = BUILT_IN["rebellions"]._replace(pci=("1ed2:*:12", "abcd:*:12"))
+    assert [device.name for device in unread_devices()] == ["Moore Threads GPU", "FuriosaAI NPU", "an accelerator of vendor 0xabcd"]
+    row = BUILT_IN["rebellions"]._replace(pci=("1ed2:*:12", "1ed5:*:12", "abcd:*:12"))
     monkeypatch.setattr("accelmetrics.visibility.unread.BUILT_IN", {"rebellions": row})
     assert unread_devices() == ()
 

@@ -160,8 +160,8 @@ def test_joins_of_the_documentation_answer_on_a_real_prometheus(node: Node, tmp_
 @pytest.mark.parametrize(
     ("action", "variables", "said"),
     [
-        ("begin", {}, "SLURM_JOB_ID is ''"),
-        ("end", {"SLURM_JOB_ID": "../x"}, "SLURM_JOB_ID is '../x'"),
+        ("begin", {}, "accelmetrics job begin: SLURM_JOB_ID is not set"),
+        ("end", {"SLURM_JOB_ID": "../x"}, "accelmetrics job end: SLURM_JOB_ID is '../x', and no job's number"),
         ("begin", {"SLURM_JOB_ID": "3"}, "job 3 has no devices: nothing is written"),
         ("end", {"SLURM_JOB_ID": "3"}, "3.json is not there"),
     ],

@@ -200,7 +200,7 @@ def test_a_port_in_use_is_told() -> None:
         done = call("serve", "--listen", f"127.0.0.1:{port}", "--backends", "host")
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert f"cannot listen on 127.0.0.1:{port}" in line
+    assert line == f"accelmetrics serve: cannot listen on 127.0.0.1:{port}: port {port} of 127.0.0.1 is in use by another program"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,9 @@ def test_a_port_in_use_is_told() -> None:
     [
         ("--listen", "a..b:22932", "the host 'a..b' is not found"),
         ("--auth", "binary", "binary is not a password file"),
-        ("--bearer-token-file", "missing", "missing"),
+        ("--auth", "missing", "missing cannot be read: No such file or directory"),
+        ("--bearer-token-file", "missing", "missing cannot be read: No such file or directory"),
+        ("--auth", ".", "cannot be read: Is a directory"),
         ("--tls-cert", "binary", "binary cannot be used"),
     ],
 )
@@ -220,6 +222,7 @@ def test_it_does_not_say_that_it_serves_when_it_does_not(option: str, value: str
     (line,) = done.stderr.splitlines()
     assert done.returncode == 1
     assert "cannot listen on " in line and words in line
+    assert "Errno" not in line
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,7 @@ def test_reprs_are_short() -> None:
     """One line each: of a snapshot, a device, typed views, a window, the history, a monitor, a sampler, a recording."""
     snapshot = complete()
     monitor = Monitor(0.5, backends=[gpus(1)], exporters=["console"])
+    assert repr(monitor) == "<Monitor every 0.5 s: not running, 0 readings, 1 exporters>"
     with monitor:
         ticks(monitor, 2)
         shown = [snapshot, snapshot.devices[0], snapshot.devices[0].metrics, snapshot.host, monitor.window("w"), monitor.history, monitor]

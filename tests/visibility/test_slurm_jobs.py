@@ -27,9 +27,11 @@ INSTANCE = "MIG-6c4fd5a8-6ac3-5a2d-8a39-4a6b3a7f6f41"
 
 def test_outside_of_slurm() -> None:
     """There is no job, or what is called one would be a path."""
-    for job_id in ("", "../../etc/passwd", "1 2", "x" * 65):
-        with pytest.raises(ValueError, match="SLURM_JOB_ID is"):
+    for job_id in ("../../etc/passwd", "1 2", "x" * 65):
+        with pytest.raises(ValueError, match=r"SLURM_JOB_ID is '.*', and no job's number"):
             job_of({"SLURM_JOB_ID": job_id}, 1.0)
+    with pytest.raises(ValueError, match="SLURM_JOB_ID is not set"):
+        job_of({}, 1.0)
 
 
 def test_what_is_written_is_read_back() -> None:

@@ -167,7 +167,10 @@ class HttpCredentials:
         # Until both are read nothing is let in, and the next request tries again.
         self._users, self._token, self._states = {}, b"", None
         users = dict(_users(self._auth_file)) if self._auth_file else {}
-        token = self._token_file.read_bytes().strip() if self._token_file else b""
+        token = _contents("the token file", self._token_file).strip() if self._token_file else b""
+        for file, opens in ((self._auth_file, users), (self._token_file, token)):
+            if file and not opens:
+                log.warning("%s has nothing in it that opens: all clients are refused", file)
         self._users, self._token, self._states = users, token, states
 
     def known(self, authorization: str) -> bool | None:
@@ -176,7 +179,7 @@ class HttpCredentials:
         try:
             self.read()
         except OSError as error:
-            problem = f"no log-in is possible, the password or token file cannot be read: {error}"
+            problem = f"no log-in is possible: {error}"
         if problem and problem != self._told:
             log.warning(problem)
         self._told = problem
@@ -206,9 +209,17 @@ class HttpCredentials:
         return hmac.digest(self._key, repr((user, password, expected)).encode(), "sha256")
 
 
+def _contents(what: str, path: Path) -> bytes:
+    """Read a file, with its name and purpose in what goes wrong."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise OSError(f"{what} {path} cannot be read: {error.strerror}") from error
+
+
 def _users(path: Path) -> Iterator[tuple[str, PasswordHash]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _contents("the password file", path).decode()
     except UnicodeDecodeError as error:  # as any file that cannot be read; its bytes are not told
         raise OSError(f"{path} is not a password file: it is not UTF-8 at byte {error.start}") from None
     for number, line in enumerate(text.splitlines(), 1):
@@ -222,7 +233,7 @@ def _users(path: Path) -> Iterator[tuple[str, PasswordHash]]:
                 raise ValueError(kind)
             yield user, (salt, digest)
         except ValueError:  # what the line holds is not told: it may be a password
-            log.warning("%s, line %d: not user:scrypt$…, skipped; password_line() makes such lines", path, number)
+            log.warning("%s, line %d: not user:scrypt$…, skipped; `accelmetrics serve --make-password USER` makes such lines", path, number)
 
 
 def _basic(authorization: str) -> tuple[str, str]:

@@ -498,7 +498,7 @@ def listen(address: Address) -> list[socket.socket]:
                 opened.clear()
                 break
     if failed is not None and not opened:
-        why = "is in use by another program" if failed.errno == errno.EADDRINUSE else f"cannot be used: {failed.strerror}"
+        why = "is in use by another program" if failed.errno == errno.EADDRINUSE else f"cannot be used: {os.strerror(failed.errno or 0)}"
         raise OSError(failed.errno, f"port {address.port} of {address.host} {why}") from failed
     return opened
 

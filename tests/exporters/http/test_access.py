@@ -149,11 +149,23 @@ def test_lines_that_are_no_hashes_let_nothing_in(tmp_path: Path, caplog: pytest.
     with caplog.at_level(logging.WARNING, "accelmetrics"):
         credentials.read()
     assert len(caplog.messages) == 3
-    assert "line 1" in caplog.text
+    assert "line 1" in caplog.text and "accelmetrics serve --make-password USER" in caplog.text
     assert "clear-text" not in caplog.text
     assert not credentials.tried(basic("eve", "clear-text"))
     assert not credentials.tried(basic("bob", "secret"))
     assert credentials.tried(basic("ada", "secret"))
+
+
+def test_files_in_which_nothing_opens_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, when they are read, or the first sign would be a scrape that fails."""
+    passwords, token = tmp_path / "passwords", tmp_path / "token"
+    passwords.write_text("# none yet\n")
+    token.write_text("\n")
+    credentials = HttpCredentials(str(passwords), str(token))
+    with caplog.at_level(logging.WARNING, "accelmetrics"):
+        credentials.read()
+        credentials.read()
+    assert caplog.messages == [f"{file} has nothing in it that opens: all clients are refused" for file in (passwords, token)]
 
 
 def test_a_name_that_cannot_stand_in_the_file_is_refused() -> None:
