@@ -101,7 +101,7 @@ def test_the_alerts_of_the_documentation_fire(
     with patch.dict(os.environ, env, clear=True), attached(env), monitor:
         wait_for(lambda: monitor.error)
         assert monitor.error.startswith(f"{vendor}: ")
-        latest = monitor.latest
+        latest = wait_for(lambda: monitor.latest)
     assert latest is not None
     cache = ScrapeCache("prometheus", 1000)
     cache.take(Record(latest))
