@@ -15,6 +15,12 @@ BATCH, LONGEST = 200, 4096
 """Messages of one frame, and letters of one message."""
 
 
+def fits(message: object) -> bool:
+    """Return whether a message may be sent: it is what JSON has, and short enough."""
+    text = guarded(json.dumps, message, allow_nan=False).value
+    return text is not None and len(text) <= LONGEST
+
+
 class NodeChannel:
     """What a process of a job says to the others of its machine beside the readings, and how it takes part.
 
@@ -66,8 +72,7 @@ class NodeChannel:
         batch: list[Mapping[str, Any]] = []
         while self._pending and len(batch) < BATCH:
             message = self._pending.popleft()
-            text = guarded(json.dumps, message, allow_nan=False).value
-            if text is not None and len(text) <= LONGEST:
+            if fits(message):
                 batch.append(message)
             else:
                 self.dropped += 1

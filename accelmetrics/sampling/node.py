@@ -88,7 +88,7 @@ class Meeting:
     """
 
     def __init__(self, job: str) -> None:
-        readable = re.sub(r"[^\w.-]+", "-", job, flags=re.ASCII)[:40]
+        readable = re.sub(r"[^\w.-]+", "-", job, flags=re.ASCII)[-8:]  # a socket's path has 103 bytes at most on macOS
         self._name = f"{readable}-{hashlib.sha256(job.encode(errors='replace')).hexdigest()[:12]}"
         self._directory, self._path = _directory()
         self._lock: int | None = None
@@ -111,9 +111,16 @@ class Meeting:
         self._directory = -1
 
     def elect(self) -> bool:
-        """Return whether this process is the one that reads from now on."""
+        """Return whether this process is the one that reads from now on.
+
+        Raises:
+            NotSharedError: The lock file cannot be made.
+        """
         name = f"{self._name}.lock"
-        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._directory)
+        try:
+            lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._directory)
+        except OSError as error:
+            raise NotSharedError(f"{self._path}/{name} cannot be made: {error.strerror or error}") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             there = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
@@ -232,7 +239,7 @@ class NodeSampler:
         self._open_timeout = float(options.get("open_timeout", DEFAULT_OPEN_TIMEOUT))
         self._job = job_key()
         self._metrics = MetricSelection(options.get("metrics", ALL))
-        self._checked = check_of(self._metrics)
+        self._check = check_of(self._metrics)
         self._view = OwnView(options)
         self._meeting: Meeting | None = None
         self._server: NodeServer | None = None
@@ -297,11 +304,10 @@ class NodeSampler:
             else:
                 snapshot = self._view.snapshot(reading, self._channel.devices)
                 self._tell_devices()
-                return self._checked(snapshot)
-        if self._alone is None:
-            self._read_alone("the processes that read for this machine end again and again")
+                return snapshot if self._check is None else self._check(snapshot)
+        alone = self._alone or self._read_alone("the processes that read for this machine end again and again")
         self._channel.forget()
-        return self._alone.sample() if self._alone is not None else Sampler(**self._options).sample()
+        return alone.sample()
 
     # Readings
 
@@ -519,8 +525,12 @@ class NodeSampler:
         if meeting is not None:
             meeting.close()
 
-    def _read_alone(self, why: str) -> None:
-        """Read for itself from now on, and look for others again later."""
+    def _read_alone(self, why: str) -> Sampler:
+        """Read for itself from now on, and look for others again later.
+
+        Returns:
+            What it reads with.
+        """
         self._disconnect()
         self._end_serving()
         self._channel.alone(why)
@@ -529,6 +539,7 @@ class NodeSampler:
             self._alone = Sampler(**self._options)
         if why:
             self._tell(why, "this process reads for itself")
+        return self._alone
 
     def _tell(self, why: str, so: str) -> None:
         if why not in self._told:

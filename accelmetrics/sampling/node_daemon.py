@@ -7,7 +7,7 @@ import os
 import pwd
 import stat
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +47,19 @@ class NodeDaemon:
         try:
             self._path.parent.mkdir(exist_ok=True)
             self._remove_left()
-            listener = listening(str(self._path))
-            self._path.chmod(0o600 if self._group is None else 0o660)
-            if self._group is not None:
-                os.chown(self._path, -1, self._group)
-        except OSError as error:
-            raise AccelMetricsError(f"cannot listen on {self._path}: {error.strerror or error}") from error
-        self._server = NodeServer(listener, shared_options(self._options), self._lets_in)
-        self._server.start()
+            with ExitStack() as undo:
+                listener = undo.enter_context(listening(str(self._path)))
+                undo.callback(self._path.unlink, missing_ok=True)
+                self._path.chmod(0o600 if self._group is None else 0o660)
+                if self._group is not None:
+                    os.chown(self._path, -1, self._group)
+                server = NodeServer(listener, shared_options(self._options), self._lets_in)
+                server.start()
+                undo.pop_all()
+        except (OSError, RuntimeError) as error:
+            words = error.strerror if isinstance(error, OSError) else None
+            raise AccelMetricsError(f"cannot listen on {self._path}: {words or error}") from error
+        self._server = server
 
     def close(self) -> None:
         """End all connections, and remove the socket."""
@@ -75,10 +80,10 @@ class NodeDaemon:
 
     def _lets_in(self, peer: Credentials) -> bool:
         """Decide by the user and the groups that the kernel says are at the other end."""
-        if peer.uid in {0, os.geteuid()} or self._group is None:
-            return peer.uid in {0, os.geteuid()}
-        if peer.gid == self._group:
+        if peer.uid in {0, os.geteuid()}:
             return True
+        if self._group is None or peer.gid == self._group:
+            return self._group is not None
         try:
             return self._group in os.getgrouplist(pwd.getpwuid(peer.uid).pw_name, peer.gid)
         except KeyError:  # a user that has no name here

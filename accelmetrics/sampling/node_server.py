@@ -24,7 +24,9 @@ from contextlib import suppress
 from typing import Any, cast
 
 from accelmetrics._version import __version__
+from accelmetrics.backends.contract import MOST_DEVICES
 from accelmetrics.backends.guard import guarded
+from accelmetrics.sampling.channel import fits
 from accelmetrics.sampling.coroutines import CoroutineReader
 from accelmetrics.sampling.node_wire import (
     LONGEST_HELLO,
@@ -142,9 +144,7 @@ class Client(asyncio.Protocol):
             self._outbox.append(message)
 
     def send_reading(self, encoder: Encoder) -> None:
-        """Send the latest reading, and before it what that stands on and what waits; nothing to a client that is behind."""
-        if self._behind():
-            return
+        """Send the latest reading, and before it what that stands on and what waits."""
         if self._outbox or self._dropped:
             self.send({"type": "messages", "messages": list(self._outbox), "dropped": self._dropped})
             self._outbox.clear()
@@ -160,7 +160,7 @@ class Client(asyncio.Protocol):
             self._transport.resume_reading()
         self._heard = 0
 
-    def _behind(self) -> bool:
+    def is_behind(self) -> bool:
         """Return whether something that it was sent still waits here; where that has lasted too long it is hung up on."""
         if self._transport is None or not self._transport.get_write_buffer_size():
             self._stuck_since = None
@@ -230,16 +230,21 @@ class NodeServer:
         """Begin.
 
         Raises:
-            RuntimeError: No thread is to be had.
+            RuntimeError: No thread is to be had. The socket is closed then.
         """
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._listener.close()
+            raise
 
     def close(self) -> None:
         """End: all connections are ended, and nothing is read any more. Waits a moment for that."""
         self._closed.set()
         with suppress(AttributeError, RuntimeError):  # it has not begun, or has ended
             self.loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(CLOSING)
+        if self._thread.ident is not None:
+            self._thread.join(CLOSING)
 
     def after_fork(self) -> None:
         """Close, in the child of a fork, the copies of the connections, which would outlive the parent."""
@@ -342,10 +347,10 @@ class NodeServer:
         if kind == "read":
             client.wants = True
             self._schedule()
-        elif kind == "devices" and isinstance(message.get("devices"), list):
+        elif kind == "devices" and isinstance(message.get("devices"), list) and len(message["devices"]) <= MOST_DEVICES:
             client.devices = tuple(map(str, message["devices"]))
             self._changed(client)
-        elif kind == "messages" and isinstance(message.get("messages"), list):
+        elif kind == "messages" and isinstance(message.get("messages"), list) and all(map(fits, message["messages"])):
             for other in self._ready:
                 if other is not client and other.group == client.group:
                     other.pass_on(message["messages"])
@@ -360,7 +365,7 @@ class NodeServer:
     def _tell_of_jobs(self, clients: Iterable[Client]) -> None:
         """Tell processes which devices those of their job see together, and how many they are."""
         for client in clients:
-            if client.news:
+            if client.news and not client.is_behind():
                 client.news = False
                 group = [other for other in self._ready if other.group == client.group]
                 devices = list(dict.fromkeys(device for other in group for device in other.devices))
@@ -420,7 +425,8 @@ class NodeServer:
         self._tell_of_jobs(due)
         for client in due:
             client.due = max(client.due + client.interval, now)
-            client.send_reading(self._encoder)
+            if not client.is_behind():
+                client.send_reading(self._encoder)
             client.hear_on()
 
 

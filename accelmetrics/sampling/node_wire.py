@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationError
 
@@ -31,11 +31,10 @@ from accelmetrics.schemas.record import Record
 from accelmetrics.schemas.recording import HeaderLine
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot, plain, rfc3339
 
-if TYPE_CHECKING:
-    pass
-
 PROTOCOL = 1
 """Rises whenever a process that speaks the form before would misread this one."""
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.01, 86_400.0
+"""Seconds between two readings that a client may ask for."""
 LONGEST_HELLO, LONGEST_MESSAGES, LONGEST_READING = 1 << 16, 1 << 20, 1 << 26
 """Bytes of a frame: a client's first, its later ones, and those that it is sent."""
 OWN = frozenset(row.key for row in (*PROCESS, *MEMORY))
@@ -66,7 +65,7 @@ class Hello(Part):
     job: Text = ""
     rank: int | None = None
     labels: dict[Text, Text] = Field({}, max_length=64)
-    interval: float = Field(gt=0.0)
+    interval: float = Field(ge=SHORTEST_INTERVAL, le=LONGEST_INTERVAL)
     metrics: list[Text] = Field(["all"], max_length=256)
     backends: list[Text] | None = Field(None, max_length=64)
     amd_source: Text | None = None

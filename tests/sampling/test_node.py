@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from accelmetrics.sampling.node import Meeting, NotSharedError, job_key
+from accelmetrics.sampling.channel import NodeChannel
+from accelmetrics.sampling.node import Meeting, NodeSampler, NotSharedError, job_key
 from tests.sampling.node import job_environment, rank, serving
 from tests.simulators.nvml import NvmlSimulator, Process
 
@@ -344,6 +346,32 @@ def test_the_temporary_directory_has_one_for_each_user(tmp_path: Path, monkeypat
     assert Meeting("other job").elect()
     meeting.close()
     assert Meeting("job").elect()
+
+
+@pytest.mark.parametrize("broken", ["lock", "thread"])
+def test_a_process_that_cannot_read_for_others_reads_for_itself(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock file cannot be made, or no thread is to be had: neither reaches the program, and no socket is left open."""
+    for name, value in job_environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    begin = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "accelmetrics-node":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    if broken == "lock":
+        (tmp_path / "accelmetrics").mkdir(0o700)
+        (tmp_path / "accelmetrics" / f"{Meeting(job_key())._name}.lock").mkdir()
+    else:
+        monkeypatch.setattr(threading.Thread, "start", start)
+    channel = NodeChannel()
+    sampler = NodeSampler({"backends": ["host"], "metrics": "load.1m"}, 1.0, channel, {})
+    assert sampler.sample().metrics
+    assert channel.role == "alone"
+    assert {"lock": "cannot be made", "thread": "can't start new thread"}[broken] in channel.why
+    sampler.close()
+    assert not list((tmp_path / "accelmetrics").glob("*.sock"))
 
 
 def test_a_long_directory_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
