@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +20,10 @@ from accelmetrics.monitor.window import Window
 from accelmetrics.schemas.snapshot import DeviceSlot
 from accelmetrics.schemas.vitals import MEMORY_USED, POWER, TEMPERATURE, UTILIZATION, first
 from accelmetrics.visibility.attribution import resolve
-from accelmetrics.visibility.slurm_jobs import Job
+from accelmetrics.visibility.slurm_jobs import Job, read_small
 
 VERSION = 1
+STATES = ("running", "ended")
 KEPT = 200
 """Summaries of jobs that have ended; the oldest go."""
 HOUR = 3600.0
@@ -35,7 +35,6 @@ MEASURES = {
 }
 """What is told of a device: its metric, by the names that it has, and which statistic."""
 
-_FILE = re.compile(r".+\.json")
 log = logging.getLogger("accelmetrics")
 
 
@@ -62,16 +61,19 @@ class JobSummaries:
         self._wall = wall
         self._watched: dict[str, _Watched] = {}
         self._failed = ""
+        self._closed = False
         self._lock = threading.Lock()
 
     def __call__(self, jobs: Sequence[Job]) -> None:
         """Begin windows of jobs that are new, and write what those came to that have ended, or are there no more."""
         with self._lock:
-            self._follow(jobs)
+            if not self._closed:  # a look that was going on meanwhile would begin them all anew
+                self._follow(jobs)
 
     def close(self) -> None:
         """Write what the jobs that go on have come to until now: it is measured no further."""
         with self._lock:
+            self._closed = True
             for watched in self._watched.values():
                 watched.window.end()
                 self._write(watched, None)
@@ -114,14 +116,21 @@ class JobSummaries:
             self._failed = ""
 
     def _prune(self) -> None:
-        going_on = {f"{job_id}.json" for job_id in self._watched}
+        """Remove the oldest summaries; what else may lie in the folder stays."""
         try:
-            files = [path for path in self._folder.iterdir() if _FILE.fullmatch(path.name) and path.name not in going_on]
-            by_age = sorted(files, key=lambda path: path.stat().st_mtime)
-            for path in by_age[:-KEPT]:
+            ended = [path for path in self._folder.glob("*.json") if path.stem not in self._watched and _is_summary(path)]
+            for path in sorted(ended, key=lambda path: path.stat().st_mtime)[:-KEPT]:
                 path.unlink()
         except OSError as error:  # removed by an Epilog meanwhile, or no folder: the next one tries again
             log.debug("old summaries stay: %s", error)
+
+
+def _is_summary(path: Path) -> bool:
+    try:
+        document = json.loads(read_small(path)[0])
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and document.get("job_id") == path.stem and document.get("state") in STATES
 
 
 def summary(job: Job, window: Window, slots: Sequence[DeviceSlot], noticed: float, now: float) -> dict[str, Any]:
@@ -149,7 +158,7 @@ def summary(job: Job, window: Window, slots: Sequence[DeviceSlot], noticed: floa
         "job_id": job.job_id,
         "scheduler": job.scheduler,
         "labels": dict(job.labels),
-        "state": "running" if job.ended is None else "ended",
+        "state": STATES[job.ended is not None],
         "began": job.began,
         "ended": job.ended,
         "noticed": noticed,
