@@ -111,7 +111,8 @@ class OpenMetricsBackend:
     def open(self) -> OpenMetricsDriver:
         httpx = require("httpx", EXTRA)
         require("prometheus_client", EXTRA, "prometheus-client")
-        headers = {"User-Agent": f"accelmetrics/{__version__}", "Accept": ACCEPT}
+        # Not compressed: a small answer could have any size then.
+        headers = {"User-Agent": f"accelmetrics/{__version__}", "Accept": ACCEPT, "Accept-Encoding": "identity"}
         try:
             client = httpx.Client(timeout=self.timeout, follow_redirects=False, headers=headers)
         except (OSError, ValueError) as error:
@@ -166,6 +167,8 @@ class OpenMetricsDriver:
         by_metric: dict[str, list[Sample]] = {}
         for sample in samples:
             by_metric.setdefault(sample.metric, []).append(sample)
+        if len(self._numbers) > MOST_SERIES:  # names that change at every reading: those of now alone are known
+            self._numbers = {metric: known for metric, known in self._numbers.items() if metric in by_metric}
         for metric, series in by_metric.items():
             known = self._numbers.setdefault(metric, {})
             fresh = sorted({one.labels for one in series} - known.keys())
@@ -187,7 +190,7 @@ class OpenMetricsDriver:
                 if answer.status_code != httpx.codes.OK:
                     denied = answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
                     raise self._failure(Reason.NO_PERMISSION if denied else Reason.DRIVER_ERROR, f"it answers {answer.status_code}")
-                for piece in answer.iter_bytes(65536):
+                for piece in answer.iter_raw(65536):
                     body += piece
                     if len(body) > LARGEST_ANSWER:
                         raise self._failure(Reason.INVALID_VALUE, f"it answers more than {LARGEST_ANSWER >> 20} MiB")

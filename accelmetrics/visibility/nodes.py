@@ -162,9 +162,15 @@ def service_discovery(nodes: Iterable[Node]) -> list[dict[str, Any]]:
 
 def _node(text: str, labels: Mapping[str, str], port: int, where: str) -> Node:
     found = _TARGET.fullmatch(text)
+    if not labels.get("__metrics_path__", "/").startswith("/"):  # behind a port it could name another host
+        raise InvalidOptionError(f"{where}: __metrics_path__ must begin with /")
     if found is None or int(found[3] or port) > 65535:
         raise InvalidOptionError(f"{where}: {text[:200]!r} is no host, such as node-1, node-1:{PORT} or https://node-1")
-    return Node(f"{found[2]}:{int(found[3] or port)}", labels, found[1] or labels.get("__scheme__", "http"))
+    scheme = found[1] or labels.get("__scheme__") or "http"
+    if scheme not in {"http", "https"}:
+        raise InvalidOptionError(f"{where}: the scheme {scheme!r} is neither http nor https")
+    kept = {name: value for name, value in labels.items() if name != "__scheme__"}
+    return Node(f"{found[2]}:{int(found[3] or port)}", kept, scheme)
 
 
 def _labels(pairs: Sequence[str], number: int) -> dict[str, str]:
@@ -192,11 +198,7 @@ def _groups(text: str, port: int) -> list[Node]:
                 raise InvalidOptionError(f"group {number} has no list of targets")
         if not isinstance(labels, dict) or not all(_LABEL.fullmatch(name) and isinstance(value, str) for name, value in labels.items()):
             raise InvalidOptionError(f"group {number}: its labels are no texts by name")
-        scheme = labels.pop("__scheme__", "")
-        if scheme not in ("", "http", "https"):
-            raise InvalidOptionError(f"group {number}: the scheme {scheme!r} is neither http nor https")
-        found = (_node(target, labels, port, f"group {number}") for target in targets)
-        nodes += [node._replace(scheme=scheme or node.scheme) for node in found]
+        nodes += [_node(target, labels, port, f"group {number}") for target in targets]
     return nodes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -47,6 +48,7 @@ class Endpoint:
     Attributes:
         page: Its text.
         kind: Its content type.
+        encoding: How it is said to be packed.
         status: The HTTP status.
         before: Called before each answer.
         asked: Paths and credentials of the requests.
@@ -55,6 +57,7 @@ class Endpoint:
     def __init__(self, page: str = DCGM) -> None:
         self.page: str | bytes = page
         self.kind = "text/plain; version=0.0.4"
+        self.encoding = "identity"
         self.status = 200
         self.before: Callable[[], object] = bool
         self.asked: list[tuple[str, str]] = []
@@ -67,6 +70,7 @@ class Endpoint:
                 body = endpoint.page.encode() if isinstance(endpoint.page, str) else endpoint.page
                 self.send_response(endpoint.status)
                 self.send_header("Content-Type", endpoint.kind)
+                self.send_header("Content-Encoding", endpoint.encoding)
                 self.send_header("Location", "/elsewhere")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -155,6 +159,24 @@ def test_series_keep_their_numbers() -> None:
         endpoint.page = 'a{x="1"} 1\n'
         assert read() == {"openmetrics.e.a.0": 1.0}
         driver.close()
+
+
+def test_names_that_change_at_every_reading_are_not_kept() -> None:
+    """Those of the latest reading alone are known."""
+    with Endpoint() as endpoint:
+        driver = OpenMetricsBackend(f"{endpoint.url}?name=e").open()
+        for round_ in range(4):
+            endpoint.page = "".join(f"a{round_}_{number} 1\n" for number in range(MOST_SERIES - 1))
+            driver.read(0, [])
+        assert len(driver._numbers) < 2 * MOST_SERIES
+        driver.close()
+
+
+def test_an_answer_that_was_not_asked_for_in_that_form_is_not_unpacked(endpoint: Endpoint) -> None:
+    """A small answer could have any size then."""
+    endpoint.page, endpoint.encoding = gzip.compress(b"a 1\n"), "gzip"
+    with pytest.raises(SourceError, match="no page of metrics"):
+        endpoint.read()
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,9 @@ def test_what_is_written_is_read() -> None:
         ('[{"labels": {}}]', "group 1 has no list of targets"),
         ('[{"targets": [1]}]', "group 1 has no list of targets"),
         ('[{"targets": ["a"], "labels": {"x": 1}}]', "group 1: its labels"),
-        ('[{"targets": ["a"], "labels": {"__scheme__": "gopher"}}]', "gopher"),
+        ('[{"targets": ["a"], "labels": {"__scheme__": "gopher"}}]', "group 1: the scheme 'gopher'"),
+        ("node __scheme__=gopher", "line 1: the scheme 'gopher'"),
+        ("node __metrics_path__=@elsewhere/metrics", "line 1: __metrics_path__ must begin with /"),
     ],
 )
 def test_what_is_no_host(text: str, said: str) -> None:
