@@ -364,3 +364,40 @@ def test_readings_are_judged_once_a_second_at_most() -> None:
     with JudgedRun([count], devices=1, interval=0.1) as run:
         run.go(60)
         assert 55 <= len(calls) <= 66
+
+
+class Joined:
+    """A measure that notes whether each reading goes on from the one before."""
+
+    def __init__(self, seen: list[bool]) -> None:
+        self._seen = seen
+
+    def __call__(self, given: RuleInput) -> Mapping[str, float]:
+        self._seen.append(given.joined)
+        return {}
+
+
+def test_rules_are_told_of_pauses_failures_and_restarts() -> None:
+    """Once for each, with the first reading after it."""
+    seen: list[bool] = []
+    rule = Rule("joined", "info", "", lambda: Joined(seen), "", "", above=0)
+    clock = FakeClock()
+    monitor = Monitor(1.0, backends=[gpus(1)], rules=[rule], clock=clock)
+
+    def goes_on(number: int) -> None:
+        wait_for(lambda: len(seen) > number + 3)
+
+    with monitor:
+        goes_on(0)
+        monitor.pause()
+        paused = len(seen)
+        clock.advance(3600)
+        monitor.resume()
+        goes_on(paused)
+    restarted = len(seen)
+    with monitor:
+        goes_on(restarted)
+    assert seen.count(False) == 3
+    assert seen[0] is False
+    assert False in seen[paused : paused + 2]
+    assert False in seen[restarted : restarted + 2]
