@@ -20,7 +20,7 @@ class Doubling(lightning.LightningModule):
 
     def __init__(self):
         super().__init__()
-        self.layer = torch.nn.Linear(4, 4)
+        self.layer = torch.nn.Linear(1024, 1024)
 
     def training_step(self, batch, batch_idx):
         loss = torch.nn.functional.mse_loss(self.layer(batch), 2 * batch)
@@ -32,7 +32,7 @@ class Doubling(lightning.LightningModule):
 
 
 def main(folder="output"):
-    data = torch.utils.data.DataLoader(torch.rand(80, 4), batch_size=4)
+    data = torch.utils.data.DataLoader(torch.rand(5120, 1024), batch_size=256)
     trainer = lightning.Trainer(
         max_epochs=1,
         log_every_n_steps=5,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from accelmetrics.integrations.training import BRIEF, DEFAULT_PREFIX, TrainingRun, training
@@ -64,6 +64,10 @@ class RunHook:
     def contain(self, call: Callable[..., object], *arguments: object) -> None:
         """Call what an event of the framework comes to: whatever goes wrong there is told once, and is not the framework's."""
         self.run._contain(call.__name__.strip("_"), call, *arguments)
+
+    def note(self, step: Any, values: Mapping[str, Any]) -> None:
+        """Log the numbers of a row that a framework hands to its trackers; its texts are left out."""
+        self.run.step(step, **{name: value for name, value in values.items() if name != "step" and not isinstance(value, (str, Mapping))})
 
     def row(self) -> dict[str, float]:
         """Return a row, as it was asked for."""

@@ -140,7 +140,14 @@ raise SystemExit(3)
 def test_two_processes_log_once(tmp_path: Path) -> None:
     """By torchrun: every rank notes its steps, the first one logs."""
     program = """
-monitor = DeviceMonitor(interval=0.05)
+from tests.support.waiting import wait_for
+
+class Waiting(DeviceMonitor):
+    def setup(self, *arguments, **more):
+        super().setup(*arguments, **more)
+        wait_for(lambda: self.run.monitor.latest is not None)
+
+monitor = Waiting(interval=0.05)
 it = trainer(logger=loggers.CSVLogger("table"), callbacks=[monitor], strategy="ddp", devices=2)
 it.fit(module(), data)
 print("STEPS", monitor.run.rank, len([one for one in monitor.run.monitor.steps if one.rank == monitor.run.rank]))
