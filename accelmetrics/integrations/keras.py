@@ -1,0 +1,92 @@
+"""Keras 3: what the devices did, in each epoch's row.
+
+>>> from accelmetrics.integrations.keras import DeviceMonitor
+>>> model.fit(x, y, callbacks=[DeviceMonitor(), CSVLogger("log.csv")])       # doctest: +SKIP
+
+Keras hands one dictionary to one callback after the other, so what adds to it must come first. The history that ``fit`` returns has it in
+any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import nan
+from typing import Any
+
+import keras
+
+from accelmetrics.integrations.hook import RunHook
+from accelmetrics.integrations.training import BRIEF, DEFAULT_PREFIX, TrainingRun
+from accelmetrics.schemas.selection import MetricChoice
+
+
+class DeviceMonitor(keras.callbacks.Callback):
+    """Adds a row of the devices to each epoch's logs, and hears the batches.
+
+    Args:
+        run: As for :class:`~accelmetrics.integrations.hook.RunHook`, like the others.
+        prefix: What names begin with.
+        keys: The metrics of a row.
+        stats: Their statistics.
+        options: Of :func:`accelmetrics.training`: ``interval``, ``exporters``, ``labels`` …
+
+    Attributes:
+        async_safe: Keras may tell of batches from threads of its own, where it does not wait for the device's numbers.
+    """
+
+    async_safe = True
+
+    def __init__(
+        self,
+        run: TrainingRun | None = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        keys: MetricChoice = BRIEF,
+        stats: Iterable[str] = ("mean",),
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self._hook = RunHook(run, prefix=prefix, keys=keys, stats=stats, **options)
+        self._names: dict[str, float] = {}
+        self._before = self._steps = 0
+
+    @property
+    def run(self) -> TrainingRun:
+        """The training run: its findings, its monitor."""
+        return self._hook.run
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Begin."""
+        self._names = {}
+        self._before = self._steps = 0
+        self._hook.begin()
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Note where the epoch's steps begin, also in a training that is resumed."""
+        each = (self.params or {}).get("steps")
+        self._before = epoch * each if each else self._steps
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Note a step. Its loss is the epoch's mean until then, as Keras has it."""
+        step = self._before + batch + 1
+        self._steps = max(self._steps, step)
+        self._hook.contain(self._hook.note, step, logs or {})
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Add what the devices did since the row before."""
+        if logs is not None:
+            self._hook.contain(self._add, logs)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """End."""
+        self._hook.end()
+
+    def _add(self, logs: dict[str, Any]) -> None:
+        """Add a row. All epochs have the same names, since a history is a table: NaN where there was no number."""
+        row = self._hook.row()
+        history = getattr(getattr(self.model, "history", None), "history", {})
+        epochs = max(map(len, history.values()), default=0)
+        for name in row.keys() - self._names.keys():
+            history.setdefault(name, [nan] * epochs)
+        self._names.update(dict.fromkeys(row, nan))
+        logs.update(self._names | row)
