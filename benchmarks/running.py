@@ -25,6 +25,7 @@ STEP = 0.01
 """Seconds that a step of a training computes."""
 WARM_UP = 2.0
 SURVIVORS = 3
+DRIVER_LATENCY = 50
 HISTORY_GPUS, HISTORY_KEYS = 8, 40
 COLLECTORS = ("wandb-core", "wandb-symon")
 
@@ -76,20 +77,24 @@ def ranks(scale: Scale) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as directory:
         shared = _node_cost(scale, Path(directory))
         idle = _node_cost(scale, Path(directory), scale.ranks)
+        dear = [_node_cost(scale, where, latency=DRIVER_LATENCY) for where in (Path(directory), None)]
         gap = takeover_gap(scale, directory)
     yield Row('the same with `share="node"`', shared / one, "×", note=f"{shared * 1e3:.1f} ms, {one * 1e3:.2f} ms")
     what = f"the same {scale.ranks} ranks that share, against one Monitor and {scale.ranks} processes that take its readings and drop them"
     yield Row(what, shared / idle, "×", 1.5, note=f"{shared * 1e3:.1f} ms, {idle * 1e3:.1f} ms")
+    what = f'{scale.ranks} ranks with `share="node"` against the same without, each call taking {DRIVER_LATENCY} µs of CPU in the driver'
+    yield Row(what, dear[0] / dear[1], "×", note=f"{dear[0] * 1e3:.1f} ms, {dear[1] * 1e3:.1f} ms")
     what = f"longest time between two readings of a rank, at {RATE} Hz, when the process that reads is killed"
     yield Row(what, gap, " s", 1.0, note=f"{SURVIVORS} ranks that go on, {scale.rounds} times")
 
 
-def _node_cost(scale: Scale, directory: Path | None, idle: int = 0) -> float:
+def _node_cost(scale: Scale, directory: Path | None, idle: int = 0, latency: int = 0) -> float:
     """CPU seconds per tick of the ranks of a node together, each with a Monitor; or of one, and so many that only take part."""
     # The Monitor that reads for others goes on for as long as they are there.
     longer = scale.seconds + (2 * WARM_UP if idle else 0.0)
     shared = [] if directory is None else [directory]
     with NvmlSimulator(scale.gpus) as simulator, ExitStack() as stack:
+        simulator.set(latency_us=latency, latency_spin=1)
 
         def start(worker: str, seconds: float, *more: object) -> subprocess.Popen[str]:
             return stack.enter_context(started(simulator, worker, RATE, seconds, *more, *shared))

@@ -193,12 +193,11 @@ def _directory() -> tuple[int, str]:
         NotSharedError: It cannot be made, or others could write there.
     """
     user = os.geteuid()
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    base = Path(runtime)
-    if runtime and base.is_absolute() and base.is_dir() and base.stat().st_uid == user:
-        path = base / "accelmetrics"
-    else:
-        path = Path(tempfile.gettempdir()) / f"accelmetrics-{user}"
+    base = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+    path = Path(tempfile.gettempdir()) / f"accelmetrics-{user}"
+    with suppress(OSError):  # it is another user's, or none
+        if base.is_absolute() and base.is_dir() and base.stat().st_uid == user:
+            path = base / "accelmetrics"
     try:
         with suppress(FileExistsError):
             path.mkdir(0o700)
@@ -437,6 +436,8 @@ class NodeSampler:
                 else:
                     time.sleep(pause)
                     pause = min(2 * pause, LAST_PAUSE)
+        except OSError as error:
+            raise NotSharedError(f"no lock can be had to share it: {error}") from error
         finally:
             if self._meeting is not meeting:
                 meeting.close()
