@@ -333,7 +333,7 @@ class Monitor:
 
         ``tokens`` and ``samples`` are those of this step: with them come throughput and the work done per joule, over the
         total energy of the selected devices, and over the mean of one (``…_per_joule_of_mean_device``). Duration and energy
-        are those since the last call. None is left out, and so is what is no finite number.
+        are those since the last call. None is left out, and so is what is no number; what is not finite is kept and counted.
         """
         self._current().state.steps.add(self._clock.monotonic(), self._clock.time_ns(), step, values)
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple
 
 from accelmetrics.backends.guard import guarded
+from accelmetrics.backends.kit.system import pci_address
 from accelmetrics.schemas.record import Holder, Holders
 from accelmetrics.schemas.snapshot import DeviceSlot, Snapshot
 
@@ -201,11 +202,3 @@ def _names(slots: Sequence[DeviceSlot]) -> dict[DeviceRef, str]:
             if whole.identity.minor_number is not None:
                 found.setdefault(DeviceRef("minor", f"{whole.identity.minor_number}{behind}"), slot.key)
     return found
-
-
-def pci_address(text: str) -> str:
-    """Write a PCI address in one way: in small letters, its domain with four digits or as many as it needs."""
-    domain, colon, rest = text.strip().lower().partition(":")
-    if rest.count(":") == 0:  # no domain
-        return f"0000:{domain}{colon}{rest}"
-    return f"{domain.lstrip('0').rjust(4, '0')}:{rest}"

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from accelmetrics.backends.kit.protobuf import message_classes, parse_message
+from accelmetrics.backends.kit.system import PCI_ADDRESS, pci_address
 from accelmetrics.schemas.errors import Reason, SourceError, require
-from accelmetrics.visibility.attribution import Claim, ClaimSource, DeviceRef, Listing, pci_address
+from accelmetrics.visibility.attribution import Claim, ClaimSource, DeviceRef, Listing
 
 METHOD = "/v1.PodResourcesLister/List"
 INTERVAL = 10.0
@@ -34,7 +35,6 @@ SCHEMA = {
 """By message of ``podresources/v1``, the fields that are read."""
 
 _GKE = re.compile(r"nvidia(\d{1,4})(?:/gi(\d{1,3}))?(?:/vgpu\d+)?", re.ASCII)
-_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII | re.IGNORECASE)
 _TPU = "google.com/tpu"
 
 
@@ -125,7 +125,7 @@ def device_of(resource: str, name: str) -> DeviceRef | None:
     whole = name.partition("::")[0]
     if whole.startswith(("GPU-", "MIG-")):
         return DeviceRef("uuid", whole)
-    if _PCI.fullmatch(whole):
+    if PCI_ADDRESS.fullmatch(whole.lower()):
         return DeviceRef("pci", pci_address(whole))
     if found := _GKE.fullmatch(whole):
         return DeviceRef("minor", found[1] + (f".{found[2]}" if found[2] else ""))

@@ -12,9 +12,9 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from accelmetrics.backends.kit.system import link_name, list_directory, read_text
+from accelmetrics.backends.kit.system import PCI_ADDRESS, link_name, list_directory, pci_address, read_text
 from accelmetrics.backends.visible import number_range
-from accelmetrics.visibility.attribution import DeviceRef, pci_address
+from accelmetrics.visibility.attribution import DeviceRef
 
 PROC_NVIDIA = "/proc/driver/nvidia/gpus"
 DRM = "/sys/class/drm"
@@ -24,7 +24,6 @@ GRES = ("/run/slurm/conf/gres.conf", "/etc/slurm/gres.conf", "/etc/slurm-llnl/gr
 LARGEST_CONF = 1024 * 1024
 MOST_DEVICES = 1024
 UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,90}", re.ASCII)
-PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
 _INFORMATION = re.compile(r"^(GPU UUID|Device Minor):\s*(\S+)\s*$", re.MULTILINE)
 _PAIR = re.compile(r"(\w+)\s*=\s*(\"[^\"]*\"|\S+)")
@@ -114,7 +113,7 @@ def _of_file(file: str) -> DeviceRef | None:
 
 def _of_link(name: str) -> DeviceRef | None:
     address = link_name(f"{DRM}/{name}/device").lower()
-    return DeviceRef("pci", pci_address(address)) if PCI.fullmatch(address) else None
+    return DeviceRef("pci", pci_address(address)) if PCI_ADDRESS.fullmatch(address) else None
 
 
 def _of_minor(minor: str) -> DeviceRef:

@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from accelmetrics.backends.kit.system import PCI_ADDRESS, pci_address
 from accelmetrics.schemas.errors import InvalidOptionError
-from accelmetrics.visibility.attribution import Claim, ClaimSource, DeviceRef, Listing, pci_address
-from accelmetrics.visibility.slurm_devices import MOST_DEVICES, PCI, UUID, devices_of
+from accelmetrics.visibility.attribution import Claim, ClaimSource, DeviceRef, Listing
+from accelmetrics.visibility.slurm_devices import MOST_DEVICES, UUID, devices_of
 
 INTERVAL = 0.5
 """Seconds between two looks at the files: how late a job's beginning and end may be noticed."""
@@ -158,7 +159,7 @@ def _refs(listed: object) -> Iterator[DeviceRef]:
         match entry:
             case {"uuid": str(uuid)} if UUID.fullmatch(uuid):
                 yield DeviceRef("uuid", uuid)
-            case {"pci": str(address)} if PCI.fullmatch(address.lower()):
+            case {"pci": str(address)} if PCI_ADDRESS.fullmatch(address.lower()):
                 yield DeviceRef("pci", pci_address(address))
             case {"minor": str(minor)} if _GPU_FILE.fullmatch(minor):
                 yield DeviceRef("minor", minor)

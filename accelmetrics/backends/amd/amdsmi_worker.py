@@ -220,6 +220,9 @@ class Attempt:
 
     Attributes:
         outcome: What came of it; None while it has not returned.
+
+    Raises:
+        SourceError: No thread is to be had.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
@@ -227,7 +230,11 @@ class Attempt:
         self._returned = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(addresses,), name="accelmetrics-amdsmi-opening", daemon=True)
         ATTEMPTS.add(self)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            ATTEMPTS.discard(self)
+            raise SourceError(Reason.DRIVER_ERROR, f"no thread is to be had: {error}", backend="amd") from error
 
     def _run(self, addresses: Sequence[str]) -> None:
         with waiting_for("amdsmi"):
@@ -248,6 +255,8 @@ class Attempt:
             raise SourceError(Reason.TIMED_OUT, since or "it is being opened", backend="amd")
         if isinstance(self.outcome.error, SourceError):
             raise self.outcome.error
+        if self.outcome.failure is not None:
+            raise SourceError(*self.outcome.failure, backend="amd")
         return self.outcome.value or {}
 
 

@@ -51,6 +51,7 @@ from accelmetrics.backends.kit.fields import (
     whole,
 )
 from accelmetrics.backends.kit.processes import ProcessTree, process_values
+from accelmetrics.backends.kit.system import pci_address
 from accelmetrics.backends.visible import declare_list
 from accelmetrics.schemas.errors import DriverGoneError, Reason, SourceError, Unavailable
 from accelmetrics.schemas.identity import DeviceIdentity, DeviceKind
@@ -306,12 +307,6 @@ def _keys(told: Mapping[str, Any]) -> list[tuple[str, object]]:
     """Return what a device is found by, the surest first."""
     parts = [(part, told[part]) for part in ("uuid", "pci_bus_id", "vendor_index") if part in told]
     return [(part, pci_address(value) if part == "pci_bus_id" else value) for part, value in parts]
-
-
-def pci_address(printed: str) -> str:
-    """Spell a PCI address in one form: domains are printed with four digits, eight or none, and in either case."""
-    address = printed.strip().lower()
-    return (f"0:{address}" if address.count(":") == 1 else address).zfill(len("00000000:c1:00.0"))
 
 
 class PolledReader:

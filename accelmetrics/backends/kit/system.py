@@ -271,6 +271,14 @@ def find_pci(ids: Sequence[str]) -> list[str]:
     return sorted(address for address in found if not system_path(f"{PCI}/{address}/physfn").exists())
 
 
+def pci_address(printed: str) -> str:
+    """Write a PCI address in one way: vendors print its domain with four digits, eight or none, and in either case."""
+    domain, colon, rest = printed.strip().lower().partition(":")
+    if ":" not in rest:  # no domain
+        return f"0000:{domain}{colon}{rest}"
+    return f"{domain.lstrip('0').rjust(4, '0')}:{rest}"
+
+
 class PciSlot(NamedTuple):
     """Where a PCI device is plugged in.
 

@@ -313,6 +313,25 @@ def test_a_call_that_hangs_costs_what_the_module_alone_gives_of_its_card(two: tu
         until(lambda: sampler.sample().metrics.keys() == before.metrics.keys())
 
 
+@pytest.mark.usefixtures("fans")
+def test_without_a_thread_for_it_the_files_are_read_and_the_next_driver_opens_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "accelmetrics-amdsmi-opening":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        opened = InProcessDriver()
+        assert "no thread is to be had: can't start new thread" in opened.remark
+        assert "fanSpeed" not in values(opened.reader(OPTIONS).read(0, []))
+    assert InProcessDriver().source == "sysfs+amdsmi"
+
+
 def test_doctor_says_that_a_call_hangs_and_that_it_returned(two: tuple[Device, Device], fans: Fans) -> None:
     opened = InProcessDriver()
     reader = opened.reader(OPTIONS)
