@@ -436,8 +436,6 @@ class NodeSampler:
                 else:
                     time.sleep(pause)
                     pause = min(2 * pause, LAST_PAUSE)
-        except OSError as error:
-            raise NotSharedError(f"no lock can be had to share it: {error}") from error
         finally:
             if self._meeting is not meeting:
                 meeting.close()

@@ -327,20 +327,6 @@ def test_a_directory_that_others_may_write_to_is_not_used(tmp_path: Path) -> Non
         assert "accelmetrics is open to other users" in why
 
 
-def test_where_no_lock_can_be_had_each_process_reads_for_itself(tmp_path: Path) -> None:
-    with rank(READY + "        wait_to_go_on()\n", job_environment(tmp_path)) as program:
-        program.told()
-        (name,) = (path.name for path in (tmp_path / "accelmetrics").glob("*.lock"))
-    for path in (tmp_path / "accelmetrics").iterdir():
-        path.unlink()
-    (tmp_path / "accelmetrics" / name).mkdir()
-    with rank(READY, job_environment(tmp_path)) as program:
-        role, why = program.told()
-        assert role == "alone"
-        assert "no lock can be had" in why
-        assert program.end() == 0
-
-
 def test_a_directory_that_is_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "elsewhere").mkdir(0o700)
