@@ -180,5 +180,5 @@ def _heard(text: bytes) -> HeardRow:
     if len(text) > LONGEST_ROW:
         raise ValueError("the row is too long")
     said = json.loads(text)
-    row = {str(key): float(value) for key, value in said["row"].items()}
+    row = {str(key): number for key, value in said["row"].items() if isfinite(number := float(value))}
     return HeardRow(int(said["number"]), time.monotonic(), str(said["name"]), row)

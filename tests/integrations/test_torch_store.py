@@ -119,7 +119,17 @@ def test_a_node_that_says_nothing_new_has_no_row_any_more(store: Store, monkeypa
         wait_for(rows.rows)
 
 
-@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"number": 1, "name": "b", "row": {"a": "x"}}', b"x" * (1 << 21)])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"number": 1, "name": "b", "row": {"a": NaN, "b": Infinity}}',
+        b'{"number": 1, "name": "b", "row": {"a": "x"}}',
+        b"x" * (1 << 21),
+    ],
+)
 def test_what_makes_no_sense_is_left_out(store: Store, text: bytes) -> None:
     store.kept["node/1"] = text
     with exchanging() as rows:
