@@ -114,10 +114,13 @@ class Meeting:
         """Return whether this process is the one that reads from now on.
 
         Raises:
-            OSError: The lock file cannot be made.
+            NotSharedError: The lock file cannot be made.
         """
         name = f"{self._name}.lock"
-        lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._directory)
+        try:
+            lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._directory)
+        except OSError as error:
+            raise NotSharedError(f"{self._path}/{name} cannot be made: {error.strerror or error}") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             there = os.stat(name, dir_fd=self._directory, follow_symlinks=False)

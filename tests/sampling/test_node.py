@@ -348,8 +348,9 @@ def test_the_temporary_directory_has_one_for_each_user(tmp_path: Path, monkeypat
     assert Meeting("job").elect()
 
 
-def test_where_no_thread_can_be_had_to_read_for_others_a_process_reads_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no socket is left open."""
+@pytest.mark.parametrize("broken", ["lock", "thread"])
+def test_a_process_that_cannot_read_for_others_reads_for_itself(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock file cannot be made, or no thread is to be had: neither reaches the program, and no socket is left behind."""
     for name, value in job_environment(tmp_path).items():
         monkeypatch.setenv(name, value)
     begin = threading.Thread.start
@@ -359,12 +360,16 @@ def test_where_no_thread_can_be_had_to_read_for_others_a_process_reads_for_itsel
             raise RuntimeError("can't start new thread")
         begin(thread)
 
-    monkeypatch.setattr(threading.Thread, "start", start)
+    if broken == "lock":
+        (tmp_path / "accelmetrics").mkdir(0o700)
+        (tmp_path / "accelmetrics" / f"{Meeting(job_key())._name}.lock").mkdir()
+    else:
+        monkeypatch.setattr(threading.Thread, "start", start)
     channel = NodeChannel()
     sampler = NodeSampler({"backends": ["host"], "metrics": "load.1m"}, 1.0, channel, {})
     assert sampler.sample().metrics
     assert channel.role == "alone"
-    assert "can't start new thread" in channel.why
+    assert {"lock": "cannot be made", "thread": "can't start new thread"}[broken] in channel.why
     sampler.close()
     assert not list((tmp_path / "accelmetrics").glob("*.sock"))
 
