@@ -333,14 +333,22 @@ def test_an_exporter_whose_package_is_missing(tmp_path: Path) -> None:
     assert one_line(done.stderr) == "accelmetrics record: the package 'rich' is not installed: pip install 'accelmetrics[rich]'"
 
 
+BUSY = "the interpreter was busy elsewhere"
+
+
 def complaint(*arguments: str, env: Mapping[str, str]) -> str:
-    """The one line that ``record`` says, while it goes on until it is stopped; its lines go to standard output all the time."""
+    """The one line that ``record`` says, while it goes on until it is stopped; its lines go to standard output all the time.
+
+    On a busy machine it may say too that a reading is late.
+    """
     process = start("record", *arguments, env=env)
     assert process.stderr is not None
-    said = process.stderr.readline()
+    while BUSY in (said := process.stderr.readline()):
+        pass
     process.send_signal(signal.SIGTERM)
-    out, more = rest_of(process)
-    assert (process.returncode, more) == (0, "")
+    out, rest = rest_of(process)
+    more = [line for line in rest.splitlines() if BUSY not in line]
+    assert (process.returncode, more) == (0, [])
     assert out.startswith("GPU Monitor")
     return said
 

@@ -29,9 +29,10 @@ class Slurm:
         gpus: The device files of its GPUs, in the order of ``gres.conf``; null devices stand for them.
         prolog: A shell script.
         epilog: Likewise.
+        task_prolog: Likewise, whose output Slurm reads.
     """
 
-    def __init__(self, folder: Path, gpus: Sequence[str], prolog: str, epilog: str) -> None:
+    def __init__(self, folder: Path, gpus: Sequence[str], prolog: str, epilog: str, task_prolog: str = "") -> None:
         for program in PROGRAMS:
             if shutil.which(program) is None:
                 pytest.skip(f"server: {program} is not installed")
@@ -39,7 +40,7 @@ class Slurm:
             pytest.skip("platform: slurmd is run by root")
         self.folder = folder
         self.node = socket.gethostname().partition(".")[0]
-        for name, script in (("prolog", prolog), ("epilog", epilog)):
+        for name, script in (("prolog", prolog), ("epilog", epilog), ("task_prolog", task_prolog)):
             (folder / name).write_text(f"#!/bin/sh\n{script}\n")
             (folder / name).chmod(0o755)
         for part in ("state", "spool"):
@@ -77,6 +78,7 @@ class Slurm:
             "PrologFlags": "Alloc",
             "Prolog": f"{self.folder}/prolog",
             "Epilog": f"{self.folder}/epilog",
+            "TaskProlog": f"{self.folder}/task_prolog",
         }
         node = f"NodeName={self.node} NodeAddr=127.0.0.1 CPUs=1 Gres=gpu:{gpus} State=UNKNOWN"
         lines = (*(f"{name}={value}" for name, value in settings.items()), node, "PartitionName=gpu Nodes=ALL Default=YES State=UP")

@@ -247,6 +247,7 @@ def test_tornado_is_silent_about_clients(serve: Open, secured: tuple[Tls, ssl.SS
     server = serve(tls=secured[0])
     with caplog.at_level(logging.DEBUG):
         exchange(server, b"GET / HTTP/1.1\r\n\r\n")
+        wait_for(lambda: "accelmetrics" in {record.name for record in caplog.records})
         logging.getLogger("tornado.general").warning("the program's own")
     said = [(record.name, record.levelname) for record in caplog.records if record.name.startswith(("tornado", "accelmetrics"))]
     assert ("tornado.general", "WARNING") in said
