@@ -94,6 +94,8 @@ def checked(rule: Rule) -> Rule:
     measure: object = rule.measure
     if not callable(measure):
         wrong = f"its measure {measure!r} cannot be called"
+    elif not all(isinstance(names, (tuple, list)) for names in (rule.needs, *rule.needs, rule.logged)):
+        wrong = "needs is a list of lists of metrics, and logged a list of names: needs=[['powerWatts']], logged=['loss']"
     elif rule.severity not in SEVERITIES:
         wrong = f"severity is {rule.severity!r}: it must be one of {', '.join(SEVERITIES)}"
     elif (rule.above is None) == (rule.below is None):

@@ -36,6 +36,7 @@ from accelmetrics.monitor.step_measures import (
 )
 from accelmetrics.schemas.vitals import MEMORY_PERCENT, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION
 
+_XIDS_OF_HARDWARE, _XIDS_OF_PROGRAMS, _XIDS_CORRECTED = (48, 62, 64, 74, 79, 95, 119, 120), (13, 31, 43, 45), (63, 92)
 _TO_DRAIN = "Drain the node, reset the GPU, and have it replaced if the error returns."
 _COOL = "Check fans, air flow and inlet temperature, and what the devices beside it draw."
 
@@ -150,7 +151,7 @@ RULES: tuple[Rule, ...] = (
         above=0,
         needs=(("xidErrors",),),
         vendor="nvidia",
-        options={"codes": (48, 62, 64, 74, 79, 95, 119, 120), "others": False, "span": 3600.0},
+        options={"codes": _XIDS_OF_HARDWARE, "others": False, "span": 3600.0},
     ),
     Rule(
         "xid_program",
@@ -162,7 +163,7 @@ RULES: tuple[Rule, ...] = (
         above=0,
         needs=(("xidErrors",),),
         vendor="nvidia",
-        options={"codes": (13, 31, 43, 45), "others": False, "span": 3600.0},
+        options={"codes": _XIDS_OF_PROGRAMS, "others": False, "span": 3600.0},
     ),
     Rule(
         "xid",
@@ -174,7 +175,7 @@ RULES: tuple[Rule, ...] = (
         above=0,
         needs=(("xidErrors",),),
         vendor="nvidia",
-        options={"codes": (48, 62, 64, 74, 79, 95, 119, 120, 13, 31, 43, 45, 63, 92), "others": True, "span": 3600.0},
+        options={"codes": (*_XIDS_OF_HARDWARE, *_XIDS_OF_PROGRAMS, *_XIDS_CORRECTED), "others": True, "span": 3600.0},
     ),
     Rule(
         "nvlink_down",

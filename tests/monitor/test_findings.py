@@ -118,6 +118,9 @@ def test_a_name_that_does_not_exist_is_an_error_that_says_the_nearest(choice: Ru
         ([DRAWING._replace(above=None)], "it needs a limit"),
         ([DRAWING._replace(below=3)], "it needs a limit"),
         ([DRAWING._replace(measure=3)], "its measure 3 cannot be called"),  # type: ignore[arg-type]
+        ([DRAWING._replace(needs=("powerWatts",))], "needs is a list of lists"),  # type: ignore[arg-type]
+        ([DRAWING._replace(needs="powerWatts")], "needs is a list of lists"),  # type: ignore[arg-type]
+        ([DRAWING._replace(logged="loss")], "logged a list of names"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_used_is_an_error_where_the_monitor_is_made(choice: Any, message: str) -> None:
